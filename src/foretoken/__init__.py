@@ -1,0 +1,44 @@
+"""foretoken: exact, batched speculative decoding. Public names are loaded when first used."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foretoken.engine.outputs import CompletionOutput, RequestOutput
+    from foretoken.errors import ForetokenError
+    from foretoken.hook import assisted
+    from foretoken.llm import LLM
+    from foretoken.methods import METHODS
+    from foretoken.sampling import SamplingParams
+
+__version__ = version("foretoken")
+
+_HOMES = {
+    "LLM": "foretoken.llm",
+    "SamplingParams": "foretoken.sampling",
+    "RequestOutput": "foretoken.engine.outputs",
+    "CompletionOutput": "foretoken.engine.outputs",
+    "ForetokenError": "foretoken.errors",
+    "METHODS": "foretoken.methods",
+    "assisted": "foretoken.hook",
+}
+
+__all__ = [
+    "LLM",
+    "METHODS",
+    "CompletionOutput",
+    "ForetokenError",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+    "assisted",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'foretoken' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

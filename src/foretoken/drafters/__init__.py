@@ -1,0 +1,1 @@
+"""Drafters, one a file; the file's name is the drafter's name. Nothing is imported here."""

@@ -1,0 +1,162 @@
+"""A smaller language model drafts a chain by its own sampling.
+
+Source: Leviathan et al. 2023; Chen et al. 2023. The proposal is the small model's law under the
+request's own sampling parameters (temperature, truncation, penalties), as those papers' section on
+sampling settings asks; the draft length is a rule of `length.py`.
+
+Legend: B sequences, N = longest draft, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.length import LengthRule, schedule
+from foretoken.models.feed import Feed, chain_feed, token_feed
+from foretoken.models.load import load_model
+from foretoken.models.model import CausalLM
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.sampling import fold
+from foretoken.tree import DraftTree, Kind, empty
+
+_CHUNK = 512  # prompt tokens a pass while catching up
+
+
+@dataclass(eq=False)
+class SmallLM(BaseDrafter):
+    """model: folder, hub id, bundled name or loaded model; num_speculative_tokens: draft length;
+    num_assistant_tokens_schedule: "constant" or "heuristic" (+2/−1)."""
+
+    model: Any = None
+    num_speculative_tokens: int = 4
+    num_assistant_tokens_schedule: str = "constant"
+
+    wants = Wants("a")
+    kinds = frozenset({Kind.INDEPENDENT})
+
+    def __post_init__(self) -> None:
+        if self.model is None:
+            raise ForetokenError(
+                "This method drafts with a small model; name it, e.g. "
+                'speculative_config={"method": "sps", "model": "folder-or-hub-id"}.'
+            )
+        self.length: LengthRule = schedule(
+            self.num_assistant_tokens_schedule, self.num_speculative_tokens
+        )
+
+    def bind(self, access: Access) -> None:
+        self._lm = as_causal_lm(self.model, access)
+        if self._lm.vocab_size != access.vocab_size:
+            raise ForetokenError(
+                f"The draft model's vocabulary has {self._lm.vocab_size} tokens and the target's "
+                f"{access.vocab_size}; use a drafter that was trained with the target's tokenizer."
+            )
+        room = min(self._lm.max_length, access.max_length) + 1
+        self._cache = self._lm.new_cache(access.slots, room + 64)
+        self._room = room
+
+    def begin(self, sequence: Sequence) -> None:
+        self._cache.acquire(sequence.id)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        counts = [
+            max(0, min(self.length.limit(s), budget, self._room - len(s.tokens)))
+            for s, budget in zip(sequences, budgets, strict=True)
+        ]
+        rows = [row for row, count in enumerate(counts) if count]
+        if not rows:
+            return empty(len(sequences), self._lm.device)
+        some = len(rows) < len(sequences)
+        tokens, laws = self._chain(
+            [sequences[r] for r in rows] if some else sequences,
+            max(counts),
+            draws.take(rows) if some else draws,
+        )
+        if some:
+            tokens, laws = _spread(tokens, rows, len(counts)), _spread(laws, rows, len(counts))
+        return DraftTree(tokens, counts, kind=Kind.INDEPENDENT, proposals=laws)
+
+    def _chain(
+        self, sequences: Seq[Sequence], length: int, draws: Draws
+    ) -> tuple[Tensor, Tensor]:
+        """([B, N] tokens, [B, N, V] the laws they were drawn from)."""
+        slots = [self._cache.slot(s.id) for s in sequences]
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
+
+        def contexts() -> list[list[list[int]]]:
+            so_far = torch.stack(tokens, 1).tolist() if tokens else [[] for _ in slots]
+            return [[path] for path in so_far]
+
+        feed = self._caught_up(sequences, slots)
+        for depth in range(length):
+            out = self._lm.forward(feed, self._cache)
+            self._advance(feed)
+            assert out.logits is not None
+            law = fold(out.logits, sequences, contexts).probs[:, 0]
+            laws.append(law)
+            tokens.append(draws.draft(law, depth))
+            if depth + 1 < length:
+                feed = token_feed(self._cache, slots, tokens[-1])
+        return torch.stack(tokens, 1), torch.stack(laws, 1)
+
+    def _caught_up(self, sequences: Seq[Sequence], slots: list[int]) -> Feed:
+        """The feed of each row's last missing tokens, after passes over all but the last chunk."""
+        lengths = self._cache.lengths
+        for sequence, slot in zip(sequences, slots, strict=True):
+            while len(sequence.tokens) - lengths[slot] > _CHUNK:
+                chunk = sequence.tokens[lengths[slot] : lengths[slot] + _CHUNK]
+                self._lm.forward(chain_feed(self._cache, [slot], [chunk], logits=False), self._cache)
+                lengths[slot] += _CHUNK
+        missing = [s.tokens[lengths[slot] :] for s, slot in zip(sequences, slots, strict=True)]
+        return chain_feed(self._cache, slots, missing)
+
+    def _advance(self, feed: Feed) -> None:
+        last = feed.last or [0] * len(feed.slots)
+        for slot, place in zip(feed.slots, last, strict=True):
+            self._cache.lengths[slot] += place + 1
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        for sequence, step in zip(sequences, steps, strict=True):
+            slot = self._cache.slot(sequence.id)
+            # What was drafted and accepted stays; the extra token was never fed.
+            held = min(self._cache.lengths[slot], len(sequence.tokens) - 1)
+            self._cache.lengths[slot] = held
+            self.length.observe(sequence, step.drafted, len(step.path))
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
+        shared = min(self._cache.lengths[source], copy.prompt_length - 1)
+        self._cache.copy(source, target, shared)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        for sequence in sequences:
+            self._cache.release(sequence.id)
+
+
+def as_causal_lm(model: Any, access: Access) -> CausalLM:
+    """A folder or name is loaded like the target; a transformers model is wrapped; ours is used."""
+    if isinstance(model, (str, Path)):
+        backend = access.backend if access.backend in ("plain", "packed") else "auto"
+        return load_model(model, dtype=access.dtype, device=access.device, backend=backend)
+    if hasattr(model, "new_cache"):
+        ours: CausalLM = model
+        return ours
+    from foretoken.models.hf import HFModel
+
+    return HFModel(model)
+
+
+def _spread(x: Tensor, rows: list[int], batch: int) -> Tensor:
+    """Put the rows of x back at their places in a batch, zeros elsewhere."""
+    full = x.new_zeros(batch, *x.shape[1:])
+    full[torch.tensor(rows, device=x.device)] = x
+    return full

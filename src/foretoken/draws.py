@@ -1,0 +1,133 @@
+"""Randomness, keyed by what is drawn and never by the order of calls.
+
+Every uniform number is a hash of (request seed, sample index, absolute position, purpose, index).
+So the text at a seed does not depend on the batch, the company, the drafter or how the work was
+cut into steps, and two purposes never share a number. The hash is the finaliser of splitmix64
+(Steele, Lea, Flood 2014), applied once per field.
+
+Legend: B sequences, M places to draw at in one call, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from enum import IntEnum
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Purpose(IntEnum):
+    """What a number is for; numbers of different purposes are independent."""
+
+    TOKEN = 1  # the emitted token at an absolute position: plain decoding's own noise
+    ACCEPT = 2  # an acceptance test at a slot of the step that starts at a position
+    DRAFT = 3  # a drafter's draw at a depth of the step that starts at a position
+
+
+class Draws(Protocol):
+    """The only way a verifier or drafter may be random, so a test can enumerate every outcome."""
+
+    def accept(self, probability: Tensor) -> Tensor:
+        """[B, M] probabilities, one for each tree node or sibling -> [B, M] bool."""
+        ...
+
+    def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
+        """[B, M, V] laws (unnormalised allowed) of the token behind a slot at [B, M] depth -> [B, M]."""
+        ...
+
+    def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
+        """[B, V] proposal laws at one depth of the draft -> [B] tokens."""
+        ...
+
+    def take(self, rows: Seq[int]) -> Draws:
+        """The draws of some of the sequences."""
+        ...
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >= 1 << 63 else x
+
+
+_M1, _M2 = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+_GAMMA = _signed(0x9E3779B97F4A7C15)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """splitmix64's finaliser on int64 (wrapping); `>>` is arithmetic, so the sign bits are masked."""
+    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _M1
+    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _M2
+    return x ^ ((x >> 31) & ((1 << 33) - 1))
+
+
+def _spread(x: Tensor | int) -> Tensor | int:
+    """x times the golden-ratio constant, wrapping at 64 bits like the tensors do."""
+    return x * _GAMMA if isinstance(x, Tensor) else _signed((x * _GAMMA) & ((1 << 64) - 1))
+
+
+def uniforms(key: Tensor, position: Tensor, purpose: Purpose, index: Tensor | int = 0) -> Tensor:
+    """Float64 numbers in [0, 1) for broadcastable int64 keys, positions and indices."""
+    x = _mix(key + _spread(position + 1))
+    x = _mix(x + _spread(index * 8 + int(purpose)))
+    return ((x >> 11) & ((1 << 53) - 1)).to(torch.float64) * 2.0**-53
+
+
+def inverse_cdf(distribution: Tensor, uniform: Tensor) -> Tensor:
+    """The token at which the running sum of `distribution` [..., V] passes `uniform` [...] of it.
+
+    Never a token of probability zero: the first index whose running sum exceeds the threshold.
+    """
+    running = distribution.cumsum(-1, dtype=torch.float64)
+    threshold = uniform[..., None] * running[..., -1:]
+    return torch.searchsorted(running, threshold, right=True)[..., 0].clamp_(
+        max=distribution.shape[-1] - 1
+    )
+
+
+class GreedyDraws:
+    """All laws are one-hot: nothing random is left, and no number is computed."""
+
+    def accept(self, probability: Tensor) -> Tensor:
+        return probability > 0.5
+
+    def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
+        return distribution.argmax(-1)
+
+    def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
+        return distribution.argmax(-1)
+
+    def take(self, rows: Seq[int]) -> Draws:
+        return self
+
+
+class KeyedDraws:
+    """Draws of a step whose root stands at position `starts[b] - 1` of sequence b."""
+
+    def __init__(self, keys: Seq[int], starts: Seq[int], device: torch.device) -> None:
+        self._given = (list(keys), list(starts), device)
+        self._keys = torch.tensor(keys, device=device)[:, None]
+        self._starts = torch.tensor(starts, device=device)[:, None]
+
+    def accept(self, probability: Tensor) -> Tensor:
+        index = torch.arange(probability.shape[1], device=probability.device)
+        return uniforms(self._keys, self._starts, Purpose.ACCEPT, index) < probability
+
+    def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
+        noise = uniforms(self._keys, self._starts + depths, Purpose.TOKEN)
+        return inverse_cdf(distribution, noise)
+
+    def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
+        index = depth + (sibling << 16)
+        noise = uniforms(self._keys, self._starts, Purpose.DRAFT, index)
+        return inverse_cdf(distribution, noise[:, 0])
+
+    def take(self, rows: Seq[int]) -> Draws:
+        keys, starts, device = self._given
+        return KeyedDraws([keys[r] for r in rows], [starts[r] for r in rows], device)
+
+
+def stream_key(seed: int, sample: int) -> int:
+    """The int64 key of one sample of a request."""
+    x = torch.tensor([seed & ((1 << 63) - 1)])
+    return int(_mix(_mix(x + _GAMMA) + _spread(sample + 1))[0])

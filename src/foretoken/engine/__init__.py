@@ -1,0 +1,1 @@
+"""Many requests at once: the sequence table, stopping, statistics."""

@@ -1,0 +1,229 @@
+"""Continuous batching: requests join and leave between steps; rows never wait for each other.
+
+One engine step admits what fits, prefills one chunk of the prompts that are not yet read, and
+advances every other sequence through `foretoken.step`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Sequence as Seq
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from foretoken.engine.outputs import Logprob, RequestOutput
+from foretoken.engine.request import Request, Sample
+from foretoken.engine.stats import EngineStats
+from foretoken.errors import ForetokenError
+from foretoken.models.target import ModelTarget
+from foretoken.protocols import LEVELS, Drafter, Step, Verifier
+from foretoken.sampling import SamplingParams, log_probabilities
+from foretoken.step import Clock, prefill, step
+
+
+class Engine:
+    """Requests in, outputs out. Not thread-safe: one thread calls it."""
+
+    def __init__(
+        self, target: ModelTarget, drafter: Drafter, verifier: Verifier, *,
+        eos_ids: frozenset[int] = frozenset(), tokenizer: Any = None, chunk: int = 512,
+    ) -> None:  # fmt: skip
+        """`chunk`: prompt tokens read in one step, all prompts together."""
+        check_pairing(target, drafter, verifier)
+        self.target, self.drafter, self.verifier = target, drafter, verifier
+        self.eos_ids, self.tokenizer, self.chunk = eos_ids, tokenizer, chunk
+        self.clock = Clock()
+        self.stats = EngineStats()
+        self._waiting: deque[Sample] = deque()
+        self._running: list[Sample] = []
+        self._requests: dict[int, Request] = {}
+        target.hidden = drafter.wants.hidden
+        drafter.bind(target)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is unfinished."""
+        return bool(self._waiting or self._running)
+
+    def add(self, prompt: Seq[int], params: SamplingParams, text: str | None = None) -> Request:
+        """Queue a request. Raises `ForetokenError` for a prompt that can't be served."""
+        room = self._check_prompt(prompt)
+        if params.stops and self.tokenizer is None:
+            raise ForetokenError("Stop strings need a tokenizer; pass tokenizer=… to LLM.")
+        limit = min(room, params.max_tokens or room)
+        seed = secrets.randbits(62) if params.seed is None else params.seed
+        request = Request(list(prompt), params, text, seed, limit, self.eos_ids, self.tokenizer)
+        self._requests[request.id] = request
+        self._waiting.extend(request.samples)
+        return request
+
+    def _check_prompt(self, prompt: Seq[int]) -> int:
+        """How many tokens may be written behind this prompt."""
+        room = self.target.max_length - len(prompt)
+        if not prompt:
+            raise ForetokenError("The prompt is empty; give at least one token.")
+        if room < 1:
+            raise ForetokenError(
+                f"The prompt has {len(prompt)} tokens and the context is {self.target.max_length}; "
+                "shorten the prompt or raise max_model_len."
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self.target.vocab_size:
+            raise ForetokenError(
+                f"The prompt has token ids outside the vocabulary of {self.target.vocab_size}; "
+                "tokenize it with the target's tokenizer."
+            )
+        return room
+
+    def cancel(self, request_id: int) -> None:
+        """End a request now; what it wrote stays in its output. Unknown ids are ignored."""
+        request = self._requests.get(request_id)
+        for sample in request.samples if request else ():
+            if sample.output.finish_reason is None:
+                sample.output.finish_reason = "cancelled"
+                if sample in self._running:
+                    self._leave(sample)
+                else:
+                    self._waiting.remove(sample)
+        self._requests.pop(request_id, None)
+
+    @torch.inference_mode()
+    def step(self) -> list[RequestOutput]:
+        """Advance everything once; the outputs of the requests that got further."""
+        began = perf_counter()
+        self._admit()
+        ready = self._prefill()
+        touched: dict[int, Request] = {}
+        if ready:
+            sequences = [sample.sequence for sample in ready]
+            budgets = [min(sample.left - 1, self.target.nodes) for sample in ready]
+            steps = step(
+                self.target, self.drafter, self.verifier, sequences, budgets, self.clock
+            )
+            for sample, done in zip(ready, steps, strict=True):
+                self._settle(sample, done)
+                touched[sample.request.id] = sample.request
+        outputs = [request.snapshot() for request in touched.values()]
+        for request in touched.values():
+            if request.finished:
+                self._requests.pop(request.id, None)
+        self.clock.total += perf_counter() - began
+        self._update_times(bool(ready))
+        return outputs
+
+    def _admit(self) -> None:
+        while self._waiting and self.target.cache.free:
+            sample = self._waiting.popleft()
+            self.target.begin(sample.sequence)
+            self.drafter.begin(sample.sequence)
+            self._running.append(sample)
+
+    def _prefill(self) -> list[Sample]:
+        """Read a chunk of the prompts that need it; the samples that are ready to decode.
+
+        Samples of one request wait for the first of them and then copy its prompt.
+        """
+        leaders: dict[int, Sample] = {}
+        ready: list[Sample] = []
+        for sample in self._running:
+            if not self.target.pending(sample.sequence) or self._forked(sample):
+                ready.append(sample)
+            else:
+                leaders.setdefault(sample.request.id, sample)
+        if leaders:
+            share = max(1, self.chunk // len(leaders))
+            late = [sample.sequence for sample in leaders.values()]
+            prefill(self.target, self.drafter, late, share, self.clock)
+        return ready
+
+    def _forked(self, sample: Sample) -> bool:
+        """Copy the prompt's cache from a running sample of the same request, where there is one."""
+        for other in sample.request.samples:
+            running = other.output.finish_reason is None and self.target.holds(other.sequence)
+            if running and other is not sample and not self.target.pending(other.sequence):
+                self.target.fork(other.sequence, sample.sequence)
+                self.drafter.fork(other.sequence, sample.sequence)
+                return True
+        return False
+
+    def _settle(self, sample: Sample, done: Step) -> None:
+        """Emit what one step brought, up to the first stop."""
+        sequence, request = sample.sequence, sample.request
+        block = done.tokens[:-1] if done.failed else done.tokens
+        ending = sample.stop.check(block)
+        block = block[: ending.kept]
+        if request.params.logprobs is not None:
+            self._logprobs(sample, done, block)
+        sample.emit(block)
+        accepted = min(len(done.path), len(block))
+        depth = done.drafted if done.tree.is_chain else int(done.tree.depths[done.row].max())
+        for stats in (request.stats, self.stats):
+            stats.record(len(block), done.drafted, accepted, depth)
+        request.note_time()
+        if ending.finish_reason is not None:
+            sample.finish(ending)
+        elif done.failed:
+            sample.fail(
+                "The target gave no probabilities (NaN logits, or every token forbidden) after "
+                f"{len(sample.output.token_ids)} tokens; check the weights, dtype and processors."
+            )
+        if sample.output.finish_reason is not None:
+            del sequence.tokens[sequence.prompt_length + len(sample.output.token_ids) :]
+            self._leave(sample)
+
+    def _logprobs(self, sample: Sample, done: Step, block: list[int]) -> None:
+        wanted = sample.request.params.logprobs or 0
+        slots = [0, *done.path][: len(block)]
+        law = log_probabilities(done.scores.logits[done.row, slots])  # [tokens, V]
+        top = law.topk(max(1, wanted), -1)
+        for i, token in enumerate(block):
+            own = float(law[i, token])
+            rank = int((law[i] > own).sum()) + 1
+            near = zip(top.indices[i, :wanted].tolist(), top.values[i, :wanted].tolist(), strict=True)
+            entry = {t: Logprob(v, place) for place, (t, v) in enumerate(near, 1)}
+            entry.setdefault(token, Logprob(own, rank))
+            sample.add_logprob(entry, own)
+
+    def _leave(self, sample: Sample) -> None:
+        """Free the sample's slots; as in the caches, the last sample takes the hole."""
+        self.drafter.end([sample.sequence])
+        self.target.end(sample.sequence)
+        place = self._running.index(sample)
+        last = self._running.pop()
+        if last is not sample:
+            self._running[place] = last
+
+    def _update_times(self, stepped: bool) -> None:
+        clock, stats = self.clock, self.stats
+        stats.engine_steps += stepped
+        stats.prefill_time, stats.draft_time = clock.prefill, clock.draft
+        stats.verify_time, stats.other_time = clock.verify, clock.other
+
+    def reset_stats(self) -> None:
+        """Start counting anew."""
+        self.clock, self.stats = Clock(), EngineStats()
+
+
+def check_pairing(target: ModelTarget, drafter: Drafter, verifier: Verifier) -> None:
+    """Refuse a drafter that needs what the target can't give, or that the verifier can't take."""
+    missing = [level for level in drafter.wants.levels if level not in target.levels]
+    if missing:
+        needs = "; ".join(f"({x}) {LEVELS[x]}" for x in missing)
+        raise ForetokenError(
+            f"Drafter {type(drafter).__name__} needs {needs}, which this target can't give; use the "
+            "native model (model_impl='native') or another method."
+        )
+    if drafter.trees and not verifier.trees:
+        raise ForetokenError(
+            f"Verifier {type(verifier).__name__} takes chains only and {type(drafter).__name__} "
+            "drafts trees; use a tree rule such as 'target_only'."
+        )
+    wrong = drafter.kinds - verifier.kinds
+    if wrong:
+        names = ", ".join(sorted(kind.name.lower() for kind in wrong))
+        raise ForetokenError(
+            f"Verifier {type(verifier).__name__} is not valid for {names} nodes, which "
+            f"{type(drafter).__name__} makes; choose a verifier that takes them."
+        )

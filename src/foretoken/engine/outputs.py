@@ -1,0 +1,68 @@
+"""What a user gets back, under vLLM's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from foretoken.engine.stats import RequestStats
+from foretoken.errors import ForetokenError
+
+
+@dataclass(slots=True)
+class Logprob:
+    """Log-probability of a token under the raw logits, and its rank (1 is the likeliest)."""
+
+    logprob: float
+    rank: int
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One sample. finish_reason: "stop", "length", "cancelled", "error", or None while running.
+
+    stop_reason: the stop string or stop token id that ended it, None for end-of-text.
+    logprobs: per token, id -> Logprob of the token written and the likeliest others, if asked for.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    cumulative_logprob: float | None = None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """One request: its samples, its statistics, and what went wrong, if anything did."""
+
+    request_id: int
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    stats: RequestStats
+    error: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.error is not None or all(o.finish_reason for o in self.outputs)
+
+    @property
+    def text(self) -> str:
+        """The text, where one sample was asked for. Raises the request's error, if it has one."""
+        return self._single().text
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The token ids, where one sample was asked for."""
+        return self._single().token_ids
+
+    def _single(self) -> CompletionOutput:
+        if self.error is not None:
+            raise ForetokenError(self.error)
+        if len(self.outputs) != 1:
+            raise ForetokenError(
+                f"This request has {len(self.outputs)} samples; read .outputs[i] instead."
+            )
+        return self.outputs[0]

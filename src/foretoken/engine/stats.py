@@ -1,0 +1,93 @@
+"""Counting, in one place. Only tokens that were emitted count, whatever was accepted behind a stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class AcceptanceStats:
+    """Totals over steps; a step is one target pass for one sequence.
+
+    tokens: emitted. passes: target passes. drafts: passes that checked a draft. drafted, accepted:
+    draft tokens offered and kept. accepted_at[i]: drafts whose position i was kept; drafted_at[i]:
+    drafts that reached position i.
+    """
+
+    tokens: int = 0
+    passes: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    drafted_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+
+    def record(self, emitted: int, drafted: int, accepted: int, depth: int) -> None:
+        """One pass: tokens emitted, nodes drafted, nodes accepted, depth of the draft."""
+        self.tokens += emitted
+        self.passes += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        if not drafted:
+            return
+        self.drafts += 1
+        while len(self.drafted_at) < depth:
+            self.drafted_at.append(0)
+            self.accepted_at.append(0)
+        for i in range(depth):
+            self.drafted_at[i] += 1
+        for i in range(accepted):
+            self.accepted_at[i] += 1
+
+    def add(self, other: AcceptanceStats) -> None:
+        """Take another's totals in."""
+        for name in ("tokens", "passes", "drafts", "drafted", "accepted"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("drafted_at", "accepted_at"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            mine.extend([0] * (len(theirs) - len(mine)))
+            for i, value in enumerate(theirs):
+                mine[i] += value
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens per target pass, the extra token included; 0 before the first pass."""
+        return self.tokens / self.passes if self.passes else 0.0
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Accepted over drafted tokens; 0 where nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def acceptance_rate_per_position(self) -> list[float]:
+        """Share of the drafts that reached a position in which it was accepted."""
+        pairs = zip(self.accepted_at, self.drafted_at, strict=True)
+        return [accepted / drafted for accepted, drafted in pairs]
+
+
+@dataclass(slots=True)
+class RequestStats(AcceptanceStats):
+    """One request's totals, and its times in seconds from arrival."""
+
+    arrived: float = 0.0
+    time_to_first_token: float | None = None
+    total_time: float | None = None
+
+
+@dataclass(slots=True)
+class EngineStats(AcceptanceStats):
+    """All requests' totals, and seconds spent. `engine_steps` counts passes over a whole batch."""
+
+    engine_steps: int = 0
+    prefill_time: float = 0.0
+    draft_time: float = 0.0
+    verify_time: float = 0.0
+    other_time: float = 0.0
+
+    @property
+    def ms_per_step(self) -> dict[str, float]:
+        """Milliseconds of an engine step outside prefill: draft, verify (the pass) and other."""
+        steps = max(1, self.engine_steps)
+        parts = {"draft": self.draft_time, "verify": self.verify_time, "other": self.other_time}
+        return {name: 1000 * seconds / steps for name, seconds in parts.items()}

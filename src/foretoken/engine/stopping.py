@@ -1,0 +1,124 @@
+"""Where a sequence ends: exactly where plain decoding would have ended it.
+
+Tokens of an accepted block are looked at one by one, so nothing behind a stop token, stop string
+or length limit is ever emitted or counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from foretoken.sampling import SamplingParams
+
+_INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are not yet a whole character
+
+
+class TextTracker:
+    """Text that grows token by token.
+
+    Decoding a window that overlaps the last piece, rather than the new token alone, keeps spaces
+    and multi-token characters right; an incomplete character is held back.
+    """
+
+    def __init__(self, tokenizer: Any, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._ids: list[int] = []
+        self._window = self._shown = 0
+        self.text = ""
+
+    def append(self, token: int) -> str:
+        """Add one token; the text that became certain with it."""
+        self._ids.append(token)
+        before = self._decode(self._ids[self._window : self._shown])
+        now = self._decode(self._ids[self._window :])
+        if now.endswith(_INCOMPLETE) or len(now) <= len(before):
+            return ""
+        self._window, self._shown = self._shown, len(self._ids)
+        new = now[len(before) :]
+        self.text += new
+        return new
+
+    def finish(self) -> str:
+        """The text, with whatever is still held back."""
+        before = self._decode(self._ids[self._window : self._shown])
+        return self.text + self._decode(self._ids[self._window :])[len(before) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(
+            ids, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False
+        )
+        return text
+
+
+@dataclass(slots=True)
+class Ending:
+    """kept: tokens of the block that are emitted; the rest is dropped."""
+
+    kept: int
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    text: str | None = None
+
+
+class StopChecker:
+    """One sequence's stopping rules, fed with its blocks of new tokens."""
+
+    def __init__(
+        self, params: SamplingParams, eos_ids: frozenset[int], limit: int, tokenizer: Any = None
+    ) -> None:
+        """`limit`: how many tokens may be written at most, by max_tokens and the context."""
+        self._params = params
+        self._eos = frozenset() if params.ignore_eos else eos_ids
+        self._stop_ids = frozenset(params.stop_token_ids)
+        self._limit = limit
+        self._written = 0
+        self._reach = max(map(len, params.stops), default=0)
+        self.tracker = TextTracker(tokenizer, params.skip_special_tokens) if self._reach else None
+
+    def check(self, block: list[int]) -> Ending:
+        """How much of the block is emitted, and why it ends there, if it does."""
+        if self.tracker is None and not self._might_end(block):
+            self._written += len(block)
+            return Ending(len(block))
+        for place, token in enumerate(block, 1):
+            self._written += 1
+            ending = self._after(token, place)
+            if ending is not None:
+                return ending
+        return Ending(len(block))
+
+    def _might_end(self, block: list[int]) -> bool:
+        ends = self._eos or self._stop_ids
+        found = bool(ends) and any(t in self._eos or t in self._stop_ids for t in block)
+        return found or self._written + len(block) >= self._limit
+
+    def _after(self, token: int, place: int) -> Ending | None:
+        if self.tracker is not None:
+            new = self.tracker.append(token)
+            found = self._stop_string(len(new))
+            if found is not None and self._written > self._params.min_tokens:
+                stop, at = found
+                end = at + len(stop) if self._params.include_stop_str_in_output else at
+                return Ending(place, "stop", stop, self.tracker.text[:end])
+        if token in self._stop_ids:
+            return Ending(place, "stop", token)
+        if token in self._eos:
+            return Ending(place, "stop")
+        if self._written >= self._limit:
+            return Ending(place, "length")
+        return None
+
+    def _stop_string(self, new: int) -> tuple[str, int] | None:
+        """The stop string that the newest characters completed first, and where it begins."""
+        if not new or self.tracker is None:
+            return None
+        text = self.tracker.text
+        start = max(0, len(text) - new - self._reach + 1)
+        found = [(text.find(stop, start), stop) for stop in self._params.stops]
+        hits = [(at, stop) for at, stop in found if at >= 0]
+        if not hits:
+            return None
+        at, stop = min(hits)
+        return stop, at

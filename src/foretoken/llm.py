@@ -1,0 +1,280 @@
+"""The front door: a model, a method, and text.
+
+    llm = LLM("path-or-hub-id", speculative_config={"method": "sps", "model": "path-or-hub-id"})
+    [out] = llm.generate(["…"], SamplingParams(temperature=0, max_tokens=64))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from foretoken.engine.engine import Engine
+from foretoken.engine.outputs import CompletionOutput, RequestOutput
+from foretoken.engine.request import Request
+from foretoken.engine.stats import EngineStats, RequestStats
+from foretoken.engine.stopping import TextTracker
+from foretoken.errors import ForetokenError
+from foretoken.methods import build
+from foretoken.models.load import find, load_model, load_tokenizer
+from foretoken.models.model import CausalLM
+from foretoken.models.target import ModelTarget
+from foretoken.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Prompt = str | Seq[int]
+Messages = Seq[Mapping[str, str]]
+
+
+class LLM:
+    """A target model with a decoding method.
+
+    Args:
+        model: checkpoint folder, hub id, bundled name ("mini"), or a loaded transformers model.
+        speculative_config: {"method": …, "model": …, "num_speculative_tokens": …, …}; None decodes
+            plainly. See `foretoken methods`.
+        tokenizer: a transformers tokenizer, or where to find one; by default the model's.
+        dtype: "auto", or a torch dtype or its name.
+        device: "auto", "cpu", "cuda" …
+        backend: how linear layers run: "auto", "plain" or "packed" (native models).
+        model_impl: "auto", "native" or "transformers".
+        max_model_len: context, prompt and output together; by default the model's.
+        max_num_seqs: sequences served at a time.
+        max_num_batched_tokens: prompt tokens read in one step.
+
+    Raises:
+        ForetokenError: for anything missing, unknown or not servable, in one sentence.
+    """
+
+    def __init__(
+        self, model: str | Path | PreTrainedModel | CausalLM, *,
+        speculative_config: Mapping[str, Any] | None = None, tokenizer: Any = None,
+        dtype: str | torch.dtype = "auto", device: str | torch.device = "auto",
+        backend: str = "auto", model_impl: str = "auto", max_model_len: int | None = None,
+        max_num_seqs: int = 8, max_num_batched_tokens: int = 512, trust_remote_code: bool = False,
+    ) -> None:  # fmt: skip
+        drafter, verifier, self.method = build(speculative_config)
+        folder = find(model) if isinstance(model, (str, Path)) else None
+        if folder is not None:
+            self.model = load_model(
+                folder, dtype=dtype, device=device, backend=backend, model_impl=model_impl,
+                trust_remote_code=trust_remote_code,
+            )  # fmt: skip
+        else:
+            self.model = _wrap(model)
+        self.tokenizer = _tokenizer(tokenizer, folder, trust_remote_code)
+        length = max_model_len or self.model.max_length
+        if length > self.model.max_length:
+            raise ForetokenError(
+                f"max_model_len is {length} and the model's context is {self.model.max_length}; "
+                "lower max_model_len."
+            )
+        target = ModelTarget(self.model, max_num_seqs, length)
+        self.engine = Engine(
+            target, drafter, verifier, eos_ids=_eos_ids(self.model, folder, self.tokenizer),
+            tokenizer=self.tokenizer, chunk=max_num_batched_tokens,
+        )  # fmt: skip
+
+    @property
+    def stats(self) -> EngineStats:
+        """Totals over everything this LLM has done since `reset_stats`."""
+        return self.engine.stats
+
+    def reset_stats(self) -> None:
+        """Start counting anew."""
+        self.engine.reset_stats()
+
+    def generate(
+        self,
+        prompts: Prompt | Seq[Prompt],
+        sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = False,
+    ) -> list[RequestOutput]:
+        """Texts for prompts (strings or token ids), in their order.
+
+        A request that can't be served comes back with `.error` set, and the others go on; reading
+        its `.text` raises the error. Interrupting cancels what is unfinished.
+        """
+        todo = self._prompts(prompts)
+        params = self._params(sampling_params, len(todo))
+        done: list[RequestOutput | None] = [None] * len(todo)
+        places: dict[int, int] = {}
+        for place, (prompt, chosen) in enumerate(zip(todo, params, strict=True)):
+            try:
+                places[self._add(prompt, chosen).id] = place
+            except ForetokenError as error:
+                done[place] = _refused(prompt, str(error))
+        try:
+            for output in self._run(len(places), use_tqdm):
+                if output.request_id in places:
+                    done[places.pop(output.request_id)] = output
+        finally:
+            for request_id in places:
+                self.engine.cancel(request_id)
+        return [output for output in done if output is not None]
+
+    def _run(self, total: int, show: bool) -> Iterator[RequestOutput]:
+        """Step until nothing is left; requests as they finish."""
+        from foretoken.progress import track
+
+        with track("Generating", total, show) as advance:
+            while self.engine.busy:
+                for output in self.engine.step():
+                    if output.finished:
+                        advance()
+                        yield output
+
+    def chat(
+        self,
+        messages: Messages | Seq[Messages],
+        sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = False,
+    ) -> list[RequestOutput]:
+        """Answers to conversations, through the tokenizer's chat template."""
+        one = bool(messages) and isinstance(messages[0], Mapping)
+        conversations: Any = [messages] if one else messages
+        prompts = [self.chat_prompt(conversation) for conversation in conversations]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def chat_prompt(self, messages: Messages) -> list[int]:
+        """The token ids of a conversation, ready for the assistant's turn."""
+        tokenizer = self._need_tokenizer()
+        if not getattr(tokenizer, "chat_template", None):
+            raise ForetokenError(
+                "The tokenizer has no chat template; use generate() with a prompt of your own."
+            )
+        text = tokenizer.apply_chat_template(
+            [dict(m) for m in messages], add_generation_prompt=True, tokenize=False
+        )
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def stream(
+        self, prompt: Prompt | Messages, sampling_params: SamplingParams | None = None
+    ) -> Iterator[RequestOutput]:
+        """One request's output each time it grows; `.outputs[i].text` holds the text so far.
+
+        A prompt is a string, token ids, or a conversation. Closing the iterator cancels the
+        request. While it runs, text that could still become part of a stop string is held back.
+        """
+        if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
+            prompt = self.chat_prompt(prompt)  # type: ignore[arg-type]
+        params = sampling_params or SamplingParams()
+        request = self._add(prompt, params)  # type: ignore[arg-type]
+        trackers = [_Streamed(self.tokenizer, params) for _ in range(params.n)]
+        try:
+            while not request.finished:
+                for output in self.engine.step():
+                    if output.request_id == request.id:
+                        texts = [t.text(o) for t, o in zip(trackers, output.outputs, strict=True)]
+                        yield _with_texts(output, texts)
+        finally:
+            self.engine.cancel(request.id)
+
+    def _add(self, prompt: Prompt, params: SamplingParams) -> Request:
+        if isinstance(prompt, str):
+            return self.engine.add(self._need_tokenizer()(prompt)["input_ids"], params, prompt)
+        return self.engine.add(list(prompt), params)
+
+    def _need_tokenizer(self) -> Any:
+        if self.tokenizer is None:
+            raise ForetokenError(
+                "There is no tokenizer; pass tokenizer=… to LLM, or give prompts as token ids."
+            )
+        return self.tokenizer
+
+    @staticmethod
+    def _prompts(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
+        one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
+        return [prompts] if one else list(prompts)  # type: ignore[list-item, arg-type]
+
+    @staticmethod
+    def _params(
+        given: SamplingParams | Seq[SamplingParams] | None, count: int
+    ) -> list[SamplingParams]:
+        if given is None or isinstance(given, SamplingParams):
+            return [given or SamplingParams()] * count
+        if len(given) != count:
+            raise ForetokenError(
+                f"There are {count} prompts and {len(given)} sampling_params; give one for all, or "
+                "one for each."
+            )
+        return list(given)
+
+
+class _Streamed:
+    """One sample's text so far, without what might turn into a stop string."""
+
+    def __init__(self, tokenizer: Any, params: SamplingParams) -> None:
+        self._held = max(map(len, params.stops), default=1) - 1
+        self._tracker = TextTracker(tokenizer, params.skip_special_tokens) if tokenizer else None
+        self._read = 0
+
+    def text(self, output: CompletionOutput) -> str:
+        if self._tracker is None or output.finish_reason:
+            return output.text
+        for token in output.token_ids[self._read :]:
+            self._tracker.append(token)
+        self._read = len(output.token_ids)
+        text = self._tracker.text
+        return text[: len(text) - self._held] if self._held else text
+
+
+def _with_texts(output: RequestOutput, texts: list[str]) -> RequestOutput:
+    copies = [
+        dataclasses.replace(sample, text=text, token_ids=list(sample.token_ids))
+        for sample, text in zip(output.outputs, texts, strict=True)
+    ]
+    return dataclasses.replace(output, outputs=copies)
+
+
+def _refused(prompt: Prompt, reason: str) -> RequestOutput:
+    text, ids = (prompt, []) if isinstance(prompt, str) else (None, list(prompt))
+    return RequestOutput(-1, text, ids, [], RequestStats(), reason)
+
+
+def _wrap(model: Any) -> CausalLM:
+    if hasattr(model, "new_cache"):
+        ours: CausalLM = model
+        return ours
+    from foretoken.models.hf import HFModel
+
+    return HFModel(model)
+
+
+def _tokenizer(given: Any, folder: Path | None, trust_remote_code: bool) -> Any:
+    if given is not None and not isinstance(given, (str, Path)):
+        return given
+    source = given if given is not None else folder
+    if source is None:
+        return None
+    try:
+        return load_tokenizer(source, trust_remote_code)
+    except ForetokenError:
+        if given is not None:
+            raise
+        return None  # prompts can still be token ids; text raises its own clear error
+
+
+def _eos_ids(model: CausalLM, folder: Path | None, tokenizer: Any) -> frozenset[int]:
+    """As transformers' generate: the generation config's, else the config's, else the tokenizer's."""
+    from foretoken.models.load import eos_ids
+
+    if folder is not None and (folder / "generation_config.json").is_file():
+        from transformers import GenerationConfig
+
+        found = eos_ids(GenerationConfig.from_pretrained(folder))
+        if found:
+            return found
+    if model.eos_ids:
+        return model.eos_ids
+    return eos_ids(tokenizer) if tokenizer is not None else frozenset()

@@ -1,0 +1,59 @@
+"""Attention over the cache, for one pass.
+
+Grouped heads are not expanded: the G query heads of a key/value head become G·T rows of one
+attention call. A batch whose rows are not the first slots, in order, goes row by row, so that the
+history is read where it lies.
+
+Legend: B rows, T tokens, H query heads, K key/value heads, G = H / K, W head width, L cache length.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from foretoken.models.feed import Feed
+
+
+def write(layer: Tensor, new: Tensor, feed: Feed) -> None:
+    """Put keys and values `new` [B, T, 2, K, W] into a layer's cache [2, slots, K, max, W]."""
+    if len(feed.slots) == 1:
+        start = feed.starts[0]
+        end = start + new.shape[1]
+        layer[:, feed.slots[0], :, start:end] = new[0].permute(1, 2, 0, 3)
+    else:
+        slots, places = feed.cells()
+        layer[:, slots, :, places] = new
+
+
+def attend(
+    query: Tensor, layer: Tensor, feed: Feed, scale: float, window: int | None = None
+) -> Tensor:
+    """query [B, T, H, W] against a layer's cache [2, slots, K, max, W] -> [B, T, H·W]."""
+    mask = feed.mask(query.dtype, window)
+    if feed.aligned or len(feed.slots) == 1:
+        first = feed.slots[0]
+        held = layer[:, first : first + len(feed.slots), :, : feed.length]
+        return _grouped(query, held, mask, scale)
+    rows = []
+    for b, slot in enumerate(feed.slots):
+        end = feed.starts[b] + query.shape[1]
+        row_mask = None if mask is None else mask[b : b + 1, :, :, :end]
+        rows.append(_grouped(query[b : b + 1], layer[:, slot : slot + 1, :, :end], row_mask, scale))
+    return torch.cat(rows)
+
+
+def _grouped(query: Tensor, held: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """One attention call: query [B, T, H, W], held [2, B, K, L, W], mask [B, 1, T, L]."""
+    batch, width, heads, size = query.shape
+    groups = heads // held.shape[2]
+    stacked = query.view(batch, width, -1, groups, size).permute(0, 2, 3, 1, 4)
+    if mask is not None and groups > 1:
+        mask = mask.repeat(1, 1, groups, 1)
+    out = F.scaled_dot_product_attention(
+        stacked.reshape(batch, -1, groups * width, size), held[0], held[1],
+        attn_mask=mask, scale=scale,
+    )  # fmt: skip
+    unstacked = out.view(batch, -1, groups, width, size).permute(0, 3, 1, 2, 4)
+    return unstacked.reshape(batch, width, heads * size)

@@ -1,0 +1,15 @@
+"""torch's own linear layer: any dtype, any device."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from foretoken.models.backends import Linear
+
+
+def make(weight: Tensor, bias: Tensor | None) -> Linear:
+    def linear(x: Tensor) -> Tensor:
+        return F.linear(x, weight, bias)
+
+    return linear

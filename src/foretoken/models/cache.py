@@ -1,0 +1,102 @@
+"""The key/value cache: one preallocated tensor, a slot a sequence, ragged lengths.
+
+A pass writes behind the committed length; `commit` compacts the accepted path in one gather for
+all layers and forgets the rest, so decoding never copies the history. Active slots are always the
+first ones (a hole left by a finished sequence is filled by the last), so that a batch's attention
+reads a view.
+
+Legend: L layers, B rows, K key/value heads, T tokens of a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from foretoken.errors import ForetokenError
+
+
+class KVCache:
+    """`data` [layers, 2, slots, kv_heads, max_length, head_dim] and the committed length of each slot."""
+
+    def __init__(
+        self, layers: int, slots: int, kv_heads: int, max_length: int, head_dim: int,
+        dtype: torch.dtype, device: torch.device,
+    ) -> None:  # fmt: skip
+        shape = (layers, 2, slots, kv_heads, max_length, head_dim)
+        self.data = torch.zeros(shape, dtype=dtype, device=device)
+        self.layer = [self.data[i] for i in range(layers)]
+        self.max_length = max_length
+        self.lengths = [0] * slots
+        self._written = [0] * slots
+        self._slots: dict[int, int] = {}
+
+    @property
+    def free(self) -> int:
+        """Slots that no sequence owns."""
+        return len(self.lengths) - len(self._slots)
+
+    def acquire(self, owner: int) -> int:
+        """Give `owner` the next slot, zeroed: a masked NaN left by another would still poison."""
+        slot = len(self._slots)
+        if slot == len(self.lengths):
+            raise ForetokenError(
+                f"All {slot} cache slots are taken; raise max_num_seqs or send fewer at a time."
+            )
+        self._slots[owner] = slot
+        self.data[:, :, slot, :, : self._written[slot]] = 0
+        self.lengths[slot] = self._written[slot] = 0
+        return slot
+
+    def slot(self, owner: int) -> int:
+        return self._slots[owner]
+
+    def owns(self, owner: int) -> bool:
+        return owner in self._slots
+
+    def release(self, owner: int) -> None:
+        """Free the slot and move the last active one into the hole."""
+        hole = self._slots.pop(owner)
+        last = len(self._slots)
+        if hole == last:
+            return
+        mover = next(o for o, slot in self._slots.items() if slot == last)
+        self.copy(last, hole, self.lengths[last])
+        self._slots[mover] = hole
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Make the target slot hold the first `length` positions of the source."""
+        self.data[:, :, target, :, :length] = self.data[:, :, source, :, :length]
+        self.lengths[target] = length
+        self._written[target] = max(self._written[target], length)
+
+    def reserve(self, slots: Seq[int], tokens: int) -> None:
+        """Check that `tokens` more fit behind each slot's committed length, and note the writing."""
+        for slot in slots:
+            end = self.lengths[slot] + tokens
+            if end > self.max_length:
+                raise ForetokenError(
+                    f"A pass of {tokens} tokens behind {self.lengths[slot]} exceeds the cache of "
+                    f"{self.max_length} positions; raise max_model_len or shorten the prompt."
+                )
+            self._written[slot] = max(self._written[slot], end)
+
+    def keep(self, slots: Seq[int], paths: Seq[Seq[int]]) -> None:
+        """Commit the root and the accepted slots of the last pass, for each row.
+
+        Position `length + s` holds slot s of the pass; afterwards the path stands in order.
+        """
+        moves: list[tuple[int, int, int]] = []
+        for slot, path in zip(slots, paths, strict=True):
+            start = self.lengths[slot]
+            moves += [
+                (slot, start + node, start + place)
+                for place, node in enumerate(path, 1)
+                if node != place
+            ]
+            self.lengths[slot] = start + 1 + len(path)
+        if moves:
+            rows, source, target = torch.tensor(moves, device=self.data.device).T
+            self.data[:, :, rows, :, target] = self.data[:, :, rows, :, source]

@@ -1,0 +1,128 @@
+"""What goes into one pass of a model: tokens, positions, and who sees whom.
+
+Two builders serve every use: `chain_feed` appends plain tokens (prefill, a drafter catching up),
+`tree_feed` appends a root and its draft tree. Masks are derived here and nowhere else.
+
+Legend: B rows, T tokens of the pass, C committed length of a row, L = longest C + T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from foretoken.models.cache import KVCache
+from foretoken.tree import DraftTree
+
+
+@dataclass(slots=True)
+class Feed:
+    """One pass over `tokens` [B, T], written behind each slot's committed length.
+
+    positions: [B, T] for the rotary or learned embedding.
+    ancestors: [B, T, T] bool, who sees whom within the pass.
+    starts: C of each row. slots: cache row of each.
+    last: if given, logits are wanted at this place of each row only.
+    replaced: optional (mask [B, T] bool, embeddings [B, T, D]) used in place of token embeddings.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    ancestors: Tensor
+    slots: list[int]
+    starts: list[int]
+    last: list[int] | None = None
+    logits: bool = True
+    replaced: tuple[Tensor, Tensor] | None = None
+    _masks: dict[tuple[int | None, torch.dtype], Tensor | None] = field(default_factory=dict)
+    _index: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def aligned(self) -> bool:
+        """Row b is cache slot b, so the cache can be read as a view."""
+        return self.slots == list(range(len(self.slots)))
+
+    @property
+    def length(self) -> int:
+        """L: how much of the cache the longest row sees."""
+        return max(self.starts) + self.tokens.shape[1]
+
+    def cells(self) -> tuple[Tensor, Tensor]:
+        """(slots [B, 1], cache positions [B, T]) that this pass writes."""
+        if self._index is None:
+            device = self.tokens.device
+            starts = torch.tensor(self.starts, device=device)[:, None]
+            places = starts + torch.arange(self.tokens.shape[1], device=device)
+            self._index = (torch.tensor(self.slots, device=device)[:, None], places)
+        return self._index
+
+    def mask(self, dtype: torch.dtype, window: int | None = None) -> Tensor | None:
+        """[B, 1, T, L] additive, or None where everything is seen. Made once a pass and kept."""
+        key = (window, dtype)
+        if key not in self._masks:
+            self._masks[key] = self._additive(dtype, window)
+        return self._masks[key]
+
+    def _additive(self, dtype: torch.dtype, window: int | None) -> Tensor | None:
+        single = len(self.slots) == 1 and self.tokens.shape[1] == 1
+        if single and (window is None or self.length <= window):
+            return None
+        seen = self.visible(window)[:, None]
+        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(
+            ~seen, -torch.inf
+        )
+
+    def visible(self, window: int | None = None) -> Tensor:
+        """[B, T, L] bool: token t sees cache position j (the last `window` positions only)."""
+        device, width = self.tokens.device, self.tokens.shape[1]
+        columns = torch.arange(self.length, device=device)
+        relative = columns - torch.tensor(self.starts, device=device)[:, None]  # [B, L]
+        inside = (relative >= 0) & (relative < width)
+        index = relative.clamp(0, width - 1)[:, None].expand(-1, width, -1)
+        seen = (self.ancestors.gather(2, index) & inside[:, None]) | (relative < 0)[:, None]
+        if window is not None:
+            # Key positions: the history stands at its index, the pass at its own positions.
+            keys = torch.where(inside, self.positions.gather(1, index[:, 0]), columns)
+            seen = seen & (self.positions[..., None] - keys[:, None] < window)
+        return seen
+
+
+def chain_feed(
+    cache: KVCache, slots: list[int], tokens: Seq[Seq[int]], *, logits: bool = True
+) -> Feed:
+    """Append ragged plain tokens; logits, if wanted, at the last real one of each row."""
+    device = cache.data.device
+    width = max(len(row) for row in tokens)
+    padded = torch.tensor([[*row, *([0] * (width - len(row)))] for row in tokens], device=device)
+    cache.reserve(slots, width)
+    starts = [cache.lengths[slot] for slot in slots]
+    begin = torch.tensor(starts, device=device)[:, None]
+    ancestors = torch.ones(width, width, dtype=torch.bool, device=device).tril()
+    return Feed(
+        padded, begin + torch.arange(width, device=device), ancestors.expand(len(slots), -1, -1),
+        slots, starts, last=[len(row) - 1 for row in tokens], logits=logits,
+    )  # fmt: skip
+
+
+def tree_feed(cache: KVCache, slots: list[int], roots: Seq[int], trees: DraftTree) -> Feed:
+    """Append a root and its tree to each row."""
+    device = cache.data.device
+    cache.reserve(slots, trees.nodes + 1)
+    starts = [cache.lengths[slot] for slot in slots]
+    root = torch.tensor(roots, device=device)[:, None]
+    begin = torch.tensor(starts, device=device)[:, None]
+    return Feed(
+        torch.cat([root, trees.tokens], 1), begin + trees.depths, trees.ancestors, slots, starts
+    )
+
+
+def token_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
+    """Append one token to each row, from a device tensor [B]."""
+    cache.reserve(slots, 1)
+    starts = [cache.lengths[slot] for slot in slots]
+    positions = torch.tensor(starts, device=tokens.device)[:, None]
+    alone = torch.ones(1, 1, 1, dtype=torch.bool, device=tokens.device)
+    return Feed(tokens[:, None], positions, alone.expand(len(slots), -1, -1), slots, starts)

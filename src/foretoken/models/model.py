@@ -1,0 +1,50 @@
+"""What a causal language model offers to the targets and drafters built on it.
+
+Legend: B rows, T tokens, V vocabulary, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import Feed
+
+
+@dataclass(slots=True)
+class Output:
+    """logits [B, T, V] (or [B, 1, V] where the feed asks for the last place only, or None);
+    hidden: layer -> [B, T, D]."""
+
+    logits: Tensor | None
+    hidden: dict[int, Tensor] = field(default_factory=dict)
+
+
+class CausalLM(Protocol):
+    """One model, without any cache of its own: the cache is passed in."""
+
+    vocab_size: int
+    max_length: int
+    width: int
+    layers: int
+    parameters: int
+    dtype: torch.dtype
+    device: torch.device
+    levels: frozenset[str]
+    backend: str
+    eos_ids: frozenset[int]
+
+    def new_cache(self, slots: int, max_length: int) -> KVCache: ...
+
+    def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
+        """One pass; its keys and values stand in the cache behind each row's committed length."""
+        ...
+
+    def embed(self, tokens: Tensor) -> Tensor: ...
+
+    def head(self, states: Tensor) -> Tensor: ...

@@ -1,0 +1,83 @@
+"""A language model as the target of the loop: cache slots, prefill, scoring, commit.
+
+Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import chain_feed, tree_feed
+from foretoken.models.model import CausalLM
+from foretoken.protocols import Scores, Sequence
+from foretoken.sampling import fold
+from foretoken.tree import DraftTree
+
+
+class ModelTarget:
+    """`Target` over any `CausalLM`; also the `Access` that drafters are bound to."""
+
+    def __init__(self, model: CausalLM, slots: int, max_length: int, nodes: int = 64) -> None:
+        """`slots` sequences at a time, each up to `max_length` tokens and trees of `nodes`."""
+        self.model = model
+        self.vocab_size, self.max_length, self.slots = model.vocab_size, max_length, slots
+        self.levels, self.width, self.layers = model.levels, model.width, model.layers
+        self.device, self.dtype, self.backend = model.device, model.dtype, model.backend
+        self.nodes = nodes
+        self.cache: KVCache = model.new_cache(slots, max_length + nodes + 1)
+        self.hidden: tuple[int, ...] = ()
+
+    def begin(self, sequence: Sequence) -> None:
+        self.cache.acquire(sequence.id)
+
+    def holds(self, sequence: Sequence) -> bool:
+        return self.cache.owns(sequence.id)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        source, target = self.cache.slot(sequence.id), self.cache.slot(copy.id)
+        self.cache.copy(source, target, copy.prompt_length - 1)
+
+    def pending(self, sequence: Sequence) -> int:
+        return len(sequence.tokens) - 1 - self.cache.lengths[self.cache.slot(sequence.id)]
+
+    def prefill(self, sequences: Seq[Sequence], chunk: int) -> Scores:
+        slots = [self.cache.slot(s.id) for s in sequences]
+        chunks = [
+            s.tokens[self.cache.lengths[slot] : min(self.cache.lengths[slot] + chunk, len(s.tokens) - 1)]
+            for s, slot in zip(sequences, slots, strict=True)
+        ]  # fmt: skip
+        feed = chain_feed(self.cache, slots, chunks, logits=False)
+        out = self.model.forward(feed, self.cache, self.hidden)
+        for slot, tokens in zip(slots, chunks, strict=True):
+            self.cache.lengths[slot] += len(tokens)
+        none = torch.empty(len(slots), 0, 1, device=self.device)
+        return Scores(none, none, none[..., 0], out.hidden)
+
+    def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Scores:
+        slots = [self.cache.slot(s.id) for s in sequences]
+        feed = tree_feed(self.cache, slots, [s.tokens[-1] for s in sequences], trees)
+        out = self.model.forward(feed, self.cache, self.hidden)
+        assert out.logits is not None
+        folded = fold(out.logits, sequences, trees.contexts)
+        return Scores(out.logits, folded.probs, folded.bad, out.hidden)
+
+    def commit(self, sequences: Seq[Sequence], paths: Seq[Seq[int]]) -> None:
+        self.cache.keep([self.cache.slot(s.id) for s in sequences], paths)
+
+    def end(self, sequence: Sequence) -> None:
+        self.cache.release(sequence.id)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.model.embed(tokens)
+
+    def head(self, states: Tensor) -> Tensor:
+        return self.model.head(states)
+
+    def kv(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor]:
+        slot = self.cache.slot(sequence.id)
+        held = self.cache.layer[layer][:, slot, :, : self.cache.lengths[slot]]
+        return held[0], held[1]

@@ -1,0 +1,202 @@
+"""The native decoder: Llama, Mistral, Qwen2, Qwen3 and what shares their shape.
+
+Few operations a layer (q, k, v in one product, gate and up in one, one norm operation, rotary in
+three), a preallocated cache, and sub-layers that can be run one by one. Numerically it is
+transformers' own forward with SDPA: norms and the rotary table in float32, also for float64 models.
+
+Legend: B rows, T tokens, D width, H query heads, K key/value heads, W head width, F feed-forward,
+V vocabulary, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from foretoken.models import attention, rope
+from foretoken.models.backends import Linear
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import Feed
+from foretoken.models.model import Output
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def unsupported(config: Any) -> str | None:
+    """Why the native model can't serve this configuration, or None where it can."""
+    if config.model_type not in FAMILIES:
+        return f"its family {config.model_type!r} is not one of {', '.join(FAMILIES)}"
+    if getattr(config, "quantization_config", None):
+        return "its weights are quantised"
+    kind = config.rope_parameters.get("rope_type")
+    if kind not in rope.SERVED:
+        return f"its rotary scaling {kind!r} depends on the length seen so far"
+    if config.rope_parameters.get("partial_rotary_factor", 1.0) != 1.0:
+        return "it rotates part of each head only"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act!r}, not 'silu'"
+    return None
+
+
+@dataclass(slots=True)
+class Layer:
+    """One decoder layer. qkv: D -> (H + 2K)·W; gate_up: D -> 2F."""
+
+    attention_norm: Tensor
+    qkv: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+    window: int | None
+
+
+@dataclass(slots=True)
+class Shape:
+    """The numbers that the forward needs."""
+
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    norm_eps: float
+    vocab_size: int
+    max_length: int
+
+
+class Transformer:
+    """A `CausalLM` with all six access levels. Built by `foretoken.models.load`."""
+
+    levels = frozenset("abcdef")
+
+    def __init__(
+        self, shape: Shape, embedding: Tensor, layers: list[Layer], norm: Tensor, lm_head: Linear,
+        rope_table: Tensor, backend: str, parameters: int, eos_ids: Iterable[int] = (),
+    ) -> None:  # fmt: skip
+        self.shape = shape
+        self.vocab_size, self.max_length, self.width = (
+            shape.vocab_size, shape.max_length, shape.width,
+        )  # fmt: skip
+        self.layers = len(layers)
+        self.dtype, self.device = embedding.dtype, embedding.device
+        self.backend = backend
+        self.parameters = parameters
+        self.eos_ids = frozenset(eos_ids)
+        self._embedding, self._stack, self._norm = embedding, layers, norm
+        self._lm_head, self._rope = lm_head, rope_table
+        self._scale = shape.head_dim**-0.5
+
+    def new_cache(self, slots: int, max_length: int) -> KVCache:
+        shape = self.shape
+        return KVCache(
+            self.layers, slots, shape.kv_heads, max_length, shape.head_dim, self.dtype, self.device
+        )
+
+    def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
+        states = self.embed(feed.tokens)
+        if feed.replaced is not None:
+            states = torch.where(feed.replaced[0][..., None], feed.replaced[1], states)
+        kept: dict[int, Tensor] = {0: states} if 0 in hidden else {}
+        rotary = self.rotary(feed.positions)
+        for index in range(self.layers):
+            states = self._attention(states, index, rotary, feed, cache)
+            states = self._mlp(states, index)
+            if index + 1 in hidden:
+                kept[index + 1] = states
+        if not feed.logits and -1 not in hidden:
+            return Output(None, kept)
+        if feed.last is not None and -1 not in hidden:
+            states = _at(states, feed.last)
+        states = self._normed(states, self._norm)
+        if -1 in hidden:
+            kept[-1] = states
+        if not feed.logits:
+            return Output(None, kept)
+        if feed.last is not None and -1 in hidden:
+            states = _at(states, feed.last)
+        return Output(self.head(states), kept)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """[..., T] -> [..., T, D]."""
+        return F.embedding(tokens, self._embedding)
+
+    def head(self, states: Tensor) -> Tensor:
+        """Normed states [..., D] -> logits [..., V]."""
+        return self._lm_head(states)
+
+    def normed(self, states: Tensor) -> Tensor:
+        """The final norm, [..., D] -> [..., D]."""
+        return self._normed(states, self._norm)
+
+    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and signed sin, each [B, T, 1, W]."""
+        cos_sin = self._rope[positions][..., None, :]  # [B, T, 2, 1, W]
+        return cos_sin[:, :, 0], cos_sin[:, :, 1]
+
+    def run(
+        self, states: Tensor, feed: Feed, cache: KVCache, sublayers: Iterable[int]
+    ) -> Tensor:
+        """Run the named ones of the 2L sub-layers on [B, T, D], in order, and hand the states back.
+
+        Sub-layer 2i is the attention of layer i (it writes that layer's cache behind the committed
+        length), 2i + 1 its feed-forward. A prefix can be continued by calling again.
+        """
+        rotary = self.rotary(feed.positions)
+        for sublayer in sublayers:
+            if sublayer % 2 == 0:
+                states = self._attention(states, sublayer // 2, rotary, feed, cache)
+            else:
+                states = self._mlp(states, sublayer // 2)
+        return states
+
+    def _attention(
+        self, states: Tensor, index: int, rotary: tuple[Tensor, Tensor], feed: Feed, cache: KVCache
+    ) -> Tensor:
+        layer, shape = self._stack[index], self.shape
+        batch, width, _ = states.shape
+        qkv = layer.qkv(self._normed(states, layer.attention_norm))
+        qkv = qkv.view(batch, width, -1, shape.head_dim)  # [B, T, H + 2K, W]
+        turning = qkv[:, :, : shape.heads + shape.kv_heads]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q = self._normed(turning[:, :, : shape.heads], layer.q_norm)
+            turning = torch.cat(
+                (q, self._normed(turning[:, :, shape.heads :], layer.k_norm)), 2
+            )
+        turned = torch.addcmul(
+            turning * rotary[0], turning.roll(shape.head_dim // 2, -1), rotary[1]
+        )
+        value = qkv[:, :, shape.heads + shape.kv_heads :]
+        new = torch.stack((turned[:, :, shape.heads :], value), 2)  # [B, T, 2, K, W]
+        attention.write(cache.layer[index], new, feed)
+        mixed = attention.attend(
+            turned[:, :, : shape.heads], cache.layer[index], feed, self._scale, layer.window
+        )
+        return states + layer.out(mixed)
+
+    def _mlp(self, states: Tensor, index: int) -> Tensor:
+        layer = self._stack[index]
+        gate, up = layer.gate_up(self._normed(states, layer.mlp_norm)).chunk(2, -1)
+        return states + layer.down(F.silu(gate).mul_(up))
+
+    def _normed(self, states: Tensor, weight: Tensor) -> Tensor:
+        """RMSNorm over the last dimension; a float64 model's norm is float32, as in transformers."""
+        if states.dtype == torch.float64:
+            size, eps = (states.shape[-1],), self.shape.norm_eps
+            return weight * F.rms_norm(states.float(), size, None, eps).to(states.dtype)
+        return F.rms_norm(states, (states.shape[-1],), weight, self.shape.norm_eps)
+
+
+def _at(states: Tensor, places: list[int]) -> Tensor:
+    """[B, T, D] at one place of each row -> [B, 1, D]."""
+    if len(places) == 1:
+        return states[:, places[0] : places[0] + 1]
+    rows = torch.arange(len(places), device=states.device)
+    return states[rows, torch.tensor(places, device=states.device)][:, None]

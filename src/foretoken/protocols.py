@@ -1,0 +1,255 @@
+"""What passes between the parts of the loop, and what each part must offer.
+
+The root of a tree is a sequence's last token; it is not yet in the cache, which holds
+`len(tokens) - 1` positions. A pass scores the root (slot 0) and N draft nodes (slots 1 … N).
+
+Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, D width, T tokens, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from foretoken.draws import Draws, GreedyDraws, KeyedDraws, stream_key
+from foretoken.sampling import PenaltyCounts, SamplingParams
+from foretoken.tree import DraftTree, Kind
+
+LEVELS = {
+    "a": "logits for appended tokens",
+    "b": "its own attention mask and positions for the appended tokens (token trees)",
+    "c": "the last hidden state, the embedding and the head",
+    "d": "chosen intermediate hidden states, and input embeddings for extra tokens",
+    "e": "running any subset of the sub-layers, or a prefix, and continuing from there",
+    "f": "the target's key/value cache",
+}
+"""The six kinds of access to a target that drafters may need."""
+
+_ids = count()
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One sample of one request, from admission to its end.
+
+    `tokens` is prompt and output; `key` names its stream of random numbers; `end_ids` are the ids
+    that end it. `state` belongs to drafters (keyed by whatever object they choose).
+    """
+
+    tokens: list[int]
+    prompt_length: int
+    params: SamplingParams
+    key: int = 0
+    end_ids: frozenset[int] = frozenset()
+    penalty: PenaltyCounts = field(default_factory=PenaltyCounts)
+    state: dict[Any, Any] = field(default_factory=dict)
+    id: int = field(default_factory=lambda: next(_ids))
+
+    @classmethod
+    def start(
+        cls, prompt: Seq[int], params: SamplingParams, *, seed: int = 0, sample: int = 0,
+        end_ids: frozenset[int] = frozenset(),
+    ) -> Sequence:  # fmt: skip
+        """A fresh sequence; `seed` and `sample` fix every random draw it will ever make."""
+        key = 0 if params.greedy else stream_key(seed, sample)
+        return cls(list(prompt), len(prompt), params, key, end_ids)
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+
+def draws_for(sequences: Seq[Sequence], device: torch.device) -> Draws:
+    """The random numbers of one step for these sequences."""
+    if all(s.params.greedy for s in sequences):
+        return GreedyDraws()
+    return KeyedDraws([s.key for s in sequences], [len(s.tokens) for s in sequences], device)
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What a drafter needs of the target: access levels, and layers whose output it reads.
+
+    `hidden` counts layer outputs from 0 (the embedding's output) to L; -1 is the normed last state.
+    """
+
+    levels: str = "a"
+    hidden: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Scores:
+    """What the target says at the root and at every node.
+
+    logits [B, S, V] raw; probs [B, S, V] folded by each sequence's parameters; bad [B, S] places
+    without a law; hidden maps an asked-for layer to [B, S, D].
+    """
+
+    logits: Tensor
+    probs: Tensor
+    bad: Tensor
+    hidden: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Verdict(NamedTuple):
+    """path [B, P] slots of the accepted nodes, valid up to lengths [B]; token [B] one more token.
+
+    The slot that the extra token was sampled at is the last accepted one, or the root.
+    """
+
+    path: Tensor
+    lengths: Tensor
+    token: Tensor
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step did to one sequence, for `observe`, the statistics and the stream.
+
+    tokens: emitted, the extra token last. path: accepted slots. drafted: nodes offered.
+    row: this sequence's row in `tree` and `scores`. failed: the place had no law (NaN).
+    """
+
+    tokens: list[int]
+    path: list[int]
+    drafted: int
+    row: int
+    tree: DraftTree
+    scores: Scores
+    failed: bool = False
+
+
+class Access(Protocol):
+    """A target's inside, as far as its levels reach; handed to `Drafter.bind`."""
+
+    levels: frozenset[str]
+    vocab_size: int
+    width: int
+    layers: int
+    device: torch.device
+    dtype: torch.dtype
+    slots: int
+    max_length: int
+    backend: str
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """[..., T] -> [..., T, D] (level c)."""
+        ...
+
+    def head(self, states: Tensor) -> Tensor:
+        """Normed last states [..., D] -> logits [..., V] (level c)."""
+        ...
+
+    def kv(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor]:
+        """Read-only keys and values [kv_heads, committed length, head_dim] (level f)."""
+        ...
+
+
+class Target(Protocol):
+    """The model whose text is wanted: scores trees, keeps what was accepted."""
+
+    vocab_size: int
+    max_length: int
+    device: torch.device
+    levels: frozenset[str]
+
+    def begin(self, sequence: Sequence) -> None:
+        """Take a cache slot."""
+        ...
+
+    def holds(self, sequence: Sequence) -> bool:
+        """Whether the sequence has a cache slot."""
+        ...
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        """Copy the prompt's cache to another sample of the same request."""
+        ...
+
+    def pending(self, sequence: Sequence) -> int:
+        """Tokens before the root that are not yet in the cache."""
+        ...
+
+    def prefill(self, sequences: Seq[Sequence], chunk: int) -> Scores:
+        """Put up to `chunk` pending tokens of each into the cache; only `hidden` is filled in."""
+        ...
+
+    def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Scores:
+        """One pass over root and nodes of every tree."""
+        ...
+
+    def commit(self, sequences: Seq[Sequence], paths: Seq[Seq[int]]) -> None:
+        """Keep root and accepted slots in the cache, forget the rest of the pass."""
+        ...
+
+    def end(self, sequence: Sequence) -> None:
+        """Give the slot back."""
+        ...
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Guesses what the target will write. Only `draft` must do anything.
+
+    kinds: the kinds of node that it makes. trees: whether it makes anything but chains. Both are
+    checked against the verifier at load.
+    """
+
+    wants: Wants
+    kinds: frozenset[Kind]
+    trees: bool
+
+    def bind(self, access: Access) -> None:
+        """Once, before the first sequence: what the drafter may use of the target."""
+        ...
+
+    def begin(self, sequence: Sequence) -> None: ...
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        """A tree for each sequence, of at most `budgets[b]` nodes (more are cut off)."""
+        ...
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """What the target said; the sequences already hold the emitted tokens."""
+        ...
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None: ...
+
+    def end(self, sequences: Seq[Sequence]) -> None: ...
+
+
+class BaseDrafter:
+    """Does nothing at every optional verb of `Drafter`."""
+
+    wants: Wants = Wants()
+    kinds: frozenset[Kind] = frozenset({Kind.CHOSEN})
+    trees: bool = False
+
+    def bind(self, access: Access) -> None:
+        pass
+
+    def begin(self, sequence: Sequence) -> None:
+        pass
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        pass
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        pass
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        pass
+
+
+class Verifier(Protocol):
+    """A pure acceptance rule. Exact rules read only `scores.probs`."""
+
+    exact: bool
+    trees: bool
+    kinds: frozenset[Kind]
+
+    def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict: ...

@@ -1,0 +1,87 @@
+"""The loop: draft, score, verify, commit, observe. It serves every method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from foretoken.draws import Draws
+from foretoken.protocols import Drafter, Scores, Sequence, Step, Target, Verdict, Verifier, draws_for
+from foretoken.tree import DraftTree, empty
+
+
+class Clock:
+    """Seconds spent in each part; what the parts leave of `total` is the loop's own work."""
+
+    __slots__ = ("draft", "passes", "prefill", "total", "verify")
+
+    def __init__(self) -> None:
+        self.draft = self.verify = self.prefill = self.total = 0.0
+        self.passes = 0
+
+    @property
+    def other(self) -> float:
+        return self.total - self.draft - self.verify - self.prefill
+
+
+def step(
+    target: Target,
+    drafter: Drafter,
+    verifier: Verifier,
+    sequences: Seq[Sequence],
+    budgets: Seq[int],
+    clock: Clock,
+    draws: Draws | None = None,
+) -> list[Step]:
+    """Advance every sequence by at least one token; `budgets[b]` bounds the nodes drafted for b."""
+    draws = draws or draws_for(sequences, target.device)
+    began = perf_counter()
+    trees = drafter.draft(sequences, budgets, draws).trim(budgets)
+    drafted = perf_counter()
+    scores = target.score(sequences, trees)
+    scored = perf_counter()
+    steps = _settle(trees, scores, verifier(trees, scores, draws))
+    for sequence, done in zip(sequences, steps, strict=True):
+        sequence.tokens.extend(done.tokens)
+    target.commit(sequences, [done.path for done in steps])
+    settled = perf_counter()
+    drafter.observe(sequences, steps)
+    observed = perf_counter()
+    clock.draft += drafted - began + observed - settled
+    clock.verify += scored - drafted
+    clock.passes += 1
+    return steps
+
+
+def prefill(
+    target: Target, drafter: Drafter, sequences: Seq[Sequence], chunk: int, clock: Clock
+) -> None:
+    """A step with an empty tree and no token: one chunk of prompt each, seen by the drafter too."""
+    began = perf_counter()
+    scores = target.prefill(sequences, chunk)
+    if drafter.wants.hidden:
+        tree = empty(len(sequences), target.device)
+        steps = [Step([], [], 0, row, tree, scores) for row in range(len(sequences))]
+        drafter.observe(sequences, steps)
+    clock.prefill += perf_counter() - began
+
+
+def _settle(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:
+    """Bring the verdict to the host, in one transfer."""
+    path, lengths, token = verdict
+    width = path.shape[1]
+    columns: list[Tensor] = [lengths[:, None], token[:, None]]
+    if width:
+        last = path.gather(1, (lengths[:, None] - 1).clamp(min=0))
+        last = torch.where(lengths[:, None] > 0, last, 0)
+        columns += [scores.bad.gather(1, last), path, trees.tokens.gather(1, path - 1)]
+    else:
+        columns.append(scores.bad[:, :1])
+    steps = []
+    for row, (n, extra, bad, *rest) in enumerate(torch.cat(columns, 1).tolist()):
+        tokens = [*rest[width : width + n], extra]
+        steps.append(Step(tokens, rest[:n], trees.counts[row], row, trees, scores, bool(bad)))
+    return steps

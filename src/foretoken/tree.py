@@ -1,0 +1,181 @@
+"""Draft trees as data: tokens, parents, and where each token came from.
+
+A pass of the target scores the root (the last emitted token) and N draft nodes. Slot 0 of a pass
+is the root and slot i + 1 is node i, so `parents` holds slots: 0 for a child of the root. A
+parent always stands before its children. Mask, depths and paths are derived here and nowhere else.
+
+Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, R proposal rows, D deepest path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+
+class Kind(IntEnum):
+    """How a node's token was obtained, which decides the rules that are exact for it."""
+
+    PADDING = -1  # fills a shorter tree of the batch; never accepted
+    CHOSEN = 0  # a point mass: the drafter proposes this token and no other
+    INDEPENDENT = 1  # drawn from its proposal row; siblings may repeat
+    WITHOUT_REPLACEMENT = 2  # drawn from its row after removing the earlier siblings
+    AUXILIARY = 3  # scored and handed back to `observe`, never accepted
+
+
+@lru_cache(maxsize=256)
+def _chain_ancestors(slots: int, device: torch.device) -> Tensor:
+    return torch.ones(slots, slots, dtype=torch.bool, device=device).tril()
+
+
+@dataclass
+class DraftTree:
+    """One token tree for each sequence of a batch.
+
+    Attributes:
+        tokens: [B, N] int64.
+        counts: nodes of each sequence; nodes at and behind it are padding.
+        parents: [B, N] int64 slots (0 = root), or None where every tree is a chain.
+        kinds: [B, N] int8 of `Kind`, or None where every node is `kind`.
+        kind: the kind of all nodes where `kinds` is None.
+        proposals: [B, R, V] the laws that drawn nodes came from, or None.
+        rows: [B, N] int64 row of `proposals` of each node, or None where it is the node's own index.
+    """
+
+    tokens: Tensor
+    counts: list[int]
+    parents: Tensor | None = None
+    kinds: Tensor | None = None
+    kind: Kind = Kind.CHOSEN
+    proposals: Tensor | None = None
+    rows: Tensor | None = None
+
+    @property
+    def batch(self) -> int:
+        return self.tokens.shape[0]
+
+    @property
+    def nodes(self) -> int:
+        """N, padding included."""
+        return self.tokens.shape[1]
+
+    @property
+    def is_chain(self) -> bool:
+        return self.parents is None
+
+    @cached_property
+    def parent_slots(self) -> Tensor:
+        """[B, N] the slot of each node's parent."""
+        if self.parents is not None:
+            return self.parents
+        return torch.arange(self.nodes, device=self.tokens.device).expand(self.batch, -1)
+
+    @cached_property
+    def valid(self) -> Tensor:
+        """[B, N] bool: nodes that may be accepted (neither padding nor auxiliary)."""
+        counts = torch.tensor(self.counts, device=self.tokens.device)
+        real = torch.arange(self.nodes, device=self.tokens.device) < counts[:, None]
+        if self.kinds is None:
+            return real
+        return real & (self.kinds >= 0) & (self.kinds != Kind.AUXILIARY)
+
+    @cached_property
+    def ancestors(self) -> Tensor:
+        """[B, S, S] bool: slot i sees slot j (itself and every node above it)."""
+        slots = self.nodes + 1
+        if self.parents is None:
+            return _chain_ancestors(slots, self.tokens.device).expand(self.batch, -1, -1)
+        seen = torch.eye(slots, dtype=torch.bool, device=self.tokens.device).repeat(
+            self.batch, 1, 1
+        )
+        rows = torch.arange(self.batch, device=self.tokens.device)
+        for node in range(self.nodes):
+            seen[:, node + 1] |= seen[rows, self.parents[:, node]]
+        return seen
+
+    @cached_property
+    def depths(self) -> Tensor:
+        """[B, S] int64: 0 at the root, the position offset of each slot."""
+        if self.parents is None:
+            return torch.arange(self.nodes + 1, device=self.tokens.device).expand(self.batch, -1)
+        return self.ancestors.sum(-1) - 1
+
+    def contexts(self) -> list[list[list[int]]]:
+        """Host lists [batch][slot] of the draft tokens on the path to each slot, itself included."""
+        tokens, parents = self.tokens.tolist(), self.parent_slots.tolist()
+        paths: list[list[list[int]]] = []
+        for row, above in zip(tokens, parents, strict=True):
+            mine: list[list[int]] = [[]]
+            for token, parent in zip(row, above, strict=True):
+                mine.append([*mine[parent], token])
+            paths.append(mine)
+        return paths
+
+    def trim(self, budgets: Seq[int]) -> DraftTree:
+        """The same trees with at most `budgets[b]` nodes each, the last drawn left out first.
+
+        Node order is draw order and parents stand before children, so a prefix is again a tree.
+        """
+        if all(count <= budget for count, budget in zip(self.counts, budgets, strict=True)):
+            return self
+        counts = [
+            max(0, min(count, budget)) for count, budget in zip(self.counts, budgets, strict=True)
+        ]
+        width = max(counts, default=0)
+
+        def cut(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[:, :width]
+
+        return DraftTree(
+            self.tokens[:, :width], counts, cut(self.parents), cut(self.kinds), self.kind,
+            self.proposals, cut(self.rows),
+        )  # fmt: skip
+
+
+def empty(batch: int, device: torch.device) -> DraftTree:
+    """Nothing drafted: the step becomes a plain decoding step."""
+    return DraftTree(torch.zeros(batch, 0, dtype=torch.int64, device=device), [0] * batch)
+
+
+def chains(drafts: Seq[Seq[int]], device: torch.device) -> DraftTree:
+    """Chosen chains from host lists, one for each sequence; a list may be empty."""
+    counts = [len(draft) for draft in drafts]
+    width = max(counts, default=0)
+    if width == 0:
+        return empty(len(drafts), device)
+    padded = [[*draft, *([0] * (width - len(draft)))] for draft in drafts]
+    return DraftTree(torch.tensor(padded, device=device), counts)
+
+
+def from_paths(paths: Seq[Seq[Seq[int]]], device: torch.device) -> DraftTree:
+    """Chosen trees: for each sequence a list of token paths, merged where they share a prefix."""
+    tokens: list[list[int]] = []
+    parents: list[list[int]] = []
+    for branches in paths:
+        slots: dict[tuple[int, ...], int] = {(): 0}
+        row: list[int] = []
+        above: list[int] = []
+        for branch in branches:
+            for end in range(1, len(branch) + 1):
+                key = tuple(branch[:end])
+                if key not in slots:
+                    above.append(slots[key[:-1]])
+                    row.append(key[-1])
+                    slots[key] = len(row)
+        tokens.append(row)
+        parents.append(above)
+    counts = [len(row) for row in tokens]
+    width = max(counts, default=0)
+    pad = [[0] * (width - count) for count in counts]
+    return DraftTree(
+        torch.tensor([a + b for a, b in zip(tokens, pad, strict=True)], device=device).long(),
+        counts,
+        parents=torch.tensor(
+            [a + b for a, b in zip(parents, pad, strict=True)], device=device
+        ).long(),
+    )
