@@ -34,7 +34,7 @@ class Draws(Protocol):
         ...
 
     def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
-        """[B, M, V] laws (unnormalised allowed) of the token behind a slot at [B, M] depth -> [B, M]."""
+        """[B, M, V] laws (of any mass) of the token behind slots at [B, M] depths -> [B, M]."""
         ...
 
     def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
@@ -55,7 +55,7 @@ _GAMMA = _signed(0x9E3779B97F4A7C15)
 
 
 def _mix(x: Tensor) -> Tensor:
-    """splitmix64's finaliser on int64 (wrapping); `>>` is arithmetic, so the sign bits are masked."""
+    """splitmix64's finaliser on wrapping int64; `>>` is arithmetic, so sign bits are masked."""
     x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _M1
     x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _M2
     return x ^ ((x >> 31) & ((1 << 33) - 1))

@@ -5,6 +5,7 @@ Legend: d drafted tokens, a accepted ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,7 +67,7 @@ def _at_least_one(tokens: int) -> None:
         )
 
 
-SCHEDULES = {"constant": Fixed, "heuristic": Heuristic}
+SCHEDULES: dict[str, Callable[[int], LengthRule]] = {"constant": Fixed, "heuristic": Heuristic}
 
 
 def schedule(name: str, tokens: int) -> LengthRule:
@@ -75,5 +76,4 @@ def schedule(name: str, tokens: int) -> LengthRule:
         raise ForetokenError(
             f"num_assistant_tokens_schedule is {name!r}; it must be one of {', '.join(SCHEDULES)}."
         )
-    rule: LengthRule = SCHEDULES[name](tokens)
-    return rule
+    return SCHEDULES[name](tokens)

@@ -1,7 +1,7 @@
 """The front door: a model, a method, and text.
 
-    llm = LLM("path-or-hub-id", speculative_config={"method": "sps", "model": "path-or-hub-id"})
-    [out] = llm.generate(["…"], SamplingParams(temperature=0, max_tokens=64))
+llm = LLM("path-or-hub-id", speculative_config={"method": "sps", "model": "path-or-hub-id"})
+[out] = llm.generate(["…"], SamplingParams(temperature=0, max_tokens=64))
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def _tokenizer(given: Any, folder: Path | None, trust_remote_code: bool) -> Any:
 
 
 def _eos_ids(model: CausalLM, folder: Path | None, tokenizer: Any) -> frozenset[int]:
-    """As transformers' generate: the generation config's, else the config's, else the tokenizer's."""
+    """The generation config's, else the config's, else the tokenizer's."""
     from foretoken.models.load import eos_ids
 
     if folder is not None and (folder / "generation_config.json").is_file():

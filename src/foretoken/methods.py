@@ -20,7 +20,7 @@ from foretoken.protocols import Drafter, Verifier
 
 @dataclass(frozen=True)
 class Method:
-    """One row. `drafter` and `verifier` are file names in their packages; `options` are defaults."""
+    """One row. `drafter` and `verifier` are file names in their packages; `options` defaults."""
 
     name: str
     drafter: str

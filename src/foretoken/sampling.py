@@ -169,7 +169,9 @@ def fold(logits: Tensor, sequences: Seq[Sampled], contexts: Contexts) -> Folded:
         rows = torch.tensor(greedy, device=logits.device)
         probs[rows] = _one_hot(logits, best)[rows]
     # A place without a law gets some law, so that a NaN can't leak into a neighbour's arithmetic.
-    probs.masked_fill_(bad[..., None], 0).scatter_add_(-1, best[..., None], bad[..., None].to(probs))
+    probs.masked_fill_(bad[..., None], 0).scatter_add_(
+        -1, best[..., None], bad[..., None].to(probs)
+    )
     return Folded(probs, bad)
 
 
@@ -302,10 +304,8 @@ def _penalise(row: Tensor, sequence: Sampled, paths: list[list[int]]) -> None:
     row -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
 
 
-def _update_counts(
-    sequence: Sampled, vocab: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Bring the running counts up to the sequence's end: ([V] bool of the prompt, [V] of the output)."""
+def _update_counts(sequence: Sampled, vocab: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The running counts at the sequence's end: ([V] bool of the prompt, [V] of the output)."""
     counts, cut = sequence.penalty, sequence.prompt_length
     if counts.prompt is None or counts.output is None:
         counts.prompt = torch.zeros(vocab, dtype=torch.bool, device=device)
@@ -321,6 +321,6 @@ def _update_counts(
 
 def log_probabilities(logits: Tensor) -> Tensor:
     """Raw log-probabilities of [..., V] logits, as vLLM's default `raw_logprobs` reports them."""
-    return logits.float().log_softmax(-1) if logits.dtype != torch.float64 else logits.log_softmax(-1)
-
-
+    return (
+        logits.float().log_softmax(-1) if logits.dtype != torch.float64 else logits.log_softmax(-1)
+    )

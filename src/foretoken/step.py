@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from foretoken.draws import Draws
-from foretoken.protocols import Drafter, Scores, Sequence, Step, Target, Verdict, Verifier, draws_for
+from foretoken.protocols import (
+    Drafter,
+    Scores,
+    Sequence,
+    Step,
+    Target,
+    Verdict,
+    Verifier,
+    draws_for,
+)
 from foretoken.tree import DraftTree, empty
 
 

@@ -44,7 +44,7 @@ class DraftTree:
         kinds: [B, N] int8 of `Kind`, or None where every node is `kind`.
         kind: the kind of all nodes where `kinds` is None.
         proposals: [B, R, V] the laws that drawn nodes came from, or None.
-        rows: [B, N] int64 row of `proposals` of each node, or None where it is the node's own index.
+        rows: [B, N] int64 row of `proposals` of each node; None where it is the node's own index.
     """
 
     tokens: Tensor
@@ -106,7 +106,7 @@ class DraftTree:
         return self.ancestors.sum(-1) - 1
 
     def contexts(self) -> list[list[list[int]]]:
-        """Host lists [batch][slot] of the draft tokens on the path to each slot, itself included."""
+        """Host lists [batch][slot] of the draft tokens on the path to each slot, inclusive."""
         tokens, parents = self.tokens.tolist(), self.parent_slots.tolist()
         paths: list[list[list[int]]] = []
         for row, above in zip(tokens, parents, strict=True):

@@ -22,7 +22,7 @@ from foretoken.tree import DraftTree, chains
 
 @dataclass(eq=False)
 class PromptLookup(BaseDrafter):
-    """num_speculative_tokens: tokens copied at most; prompt_lookup_max/min: n-gram lengths tried."""
+    """num_speculative_tokens: most tokens copied; prompt_lookup_max/min: n-gram lengths tried."""
 
     num_speculative_tokens: int = 10
     prompt_lookup_max: int = 3

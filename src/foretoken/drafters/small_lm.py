@@ -28,6 +28,7 @@ from foretoken.sampling import fold
 from foretoken.tree import DraftTree, Kind, empty
 
 _CHUNK = 512  # prompt tokens a pass while catching up
+_BEHIND = 8  # a row that lacks more than this catches up alone, so that the others need no padding
 
 
 @dataclass(eq=False)
@@ -84,9 +85,7 @@ class SmallLM(BaseDrafter):
             tokens, laws = _spread(tokens, rows, len(counts)), _spread(laws, rows, len(counts))
         return DraftTree(tokens, counts, kind=Kind.INDEPENDENT, proposals=laws)
 
-    def _chain(
-        self, sequences: Seq[Sequence], length: int, draws: Draws
-    ) -> tuple[Tensor, Tensor]:
+    def _chain(self, sequences: Seq[Sequence], length: int, draws: Draws) -> tuple[Tensor, Tensor]:
         """([B, N] tokens, [B, N, V] the laws they were drawn from)."""
         slots = [self._cache.slot(s.id) for s in sequences]
         tokens: list[Tensor] = []
@@ -109,13 +108,15 @@ class SmallLM(BaseDrafter):
         return torch.stack(tokens, 1), torch.stack(laws, 1)
 
     def _caught_up(self, sequences: Seq[Sequence], slots: list[int]) -> Feed:
-        """The feed of each row's last missing tokens, after passes over all but the last chunk."""
+        """The feed of each row's last missing tokens; longer gaps (prompts) are closed first."""
         lengths = self._cache.lengths
         for sequence, slot in zip(sequences, slots, strict=True):
-            while len(sequence.tokens) - lengths[slot] > _CHUNK:
-                chunk = sequence.tokens[lengths[slot] : lengths[slot] + _CHUNK]
-                self._lm.forward(chain_feed(self._cache, [slot], [chunk], logits=False), self._cache)
-                lengths[slot] += _CHUNK
+            while (gap := len(sequence.tokens) - lengths[slot]) > _BEHIND:
+                take = min(_CHUNK, gap - 1)
+                chunk = sequence.tokens[lengths[slot] : lengths[slot] + take]
+                feed = chain_feed(self._cache, [slot], [chunk], logits=False)
+                self._lm.forward(feed, self._cache)
+                lengths[slot] += take
         missing = [s.tokens[lengths[slot] :] for s, slot in zip(sequences, slots, strict=True)]
         return chain_feed(self._cache, slots, missing)
 

@@ -99,9 +99,7 @@ class Engine:
         if ready:
             sequences = [sample.sequence for sample in ready]
             budgets = [min(sample.left - 1, self.target.nodes) for sample in ready]
-            steps = step(
-                self.target, self.drafter, self.verifier, sequences, budgets, self.clock
-            )
+            steps = step(self.target, self.drafter, self.verifier, sequences, budgets, self.clock)
             for sample, done in zip(ready, steps, strict=True):
                 self._settle(sample, done)
                 touched[sample.request.id] = sample.request
@@ -181,7 +179,9 @@ class Engine:
         for i, token in enumerate(block):
             own = float(law[i, token])
             rank = int((law[i] > own).sum()) + 1
-            near = zip(top.indices[i, :wanted].tolist(), top.values[i, :wanted].tolist(), strict=True)
+            near = zip(
+                top.indices[i, :wanted].tolist(), top.values[i, :wanted].tolist(), strict=True
+            )
             entry = {t: Logprob(v, place) for place, (t, v) in enumerate(near, 1)}
             entry.setdefault(token, Logprob(own, rank))
             sample.add_logprob(entry, own)
@@ -212,8 +212,8 @@ def check_pairing(target: ModelTarget, drafter: Drafter, verifier: Verifier) -> 
     if missing:
         needs = "; ".join(f"({x}) {LEVELS[x]}" for x in missing)
         raise ForetokenError(
-            f"Drafter {type(drafter).__name__} needs {needs}, which this target can't give; use the "
-            "native model (model_impl='native') or another method."
+            f"Drafter {type(drafter).__name__} needs {needs}, which this target can't give; use "
+            "the native model (model_impl='native') or another method."
         )
     if drafter.trees and not verifier.trees:
         raise ForetokenError(

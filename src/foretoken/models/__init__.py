@@ -1,1 +1,1 @@
-"""Targets: the native transformer, the transformers adapter, their cache and how they are loaded."""
+"""Targets: the native transformer, the transformers adapter, their cache, and loading."""

@@ -13,22 +13,24 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 import torch
-from torch import Tensor
 
 from foretoken.errors import ForetokenError
 
 
 class KVCache:
-    """`data` [layers, 2, slots, kv_heads, max_length, head_dim] and the committed length of each slot."""
+    """`data` [layers, 2, slots, kv_heads, length, head_dim] and each slot's committed length."""
 
     def __init__(
         self, layers: int, slots: int, kv_heads: int, max_length: int, head_dim: int,
-        dtype: torch.dtype, device: torch.device,
+        dtype: torch.dtype, device: torch.device, positions: int | None = None,
     ) -> None:  # fmt: skip
-        shape = (layers, 2, slots, kv_heads, max_length, head_dim)
+        """`positions`: how many the model's position embedding knows (padding stays below it)."""
+        # One cell more: where the padding of a ragged pass may be written.
+        shape = (layers, 2, slots, kv_heads, max_length + 1, head_dim)
         self.data = torch.zeros(shape, dtype=dtype, device=device)
         self.layer = [self.data[i] for i in range(layers)]
         self.max_length = max_length
+        self.positions = positions or max_length
         self.lengths = [0] * slots
         self._written = [0] * slots
         self._slots: dict[int, int] = {}
@@ -72,16 +74,17 @@ class KVCache:
         self.lengths[target] = length
         self._written[target] = max(self._written[target], length)
 
-    def reserve(self, slots: Seq[int], tokens: int) -> None:
-        """Check that `tokens` more fit behind each slot's committed length, and note the writing."""
-        for slot in slots:
-            end = self.lengths[slot] + tokens
-            if end > self.max_length:
+    def reserve(self, slots: Seq[int], counts: Seq[int]) -> None:
+        """Check that so many more tokens fit behind each slot's committed length."""
+        widest = max(counts)
+        for slot, count in zip(slots, counts, strict=True):
+            start = self.lengths[slot]
+            if start + count > self.max_length:
                 raise ForetokenError(
-                    f"A pass of {tokens} tokens behind {self.lengths[slot]} exceeds the cache of "
+                    f"A pass of {count} tokens behind {start} exceeds the cache of "
                     f"{self.max_length} positions; raise max_model_len or shorten the prompt."
                 )
-            self._written[slot] = max(self._written[slot], end)
+            self._written[slot] = max(self._written[slot], start + widest)
 
     def keep(self, slots: Seq[int], paths: Seq[Seq[int]]) -> None:
         """Commit the root and the accepted slots of the last pass, for each row.

@@ -24,7 +24,8 @@ class Feed:
 
     positions: [B, T] for the rotary or learned embedding.
     ancestors: [B, T, T] bool, who sees whom within the pass.
-    starts: C of each row. slots: cache row of each.
+    starts: C of each row. slots: cache row of each. limit: cells of a cache row; the padding of a
+    ragged pass that would stand behind them goes to the last one, which is never read.
     last: if given, logits are wanted at this place of each row only.
     replaced: optional (mask [B, T] bool, embeddings [B, T, D]) used in place of token embeddings.
     """
@@ -34,6 +35,7 @@ class Feed:
     ancestors: Tensor
     slots: list[int]
     starts: list[int]
+    limit: int
     last: list[int] | None = None
     logits: bool = True
     replaced: tuple[Tensor, Tensor] | None = None
@@ -48,7 +50,7 @@ class Feed:
     @property
     def length(self) -> int:
         """L: how much of the cache the longest row sees."""
-        return max(self.starts) + self.tokens.shape[1]
+        return min(max(self.starts) + self.tokens.shape[1], self.limit)
 
     def cells(self) -> tuple[Tensor, Tensor]:
         """(slots [B, 1], cache positions [B, T]) that this pass writes."""
@@ -56,6 +58,7 @@ class Feed:
             device = self.tokens.device
             starts = torch.tensor(self.starts, device=device)[:, None]
             places = starts + torch.arange(self.tokens.shape[1], device=device)
+            places.clamp_(max=self.limit - 1)
             self._index = (torch.tensor(self.slots, device=device)[:, None], places)
         return self._index
 
@@ -97,32 +100,38 @@ def chain_feed(
     device = cache.data.device
     width = max(len(row) for row in tokens)
     padded = torch.tensor([[*row, *([0] * (width - len(row)))] for row in tokens], device=device)
-    cache.reserve(slots, width)
+    cache.reserve(slots, [len(row) for row in tokens])
     starts = [cache.lengths[slot] for slot in slots]
     begin = torch.tensor(starts, device=device)[:, None]
     ancestors = torch.ones(width, width, dtype=torch.bool, device=device).tril()
+    positions = (begin + torch.arange(width, device=device)).clamp_(max=cache.positions - 1)
     return Feed(
-        padded, begin + torch.arange(width, device=device), ancestors.expand(len(slots), -1, -1),
-        slots, starts, last=[len(row) - 1 for row in tokens], logits=logits,
+        padded, positions, ancestors.expand(len(slots), -1, -1),
+        slots, starts, cache.max_length + 1, last=[len(row) - 1 for row in tokens], logits=logits,
     )  # fmt: skip
 
 
 def tree_feed(cache: KVCache, slots: list[int], roots: Seq[int], trees: DraftTree) -> Feed:
     """Append a root and its tree to each row."""
     device = cache.data.device
-    cache.reserve(slots, trees.nodes + 1)
+    cache.reserve(slots, [count + 1 for count in trees.counts])
     starts = [cache.lengths[slot] for slot in slots]
     root = torch.tensor(roots, device=device)[:, None]
     begin = torch.tensor(starts, device=device)[:, None]
+    positions = (begin + trees.depths).clamp_(max=cache.positions - 1)  # of padding nodes
     return Feed(
-        torch.cat([root, trees.tokens], 1), begin + trees.depths, trees.ancestors, slots, starts
-    )
+        torch.cat([root, trees.tokens], 1), positions, trees.ancestors, slots, starts,
+        cache.max_length + 1,
+    )  # fmt: skip
 
 
 def token_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
     """Append one token to each row, from a device tensor [B]."""
-    cache.reserve(slots, 1)
+    cache.reserve(slots, [1] * len(slots))
     starts = [cache.lengths[slot] for slot in slots]
     positions = torch.tensor(starts, device=tokens.device)[:, None]
     alone = torch.ones(1, 1, 1, dtype=torch.bool, device=tokens.device)
-    return Feed(tokens[:, None], positions, alone.expand(len(slots), -1, -1), slots, starts)
+    return Feed(
+        tokens[:, None], positions, alone.expand(len(slots), -1, -1), slots, starts,
+        cache.max_length + 1,
+    )  # fmt: skip

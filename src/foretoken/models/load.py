@@ -100,8 +100,9 @@ def pick_dtype(dtype: str | torch.dtype, config: Any, device: torch.device) -> t
         return dtype
     if dtype == "auto":
         stored = getattr(config, "dtype", None)
-        on_gpu = device.type != "cpu" and isinstance(stored, torch.dtype)
-        return stored if on_gpu else torch.float32
+        if device.type != "cpu" and isinstance(stored, torch.dtype):
+            return stored
+        return torch.float32
     found = getattr(torch, {"half": "float16", "float": "float32"}.get(dtype, dtype), None)
     if not isinstance(found, torch.dtype):
         raise ForetokenError(
@@ -129,14 +130,17 @@ def stored_weights(folder: Path) -> Weights:
     handles: dict[str, Any] = {}
     for name in files:
         if not (folder / name).is_file():
-            raise ForetokenError(f"Shard {name} of {folder} is missing; fetch the checkpoint again.")
+            raise ForetokenError(
+                f"Shard {name} of {folder} is missing; fetch the checkpoint again."
+            )
         try:
             handle = safe_open(folder / name, framework="pt")
         except (SafetensorError, OSError) as error:
             raise ForetokenError(
                 f"{folder / name} is truncated or not a safetensors file; fetch it again."
             ) from error
-        handles.update(dict.fromkeys(handle.keys(), handle))
+        names: list[str] = handle.keys()  # type: ignore[no-untyped-call]
+        handles.update(dict.fromkeys(names, handle))
 
     def get(name: str) -> Tensor:
         tensor: Tensor = handles[name].get_tensor(name)

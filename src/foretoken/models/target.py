@@ -46,10 +46,11 @@ class ModelTarget:
 
     def prefill(self, sequences: Seq[Sequence], chunk: int) -> Scores:
         slots = [self.cache.slot(s.id) for s in sequences]
+        held = [self.cache.lengths[slot] for slot in slots]
         chunks = [
-            s.tokens[self.cache.lengths[slot] : min(self.cache.lengths[slot] + chunk, len(s.tokens) - 1)]
-            for s, slot in zip(sequences, slots, strict=True)
-        ]  # fmt: skip
+            s.tokens[start : min(start + chunk, len(s.tokens) - 1)]
+            for s, start in zip(sequences, held, strict=True)
+        ]
         feed = chain_feed(self.cache, slots, chunks, logits=False)
         out = self.model.forward(feed, self.cache, self.hidden)
         for slot, tokens in zip(slots, chunks, strict=True):

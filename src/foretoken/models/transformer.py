@@ -97,8 +97,9 @@ class Transformer:
     def new_cache(self, slots: int, max_length: int) -> KVCache:
         shape = self.shape
         return KVCache(
-            self.layers, slots, shape.kv_heads, max_length, shape.head_dim, self.dtype, self.device
-        )
+            self.layers, slots, shape.kv_heads, max_length, shape.head_dim, self.dtype, self.device,
+            positions=shape.max_length,
+        )  # fmt: skip
 
     def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
         states = self.embed(feed.tokens)
@@ -141,9 +142,7 @@ class Transformer:
         cos_sin = self._rope[positions][..., None, :]  # [B, T, 2, 1, W]
         return cos_sin[:, :, 0], cos_sin[:, :, 1]
 
-    def run(
-        self, states: Tensor, feed: Feed, cache: KVCache, sublayers: Iterable[int]
-    ) -> Tensor:
+    def run(self, states: Tensor, feed: Feed, cache: KVCache, sublayers: Iterable[int]) -> Tensor:
         """Run the named ones of the 2L sub-layers on [B, T, D], in order, and hand the states back.
 
         Sub-layer 2i is the attention of layer i (it writes that layer's cache behind the committed
@@ -167,9 +166,7 @@ class Transformer:
         turning = qkv[:, :, : shape.heads + shape.kv_heads]
         if layer.q_norm is not None and layer.k_norm is not None:
             q = self._normed(turning[:, :, : shape.heads], layer.q_norm)
-            turning = torch.cat(
-                (q, self._normed(turning[:, :, shape.heads :], layer.k_norm)), 2
-            )
+            turning = torch.cat((q, self._normed(turning[:, :, shape.heads :], layer.k_norm)), 2)
         turned = torch.addcmul(
             turning * rotary[0], turning.roll(shape.head_dim // 2, -1), rotary[1]
         )
@@ -187,7 +184,7 @@ class Transformer:
         return states + layer.down(F.silu(gate).mul_(up))
 
     def _normed(self, states: Tensor, weight: Tensor) -> Tensor:
-        """RMSNorm over the last dimension; a float64 model's norm is float32, as in transformers."""
+        """RMSNorm over the last dimension; in float32 for a float64 model, as transformers does."""
         if states.dtype == torch.float64:
             size, eps = (states.shape[-1],), self.shape.norm_eps
             return weight * F.rms_norm(states.float(), size, None, eps).to(states.dtype)

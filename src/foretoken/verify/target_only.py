@@ -1,4 +1,4 @@
-"""Target-only sampling: sample the target's token at every node; a draft is accepted iff it is that token.
+"""Target-only sampling: accept a drafted token iff it is the one sampled from the target there.
 
 Exact for chosen nodes on chains and trees: each emitted token is the target's own sample, drawn
 with its position's own noise, so the text is token for token what plain decoding writes with the
