@@ -231,7 +231,9 @@ class _Streamed:
 
 def _with_texts(output: RequestOutput, texts: list[str]) -> RequestOutput:
     copies = [
-        dataclasses.replace(sample, text=text, token_ids=list(sample.token_ids))
+        dataclasses.replace(
+            sample, text=text, token_ids=list(sample.token_ids), accepted=list(sample.accepted)
+        )
         for sample, text in zip(output.outputs, texts, strict=True)
     ]
     return dataclasses.replace(output, outputs=copies)

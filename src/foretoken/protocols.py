@@ -83,6 +83,15 @@ class Wants:
 
 
 @dataclass(slots=True)
+class Pass:
+    """One pass of the target: logits [B, S, V] raw (None in prefill); hidden maps an asked-for
+    layer to [B, S, D]."""
+
+    logits: Tensor | None
+    hidden: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Scores:
     """What the target says at the root and at every node.
 
@@ -174,11 +183,11 @@ class Target(Protocol):
         """Tokens before the root that are not yet in the cache."""
         ...
 
-    def prefill(self, sequences: Seq[Sequence], chunk: int) -> Scores:
-        """Put up to `chunk` pending tokens of each into the cache; only `hidden` is filled in."""
+    def prefill(self, sequences: Seq[Sequence], chunk: int) -> Pass:
+        """Put up to `chunk` pending tokens of each sequence into the cache."""
         ...
 
-    def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Scores:
+    def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
         """One pass over root and nodes of every tree."""
         ...
 

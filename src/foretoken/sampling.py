@@ -301,7 +301,8 @@ def _penalise(row: Tensor, sequence: Sampled, paths: list[list[int]]) -> None:
         rate = params.repetition_penalty
         repeated = seen_prompt | (counts > 0)
         row.copy_(torch.where(repeated, torch.where(row > 0, row / rate, row * rate), row))
-    row -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
+    present = (counts > 0).to(row.dtype)
+    row -= params.frequency_penalty * counts + params.presence_penalty * present
 
 
 def _update_counts(sequence: Sampled, vocab: int, device: torch.device) -> tuple[Tensor, Tensor]:

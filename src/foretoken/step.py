@@ -19,6 +19,7 @@ from foretoken.protocols import (
     Verifier,
     draws_for,
 )
+from foretoken.sampling import fold
 from foretoken.tree import DraftTree, empty
 
 
@@ -50,8 +51,11 @@ def step(
     began = perf_counter()
     trees = drafter.draft(sequences, budgets, draws).trim(budgets)
     drafted = perf_counter()
-    scores = target.score(sequences, trees)
+    out = target.score(sequences, trees)
     scored = perf_counter()
+    assert out.logits is not None
+    folded = fold(out.logits, sequences, trees.contexts)
+    scores = Scores(out.logits, folded.probs, folded.bad, out.hidden)
     steps = _settle(trees, scores, verifier(trees, scores, draws))
     for sequence, done in zip(sequences, steps, strict=True):
         sequence.tokens.extend(done.tokens)
@@ -70,9 +74,11 @@ def prefill(
 ) -> None:
     """A step with an empty tree and no token: one chunk of prompt each, seen by the drafter too."""
     began = perf_counter()
-    scores = target.prefill(sequences, chunk)
+    out = target.prefill(sequences, chunk)
     if drafter.wants.hidden:
         tree = empty(len(sequences), target.device)
+        none = torch.empty(len(sequences), 0, device=target.device)
+        scores = Scores(none, none, none, out.hidden)
         steps = [Step([], [], 0, row, tree, scores) for row in range(len(sequences))]
         drafter.observe(sequences, steps)
     clock.prefill += perf_counter() - began

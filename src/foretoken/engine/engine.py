@@ -17,6 +17,7 @@ import torch
 from foretoken.engine.outputs import Logprob, RequestOutput
 from foretoken.engine.request import Request, Sample
 from foretoken.engine.stats import EngineStats
+from foretoken.engine.stopping import Criterion
 from foretoken.errors import ForetokenError
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import LEVELS, Drafter, Step, Verifier
@@ -48,14 +49,22 @@ class Engine:
         """Whether any request is unfinished."""
         return bool(self._waiting or self._running)
 
-    def add(self, prompt: Seq[int], params: SamplingParams, text: str | None = None) -> Request:
-        """Queue a request. Raises `ForetokenError` for a prompt that can't be served."""
+    def add(
+        self, prompt: Seq[int], params: SamplingParams, text: str | None = None,
+        criterion: Criterion | None = None,
+    ) -> Request:  # fmt: skip
+        """Queue a request. Raises `ForetokenError` for a prompt that can't be served.
+
+        `criterion` ends a sample of it behind the first token for which it is true.
+        """
         room = self._check_prompt(prompt)
         if params.stops and self.tokenizer is None:
             raise ForetokenError("Stop strings need a tokenizer; pass tokenizer=… to LLM.")
         limit = min(room, params.max_tokens or room)
         seed = secrets.randbits(62) if params.seed is None else params.seed
-        request = Request(list(prompt), params, text, seed, limit, self.eos_ids, self.tokenizer)
+        request = Request(
+            list(prompt), params, text, seed, limit, self.eos_ids, self.tokenizer, criterion
+        )
         self._requests[request.id] = request
         self._waiting.extend(request.samples)
         return request
@@ -154,8 +163,8 @@ class Engine:
         block = block[: ending.kept]
         if request.params.logprobs is not None:
             self._logprobs(sample, done, block)
-        sample.emit(block)
         accepted = min(len(done.path), len(block))
+        sample.emit(block, accepted)
         depth = done.drafted if done.tree.is_chain else int(done.tree.depths[done.row].max())
         for stats in (request.stats, self.stats):
             stats.record(len(block), done.drafted, accepted, depth)

@@ -21,12 +21,14 @@ class CompletionOutput:
     """One sample. finish_reason: "stop", "length", "cancelled", "error", or None while running.
 
     stop_reason: the stop string or stop token id that ended it, None for end-of-text.
+    accepted: per token, whether it was an accepted draft (else the target wrote it itself).
     logprobs: per token, id -> Logprob of the token written and the likeliest others, if asked for.
     """
 
     index: int
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
+    accepted: list[bool] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: list[dict[int, Logprob]] | None = None

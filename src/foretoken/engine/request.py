@@ -8,7 +8,7 @@ from typing import Any
 
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from foretoken.engine.stats import RequestStats
-from foretoken.engine.stopping import Ending, StopChecker
+from foretoken.engine.stopping import Criterion, Ending, StopChecker
 from foretoken.protocols import Sequence
 from foretoken.sampling import SamplingParams
 
@@ -20,7 +20,7 @@ class Request:
 
     def __init__(
         self, prompt: list[int], params: SamplingParams, text: str | None, seed: int, limit: int,
-        eos_ids: frozenset[int], tokenizer: Any,
+        eos_ids: frozenset[int], tokenizer: Any, criterion: Criterion | None = None,
     ) -> None:  # fmt: skip
         self.id = next(_ids)
         self.prompt, self.params, self.text = prompt, params, text
@@ -35,7 +35,7 @@ class Request:
                     prompt, params, seed=seed, sample=index,
                     end_ids=ends | frozenset(params.stop_token_ids),
                 ),
-                StopChecker(params, eos_ids, limit, tokenizer), limit,
+                StopChecker(params, eos_ids, limit, tokenizer, criterion), limit,
             )
             for index in range(params.n)
         ]  # fmt: skip
@@ -76,8 +76,10 @@ class Sample:
         """Tokens that may still be written."""
         return self._limit - len(self.output.token_ids)
 
-    def emit(self, block: list[int]) -> None:
+    def emit(self, block: list[int], accepted: int) -> None:
+        """Write a block, of which the first `accepted` tokens had been drafted."""
         self.output.token_ids.extend(block)
+        self.output.accepted.extend([True] * accepted + [False] * (len(block) - accepted))
         if self.stop.tracker is not None:
             self.output.text = self.stop.tracker.text
 

@@ -6,10 +6,15 @@ or length limit is ever emitted or counted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
 from foretoken.sampling import SamplingParams
+
+Criterion = Callable[[Seq[int]], bool]
+"""A user's own stopping rule: the output tokens so far -> whether the last of them ends it."""
 
 _INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are not yet a whole character
 
@@ -66,20 +71,26 @@ class StopChecker:
     """One sequence's stopping rules, fed with its blocks of new tokens."""
 
     def __init__(
-        self, params: SamplingParams, eos_ids: frozenset[int], limit: int, tokenizer: Any = None
-    ) -> None:
-        """`limit`: how many tokens may be written at most, by max_tokens and the context."""
+        self, params: SamplingParams, eos_ids: frozenset[int], limit: int, tokenizer: Any = None,
+        criterion: Criterion | None = None,
+    ) -> None:  # fmt: skip
+        """`limit`: how many tokens may be written at most, by max_tokens and the context.
+
+        `criterion` is asked after every token, min_tokens or not.
+        """
         self._params = params
         self._eos = frozenset() if params.ignore_eos else eos_ids
         self._stop_ids = frozenset(params.stop_token_ids)
         self._limit = limit
         self._written = 0
+        self._criterion, self._output = criterion, list[int]()
         self._reach = max(map(len, params.stops), default=0)
         self.tracker = TextTracker(tokenizer, params.skip_special_tokens) if self._reach else None
 
     def check(self, block: list[int]) -> Ending:
         """How much of the block is emitted, and why it ends there, if it does."""
-        if self.tracker is None and not self._might_end(block):
+        plain = self.tracker is None and self._criterion is None
+        if plain and not self._might_end(block):
             self._written += len(block)
             return Ending(len(block))
         for place, token in enumerate(block, 1):
@@ -95,6 +106,7 @@ class StopChecker:
         return found or self._written + len(block) >= self._limit
 
     def _after(self, token: int, place: int) -> Ending | None:
+        met = self._met(token)
         if self.tracker is not None:
             new = self.tracker.append(token)
             found = self._stop_string(len(new))
@@ -104,11 +116,17 @@ class StopChecker:
                 return Ending(place, "stop", stop, self.tracker.text[:end])
         if token in self._stop_ids:
             return Ending(place, "stop", token)
-        if token in self._eos:
+        if token in self._eos or met:
             return Ending(place, "stop")
         if self._written >= self._limit:
             return Ending(place, "length")
         return None
+
+    def _met(self, token: int) -> bool:
+        if self._criterion is None:
+            return False
+        self._output.append(token)
+        return self._criterion(self._output)
 
     def _stop_string(self, new: int) -> tuple[str, int] | None:
         """The stop string that the newest characters completed first, and where it begins."""

@@ -31,7 +31,8 @@ def attend(
     query: Tensor, layer: Tensor, feed: Feed, scale: float, window: int | None = None
 ) -> Tensor:
     """query [B, T, H, W] against a layer's cache [2, slots, K, max, W] -> [B, T, H·W]."""
-    mask = feed.mask(query.dtype, window)
+    groups = query.shape[2] // layer.shape[2]
+    mask = feed.mask(query.dtype, window, groups)  # [B, 1, G·T, L]
     if feed.aligned or len(feed.slots) == 1:
         first = feed.slots[0]
         held = layer[:, first : first + len(feed.slots), :, : feed.length]
@@ -45,12 +46,10 @@ def attend(
 
 
 def _grouped(query: Tensor, held: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """One attention call: query [B, T, H, W], held [2, B, K, L, W], mask [B, 1, T, L]."""
+    """One attention call: query [B, T, H, W], held [2, B, K, L, W], mask [B, 1, G·T, L]."""
     batch, width, heads, size = query.shape
     groups = heads // held.shape[2]
     stacked = query.view(batch, width, -1, groups, size).permute(0, 2, 3, 1, 4)
-    if mask is not None and groups > 1:
-        mask = mask.repeat(1, 1, groups, 1)
     out = F.scaled_dot_product_attention(
         stacked.reshape(batch, -1, groups * width, size), held[0], held[1],
         attn_mask=mask, scale=scale,

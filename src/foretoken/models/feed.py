@@ -39,7 +39,7 @@ class Feed:
     last: list[int] | None = None
     logits: bool = True
     replaced: tuple[Tensor, Tensor] | None = None
-    _masks: dict[tuple[int | None, torch.dtype], Tensor | None] = field(default_factory=dict)
+    _masks: dict[tuple[object, ...], Tensor | None] = field(default_factory=dict)
     _index: tuple[Tensor, Tensor] | None = None
 
     @property
@@ -62,11 +62,14 @@ class Feed:
             self._index = (torch.tensor(self.slots, device=device)[:, None], places)
         return self._index
 
-    def mask(self, dtype: torch.dtype, window: int | None = None) -> Tensor | None:
-        """[B, 1, T, L] additive, or None where everything is seen. Made once a pass and kept."""
-        key = (window, dtype)
+    def mask(
+        self, dtype: torch.dtype, window: int | None = None, groups: int = 1
+    ) -> Tensor | None:
+        """[B, 1, groups·T, L] additive, or None where everything is seen. Made once a pass."""
+        key = (window, dtype, groups)
         if key not in self._masks:
-            self._masks[key] = self._additive(dtype, window)
+            one = self._additive(dtype, window) if groups == 1 else self.mask(dtype, window)
+            self._masks[key] = one if one is None else one.repeat(1, 1, groups, 1)
         return self._masks[key]
 
     def _additive(self, dtype: torch.dtype, window: int | None) -> Tensor | None:

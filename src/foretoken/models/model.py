@@ -6,7 +6,6 @@ Legend: B rows, T tokens, V vocabulary, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -14,15 +13,11 @@ from torch import Tensor
 
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
+from foretoken.protocols import Pass
 
-
-@dataclass(slots=True)
-class Output:
-    """logits [B, T, V] (or [B, 1, V] where the feed asks for the last place only, or None);
-    hidden: layer -> [B, T, D]."""
-
-    logits: Tensor | None
-    hidden: dict[int, Tensor] = field(default_factory=dict)
+Output = Pass
+"""logits [B, T, V] (or [B, 1, V] where the feed asks for the last place only, or None where it
+wants none); hidden: layer -> [B, T, D]."""
 
 
 class CausalLM(Protocol):

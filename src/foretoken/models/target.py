@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-import torch
 from torch import Tensor
 
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import chain_feed, tree_feed
 from foretoken.models.model import CausalLM
-from foretoken.protocols import Scores, Sequence
-from foretoken.sampling import fold
+from foretoken.protocols import Pass, Sequence
 from foretoken.tree import DraftTree
 
 
@@ -44,7 +42,7 @@ class ModelTarget:
     def pending(self, sequence: Sequence) -> int:
         return len(sequence.tokens) - 1 - self.cache.lengths[self.cache.slot(sequence.id)]
 
-    def prefill(self, sequences: Seq[Sequence], chunk: int) -> Scores:
+    def prefill(self, sequences: Seq[Sequence], chunk: int) -> Pass:
         slots = [self.cache.slot(s.id) for s in sequences]
         held = [self.cache.lengths[slot] for slot in slots]
         chunks = [
@@ -55,16 +53,12 @@ class ModelTarget:
         out = self.model.forward(feed, self.cache, self.hidden)
         for slot, tokens in zip(slots, chunks, strict=True):
             self.cache.lengths[slot] += len(tokens)
-        none = torch.empty(len(slots), 0, 1, device=self.device)
-        return Scores(none, none, none[..., 0], out.hidden)
+        return out
 
-    def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Scores:
+    def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
         slots = [self.cache.slot(s.id) for s in sequences]
         feed = tree_feed(self.cache, slots, [s.tokens[-1] for s in sequences], trees)
-        out = self.model.forward(feed, self.cache, self.hidden)
-        assert out.logits is not None
-        folded = fold(out.logits, sequences, trees.contexts)
-        return Scores(out.logits, folded.probs, folded.bad, out.hidden)
+        return self.model.forward(feed, self.cache, self.hidden)
 
     def commit(self, sequences: Seq[Sequence], paths: Seq[Seq[int]]) -> None:
         self.cache.keep([self.cache.slot(s.id) for s in sequences], paths)

@@ -1,0 +1,45 @@
+# Every target works from a bare checkout: the first one makes .venv and installs into it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# Two test processes, one thread each: more only fight over the same two cores.
+JOBS   ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(STAMP)  ## plain and speculative decoding side by side on the bundled models
+	$(BIN)/foretoken demo
+
+test: lint  ## lint, types, import rules and the tests, slow ones left out
+	$(PYTEST) -m "not slow"
+
+test-all: lint  ## the same with the slow tests
+	$(PYTEST)
+
+lint: $(STAMP)  ## ruff, mypy and the import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)  ## sort imports, fix what ruff can fix, format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the virtual environment and every cache
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt hatchling
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@

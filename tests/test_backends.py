@@ -1,0 +1,92 @@
+"""How linear layers run: each backend against torch's own, its memory, and its independence of rows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from foretoken.errors import ForetokenError
+from foretoken.models import backends
+from foretoken.models.backends import packed
+
+CPU = torch.device("cpu")
+needs_packing = pytest.mark.skipif(
+    not packed.supports(torch.float32, CPU), reason="this torch build has no oneDNN"
+)
+
+
+@pytest.mark.parametrize("name", backends.NAMES)
+@pytest.mark.parametrize("rows", [1, 2, 8, 33])
+@pytest.mark.parametrize("bias", [False, True])
+def test_equals_torchs_own_linear(name: str, rows: int, bias: bool) -> None:
+    """Every backend computes the same product, up to rounding, for any number of rows."""
+    if name == "packed" and not packed.supports(torch.float32, CPU):
+        pytest.skip("this torch build has no oneDNN")
+    torch.manual_seed(0)
+    weight, x = torch.randn(960, 64), torch.randn(1, rows, 64)
+    offset = torch.randn(960) if bias else None
+    _, make = backends.choose(name, torch.float32, CPU)
+    expected = F.linear(x, weight, offset)
+    with torch.inference_mode():
+        got = make(weight.clone(), offset)(x)
+    assert torch.allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", backends.NAMES)
+def test_a_row_does_not_depend_on_its_neighbours(name: str) -> None:
+    """A row's result is bit-identical whatever stands in the other rows of the pass."""
+    if name == "packed" and not packed.supports(torch.float32, CPU):
+        pytest.skip("this torch build has no oneDNN")
+    torch.manual_seed(0)
+    _, make = backends.choose(name, torch.float32, CPU)
+    linear = make(torch.randn(960, 64), None)
+    row = torch.randn(1, 1, 64)
+    calm, wild = torch.randn(1, 7, 64), torch.randn(1, 7, 64) * 1e4
+    with torch.inference_mode():
+        first = linear(torch.cat((row, calm), 1))[:, 0]
+        second = linear(torch.cat((row, wild), 1))[:, 0]
+    assert torch.equal(first, second)
+
+
+@needs_packing
+def test_packing_releases_the_original_weights() -> None:
+    """A packed model holds its weights once: resident memory grows by about one copy, not two."""
+    code = """
+import gc, torch
+from foretoken.models.backends import packed
+def resident():
+    gc.collect()
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+torch.set_num_threads(1)
+with torch.inference_mode():
+    packed.make(torch.randn(64, 64), None)(torch.randn(1, 64))
+    before = resident()
+    layers = [packed.make(torch.empty(4096, 2048).fill_(0.5), None) for _ in range(8)]
+    for layer in layers:
+        layer(torch.randn(4, 2048))
+    print(resident() - before)
+"""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("reads resident memory from /proc")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    grown, weights = float(done.stdout), 8 * 4096 * 2048 * 4 / 2**20
+    assert 0.9 * weights < grown < 1.25 * weights
+
+
+def test_automatic_choice() -> None:
+    """float32 on a CPU is packed where oneDNN is there; float64 never is."""
+    expected = "packed" if packed.supports(torch.float32, CPU) else "plain"
+    assert backends.choose("auto", torch.float32, CPU)[0] == expected
+    assert backends.choose("auto", torch.float64, CPU)[0] == "plain"
+
+
+def test_refusals_name_the_remedy() -> None:
+    """A backend that is unknown, or that can't take the dtype, is refused in one sentence."""
+    with pytest.raises(ForetokenError, match="Did you mean 'packed'"):
+        backends.choose("paked", torch.float32, CPU)
+    with pytest.raises(ForetokenError, match="backend='plain'"):
+        backends.choose("packed", torch.float64, CPU)

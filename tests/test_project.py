@@ -1,0 +1,171 @@
+"""What holds for the project as a whole: exports, imports, sizes, and that its pages are true."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import foretoken
+from foretoken.protocols import Drafter, Sequence
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "foretoken"
+BUNDLED_MODELS = SOURCE / "zoo" / "models"
+MAX_LINES = 400
+
+# Training data and tokenizers quote other people's text; every other text file is our own.
+TEXT = {"", ".css", ".html", ".j2", ".js", ".json", ".md", ".py", ".sh", ".toml", ".txt", ".yaml"}
+QUOTED = {"tokenizer.json", "LICENSE"}
+# The leading part keeps relative paths and web addresses out.
+MACHINE_PATH = re.compile(r"(?<![\w.~:/-])/(?:Users|home|mnt|opt|root|srv|work)/\w")
+PUBLIC_HOSTS = {
+    "127.0.0.1", "aclanthology.org", "arxiv.org", "creativecommons.org", "doi.org", "github.com",
+    "huggingface.co", "keepachangelog.com", "localhost", "openreview.net", "proceedings.mlr.press",
+    "semver.org", "www.apache.org", "www.w3.org",
+}  # fmt: skip
+
+
+def run_python(code: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def project_files() -> list[Path]:
+    """Tracked files and those about to be; all files where there is no git."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    if shutil.which("git") and (ROOT / ".git").exists():
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        found = [ROOT / name for name in listed.stdout.split("\0") if name]
+    else:
+        folders = ("src", "tests", "docs", "recipes", "benchmarks")
+        found = [path for name in folders for path in (ROOT / name).rglob("*")]
+    return sorted(path for path in found if path.is_file())
+
+
+def our_text() -> list[tuple[Path, str]]:
+    """(relative path, content) of every text file that the project wrote itself."""
+    return [
+        (path.relative_to(ROOT), path.read_text(encoding="utf-8"))
+        for path in project_files()
+        if path.suffix in TEXT and path.name not in QUOTED and "__pycache__" not in path.parts
+    ]
+
+
+def python_blocks(page: Path) -> str:
+    """The page's ```python blocks as one script, on their own lines so that errors point home."""
+    lines, inside = [], False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.strip().startswith("```"):
+            inside = line.strip() == "```python"
+            line = ""
+        lines.append(line if inside else "")
+    return "\n".join(lines)
+
+
+def test_every_public_name_resolves() -> None:
+    """Each name in `__all__` exists, and stands there once."""
+    assert len(foretoken.__all__) == len(set(foretoken.__all__))
+    for name in foretoken.__all__:
+        assert getattr(foretoken, name) is not None, name
+
+
+def test_nothing_else_is_public() -> None:
+    """No object of ours stands in the package's namespace without being in `__all__`."""
+    for name in foretoken.__all__:
+        getattr(foretoken, name)
+    public = {name: value for name, value in vars(foretoken).items() if not name.startswith("_")}
+    ours = {
+        name
+        for name, value in public.items()
+        if str(getattr(value, "__module__", "")).startswith("foretoken")
+    }
+    assert ours <= set(foretoken.__all__), sorted(ours - set(foretoken.__all__))
+
+
+def test_version_is_the_installed_one() -> None:
+    """The version has one source."""
+    assert foretoken.__version__ == importlib.metadata.version("foretoken")
+
+
+def test_import_is_light() -> None:
+    """`import foretoken` loads no model library, no server, no terminal and no plotting."""
+    heavy = {"fastapi", "plotly", "rich", "scipy", "starlette", "tokenizers", "torch"}
+    heavy |= {"transformers", "typer", "uvicorn"}
+    loaded = run_python("import sys, foretoken; print('\\n'.join(sys.modules))").split()
+    assert not heavy & set(loaded), sorted(heavy & set(loaded))
+
+
+def test_imports_go_down() -> None:
+    """The layers and the independence contracts of pyproject.toml hold."""
+    command = Path(sys.executable).with_name("lint-imports")
+    if not command.exists():
+        pytest.skip("needs import-linter beside this interpreter (pip install -e .[dev])")
+    done = subprocess.run([command, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_source_file_is_long() -> None:
+    """A file that grows past the limit wants to be two files."""
+    lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in SOURCE.rglob("*.py")}
+    long = {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > MAX_LINES}
+    assert not long, long
+
+
+def test_no_machine_paths() -> None:
+    """No file names a folder or a host of the machine that it was written on."""
+    here = [str(ROOT), str(Path.home()), socket.gethostname()]
+    own = [re.escape(name) for name in here if len(name) > 5 and re.search(r"[/.\d]", name)]
+    mine = re.compile(rf"(?<![\w.-])(?:{'|'.join(own)})(?![\w-])") if own else None
+    for path, text in our_text():
+        for number, line in enumerate(text.splitlines(), 1):
+            found = MACHINE_PATH.search(line) or (mine and mine.search(line))
+            assert not found, f"{path}:{number}: {line.strip()[:120]}"
+
+
+def test_no_private_hosts() -> None:
+    """Addresses in the project's own text lead to public places, never to a package index."""
+    for path, text in our_text():
+        hosts = {host.lower() for host in re.findall(r"\b(?:https?|file|ssh)://([\w.-]*)", text)}
+        assert hosts <= PUBLIC_HOSTS, f"{path}: {sorted(hosts - PUBLIC_HOSTS)}"
+
+
+def test_links_between_pages() -> None:
+    """Every relative link of a page leads to a file that exists."""
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    for page in pages + sorted((ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_drafter_page_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drafter of docs/writing-a-drafter.md is one, and proposes what the page says."""
+    page: Any = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", page)
+    exec(python_blocks(ROOT / "docs" / "writing-a-drafter.md"), vars(page))
+    drafter = page.LastSeen()
+    assert isinstance(drafter, Drafter)
+    drafter.bind(SimpleNamespace(device="cpu"))
+    params = foretoken.SamplingParams()
+    sequences = [Sequence.start(tokens, params) for tokens in ([7, 1, 2, 7], [1, 2, 3])]
+    tree = drafter.draft(sequences, [2, 2], None)
+    assert (tree.counts, tree.tokens[0].tolist()) == ([2, 0], [1, 2])
+
+
+@pytest.mark.skipif(not BUNDLED_MODELS.is_dir(), reason="the bundled models are not here yet")
+def test_readme_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's Python blocks run, in order, as one script."""
+    monkeypatch.chdir(tmp_path)
+    script = compile(python_blocks(ROOT / "README.md"), str(ROOT / "README.md"), "exec")
+    exec(script, {"__name__": "__main__"})
