@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -257,8 +257,8 @@ class BaseDrafter:
 class Verifier(Protocol):
     """A pure acceptance rule. Exact rules read only `scores.probs`."""
 
-    exact: bool
-    trees: bool
-    kinds: frozenset[Kind]
+    exact: ClassVar[bool]
+    trees: ClassVar[bool]
+    kinds: ClassVar[frozenset[Kind]]
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict: ...

@@ -159,24 +159,29 @@ def fold(logits: Tensor, sequences: Seq[Sampled], contexts: Contexts) -> Folded:
         logits = logits.float()
     if any(s.params.edits for s in sequences):
         logits = _edited(logits, sequences, contexts)
-    peak, best = logits.max(-1)  # NaN wins a maximum, so one pass finds both argmax and trouble
+    peak, top = logits.max(-1)  # NaN wins a maximum, so one pass finds both argmax and trouble
     bad = ~torch.isfinite(peak)
     if all(s.params.greedy for s in sequences):
-        return Folded(_one_hot(logits, best), bad)
+        return Folded(_one_hot(logits, top), bad)
     probs = _sampling_law(logits, peak, sequences)
     greedy = [s.params.greedy for s in sequences]
     if any(greedy):
         rows = torch.tensor(greedy, device=logits.device)
-        probs[rows] = _one_hot(logits, best)[rows]
+        probs[rows] = _one_hot(logits, top)[rows]
     # A place without a law gets some law, so that a NaN can't leak into a neighbour's arithmetic.
-    probs.masked_fill_(bad[..., None], 0).scatter_add_(
-        -1, best[..., None], bad[..., None].to(probs)
-    )
+    probs.masked_fill_(bad[..., None], 0).scatter_add_(-1, top[..., None], bad[..., None].to(probs))
     return Folded(probs, bad)
 
 
-def _one_hot(logits: Tensor, best: Tensor) -> Tensor:
-    return torch.zeros_like(logits).scatter_(-1, best[..., None], 1.0)
+def best(logits: Tensor, sequences: Seq[Sampled], contexts: Contexts) -> Tensor:
+    """The token [B, M] that `fold` puts all mass on at temperature 0, without the laws."""
+    if any(s.params.edits for s in sequences):
+        logits = _edited(logits, sequences, contexts)
+    return logits.argmax(-1)
+
+
+def _one_hot(logits: Tensor, tokens: Tensor) -> Tensor:
+    return torch.zeros_like(logits).scatter_(-1, tokens[..., None], 1.0)
 
 
 def _column(values: list[float], like: Tensor) -> Tensor:

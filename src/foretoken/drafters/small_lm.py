@@ -24,7 +24,7 @@ from foretoken.models.feed import Feed, chain_feed, token_feed
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
-from foretoken.sampling import fold
+from foretoken.sampling import best, fold
 from foretoken.tree import DraftTree, Kind, empty
 
 _CHUNK = 512  # prompt tokens a pass while catching up
@@ -41,7 +41,7 @@ class SmallLM(BaseDrafter):
     num_assistant_tokens_schedule: str = "constant"
 
     wants = Wants("a")
-    kinds = frozenset({Kind.INDEPENDENT})
+    kinds = frozenset({Kind.CHOSEN, Kind.INDEPENDENT})
 
     def __post_init__(self) -> None:
         if self.model is None:
@@ -82,12 +82,17 @@ class SmallLM(BaseDrafter):
             draws.take(rows) if some else draws,
         )
         if some:
-            tokens, laws = _spread(tokens, rows, len(counts)), _spread(laws, rows, len(counts))
-        return DraftTree(tokens, counts, kind=Kind.INDEPENDENT, proposals=laws)
+            tokens = _spread(tokens, rows, len(counts))
+            laws = None if laws is None else _spread(laws, rows, len(counts))
+        kind = Kind.CHOSEN if laws is None else Kind.INDEPENDENT
+        return DraftTree(tokens, counts, kind=kind, proposals=laws)
 
-    def _chain(self, sequences: Seq[Sequence], length: int, draws: Draws) -> tuple[Tensor, Tensor]:
-        """([B, N] tokens, [B, N, V] the laws they were drawn from)."""
+    def _chain(
+        self, sequences: Seq[Sequence], length: int, draws: Draws
+    ) -> tuple[Tensor, Tensor | None]:
+        """([B, N] tokens, [B, N, V] the laws they were drawn from; None where all are greedy)."""
         slots = [self._cache.slot(s.id) for s in sequences]
+        greedy = all(s.params.greedy for s in sequences)
         tokens: list[Tensor] = []
         laws: list[Tensor] = []
 
@@ -100,12 +105,14 @@ class SmallLM(BaseDrafter):
             out = self._lm.forward(feed, self._cache)
             self._advance(feed)
             assert out.logits is not None
-            law = fold(out.logits, sequences, contexts).probs[:, 0]
-            laws.append(law)
-            tokens.append(draws.draft(law, depth))
+            if greedy:
+                tokens.append(best(out.logits, sequences, contexts)[:, 0])
+            else:
+                laws.append(fold(out.logits, sequences, contexts).probs[:, 0])
+                tokens.append(draws.draft(laws[-1], depth))
             if depth + 1 < length:
                 feed = token_feed(self._cache, slots, tokens[-1])
-        return torch.stack(tokens, 1), torch.stack(laws, 1)
+        return torch.stack(tokens, 1), torch.stack(laws, 1) if laws else None
 
     def _caught_up(self, sequences: Seq[Sequence], slots: list[int]) -> Feed:
         """The feed of each row's last missing tokens; longer gaps (prompts) are closed first."""

@@ -34,36 +34,43 @@ class Speculative:
         if trees.nodes == 0:
             token = draws.pick(scores.probs, trees.depths)[:, 0]
             return Verdict(token.new_zeros(trees.batch, 0), token.new_zeros(trees.batch), token)
-        proposal = proposal_laws(trees, scores.probs)  # [B, N, V]
         drafted = trees.tokens[..., None]
-        p = scores.probs[:, :-1].gather(-1, drafted)[..., 0]  # [B, N]
-        q = proposal.gather(-1, drafted)[..., 0]
-        accepted = draws.accept((p / q).clamp(max=1)) & trees.valid
+        ratio = scores.probs[:, :-1].gather(-1, drafted)[..., 0]  # [B, N]: p, and p / q if drawn
+        laws = proposal_laws(trees)
+        if laws is not None:
+            ratio = ratio / laws.gather(-1, drafted)[..., 0]
+        accepted = draws.accept(ratio.clamp(max=1)) & trees.valid
         lengths = accepted.long().cumprod(1).sum(1)  # [B]
-        token = draws.pick(_final_law(trees, scores.probs, proposal, lengths), lengths[:, None])
+        token = draws.pick(_final_law(trees, scores.probs, laws, lengths), lengths[:, None])
         path = torch.arange(1, trees.nodes + 1, device=lengths.device).expand(trees.batch, -1)
         return Verdict(path, lengths, token[:, 0])
 
 
-def proposal_laws(trees: DraftTree, like: Tensor) -> Tensor:
-    """[B, N, V] the law that each node's token came from; a chosen token is a point mass."""
+def proposal_laws(trees: DraftTree) -> Tensor | None:
+    """[B, N, V] the law that each node's token came from; None where every token was chosen."""
     if trees.proposals is None:
-        shape = (trees.batch, trees.nodes, like.shape[-1])
-        return like.new_zeros(shape).scatter_(-1, trees.tokens[..., None], 1.0)
-    if trees.rows is None:
-        return trees.proposals[:, : trees.nodes]
-    index = trees.rows[..., None].expand(-1, -1, trees.proposals.shape[-1])
-    return trees.proposals.gather(1, index)
+        return None
+    laws = trees.proposals[:, : trees.nodes]
+    if trees.rows is not None:
+        index = trees.rows[..., None].expand(-1, -1, trees.proposals.shape[-1])
+        laws = trees.proposals.gather(1, index)
+    if trees.kinds is None:
+        return laws
+    points = torch.zeros_like(laws).scatter_(-1, trees.tokens[..., None], 1.0)
+    return torch.where((trees.kinds == Kind.CHOSEN)[..., None], points, laws)
 
 
-def _final_law(trees: DraftTree, probs: Tensor, proposal: Tensor, lengths: Tensor) -> Tensor:
+def _final_law(trees: DraftTree, probs: Tensor, laws: Tensor | None, lengths: Tensor) -> Tensor:
     """[B, 1, V]: the residual at the first rejected node, or p itself where none was rejected."""
     rows = torch.arange(trees.batch, device=lengths.device)
     p = probs[rows, lengths]  # [B, V]
+    node = lengths.clamp(max=trees.nodes - 1)  # the rejected one, if any
+    if laws is None:
+        residual = p.scatter(-1, trees.tokens.gather(1, node[:, None]), 0.0)
+    else:
+        residual = (p - laws[rows, node]).clamp(min=0)
     counts = torch.tensor(trees.counts, device=lengths.device)
-    q = proposal[rows, lengths.clamp(max=trees.nodes - 1)]
-    residual = (p - torch.where((lengths < counts)[:, None], q, 0)).clamp(min=0)
     # Where p and q agree up to rounding nothing is left over: a rejection there has probability 0
     # and only rounding can lead here, so p is as good a law as any.
-    empty = residual.sum(-1, keepdim=True) <= 0
-    return torch.where(empty, p, residual)[:, None]
+    whole = (lengths >= counts)[:, None] | (residual.sum(-1, keepdim=True) <= 0)
+    return torch.where(whole, p, residual)[:, None]

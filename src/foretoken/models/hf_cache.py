@@ -1,0 +1,232 @@
+"""Between transformers and us: what can be served, and what its modelling code meets in a pass.
+
+A `Rows` layer puts the keys and values of a pass behind each row's committed length and hands back
+views of what lies in the cache. It lives for one pass; all state is the `KVCache`'s.
+
+Legend: B rows, T tokens of the pass, K key/value heads, W head width, L = longest row's length.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+
+from foretoken.errors import ForetokenError
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import Feed
+
+_FALLBACK_LENGTH = 2048  # where the configuration names no longest context
+_GROUPED = "TRANSFORMERS_SDPA_FORCE_GQA"
+
+
+def unsupported(config: Any) -> str | None:
+    """Why a configuration can't be served and what to use instead, or None where nothing shows."""
+    text = config.get_text_config(decoder=True)
+    listed = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
+    kinds = set(listed or ())
+    foreign = ", ".join(sorted(kinds - {"full_attention", "sliding_attention", "attention"}))
+    if getattr(config, "is_encoder_decoder", False):
+        return "it is an encoder-decoder; use a decoder-only model"
+    if _alibi(text):
+        return (
+            "ALiBi takes distances from the place in the cache, which a draft tree breaks; use a "
+            "model with rotary or learned positions"
+        )
+    if foreign:
+        return (
+            f"its layers of type {foreign} keep more than keys and values (or another mask than a "
+            "window); use a model with full or sliding-window attention in every layer"
+        )
+    if "local" in getattr(text, "attention_layers", ()):
+        return (
+            "its local attention counts places in the cache, which a draft tree breaks; use a "
+            "model with full attention, or a sliding window that transformers puts in the mask"
+        )
+    if getattr(text, "attention_chunk_size", None) and not kinds:
+        return "its attention is cut into chunks; use a model with full or sliding-window attention"
+    return None
+
+
+def _alibi(config: Any) -> bool:
+    nested = getattr(config, "attn_config", None)
+    nested_alibi = nested.get("alibi") if isinstance(nested, dict) else getattr(nested, "alibi", 0)
+    return config.model_type == "bloom" or bool(getattr(config, "alibi", False) or nested_alibi)
+
+
+def unfit(model: PreTrainedModel, decoder: Any) -> str | None:
+    """Like `unsupported`, from what the object tells: its class, its forward, its devices."""
+    if getattr(model, "_is_stateful", False):
+        return (
+            "it keeps a recurrent state, which can't go back to before a rejected draft; use a "
+            "model with attention in every layer"
+        )
+    takes = inspect.signature(decoder.forward).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    for name in ("past_key_values", "position_ids"):
+        if name not in takes and not open_ended:
+            return f"its forward takes no {name}; use a model whose forward does"
+    kind = getattr(model.config, "_attn_implementation", None) or "eager"
+    if kind not in ("sdpa", "eager"):
+        return f"attention {kind!r} takes no tree's mask; load it with attn_implementation='sdpa'"
+    if len({p.device for p in model.parameters()}) > 1:
+        return "its weights lie on several devices; load it on one"
+    return None
+
+
+def windows(config: Any) -> dict[str, int | None]:
+    """The sliding window of each kind of layer; one entry where all layers take the same mask."""
+    window = getattr(config, "sliding_window", None)
+    if getattr(config, "use_sliding_window", None) is False:
+        window = None
+    kinds = getattr(config, "layer_types", None) or ("sliding_attention",)
+    return {kind: window if kind == "sliding_attention" else None for kind in dict.fromkeys(kinds)}
+
+
+def max_length(config: Any) -> int:
+    """The longest context; for longrope the part that its short factors serve.
+
+    Behind that part transformers turns all keys by other factors, those in the cache not included.
+    """
+    names = ["max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"]
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        names.insert(0, "original_max_position_embeddings")
+        if (short := rope.get(names[0])) is not None:
+            return int(short)
+    lengths = [value for name in names if isinstance(value := getattr(config, name, None), int)]
+    return lengths[0] if lengths else _FALLBACK_LENGTH
+
+
+class Rows(CacheLayerMixin):
+    """One layer of the cache, [2, slots, K, max_length, W], as one pass sees it."""
+
+    is_sliding = False  # a window is left to the mask: the cache holds every position
+
+    def __init__(self, data: Tensor, feed: Feed, together: bool) -> None:
+        """`together`: the rows are neighbouring slots, in order, and can be read as a view."""
+        super().__init__()
+        self.is_initialized = True
+        self.data, self.feed, self.together = data, feed, together
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        pass
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Write [B, K, T, W] each; hand back everything up to L, [B, K, L, W] each."""
+        slots, places = self.feed.cells()
+        if len(self.feed.slots) == 1:
+            slot, start = self.feed.slots[0], self.feed.starts[0]
+            end = start + key_states.shape[2]
+            self.data[0, slot, :, start:end] = key_states[0]
+            self.data[1, slot, :, start:end] = value_states[0]
+        else:
+            self.data[0][slots, :, places] = key_states.transpose(1, 2)
+            self.data[1][slots, :, places] = value_states.transpose(1, 2)
+        held = self._held(slots)
+        return held[0], held[1]
+
+    def _held(self, slots: Tensor) -> Tensor:
+        """[2, B, K, L, W]: a view where the rows lie together, else a copy."""
+        first, length = self.feed.slots[0], self.feed.length
+        if self.together:
+            return self.data[:, first : first + len(self.feed.slots), :, :length]
+        return self.data[:, :, :, :length].index_select(1, slots[:, 0])
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.feed.length, 0
+
+    def get_seq_length(self) -> int:
+        return max(self.feed.starts)
+
+    def get_max_length(self) -> int:
+        return int(self.data.shape[3])
+
+    def get_max_cache_shape(self) -> int:  # what transformers 5.10 calls `get_max_length`
+        return self.get_max_length()
+
+
+def pass_cache(cache: KVCache, feed: Feed) -> Cache:
+    """The cache object for one pass of `feed`."""
+    rows = feed.slots
+    together = rows == list(range(rows[0], rows[0] + len(rows)))
+    return Cache(layers=[Rows(data, feed, together) for data in cache.layer])
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """The model without dropout; every module's own mode is put back."""
+    training = [m for m in model.modules() if m.training] if model.training else []
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def answering(module: Any, output: Any) -> Iterator[None]:
+    """`module` answers `output` to whatever it is called with."""
+    own = module.__dict__.get("forward")
+    module.forward = lambda *args, **kwargs: output
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
+@contextmanager
+def grouped_heads(device: torch.device) -> Iterator[None]:
+    """On a CPU, SDPA reads grouped keys and values in place; with a mask it would copy them."""
+    if device.type != "cpu" or _GROUPED in os.environ:
+        yield
+        return
+    os.environ[_GROUPED] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_GROUPED, None)
+
+
+class Storage:
+    """What one layer keeps of one token, read off a pass of the model over an empty cache."""
+
+    def __init__(self, name: str, seen: DynamicCache) -> None:
+        keys = [layer.keys for layer in seen.layers if getattr(layer, "keys", None) is not None]
+        values = [layer.values for layer in seen.layers if getattr(layer, "keys", None) is not None]
+        if not keys or len(keys) != len(seen.layers):
+            raise ForetokenError(
+                f"{name} can't be served: not every layer puts keys and values into the cache it "
+                "is given; use a model with ordinary attention in every layer."
+            )
+        shapes = {(x.shape[1], x.shape[3]) for x in (*keys, *values)}
+        if len(shapes) > 1:
+            listed = ", ".join(f"{heads}×{width}" for heads, width in sorted(shapes))
+            raise ForetokenError(
+                f"{name} can't be served: its keys and values differ in shape (heads × width: "
+                f"{listed}) and one cache can't hold them; use a model where all are alike."
+            )
+        self.layers = len(keys)
+        self.heads, self.width = keys[0].shape[1], keys[0].shape[3]
+        self.dtype: torch.dtype = keys[0].dtype
+        self.device: torch.device = keys[0].device
+
+    def new(self, slots: int, max_length: int, positions: int) -> KVCache:
+        return KVCache(
+            self.layers, slots, self.heads, max_length, self.width, self.dtype, self.device,
+            positions=positions,
+        )  # fmt: skip
