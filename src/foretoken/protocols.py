@@ -8,6 +8,7 @@ Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, D width, T tok
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import count
@@ -152,6 +153,21 @@ class Access(Protocol):
 
     def head(self, states: Tensor) -> Tensor:
         """Normed last states [..., D] -> logits [..., V] (level c)."""
+        ...
+
+    def scratch(self, sequences: Seq[Sequence], tokens: Seq[Seq[int]]) -> Any:
+        """A pass of plain tokens behind the committed length, where scoring will overwrite it."""
+        ...
+
+    def run(self, states: Tensor, feed: Any, sublayers: Iterable[int]) -> Tensor:
+        """Run the named ones of the 2L sub-layers on [B, T, D], in order (level e).
+
+        2i is the attention of layer i and 2i + 1 its feed-forward; a prefix can be continued.
+        """
+        ...
+
+    def norm(self, states: Tensor) -> Tensor:
+        """The final norm, which stands between the last layer's states and `head` (level e)."""
         ...
 
     def kv(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor]:

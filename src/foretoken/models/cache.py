@@ -10,6 +10,7 @@ Legend: L layers, B rows, K key/value heads, T tokens of a pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 
 import torch
@@ -27,7 +28,14 @@ class KVCache:
         """`positions`: how many the model's position embedding knows (padding stays below it)."""
         # One cell more: where the padding of a ragged pass may be written.
         shape = (layers, 2, slots, kv_heads, max_length + 1, head_dim)
-        self.data = torch.zeros(shape, dtype=dtype, device=device)
+        try:
+            self.data = torch.zeros(shape, dtype=dtype, device=device)
+        except (RuntimeError, MemoryError) as error:  # torch's out-of-memory is a RuntimeError
+            size = math.prod(shape) * dtype.itemsize / 2**30
+            raise ForetokenError(
+                f"The cache of {slots} sequences of {max_length} positions needs {size:.1f} GiB, "
+                "which is not there; lower max_model_len or max_num_seqs."
+            ) from error
         self.layer = [self.data[i] for i in range(layers)]
         self.max_length = max_length
         self.positions = positions or max_length

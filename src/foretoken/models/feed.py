@@ -62,9 +62,7 @@ class Feed:
             self._index = (torch.tensor(self.slots, device=device)[:, None], places)
         return self._index
 
-    def mask(
-        self, dtype: torch.dtype, window: int | None = None, groups: int = 1
-    ) -> Tensor | None:
+    def mask(self, dtype: torch.dtype, window: int | None = None, groups: int = 1) -> Tensor | None:
         """[B, 1, groups·T, L] additive, or None where everything is seen. Made once a pass."""
         key = (window, dtype, groups)
         if key not in self._masks:

@@ -5,13 +5,16 @@ Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
 from torch import Tensor
 
+from foretoken.errors import ForetokenError
 from foretoken.models.cache import KVCache
-from foretoken.models.feed import chain_feed, tree_feed
+from foretoken.models.feed import Feed, chain_feed, tree_feed
 from foretoken.models.model import CausalLM
+from foretoken.models.transformer import Transformer
 from foretoken.protocols import Pass, Sequence
 from foretoken.tree import DraftTree
 
@@ -71,6 +74,22 @@ class ModelTarget:
 
     def head(self, states: Tensor) -> Tensor:
         return self.model.head(states)
+
+    def scratch(self, sequences: Seq[Sequence], tokens: Seq[Seq[int]]) -> Feed:
+        return chain_feed(self.cache, [self.cache.slot(s.id) for s in sequences], tokens)
+
+    def run(self, states: Tensor, feed: Feed, sublayers: Iterable[int]) -> Tensor:
+        return self._partial().run(states, feed, self.cache, sublayers)
+
+    def norm(self, states: Tensor) -> Tensor:
+        return self._partial().normed(states)
+
+    def _partial(self) -> Transformer:
+        if not isinstance(self.model, Transformer):
+            raise ForetokenError(
+                "Only the native model runs single sub-layers; use model_impl='native'."
+            )
+        return self.model
 
     def kv(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor]:
         slot = self.cache.slot(sequence.id)

@@ -15,7 +15,7 @@ from foretoken.models.backends import Linear, plain
 
 _TUNED_ROWS = 8  # the batch the blocked layout is chosen for; any number of rows is accepted
 # Below this many weights a call's own cost (about 10 µs) is more than the blocked kernel saves:
-# 176×88, one and five rows: plain 2 and 4 µs, packed 11 and 11; 288×384: 6 and 22 against 15 and 16.
+# 176×88 at 1 and 5 rows: plain 2 and 4 µs, packed 11 and 11; 288×384: 6 and 22, 15 and 16.
 _SMALLEST = 48 * 1024
 
 
