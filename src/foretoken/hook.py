@@ -1,0 +1,211 @@
+"""transformers' own `generate`, decoded by our loop.
+
+    model.generate(**inputs, custom_generate=foretoken.assisted(draft_model=small))
+
+transformers prepares everything (generation config, logits processors, stopping criteria) and hands
+it over; `models/hf_generate.py` reads that row by row. `assisted` carries what transformers keeps
+to itself when `custom_generate` is callable: draft model, streamer, tokenizer and stop strings.
+
+Departures from plain `generate`: logits processors are asked about drafted places too and must
+depend on (input_ids, scores) alone; criteria are asked after every token that is kept, row by row,
+with scores=None; no padding is seen by built-in processors that look back at tokens; and a row ends
+where the model's context does.
+
+Legend: B rows, P width of the padded prompts, T new tokens.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as tf
+from torch import Tensor
+
+from foretoken.drafters.small_lm import as_causal_lm
+from foretoken.engine.engine import Engine
+from foretoken.engine.outputs import CompletionOutput
+from foretoken.engine.stats import EngineStats
+from foretoken.errors import ForetokenError
+from foretoken.methods import ALIASES, METHODS, OPTION_ALIASES, build
+from foretoken.models.hf import HFModel
+from foretoken.models.hf_generate import Prepared
+from foretoken.models.model import CausalLM
+from foretoken.models.target import ModelTarget
+
+
+def assisted(
+    method: Any = None, *, draft_model: Any = None, streamer: Any = None, tokenizer: Any = None,
+    stop_strings: str | Seq[str] | None = None, prompt_lookup_num_tokens: int | None = None,
+    speculative_config: Mapping[str, Any] | None = None, **options: Any,
+) -> Assisted:  # fmt: skip
+    """What to give to `model.generate(..., custom_generate=...)` for speculative decoding.
+
+    Works for any batch size, with left padding and with `num_return_sequences`. Greedy output is
+    plain decoding's; sampled output follows the same law and is repeatable by `torch.manual_seed`.
+
+    Args:
+        method: a name from `foretoken methods`, or a drafter. By default "sps" with a draft model
+            and otherwise "pld" (prompt lookup), which needs nothing.
+        draft_model: a small model with the same vocabulary: loaded, a folder, or a hub id. What a
+            loaded one's `generation_config.num_assistant_tokens` and `…_schedule` say counts.
+        streamer: as for `generate`; given there instead, it would get the prompt only.
+        tokenizer, stop_strings: as for `generate`, which refuses them beside `custom_generate`.
+        prompt_lookup_num_tokens: "pld" with drafts of this length.
+        speculative_config: all of this in one mapping, as `foretoken.LLM` takes it.
+        options: the method's other options, e.g. `num_speculative_tokens=5`.
+
+    Raises:
+        ForetokenError: for an unknown method or option; from `generate`, for what can't be served.
+
+    Example:
+        hook = foretoken.assisted(draft_model=small, tokenizer=tok, stop_strings=["\\n\\n"])
+        ids = model.generate(**inputs, max_new_tokens=64, custom_generate=hook)
+        print(hook.stats.mean_acceptance_length)
+    """
+    if draft_model is not None and prompt_lookup_num_tokens is not None:
+        raise ForetokenError("Give draft_model or prompt_lookup_num_tokens, not both.")
+    config = {**(speculative_config or {}), **options}
+    for alias in [key for key in config if OPTION_ALIASES.get(key) == "model"]:
+        config["model"] = config.pop(alias)
+    given = {
+        "method": method,
+        "model": draft_model,
+        "num_speculative_tokens": prompt_lookup_num_tokens,
+    }
+    config.update({key: value for key, value in given.items() if value is not None})
+    config.setdefault("method", "sps" if "model" in config else "pld")
+    build(config)  # an unknown name fails here, not at the first call
+    if stop_strings and tokenizer is None:
+        raise ForetokenError("stop_strings need a tokenizer; pass assisted(tokenizer=…) as well.")
+    strings = [tf.StopStringCriteria(tokenizer, stop_strings)] if stop_strings else []
+    return Assisted(config, streamer, strings)
+
+
+class Assisted:
+    """A decoding method for `generate`. `stats`: what the last call drafted and accepted."""
+
+    def __init__(self, config: Mapping[str, Any], streamer: Any, criteria: Seq[Any]) -> None:
+        """`assisted` makes these."""
+        self.config, self.streamer, self.criteria = config, streamer, criteria
+        self.stats = EngineStats()
+        self._held: dict[Any, tuple[Any, CausalLM]] = {}
+
+    def __call__(
+        self, model: Any, input_ids: Tensor, *, logits_processor: Seq[Any],
+        stopping_criteria: Seq[Any], generation_config: Any, **model_kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """Called by `generate`: [B, P] -> [B, P + T], or its output class with that in it."""
+        criteria = [*stopping_criteria, *self.criteria]
+        batch = Prepared(
+            model, input_ids, logits_processor, criteria, generation_config, model_kwargs
+        )
+        engine = self._engine(batch)
+        self.stats = engine.stats
+        requests = [
+            engine.add(batch.prompt(row), params, criterion=batch.criterion(row))
+            for row, params in enumerate(batch.params())
+        ]
+        outputs = [request.samples[0].output for request in requests]
+        self._run(engine, batch, outputs)
+        for request in requests:
+            if request.error is not None:
+                raise ForetokenError(request.error)
+        sequences = _joined(batch, outputs)
+        if not generation_config.return_dict_in_generate:
+            return sequences
+        traced = batch.traced(sequences)
+        return tf.generation.GenerateDecoderOnlyOutput(sequences=sequences, **traced)
+
+    def _engine(self, batch: Prepared) -> Engine:
+        model = self._wrap(batch.model)
+        longest = batch.width - min(batch.starts) + batch.limit
+        target = ModelTarget(model, batch.rows, min(longest, model.max_length))
+        drafter, verifier, _ = build(self._configured(batch.config, target))
+        return Engine(target, drafter, verifier, eos_ids=batch.eos_ids)
+
+    def _wrap(self, model: Any) -> CausalLM:
+        """Wrapped once for as long as it stays as it is: the check at wrapping takes passes."""
+        attention = getattr(model.config, "_attn_implementation", None)
+        state = (model.dtype, model.device, attention, model.get_input_embeddings())
+        if model not in self._held or self._held[model][0] != state:
+            self._held[model] = state, HFModel(model)
+        return self._held[model][1]
+
+    def _configured(self, generation_config: Any, target: ModelTarget) -> dict[str, Any]:
+        """The method's options, with those that transformers keeps in generation configs."""
+        config = dict(self.config)
+        drafter = _drafter_name(config["method"])
+        found: dict[str, Any] = {}
+        if drafter == "prompt_lookup" and (length := generation_config.prompt_lookup_num_tokens):
+            found["num_speculative_tokens"] = length
+            found["prompt_lookup_max"] = generation_config.max_matching_ngram_size
+        if drafter == "small_lm":
+            own = getattr(config["model"], "generation_config", None)
+            found["num_speculative_tokens"] = getattr(own, "num_assistant_tokens", None)
+            schedule = getattr(own, "num_assistant_tokens_schedule", None) or ""
+            # What "heuristic_transient" forgets between calls, our heuristic never keeps.
+            found["num_assistant_tokens_schedule"] = schedule.removesuffix("_transient")
+            config["model"] = self._drafting(config["model"], target)
+        taken = {OPTION_ALIASES.get(key, key) for key in config}
+        return config | {k: v for k, v in found.items() if v and k not in taken}
+
+    def _drafting(self, draft: Any, target: ModelTarget) -> Any:
+        """The draft model, loaded or wrapped once."""
+        if isinstance(draft, tf.PreTrainedModel):
+            return self._wrap(draft)
+        if not isinstance(draft, (str, Path)):
+            return draft
+        if draft not in self._held:
+            self._held[draft] = None, as_causal_lm(draft, target)
+        return self._held[draft][1]
+
+    def _run(self, engine: Engine, batch: Prepared, outputs: Seq[CompletionOutput]) -> None:
+        """Decode to the end. A streamer gets what plain decoding gives it: the prompts, then one
+        token of every row at a time, padding for rows that have ended."""
+        if self.streamer is None:
+            while engine.busy:
+                engine.step()
+            return
+        sent = 0
+        self.streamer.put(batch.input_ids.cpu())
+        try:
+            while engine.busy:
+                engine.step()
+                running = [len(o.token_ids) for o in outputs if o.finish_reason is None]
+                ready = min(running) if running else _longest(outputs)
+                for place in range(sent, ready):
+                    self.streamer.put(_column(batch, outputs, place))
+                sent = max(sent, ready)
+        finally:
+            self.streamer.end()
+
+
+def _drafter_name(method: Any) -> str | None:
+    """The drafter's file name, or None for a drafter object."""
+    if not isinstance(method, str):
+        return None
+    name = ALIASES.get(method, method)
+    return METHODS[name].drafter if name in METHODS else name
+
+
+def _longest(outputs: Seq[CompletionOutput]) -> int:
+    return max(len(o.token_ids) for o in outputs)
+
+
+def _column(batch: Prepared, outputs: Seq[CompletionOutput], place: int) -> Tensor:
+    """[B] the new tokens at one place."""
+    rows = [o.token_ids for o in outputs]
+    return torch.tensor([ids[place] if place < len(ids) else batch.pad for ids in rows])
+
+
+def _joined(batch: Prepared, outputs: Seq[CompletionOutput]) -> Tensor:
+    """[B, P + T] the prompts as they were given, the new tokens, padding on the right."""
+    if any(o.finish_reason == "length" and len(o.token_ids) < batch.limit for o in outputs):
+        warnings.warn("The model's context ended before max_length was reached.", stacklevel=5)
+    columns = [_column(batch, outputs, place) for place in range(_longest(outputs))]
+    return torch.cat((batch.input_ids, torch.stack(columns, 1).to(batch.input_ids.device)), 1)
