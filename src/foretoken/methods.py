@@ -70,8 +70,8 @@ def build(config: Mapping[str, Any] | None) -> tuple[Drafter, Verifier, str]:
         drafter: Drafter = method
         if options:
             raise ForetokenError(
-                f"The method is a {type(drafter).__name__} object, so {', '.join(options)} would be "
-                "ignored; set its fields instead."
+                f"The method is a {type(drafter).__name__} object, so {', '.join(options)} would "
+                "be ignored; set its fields instead."
             )
         rule = verifier or _default_verifier(drafter)
         return drafter, _verifier(rule), type(drafter).__name__
