@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
 def track(what: str, total: int, show: bool) -> Iterator[Callable[[], None]]:
-    """A bar on standard error with `total` units; the value to call advances it by one."""
-    if not show:
+    """A bar on standard error with `total` units; the value to call advances it by one.
+
+    Where standard error is no terminal there is no bar.
+    """
+    if not show or not sys.stderr.isatty():
         yield lambda: None
         return
     from rich.console import Console

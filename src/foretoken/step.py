@@ -75,12 +75,11 @@ def prefill(
     """A step with an empty tree and no token: one chunk of prompt each, seen by the drafter too."""
     began = perf_counter()
     out = target.prefill(sequences, chunk)
-    if drafter.wants.hidden:
-        tree = empty(len(sequences), target.device)
-        none = torch.empty(len(sequences), 0, device=target.device)
-        scores = Scores(none, none, none, out.hidden)
-        steps = [Step([], [], 0, row, tree, scores) for row in range(len(sequences))]
-        drafter.observe(sequences, steps)
+    tree = empty(len(sequences), target.device)
+    none = torch.empty(len(sequences), 0, device=target.device)
+    scores = Scores(none, none, none, out.hidden)
+    steps = [Step([], [], 0, row, tree, scores) for row in range(len(sequences))]
+    drafter.observe(sequences, steps)
     clock.prefill += perf_counter() - began
 
 
@@ -88,15 +87,13 @@ def _settle(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:
     """Bring the verdict to the host, in one transfer."""
     path, lengths, token = verdict
     width = path.shape[1]
-    columns: list[Tensor] = [lengths[:, None], token[:, None]]
-    if width:
-        last = path.gather(1, (lengths[:, None] - 1).clamp(min=0))
-        last = torch.where(lengths[:, None] > 0, last, 0)
-        columns += [scores.bad.gather(1, last), path, trees.tokens.gather(1, path - 1)]
-    else:
-        columns.append(scores.bad[:, :1])
+    slots = torch.cat((path.new_zeros(trees.batch, 1), path), 1)  # the root, then the path
+    columns: list[Tensor] = [lengths[:, None], token[:, None], path]
+    columns += [trees.tokens.gather(1, path - 1), scores.bad.gather(1, slots)]
     steps = []
-    for row, (n, extra, bad, *rest) in enumerate(torch.cat(columns, 1).tolist()):
+    for row, (n, extra, *rest) in enumerate(torch.cat(columns, 1).tolist()):
+        bad = rest[2 * width : 2 * width + n + 1]
+        n = bad.index(1) if any(bad) else n  # nothing behind a place without a law was accepted
         tokens = [*rest[width : width + n], extra]
-        steps.append(Step(tokens, rest[:n], trees.counts[row], row, trees, scores, bool(bad)))
+        steps.append(Step(tokens, rest[:n], trees.counts[row], row, trees, scores, any(bad)))
     return steps

@@ -118,14 +118,20 @@ class SmallLM(BaseDrafter):
         """The feed of each row's last missing tokens; longer gaps (prompts) are closed first."""
         lengths = self._cache.lengths
         for sequence, slot in zip(sequences, slots, strict=True):
-            while (gap := len(sequence.tokens) - lengths[slot]) > _BEHIND:
-                take = min(_CHUNK, gap - 1)
-                chunk = sequence.tokens[lengths[slot] : lengths[slot] + take]
-                feed = chain_feed(self._cache, [slot], [chunk], logits=False)
-                self._lm.forward(feed, self._cache)
-                lengths[slot] += take
+            while len(sequence.tokens) - lengths[slot] > _BEHIND:
+                self._read(sequence, slot)
         missing = [s.tokens[lengths[slot] :] for s, slot in zip(sequences, slots, strict=True)]
         return chain_feed(self._cache, slots, missing)
+
+    def _read(self, sequence: Sequence, slot: int) -> None:
+        """One chunk of the missing tokens before the last, which the next draft starts from."""
+        start = self._cache.lengths[slot]
+        chunk = sequence.tokens[start : min(start + _CHUNK, len(sequence.tokens) - 1)]
+        chunk = chunk[: max(0, self._room - 1 - start)]  # a drafter of shorter context stops here
+        if chunk:
+            feed = chain_feed(self._cache, [slot], [chunk], logits=False)
+            self._lm.forward(feed, self._cache)
+            self._cache.lengths[slot] += len(chunk)
 
     def _advance(self, feed: Feed) -> None:
         last = feed.last or [0] * len(feed.slots)
@@ -135,6 +141,9 @@ class SmallLM(BaseDrafter):
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         for sequence, step in zip(sequences, steps, strict=True):
             slot = self._cache.slot(sequence.id)
+            if not step.tokens:  # the target read a chunk of the prompt
+                self._read(sequence, slot)
+                continue
             # What was drafted and accepted stays; the extra token was never fed.
             held = min(self._cache.lengths[slot], len(sequence.tokens) - 1)
             self._cache.lengths[slot] = held

@@ -58,6 +58,7 @@ class Engine:
         `criterion` ends a sample of it behind the first token for which it is true.
         """
         room = self._check_prompt(prompt)
+        self._check_ids(params)
         if params.stops and self.tokenizer is None:
             raise ForetokenError("Stop strings need a tokenizer; pass tokenizer=… to LLM.")
         limit = min(room, params.max_tokens or room)
@@ -85,6 +86,15 @@ class Engine:
                 "tokenize it with the target's tokenizer."
             )
         return room
+
+    def _check_ids(self, params: SamplingParams) -> None:
+        lists = (params.logit_bias, params.allowed_token_ids, params.bad_token_ids)
+        for token in (token for ids in lists for token in ids or ()):
+            if not 0 <= token < self.target.vocab_size:
+                raise ForetokenError(
+                    f"Token id {token} of the sampling parameters is outside the vocabulary of "
+                    f"{self.target.vocab_size}; use ids from the target's tokenizer."
+                )
 
     def cancel(self, request_id: int) -> None:
         """End a request now; what it wrote stays in its output. Unknown ids are ignored."""

@@ -84,8 +84,7 @@ class StopChecker:
         self._limit = limit
         self._written = 0
         self._criterion, self._output = criterion, list[int]()
-        self._reach = max(map(len, params.stops), default=0)
-        self.tracker = TextTracker(tokenizer, params.skip_special_tokens) if self._reach else None
+        self.tracker = TextTracker(tokenizer, params.skip_special_tokens) if params.stops else None
 
     def check(self, block: list[int]) -> Ending:
         """How much of the block is emitted, and why it ends there, if it does."""
@@ -133,8 +132,8 @@ class StopChecker:
         if not new or self.tracker is None:
             return None
         text = self.tracker.text
-        start = max(0, len(text) - new - self._reach + 1)
-        found = [(text.find(stop, start), stop) for stop in self._params.stops]
+        behind = len(text) - new + 1
+        found = [(text.find(s, max(0, behind - len(s))), s) for s in self._params.stops]
         hits = [(at, stop) for at, stop in found if at >= 0]
         if not hits:
             return None

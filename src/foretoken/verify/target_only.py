@@ -27,7 +27,7 @@ class TargetOnly:
 
     exact: ClassVar[bool] = True
     trees: ClassVar[bool] = True
-    kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.CHOSEN})
+    kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
         sampled = draws.pick(scores.probs, trees.depths)  # [B, S]

@@ -1,0 +1,57 @@
+"""What the scripts here share: their options, and where their results go.
+
+Every script takes --model and --draft-model (by default the bundled pair), prints what it found
+and writes results/<name>.json with the environment that it was measured in.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from foretoken import zoo
+from foretoken.bench.environment import environment
+from foretoken.bench.record import write_json
+from foretoken.bench.suite import Prompt, load_suite
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def options(doc: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that all scripts have."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="mini", help="the target (default: mini)")
+    parser.add_argument("--draft-model", default="mini-draft", help="its drafter")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    return parser
+
+
+def save(name: str, given: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Write the record and say where it is."""
+    pair = {"model": Path(given.model).name, "draft_model": Path(given.draft_model).name}
+    path = given.out / f"{name}.json"
+    write_json(path, {"benchmark": name, "environment": environment(), **pair, **found})
+    print(f"\n-> {path}")
+
+
+def bundled(limit: int | None = None) -> list[Prompt]:
+    """The bundled prompts, all tasks in turn."""
+    return load_suite(zoo.prompts_path(), "bundled prompts").in_turn(limit)
+
+
+def table(rows: list[list[str]]) -> None:
+    """Print rows in columns, the first to the left and the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        first, *rest = (
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join([first, *rest]))

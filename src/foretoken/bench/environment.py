@@ -1,0 +1,84 @@
+"""What a number was measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import foretoken
+
+__all__ = ["environment"]
+
+
+def environment() -> dict[str, Any]:
+    """Machine, versions and date."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "cpu": _cpu(),
+        "cores": _cores(),
+        "memory_gib": _memory_gib(),
+        "gpu": gpu,
+        "os": _os(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "foretoken": foretoken.__version__,
+        "git_commit": _commit(),
+        "threads": torch.get_num_threads(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory_gib() -> float | None:
+    try:
+        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+    return round(size / 2**30, 1)
+
+
+def _os() -> str:
+    try:
+        name = platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        name = f"{platform.system()} {platform.release()}"
+    return f"{name}, {platform.machine()}"
+
+
+def _commit() -> str | None:
+    """The checkout that runs, where it is one; "-dirty" marks uncommitted changes."""
+    root = Path(foretoken.__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude=*"],
+            cwd=root, capture_output=True, text=True, timeout=10,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,145 @@
+"""`foretoken chat`: a conversation, on a terminal or through a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foretoken.cli import options
+from foretoken.errors import ForetokenError
+
+if TYPE_CHECKING:
+    from foretoken.llm import LLM
+    from foretoken.sampling import SamplingParams
+
+_HELP = "/reset starts a new conversation, /quit ends."
+
+
+def chat(
+    model: options.Model = "mini",
+    tokenizer: options.Tokenizer = None,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    backend: options.Backend = "auto",
+    model_impl: options.ModelImpl = "auto",
+    max_model_len: options.MaxModelLen = None,
+    method: options.Method = None,
+    draft_model: options.DraftModel = None,
+    num_speculative_tokens: options.NumSpeculativeTokens = None,
+    speculative_config: options.SpeculativeConfig = None,
+    temperature: options.Temperature = 0.0,
+    top_p: options.TopP = 1.0,
+    top_k: options.TopK = 0,
+    min_p: options.MinP = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    seed: options.Seed = None,
+    max_tokens: options.MaxTokens = 256,
+    system: Annotated[
+        str | None, typer.Option("--system", help="A system message to begin with.")
+    ] = None,
+) -> None:
+    """Talk to a model, a line a turn. /reset starts a new conversation, /quit ends.
+
+    Example: [bold]foretoken chat --method sps --draft-model mini-draft[/bold]
+    """
+    config = options.speculative_config(
+        speculative_config, method, draft_model, num_speculative_tokens
+    )
+    from foretoken.llm import LLM
+    from foretoken.sampling import SamplingParams
+
+    params = SamplingParams(
+        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,
+        repetition_penalty=repetition_penalty, max_tokens=max_tokens,
+    )  # fmt: skip
+    llm = LLM(
+        model, speculative_config=config, tokenizer=tokenizer, dtype=dtype, device=device,
+        backend=backend, model_impl=model_impl, max_model_len=max_model_len, max_num_seqs=1,
+    )  # fmt: skip
+    if not options.has_chat_template(llm):
+        raise ForetokenError(
+            f"{model} has no chat template; use 'foretoken generate --raw', or name a tokenizer "
+            "that has one with --tokenizer."
+        )
+    _Conversation(llm, params, system).run()
+
+
+class _Conversation:
+    """Reads lines, writes answers, keeps the history."""
+
+    def __init__(self, llm: LLM, params: SamplingParams, system: str | None) -> None:
+        self._llm, self._params = llm, params
+        self._start = [{"role": "system", "content": system}] if system else []
+        self._history = list(self._start)
+        self._seconds = 0.0
+
+    def run(self) -> None:
+        try:
+            for line in _lines():
+                if line == "/quit":
+                    break
+                if line == "/reset":
+                    self._history = list(self._start)
+                elif line.startswith("/"):
+                    _note(f"There is no command {line.split()[0]!r}; {_HELP}")
+                elif line:
+                    self._turn(line)
+        finally:
+            stats = self._llm.stats
+            if stats.tokens:
+                _note(f"In all: {options.acceptance(stats, self._seconds)}")
+
+    def _turn(self, said: str) -> None:
+        asked = [*self._history, {"role": "user", "content": said}]
+        try:
+            answer = self._answer(asked)
+        except ForetokenError as error:
+            _note(f"{error} ({_HELP})")
+            return
+        self._history = [*asked, {"role": "assistant", "content": answer}]
+
+    def _answer(self, asked: list[dict[str, str]]) -> str:
+        """Print the answer as it comes, then one line on the drafting."""
+        began, shown, text = perf_counter(), 0, ""
+        output = None
+        try:
+            for output in self._llm.stream(asked, self._params):
+                text = output.outputs[0].text
+                print(text[shown:], end="", flush=True)
+                shown = len(text)
+        finally:
+            print(flush=True)
+        assert output is not None
+        if output.error is not None:
+            raise ForetokenError(output.error)
+        seconds = perf_counter() - began
+        self._seconds += seconds
+        _note(options.acceptance(output.stats, seconds))
+        return text
+
+
+def _lines() -> Iterator[str]:
+    """What the user says, line by line; with a prompt where there is a terminal."""
+    if not sys.stdin.isatty():
+        for line in sys.stdin:
+            yield line.strip()
+        return
+    import readline  # noqa: F401  (gives `input` its line editing)
+
+    _note(_HELP)
+    while True:
+        try:
+            yield input("> ").strip()
+        except EOFError:
+            print()
+            return
+
+
+def _note(text: str) -> None:
+    """A dim line on standard error."""
+    dim, plain = ("\x1b[2m", "\x1b[0m") if sys.stderr.isatty() else ("", "")
+    print(f"{dim}{text}{plain}", file=sys.stderr, flush=True)

@@ -1,0 +1,155 @@
+"""`foretoken generate`: one prompt, its text, and how the drafting went."""
+
+from __future__ import annotations
+
+import json
+import sys
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretoken.cli import options
+from foretoken.errors import ForetokenError
+
+if TYPE_CHECKING:
+    from foretoken.engine.outputs import RequestOutput
+    from foretoken.llm import LLM, Messages, Prompt
+    from foretoken.sampling import SamplingParams
+
+
+def generate(
+    prompt: Annotated[
+        str | None, typer.Argument(help="The prompt; '-' or nothing reads standard input.")
+    ] = None,
+    model: options.Model = "mini",
+    tokenizer: options.Tokenizer = None,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    backend: options.Backend = "auto",
+    model_impl: options.ModelImpl = "auto",
+    max_model_len: options.MaxModelLen = None,
+    method: options.Method = None,
+    draft_model: options.DraftModel = None,
+    num_speculative_tokens: options.NumSpeculativeTokens = None,
+    speculative_config: options.SpeculativeConfig = None,
+    temperature: options.Temperature = 0.0,
+    top_p: options.TopP = 1.0,
+    top_k: options.TopK = 0,
+    min_p: options.MinP = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    seed: options.Seed = None,
+    max_tokens: options.MaxTokens = 128,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
+    ] = None,
+    n: Annotated[int, typer.Option("--n", help="How many samples.")] = 1,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Write on behind end-of-text.")
+    ] = False,
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--raw",
+            help="Through the chat template or as it stands; the former if there is one.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print samples, token ids and statistics as JSON.")
+    ] = False,
+) -> None:
+    """Write the continuation of a prompt, and on standard error how the drafting went.
+
+    Example: [bold]foretoken generate "Tell me a joke." --method sps --draft-model mini-draft[/bold]
+    """
+    text = sys.stdin.read() if prompt in (None, "-") else prompt
+    if not text or not text.strip():
+        raise ForetokenError("The prompt is empty; give one as an argument or on standard input.")
+    config = options.speculative_config(
+        speculative_config, method, draft_model, num_speculative_tokens
+    )
+    from foretoken.llm import LLM
+    from foretoken.sampling import SamplingParams
+
+    params = SamplingParams(
+        n=n, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,
+        repetition_penalty=repetition_penalty, max_tokens=max_tokens, stop=tuple(stop or ()),
+        ignore_eos=ignore_eos,
+    )  # fmt: skip
+    llm = LLM(
+        model, speculative_config=config, tokenizer=tokenizer, dtype=dtype, device=device,
+        backend=backend, model_impl=model_impl, max_model_len=max_model_len, max_num_seqs=n,
+    )  # fmt: skip
+    templated = options.has_chat_template(llm) if chat is None else chat
+    asked: Any = [{"role": "user", "content": text}] if templated else text
+    _run(llm, asked, params, as_json)
+
+
+def _run(llm: LLM, asked: Prompt | Messages, params: SamplingParams, as_json: bool) -> None:
+    began = perf_counter()
+    if as_json:
+        output = _last(llm, asked, params)
+        print(json.dumps(_data(llm, output), indent=1, ensure_ascii=False))
+    elif params.n == 1:
+        output = _stream(llm, asked, params)
+    else:
+        output = _last(llm, asked, params)
+        for sample in output.outputs:
+            print(f"[{sample.index}] {sample.text}")
+    seconds = perf_counter() - began
+    print(f"[{llm.method}] {options.acceptance(output.stats, seconds)}", file=sys.stderr)
+
+
+def _stream(llm: LLM, asked: Prompt | Messages, params: SamplingParams) -> RequestOutput:
+    """Print the text as it comes."""
+    shown, output = 0, None
+    try:
+        for output in llm.stream(asked, params):
+            text = output.outputs[0].text
+            print(text[shown:], end="", flush=True)
+            shown = len(text)
+    finally:
+        if shown:
+            print(flush=True)
+    return _checked(output)
+
+
+def _last(llm: LLM, asked: Prompt | Messages, params: SamplingParams) -> RequestOutput:
+    """The finished request."""
+    output = None
+    for output in llm.stream(asked, params):  # noqa: B007
+        pass
+    return _checked(output)
+
+
+def _checked(output: RequestOutput | None) -> RequestOutput:
+    assert output is not None
+    if output.error is not None:
+        raise ForetokenError(output.error)
+    return output
+
+
+def _data(llm: LLM, output: RequestOutput) -> dict[str, Any]:
+    stats = output.stats
+    return {
+        "method": llm.method,
+        "outputs": [
+            {
+                "index": sample.index,
+                "text": sample.text,
+                "token_ids": sample.token_ids,
+                "accepted": sample.accepted,
+                "finish_reason": sample.finish_reason,
+                "stop_reason": sample.stop_reason,
+            }
+            for sample in output.outputs
+        ],
+        "prompt_tokens": len(output.prompt_token_ids),
+        "tokens": stats.tokens,
+        "target_passes": stats.passes,
+        "mean_acceptance_length": stats.mean_acceptance_length,
+        "draft_acceptance_rate": stats.draft_acceptance_rate if stats.drafted else None,
+        "acceptance_rate_per_position": stats.acceptance_rate_per_position,
+        "seconds_to_first_token": stats.time_to_first_token,
+        "seconds": stats.total_time,
+    }

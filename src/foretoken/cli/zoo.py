@@ -1,0 +1,107 @@
+"""`foretoken zoo`: the bundled models, and copies of them at the cost of larger ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from foretoken.zoo.shape import Shape
+
+app = typer.Typer(
+    help="The bundled models, and copies of them at the cost of larger ones.",
+    no_args_is_help=True,
+)
+
+
+@app.command("list")
+def show(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
+) -> None:
+    """List the bundled models.
+
+    Example: [bold]foretoken zoo list[/bold]
+    """
+    from foretoken import zoo
+    from foretoken.zoo.shape import Shape, parameters_read
+
+    rows: list[dict[str, Any]] = []
+    for name in zoo.names():
+        config = json.loads((zoo.path(name) / "config.json").read_text("utf-8"))
+        read = parameters_read(Shape.of(config))
+        rows.append({"name": name, "parameters_read": read, "path": str(zoo.path(name))})
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        print(f"{row['name']:<12} {row['parameters_read'] / 1e6:>6.1f} M parameters  {row['path']}")
+
+
+@app.command("inflate")
+def inflate(
+    name: Annotated[str, typer.Argument(help="Bundled model, or a checkpoint folder.")],
+    shape: Annotated[str, typer.Option("--shape", help="135m, 1.1b or 7b.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder to write.")],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--for", help="NAME drafts for this model: keep its share of the target's cost."
+        ),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="float32, bfloat16 or float16.")
+    ] = "float32",
+    seed: Annotated[int, typer.Option("--seed", help="Of the numbers that are added.")] = 0,
+) -> None:
+    """Write a copy of a model that costs as much as a large one and says the same.
+
+    Example: [bold]foretoken zoo inflate mini --shape 135m --out big[/bold]
+
+    Its drafter: [bold]foretoken zoo inflate mini-draft --shape 135m --for mini --out small[/bold]
+    """
+    from foretoken.models.load import find
+
+    source = find(name)
+    folder = write(source, out, shape, find(target) if target else None, dtype, seed)
+    size = sum(f.stat().st_size for f in folder.glob("*.safetensors"))
+    print(f"{folder} ({size / 2**30:.2f} GiB)")
+
+
+def write(
+    source: Path, out: Path, shape: str, target: Path | None, dtype: str = "float32", seed: int = 0
+) -> Path:
+    """Inflate with a progress bar; with a `target`, to the drafter's share of the shape."""
+    import torch
+    import transformers
+
+    from foretoken.errors import ForetokenError, unknown
+    from foretoken.progress import track
+    from foretoken.zoo import inflate as inflation
+
+    kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype not in kinds:
+        raise unknown("dtype", dtype, kinds)
+    if shape not in inflation.SHAPES:
+        raise unknown("shape", shape, inflation.SHAPES)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ForetokenError(f"{out} exists and is not an empty folder; name another with --out.")
+    new: Shape = inflation.SHAPES[shape]
+    if target is not None:
+        new = inflation.proportional(_config(source), _config(target), new)
+    transformers.utils.logging.disable_progress_bar()  # ours is enough
+    with track(f"Inflating {source.name}", 9 * new.layers + 3, True) as advance:
+        inflation.inflate(source, out, new if target else shape, kinds[dtype], seed, advance)
+    return out
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    from foretoken.errors import ForetokenError
+
+    try:
+        found: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise ForetokenError(f"{folder} has no config.json that can be read.") from error
+    return found

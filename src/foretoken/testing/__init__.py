@@ -1,0 +1,66 @@
+"""For tests, ours and those of drafters written elsewhere: tiny exact models, laws, checks.
+
+    from foretoken.testing import check_drafter
+    check_drafter(lambda pair: MyDrafter(model=pair.draft))
+
+`models.py` has float64 targets that are built in milliseconds, `laws.py` computes what a method
+writes exactly, `drafters.py` has drafters that force a case, `checks.py` puts them together.
+"""
+
+from foretoken.testing.checks import (
+    check_company,
+    check_drafter,
+    check_greedy,
+    check_law,
+    check_seeded,
+    serve,
+)
+from foretoken.testing.drafters import Drawn, Oracle, Scripted
+from foretoken.testing.laws import (
+    EnumeratedDraws,
+    chi_square,
+    distance,
+    joint_law,
+    reference_law,
+    sampled_counts,
+    target_law,
+)
+from foretoken.testing.models import (
+    ByteTokenizer,
+    Pair,
+    TableModel,
+    logits_after,
+    native,
+    related,
+    table_pair,
+    tiny_pair,
+    tiny_transformers,
+)
+
+__all__ = [
+    "ByteTokenizer",
+    "Drawn",
+    "EnumeratedDraws",
+    "Oracle",
+    "Pair",
+    "Scripted",
+    "TableModel",
+    "check_company",
+    "check_drafter",
+    "check_greedy",
+    "check_law",
+    "check_seeded",
+    "chi_square",
+    "distance",
+    "joint_law",
+    "logits_after",
+    "native",
+    "reference_law",
+    "related",
+    "sampled_counts",
+    "serve",
+    "table_pair",
+    "target_law",
+    "tiny_pair",
+    "tiny_transformers",
+]

@@ -1,0 +1,139 @@
+"""Drafters that force a case: whole acceptance, a rejection at a chosen place, any tree at all.
+
+Legend: B sequences, N tree nodes, R proposal rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from foretoken.draws import Draws
+from foretoken.models.model import CausalLM
+from foretoken.protocols import Access, BaseDrafter, Sequence, Wants
+from foretoken.sampling import fold
+from foretoken.testing.models import logits_after
+from foretoken.tree import DraftTree, Kind, chains, empty, from_paths
+
+
+@dataclass(eq=False)
+class Oracle(BaseDrafter):
+    """Proposes what the target is known to write.
+
+    texts: prompt -> what follows it. wrong_at: a depth (from 0) at which another token is proposed,
+    or None; with `cycle` it moves on by one at every step, so every length of acceptance occurs.
+    """
+
+    texts: Mapping[tuple[int, ...], Seq[int]]
+    num_speculative_tokens: int = 4
+    wrong_at: int | None = None
+    cycle: bool = False
+    ignore_budget: bool = False
+
+    wants = Wants("a")
+
+    def bind(self, access: Access) -> None:
+        self._device, self._vocab = access.device, access.vocab_size
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        drafts = [self._next(s, b) for s, b in zip(sequences, budgets, strict=True)]
+        return chains(drafts, self._device)
+
+    def _next(self, sequence: Sequence, budget: int) -> list[int]:
+        limit = self.num_speculative_tokens
+        if not self.ignore_budget:
+            limit = min(limit, budget)
+        done = len(sequence.output)
+        text = self.texts[tuple(sequence.tokens[: sequence.prompt_length])]
+        draft = list(text[done : done + limit])
+        if self.wrong_at is not None:
+            turn = sequence.state.get(self, 0)
+            sequence.state[self] = turn + 1
+            place = (self.wrong_at + turn * self.cycle) % (self.num_speculative_tokens + 1)
+            if place < len(draft):
+                draft[place] = (draft[place] + 1) % self._vocab
+        return draft
+
+
+@dataclass(eq=False)
+class Scripted(BaseDrafter):
+    """Proposes the token paths that `paths(sequence, budget)` gives, merged into a tree."""
+
+    paths: Callable[[Sequence, int], Seq[Seq[int]]]
+
+    wants = Wants("b")
+    trees = True
+
+    def bind(self, access: Access) -> None:
+        self._device: torch.device = access.device
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        return from_paths(
+            [self.paths(s, b) for s, b in zip(sequences, budgets, strict=True)], self._device
+        )
+
+
+@dataclass(eq=False)
+class Drawn(BaseDrafter):
+    """Draws a tree from `model`: `branches[d]` children of every node at depth d, of one kind.
+
+    Slow and obvious: every law from scratch, every sequence alone. All rows must have drafts of one
+    size, so budgets are left to the loop, which trims.
+    """
+
+    model: CausalLM
+    branches: tuple[int, ...] = (1, 1)
+    kind: Kind = Kind.INDEPENDENT
+
+    wants = Wants("b")
+
+    def __post_init__(self) -> None:
+        self.kinds = frozenset({self.kind})
+        self.trees = any(count > 1 for count in self.branches)
+
+    def bind(self, access: Access) -> None:
+        self._device: torch.device = access.device
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        if not max(budgets):
+            return empty(len(sequences), self._device)
+        rows = [self._tree(s, draws.take([b])) for b, s in enumerate(sequences)]
+        tokens, parents, laws, places = zip(*rows, strict=True)
+        return DraftTree(
+            torch.tensor(tokens), [len(row) for row in tokens],
+            parents=torch.tensor(parents) if self.trees else None, kind=self.kind,
+            proposals=torch.stack([torch.stack(row) for row in laws]), rows=torch.tensor(places),
+        )  # fmt: skip
+
+    def _tree(
+        self, sequence: Sequence, draws: Draws
+    ) -> tuple[list[int], list[int], list[Tensor], list[int]]:
+        """Tokens, parent slots, laws [R][V] and the row of each node, in draw order."""
+        tokens, parents, laws, rows = [], [], [], []
+        level: list[tuple[int, list[int]]] = [(0, [])]
+        for depth, count in enumerate(self.branches):
+            below: list[tuple[int, list[int]]] = []
+            drawn = 0
+            for slot, path in level:
+                law = self._law(sequence, path)
+                laws.append(law)
+                for _ in range(count):
+                    token = int(draws.draft(law[None], depth, drawn)[0])
+                    drawn += 1
+                    tokens.append(token)
+                    parents.append(slot)
+                    rows.append(len(laws) - 1)
+                    below.append((len(tokens), [*path, token]))
+                    if self.kind is Kind.WITHOUT_REPLACEMENT:
+                        law = law.clone()
+                        law[token] = 0
+            level = below
+        return tokens, parents, laws, rows
+
+    def _law(self, sequence: Sequence, path: list[int]) -> Tensor:
+        logits = logits_after(self.model, [*sequence.tokens, *path])
+        return fold(logits[None, None], [sequence], lambda: [[path]]).probs[0, 0]

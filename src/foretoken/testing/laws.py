@@ -1,0 +1,279 @@
+"""What a method writes, as a law: by enumerating every outcome of the code that runs, or sampled.
+
+`joint_law` runs the real loop again and again. Each run follows a script of random outcomes; where
+the script ends, the run takes the first possible outcome and notes the others as scripts to run
+later. Many scripts run side by side as the rows of one batch.
+
+Legend: B rows, M places, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from foretoken.draws import Draws
+from foretoken.models.model import CausalLM
+from foretoken.models.target import ModelTarget
+from foretoken.protocols import Drafter, Sequence, Target, Verifier
+from foretoken.sampling import SamplingParams
+from foretoken.step import Clock, prefill, step
+from foretoken.testing.models import logits_after
+
+Law = dict[tuple[int, ...], float]
+"""Token sequence -> probability."""
+
+_NEVER = 1e-14  # outcomes less likely than this are rounding, not possibilities
+
+
+@dataclass(eq=False)
+class Script:
+    """The random outcomes of one row's run: `chosen` so far, and the runs that branch off it."""
+
+    chosen: list[int]
+    at: int = 0
+    weight: float = 1.0
+    others: list[list[int]] = field(default_factory=list)
+
+    def choose(self, probabilities: Seq[float]) -> int:
+        """The next outcome, by the script or the first possible one."""
+        possible = [i for i, p in enumerate(probabilities) if p > _NEVER]
+        if len(possible) == 1:
+            return possible[0]
+        if self.at == len(self.chosen):
+            self.others += [[*self.chosen, other] for other in possible[1:]]
+            self.chosen.append(possible[0])
+        outcome = self.chosen[self.at]
+        self.at += 1
+        self.weight *= probabilities[outcome] / sum(probabilities)
+        return outcome
+
+
+class EnumeratedDraws:
+    """`Draws` of a step that follow a script for each row."""
+
+    def __init__(self, scripts: Seq[Script]) -> None:
+        self._scripts = list(scripts)
+
+    def accept(self, probability: Tensor) -> Tensor:
+        sure = probability.nan_to_num(0.0).clamp(0, 1)
+        both = torch.stack((1 - sure, sure), -1)
+        return self._each(both).bool()
+
+    def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
+        return self._each(distribution)
+
+    def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
+        return self._each(distribution[:, None])[:, 0]
+
+    def take(self, rows: Seq[int]) -> Draws:
+        return EnumeratedDraws([self._scripts[row] for row in rows])
+
+    def _each(self, laws: Tensor) -> Tensor:
+        """[B, M, K] -> [B, M], place by place."""
+        outcomes = [
+            [script.choose(law) for law in row]
+            for script, row in zip(self._scripts, laws.tolist(), strict=True)
+        ]
+        return torch.tensor(outcomes, device=laws.device).view(laws.shape[:2])
+
+
+def joint_law(
+    model: CausalLM, make: Callable[[], Drafter], verifier: Verifier, prompt: Seq[int],
+    params: SamplingParams, tokens: int, *, steps: int | None = None, rows: int = 1,
+    budget: int | None = None, end_ids: frozenset[int] = frozenset(),
+) -> Law:  # fmt: skip
+    """The exact law of the first `tokens` tokens that the method writes behind `prompt`.
+
+    After `steps` steps (None: no end) the rest is taken from the target's own law. `budget` bounds
+    the nodes of each draft (None: as in the engine, one less than the tokens left). `rows` scripts
+    run side by side, for speed where drafts are equally long in all rows; else leave it at 1.
+    """
+    law: Law = defaultdict(float)
+    todo: list[list[int]] = [[]]
+    while todo:
+        scripts = [Script(todo.pop()) for _ in range(min(rows, len(todo)))]
+        start = [Sequence.start(prompt, params, end_ids=end_ids) for _ in scripts]
+        _run(model, make(), verifier, start, tokens, steps, scripts, budget)
+        for sequence, script in zip(start, scripts, strict=True):
+            todo += script.others
+            law[tuple(sequence.output[:tokens])] += script.weight
+    total = sum(law.values())
+    if abs(total - 1) > 1e-9:
+        raise AssertionError(
+            f"The outcomes' probabilities sum to {total:.6f}: what a row draws depends on the "
+            "other rows (then use rows=1) or on something random outside draws."
+        )
+    return _completed(law, model, prompt, params, tokens, end_ids)
+
+
+def sampled_counts(
+    model: CausalLM, make: Callable[[], Drafter], verifier: Verifier, prompt: Seq[int],
+    params: SamplingParams, tokens: int, samples: int, *, seed: int = 0, rows: int = 4096,
+) -> Counter[tuple[int, ...]]:  # fmt: skip
+    """How often each text of `tokens` tokens was written with the seeds from `seed` on."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for begin in range(seed, seed + samples, rows):
+        end = min(begin + rows, seed + samples)
+        batch = [Sequence.start(prompt, params, seed=i) for i in range(begin, end)]
+        _run(model, make(), verifier, batch, tokens)
+        counts.update(tuple(s.output[:tokens]) for s in batch)
+    return counts
+
+
+@torch.inference_mode()
+def _run(
+    model: CausalLM, drafter: Drafter, verifier: Verifier, sequences: list[Sequence], tokens: int,
+    steps: int | None = None, scripts: list[Script] | None = None, budget: int | None = None,
+) -> None:  # fmt: skip
+    """Step all sequences until each holds `tokens` tokens of output."""
+    longest = len(sequences[0].tokens) + tokens
+    target = ModelTarget(model, len(sequences), longest + 32, nodes=32)
+    target.hidden = drafter.wants.hidden
+    drafter.bind(target)
+    for sequence in sequences:
+        target.begin(sequence)
+        drafter.begin(sequence)
+    while target.pending(sequences[0]):
+        prefill(target, drafter, sequences, 512, Clock())
+    taken = 0
+    while steps is None or taken < steps:
+        left = [tokens - len(s.output) for s in sequences]
+        if max(left) <= 0:
+            break
+        _advance(target, drafter, verifier, sequences, left, scripts, budget)
+        taken += 1
+
+
+def _advance(
+    target: Target, drafter: Drafter, verifier: Verifier, sequences: list[Sequence],
+    left: list[int], scripts: list[Script] | None, budget: int | None,
+) -> None:  # fmt: skip
+    """One step for every sequence that has tokens left to write.
+
+    Enumerated rows that have equally many left go together: the padding of a ragged batch would
+    be enumerated too, to no end.
+    """
+    groups: dict[int, list[int]] = defaultdict(list)
+    for row, count in enumerate(left):
+        if count > 0:
+            groups[count if scripts is not None else 0].append(row)
+    for members in groups.values():
+        draws = None if scripts is None else EnumeratedDraws([scripts[r] for r in members])
+        budgets = [left[r] - 1 if budget is None else budget for r in members]
+        step(target, drafter, verifier, [sequences[r] for r in members], budgets, Clock(), draws)
+
+
+def target_law(
+    model: CausalLM, prompt: Seq[int], params: SamplingParams, tokens: int,
+    end_ids: frozenset[int] = frozenset(), written: tuple[int, ...] = (),
+) -> Law:  # fmt: skip
+    """The law of plain decoding, by the slow obvious way: every prefix from scratch."""
+    law: Law = {written: 1.0}
+    for _ in range(tokens):
+        longer: Law = {}
+        for text, probability in law.items():
+            context = [*prompt, *text]
+            logits = logits_after(model, context)
+            for token, p in enumerate(reference_law(logits, context, len(prompt), params, end_ids)):
+                if p > 0:
+                    longer[(*text, token)] = probability * p
+        law = longer
+    return law
+
+
+def _completed(
+    law: Law, model: CausalLM, prompt: Seq[int], params: SamplingParams, tokens: int,
+    end_ids: frozenset[int],
+) -> Law:  # fmt: skip
+    """Texts that are shorter than `tokens` continued by the target's own law."""
+    whole: Law = defaultdict(float)
+    for text, probability in law.items():
+        rest = target_law(model, prompt, params, tokens - len(text), end_ids, text)
+        for full, p in rest.items():
+            whole[full] += probability * p
+    return dict(whole)
+
+
+def reference_law(
+    logits: Tensor, context: Seq[int], prompt_length: int, params: SamplingParams,
+    end_ids: Iterable[int] = (),
+) -> list[float]:  # fmt: skip
+    """The folded law [V] of one place, spelled out token by token: `fold` is checked against it."""
+    scores = logits.double().clone()
+    prompt, output = list(context[:prompt_length]), list(context[prompt_length:])
+    vocab = range(len(scores))
+    banned = set(params.bad_token_ids or ())
+    if params.allowed_token_ids is not None:
+        banned |= set(vocab) - set(params.allowed_token_ids)
+    if len(output) < params.min_tokens:
+        banned |= set(end_ids)
+    for token in vocab:
+        scores[token] += (params.logit_bias or {}).get(token, 0.0)
+        if token in banned:
+            scores[token] = -torch.inf
+    for process in params.logits_processors:
+        scores = process(torch.tensor([list(context)]), scores[None].clone())[0]
+    for token in vocab:
+        if token in prompt or token in output:
+            rate = params.repetition_penalty
+            scores[token] = scores[token] / rate if scores[token] > 0 else scores[token] * rate
+        count = output.count(token)
+        scores[token] -= params.frequency_penalty * count + params.presence_penalty * (count > 0)
+    if params.temperature == 0:
+        best = int(scores.argmax())
+        return [float(token == best) for token in vocab]
+    return _truncated((scores / params.temperature).tolist(), params)
+
+
+def _truncated(scaled: list[float], params: SamplingParams) -> list[float]:
+    """min_p, then top_k, then top_p of what is left, as probabilities."""
+    law = torch.tensor(scaled, dtype=torch.float64).softmax(-1).tolist()
+    floor = params.min_p * max(law)
+    kept = sorted((t for t, p in enumerate(law) if p >= floor), key=lambda t: -law[t])
+    if params.top_k > 0:
+        kept = kept[: params.top_k]
+    total, mass, last = sum(law[t] for t in kept), 0.0, 0
+    for last, token in enumerate(kept, 1):  # noqa: B007
+        mass += law[token] / total
+        if mass >= params.top_p:
+            break
+    kept = kept[:last]
+    total = sum(law[t] for t in kept)
+    return [law[t] / total if t in kept else 0.0 for t in range(len(law))]
+
+
+def distance(one: Mapping[tuple[int, ...], float], other: Mapping[tuple[int, ...], float]) -> float:
+    """The largest difference between two laws at any text."""
+    return max(abs(one.get(text, 0.0) - other.get(text, 0.0)) for text in {*one, *other})
+
+
+def chi_square(
+    counts: Mapping[tuple[int, ...], int], law: Mapping[tuple[int, ...], float],
+    bin_of: Callable[[tuple[int, ...]], object] = lambda text: text, least: float = 5.0,
+) -> float:  # fmt: skip
+    """How likely counts at least this far from `law` are (Pearson's test); 0 for impossible ones.
+
+    `bin_of` groups texts; bins that expect fewer than `least` are put together.
+    """
+    samples = sum(counts.values())
+    expected: dict[object, float] = defaultdict(float)
+    found: dict[object, float] = defaultdict(float)
+    for text, p in law.items():
+        expected[bin_of(text)] += p * samples
+    for text, n in counts.items():
+        if law.get(text, 0.0) <= 0:
+            return 0.0
+        found[bin_of(text)] += n
+    rare = [b for b, e in expected.items() if e < least]
+    for b in rare:
+        expected["rare"] += expected.pop(b)
+        found["rare"] += found.pop(b, 0.0)
+    statistic = sum((found[b] - e) ** 2 / e for b, e in expected.items() if e > 0)
+    half = torch.tensor([max(1, len(expected) - 1) / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
