@@ -1,4 +1,4 @@
-"""How linear layers run: each backend against torch's own, its memory, and its independence of rows."""
+"""How linear layers run: equal to torch, packed once in memory, each row on its own."""
 
 from __future__ import annotations
 

@@ -35,7 +35,9 @@ class Engine:
         """`chunk`: prompt tokens read in one step, all prompts together."""
         check_pairing(target, drafter, verifier)
         self.target, self.drafter, self.verifier = target, drafter, verifier
-        self.eos_ids, self.tokenizer, self.chunk = eos_ids, tokenizer, chunk
+        # A tokenizer may know ends that the model can't write.
+        self.eos_ids = frozenset(i for i in eos_ids if i < target.vocab_size)
+        self.tokenizer, self.chunk = tokenizer, chunk
         self.clock = Clock()
         self.stats = EngineStats()
         self._waiting: deque[Sample] = deque()
@@ -88,7 +90,10 @@ class Engine:
         return room
 
     def _check_ids(self, params: SamplingParams) -> None:
-        lists = (params.logit_bias, params.allowed_token_ids, params.bad_token_ids)
+        lists = (
+            params.logit_bias, params.allowed_token_ids, params.bad_token_ids,
+            params.stop_token_ids,
+        )  # fmt: skip
         for token in (token for ids in lists for token in ids or ()):
             if not 0 <= token < self.target.vocab_size:
                 raise ForetokenError(

@@ -48,7 +48,8 @@ class RequestOutput:
 
     @property
     def finished(self) -> bool:
-        return self.error is not None or all(o.finish_reason for o in self.outputs)
+        """Whether every sample has ended; a refused request has none."""
+        return all(o.finish_reason for o in self.outputs)
 
     @property
     def text(self) -> str:

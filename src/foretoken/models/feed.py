@@ -130,7 +130,7 @@ def token_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
     """Append one token to each row, from a device tensor [B]."""
     cache.reserve(slots, [1] * len(slots))
     starts = [cache.lengths[slot] for slot in slots]
-    positions = torch.tensor(starts, device=tokens.device)[:, None]
+    positions = torch.tensor(starts, device=tokens.device)[:, None].clamp_(max=cache.positions - 1)
     alone = torch.ones(1, 1, 1, dtype=torch.bool, device=tokens.device)
     return Feed(
         tokens[:, None], positions, alone.expand(len(slots), -1, -1), slots, starts,

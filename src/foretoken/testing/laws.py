@@ -131,7 +131,7 @@ def _run(
     model: CausalLM, drafter: Drafter, verifier: Verifier, sequences: list[Sequence], tokens: int,
     steps: int | None = None, scripts: list[Script] | None = None, budget: int | None = None,
 ) -> None:  # fmt: skip
-    """Step all sequences until each holds `tokens` tokens of output."""
+    """Step all sequences, of one prompt, until each holds `tokens` tokens of output."""
     longest = len(sequences[0].tokens) + tokens
     target = ModelTarget(model, len(sequences), longest + 32, nodes=32)
     target.hidden = drafter.wants.hidden
@@ -139,8 +139,12 @@ def _run(
     for sequence in sequences:
         target.begin(sequence)
         drafter.begin(sequence)
-    while target.pending(sequences[0]):
-        prefill(target, drafter, sequences, 512, Clock())
+    first, *others = sequences
+    while target.pending(first):
+        prefill(target, drafter, [first], 512, Clock())
+    for other in others:
+        target.fork(first, other)
+        drafter.fork(first, other)
     taken = 0
     while steps is None or taken < steps:
         left = [tokens - len(s.output) for s in sequences]

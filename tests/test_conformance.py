@@ -1,0 +1,392 @@
+"""Every drafter and every rule that the package finds is held to what an exact method claims.
+
+A new drafter or rule is in these tests by being there. What a drafter needs in order to be built
+comes from `NEEDS`, by the name of its field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken import METHODS, SamplingParams
+from foretoken.drafters.nothing import Nothing
+from foretoken.engine.engine import Engine, check_pairing
+from foretoken.errors import ForetokenError
+from foretoken.methods import _verifier, build, create, drafter_class, drafter_names, verifier_names
+from foretoken.models.target import ModelTarget
+from foretoken.protocols import Drafter, Sequence, Verifier
+from foretoken.step import Clock, prefill, step
+from foretoken.testing import (
+    ByteTokenizer,
+    Oracle,
+    Pair,
+    Scripted,
+    check_company,
+    check_greedy,
+    check_law,
+    check_seeded,
+    logits_after,
+    native,
+    related,
+    serve,
+    table_pair,
+    tiny_pair,
+    tiny_transformers,
+)
+from foretoken.testing.checks import SAMPLED, texts
+from foretoken.verify.speculative import Speculative
+from foretoken.verify.target_only import TargetOnly
+
+Make = Callable[[Pair], Drafter]
+
+NEEDS: dict[str, Callable[[Pair], Any]] = {"model": lambda pair: pair.draft}
+"""Field of a drafter -> what it is given in these tests."""
+
+SETTINGS: dict[str, dict[str, Any]] = {"num_speculative_tokens": {"law": 2}}
+"""Field of a drafter -> its value where outcomes are enumerated, to keep them few."""
+
+LEARNS: set[str] = set()
+"""Drafters whose drafts depend on more than the text: what they saw before counts."""
+
+PROMPTS = [
+    [5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3], [11] * 3, [60, 61, 62, 63, 60, 61, 62], [1, 2],
+    [7], [20, 21, 22, 20, 21, 22, 20, 21], [90, 4, 90, 4, 90],
+]  # fmt: skip
+TOKENS = 24
+
+
+def make_drafter(name: str, pair: Pair, purpose: str = "") -> Drafter:
+    """A new drafter by file name, with what it needs."""
+    cls = drafter_class(name)
+    fields = [f.name for f in dataclasses.fields(cls)]
+    options = {field: NEEDS[field](pair) for field in fields if field in NEEDS}
+    options |= {f: SETTINGS[f][purpose] for f in fields if purpose in SETTINGS.get(f, {})}
+    return create(cls, name, options)
+
+
+@cache
+def models(kind: str) -> Pair:
+    """Target and draft model, both native or both through transformers' own code."""
+    model = tiny_transformers()
+    if kind == "native":
+        return tiny_pair()
+    hf = pytest.importorskip("foretoken.models.hf", reason="the adapter is not there")
+    return Pair(hf.HFModel(model), hf.HFModel(related(model, 0.02)), model)
+
+
+@cache
+def generated(prompt: tuple[int, ...], tokens: int = TOKENS) -> list[int]:
+    """What transformers' own generate writes greedily."""
+    model = models("native").transformers
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+def cells() -> Iterator[Any]:
+    """Every drafter with every exact rule that takes what it makes."""
+    pair, target = models("native"), None
+    for name in drafter_names():
+        for rule_name in verifier_names():
+            rule = _verifier(rule_name)
+            target = target or ModelTarget(pair.target, 1, 8)
+            try:
+                check_pairing(target, make_drafter(name, pair), rule)
+            except ForetokenError:
+                continue
+            if rule.exact:
+                yield pytest.param(name, rule, id=f"{name}-{rule_name}")
+
+
+CELLS = list(cells())
+each_cell = pytest.mark.parametrize(("name", "rule"), CELLS)
+
+
+def needs_only(name: str, levels: frozenset[str], pair: Pair) -> bool:
+    return set(make_drafter(name, pair).wants.levels) <= levels
+
+
+def test_every_drafter_has_a_cell() -> None:
+    """No drafter is left without an exact rule, and no exact rule without a drafter."""
+    assert {p.values[0] for p in CELLS} == set(drafter_names())
+    exact = {name for name in verifier_names() if _verifier(name).exact}
+    assert {type(p.values[1]) for p in CELLS} == {type(_verifier(name)) for name in exact}
+
+
+@each_cell
+@pytest.mark.parametrize("kind", ["native", "adapter"])
+@pytest.mark.parametrize("batch", [1, 3, 8])
+def test_greedy_is_transformers_generate(name: str, rule: Verifier, kind: str, batch: int) -> None:
+    """Greedy tokens are those of transformers' `generate`, whatever the batch and the target."""
+    pair = models(kind)
+    if not needs_only(name, pair.target.levels, pair):
+        pytest.skip("this target can't give what the drafter needs")
+    prompts = PROMPTS[: max(2, batch)]
+    check_greedy(
+        lambda p: make_drafter(name, p), rule, pair, slots=batch, prompts=prompts, tokens=TOKENS,
+        expected=[generated(tuple(prompt)) for prompt in prompts],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "rule"), [c for c in CELLS if c.values[1] == TargetOnly()])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_sampled_text_is_plain_decodings(name: str, rule: Verifier, batch: int) -> None:
+    """Chosen drafts under target-only sampling: the very tokens of plain decoding at that seed."""
+    pair = models("native")
+    outputs = check_seeded(
+        lambda p: make_drafter(name, p), rule, pair, slots=batch, prompts=PROMPTS
+    )
+    assert name == "nothing" or sum(output.stats.drafted for output in outputs)
+
+
+@each_cell
+def test_law_is_the_targets(name: str, rule: Verifier) -> None:
+    """The joint law of three tokens, every outcome enumerated, at a sampler's settings."""
+    small = table_pair(3)
+    if not needs_only(name, small.target.levels, models("native")):
+        small = tiny_pair(4, width=8, noise=0.1)
+    for params in (SamplingParams(temperature=0.7), SamplingParams(top_k=2, presence_penalty=0.6)):
+        check_law(lambda p: make_drafter(name, p, "law"), rule, small, params, 3, rows=1)
+
+
+@each_cell
+def test_company_and_chunks_change_nothing(name: str, rule: Verifier) -> None:
+    """A seeded request's tokens are the same alone, among others, and however its prompt is cut."""
+    check_company(lambda p: make_drafter(name, p), rule, models("native"))
+
+
+def states_hold(make: Make, rule: Verifier, pair: Pair) -> None:
+    """Requests of unlike settings join, leave and move slots; each is served as if alone."""
+    settings = [
+        dict(temperature=0.7, top_p=0.9, max_tokens=3), dict(temperature=0, max_tokens=30),
+        dict(top_k=5, max_tokens=9), dict(temperature=1.3, min_p=0.1, max_tokens=14),
+        dict(frequency_penalty=0.5, repetition_penalty=1.2, max_tokens=30), dict(max_tokens=1),
+        dict(temperature=0, presence_penalty=1.0, max_tokens=20), dict(bad_token_ids=[3, 9]),
+    ]  # fmt: skip
+    params = [SamplingParams(seed=i, **own) for i, own in enumerate(settings)]  # type: ignore[arg-type]
+    alone = [
+        serve(pair.target, make(pair), rule, [prompt], own)[0].token_ids
+        for prompt, own in zip(PROMPTS, params, strict=True)
+    ]
+    mixed = serve(pair.target, make(pair), rule, PROMPTS, params, slots=3, chunk=4)
+    assert [output.token_ids for output in mixed] == alone
+
+
+def stops_hold(make: Make, rule: Verifier, pair: Pair) -> None:
+    """End of text, stop ids, stop strings and the limit, each at several places of one text."""
+    tokenizer, prompt = ByteTokenizer(97), PROMPTS[0]
+    text = generated(tuple(prompt))
+    words = tokenizer.decode(text)
+    for at in range(0, TOKENS, 5):
+        first, stop = text.index(text[at]) + 1, words[at : at + 2]
+        behind = words.index(stop) + len(stop)
+        end = frozenset({text[at]})
+        for own, ends, length, reason in (
+            (dict(max_tokens=at + 1), frozenset(), at + 1, "length"),
+            (dict(stop_token_ids=[text[at]]), frozenset(), first, "stop"),
+            (dict(), end, first, "stop"),
+            (dict(ignore_eos=True), end, TOKENS, "length"),
+            (dict(stop=stop), frozenset(), behind, "stop" if behind <= TOKENS else "length"),
+        ):
+            params = SamplingParams(temperature=0, **{"max_tokens": TOKENS, **own})  # type: ignore[arg-type]
+            [output] = serve(
+                pair.target, make(pair), rule, [prompt], params, tokenizer=tokenizer, eos_ids=ends
+            )
+            assert output.token_ids == text[:length]
+            assert output.outputs[0].finish_reason == reason
+            assert output.stats.tokens == length
+            assert output.stats.accepted <= length
+
+
+def samples_hold(make: Make, rule: Verifier, pair: Pair) -> None:
+    """Sample i of a request is the same for any n and any room, and samples differ."""
+    wide, narrow = (
+        serve(
+            pair.target, make(pair), rule, PROMPTS[:2],
+            dataclasses.replace(SAMPLED, n=n, max_tokens=12), slots=slots, chunk=3,
+        )
+        for n, slots in ((3, 8), (2, 1))
+    )  # fmt: skip
+    for full, part in zip(wide, narrow, strict=True):
+        texts = [sample.token_ids for sample in full.outputs]
+        assert texts[:2] == [sample.token_ids for sample in part.outputs]
+        assert len({tuple(text) for text in texts}) > 1
+
+
+def drafts_follow(make: Make, rule: Verifier, pair: Pair) -> None:
+    """After any steps the next draft is the one that a new drafter makes of the same text."""
+    old = make(pair)
+    sequences = [Sequence.start(prompt, SAMPLED, seed=i) for i, prompt in enumerate(PROMPTS[:3])]
+    target = _begun(pair, old, sequences)
+    for _ in range(6):
+        copies = [Sequence.start(s.tokens, SAMPLED) for s in sequences]
+        for copy, sequence in zip(copies, sequences, strict=True):
+            copy.key, copy.prompt_length = sequence.key, sequence.prompt_length
+        new = make(pair)
+        fresh = _begun(pair, new, copies)
+        mine = step(target, old, rule, sequences, [6] * 3, Clock())[0].tree
+        theirs = step(fresh, new, rule, copies, [6] * 3, Clock())[0].tree
+        assert (mine.counts, mine.tokens.tolist()) == (theirs.counts, theirs.tokens.tolist())
+        if mine.proposals is not None:
+            torch.testing.assert_close(mine.proposals, theirs.proposals, atol=1e-9, rtol=0)
+
+
+def _begun(pair: Pair, drafter: Drafter, sequences: list[Sequence]) -> ModelTarget:
+    target = ModelTarget(pair.target, len(sequences), 128)
+    target.hidden = drafter.wants.hidden
+    drafter.bind(target)
+    for sequence in sequences:
+        target.begin(sequence)
+        drafter.begin(sequence)
+    while late := [s for s in sequences if target.pending(s)]:
+        prefill(target, drafter, late, 64, Clock())
+    return target
+
+
+@each_cell
+def test_states_do_not_mix(name: str, rule: Verifier) -> None:
+    """A request is served alike when others join, leave, or move its cache slot."""
+    states_hold(lambda p: make_drafter(name, p), rule, models("native"))
+
+
+@each_cell
+def test_stops_are_where_plain_decoding_stops(name: str, rule: Verifier) -> None:
+    """Every kind of end falls at the reference's place, and nothing behind it is counted."""
+    stops_hold(lambda p: make_drafter(name, p), rule, models("native"))
+
+
+def test_stops_in_the_middle_of_an_accepted_draft() -> None:
+    """The same where the whole draft is the target's own text, so that every end falls inside."""
+    text = {tuple(prompt): generated(tuple(prompt)) for prompt in PROMPTS[:1]}
+    for length in (3, 8, 40):
+        stops_hold(lambda p, n=length: Oracle(text, n), TargetOnly(), models("native"))  # type: ignore[misc]
+
+
+@each_cell
+def test_cancelling_leaves_the_others_alone(name: str, rule: Verifier) -> None:
+    """A request cancelled while it decodes keeps what it wrote; its neighbours don't notice."""
+    pair = models("native")
+    engine = Engine(ModelTarget(pair.target, 3, 256), make_drafter(name, pair), rule)
+    params = SamplingParams(temperature=0, max_tokens=TOKENS)
+    requests = [engine.add(prompt, params) for prompt in PROMPTS[:4]]
+    for _ in range(3):
+        engine.step()
+    engine.cancel(requests[0].id)
+    while engine.busy:
+        engine.step()
+    written = [request.samples[0].output for request in requests]
+    assert written[0].finish_reason == "cancelled"
+    assert written[0].token_ids == generated(tuple(PROMPTS[0]))[: len(written[0].token_ids)]
+    for prompt, output in zip(PROMPTS[1:4], written[1:], strict=True):
+        assert output.token_ids == generated(tuple(prompt))
+
+
+@each_cell
+def test_samples_of_one_request(name: str, rule: Verifier) -> None:
+    """n samples share the prompt; sample i's text is the same for any n and any room."""
+    samples_hold(lambda p: make_drafter(name, p), rule, models("native"))
+
+
+@pytest.mark.parametrize("name", [n for n in drafter_names() if n not in LEARNS])
+def test_drafts_follow_from_the_text(name: str) -> None:
+    """No rejected token, stale state or wrong position is left in a drafter's memory."""
+    rule = next(p.values[1] for p in CELLS if p.values[0] == name)
+    drafts_follow(lambda p: make_drafter(name, p), rule, models("native"))
+
+
+@pytest.mark.parametrize("wrong_at", range(5))
+def test_a_rejection_at_every_place(wrong_at: int) -> None:
+    """Drafts that go wrong at each depth in turn: the text is the same and the counts add up."""
+    pair, prompts = models("native"), PROMPTS[:3]
+    text = {tuple(prompt): generated(tuple(prompt)) for prompt in prompts}
+    for rule in (TargetOnly(), Speculative()):
+        outputs = check_greedy(
+            lambda p: Oracle(text, 4, wrong_at), rule, pair, slots=3, prompts=prompts,
+            expected=list(text.values()), tokens=TOKENS,
+        )  # fmt: skip
+        for output in outputs:
+            stats = output.stats
+            assert stats.mean_acceptance_length == TOKENS / -(-TOKENS // (wrong_at + 1))
+            assert (stats.accepted_at[:wrong_at] and not any(stats.accepted_at[wrong_at:4])) or (
+                wrong_at in (0, 4)
+            )
+        check_greedy(
+            lambda p: Oracle(text, 4, wrong_at, cycle=True), rule, pair, slots=2, prompts=prompts,
+            expected=list(text.values()), tokens=TOKENS,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["native", "adapter"])
+def test_trees_of_the_targets_text(kind: str) -> None:
+    """Trees with the right path among wrong ones, at any place, greedy and sampled."""
+    pair = models(kind)
+    for params in (dataclasses.replace(SAMPLED, temperature=0), SAMPLED):
+        plain = [
+            texts(serve(pair.target, Nothing(), TargetOnly(), [p], params)) for p in PROMPTS[:3]
+        ]
+        known = {tuple(p): t for p, [t] in zip(PROMPTS, plain, strict=False)}
+
+        def paths(sequence: Sequence, budget: int, known: Any = known) -> list[list[int]]:
+            done = len(sequence.output)
+            right = known[tuple(sequence.tokens[: sequence.prompt_length])][done : done + 3]
+            wrong = [[(token + 1) % 97 for token in right[:-1]], [50, *right[1:]]]
+            return [*wrong[: done % 3], [*right[:2], 51], right, *wrong]
+
+        outputs = serve(pair.target, Scripted(paths), TargetOnly(), PROMPTS[:3], params, slots=3)
+        assert texts(outputs) == [text for [text] in plain]
+        assert all(output.stats.mean_acceptance_length > 2.5 for output in outputs)
+
+
+def test_drafts_beyond_the_budget_are_cut() -> None:
+    """A draft longer than what may still be written changes neither text nor counts."""
+    text = {tuple(PROMPTS[0]): generated(tuple(PROMPTS[0])) + [1] * 40}
+    for limit in (1, 2, 7):
+        [output] = check_greedy(
+            lambda p: Oracle(text, 40, ignore_budget=True), TargetOnly(), models("native"),
+            prompts=PROMPTS[:1], tokens=limit, expected=[text[tuple(PROMPTS[0])][:limit]],
+        )  # fmt: skip
+        assert (output.stats.drafted, output.stats.tokens) == (limit - 1, limit)
+
+
+def test_empty_drafts_are_plain_steps() -> None:
+    """A drafter that has nothing to say, always or now and then, changes nothing."""
+    text = {tuple(prompt): generated(tuple(prompt)) for prompt in PROMPTS[:3]}
+    silent = {prompt: [] for prompt in text}
+    half = {prompt: t[: 10 + i] for i, (prompt, t) in enumerate(text.items())}
+    for known in (silent, half):
+        for rule in (TargetOnly(), Speculative()):
+            check_greedy(
+                lambda p, known=known: Oracle(known), rule, models("native"), slots=3,  # type: ignore[misc]
+                prompts=PROMPTS[:3], expected=list(text.values()),
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("row", METHODS.values(), ids=list(METHODS))
+def test_the_table_tells_the_truth(row: Any) -> None:
+    """A method is built from its row, drafter and rule fit, and lossless means an exact rule."""
+    pair = models("native")
+    fields = {f.name for f in dataclasses.fields(drafter_class(row.drafter))}
+    options = {name: give(pair) for name, give in NEEDS.items() if name in fields}
+    drafter, rule, name = build({"method": row.name, **options})
+    assert (name, type(drafter)) == (row.name, drafter_class(row.drafter))
+    assert row.lossless == rule.exact
+    check_pairing(ModelTarget(pair.target, 1, 8), drafter, rule)
+
+
+def test_native_and_adapter_agree() -> None:
+    """The native model is transformers' own arithmetic, up to the last bits."""
+    hf = pytest.importorskip("foretoken.models.hf", reason="the adapter is not there")
+    model = tiny_transformers()
+    ids = torch.tensor(PROMPTS[3:4])
+    with torch.no_grad():
+        expected = model(ids).logits[0, -1]
+    for ours in (native(model), hf.HFModel(model)):
+        torch.testing.assert_close(logits_after(ours, PROMPTS[3]), expected, atol=1e-10, rtol=0)

@@ -1,0 +1,328 @@
+"""The front door: checkpoints, texts, chats, streams; one clear sentence for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from foretoken import LLM, ForetokenError, RequestOutput, SamplingParams
+from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.testing import ByteTokenizer, native, related, tiny_transformers
+
+VOCAB = 97
+TOKENIZER = ByteTokenizer(VOCAB)
+PROMPTS = ["hello hello", "a b a b a", "the cat", "x"]
+GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_transformers(VOCAB)
+
+
+@pytest.fixture(scope="module")
+def folder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ordinary checkpoint folder, without a tokenizer."""
+    path = tmp_path_factory.mktemp("checkpoint")
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path, model: Any) -> LLM:
+    config = {"method": "sps", "model": native(related(model, 0.02))}
+    return LLM(folder, speculative_config=config, tokenizer=TOKENIZER, dtype="float64")
+
+
+def generated(model: Any, prompt: str, tokens: int = 16) -> list[int]:
+    ids = torch.tensor([TOKENIZER.encode(prompt)])
+    mask = torch.ones_like(ids)
+    out = model.generate(ids, attention_mask=mask, max_new_tokens=tokens, do_sample=False)
+    return out[0, ids.shape[1] :].tolist()
+
+
+# --- what works ---
+
+
+def test_generate(llm: LLM, model: Any) -> None:
+    """Texts and ids in the prompts' order, equal to transformers' own, with statistics."""
+    outputs = llm.generate(PROMPTS, GREEDY)
+    assert [o.prompt for o in outputs] == PROMPTS
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        assert output.token_ids == generated(model, prompt)
+        assert output.text == TOKENIZER.decode(output.token_ids, skip_special_tokens=True)
+        assert output.prompt_token_ids == TOKENIZER.encode(prompt)
+        assert output.finished and output.outputs[0].finish_reason == "length"
+        assert output.stats.tokens == 16
+    assert sum(o.stats.accepted for o in outputs) > 0
+    assert llm.method == "sps"
+
+
+def test_prompts_in_every_form(llm: LLM) -> None:
+    """One string, one list of ids, several of either; parameters for all or for each."""
+    [text] = llm.generate("hello hello", GREEDY)
+    [ids] = llm.generate(TOKENIZER.encode("hello hello"), GREEDY)
+    both = llm.generate(["hello hello", TOKENIZER.encode("hello hello")], [GREEDY, GREEDY])
+    assert len({tuple(o.token_ids) for o in (text, ids, *both)}) == 1
+    assert text.prompt == "hello hello" and ids.prompt is None
+    assert llm.generate([], GREEDY) == []
+    assert len(llm.generate("x")[0].token_ids) <= 16
+    with pytest.raises(ForetokenError, match="2 prompts and 1 sampling_params"):
+        llm.generate(["a", "b"], [GREEDY])
+
+
+def test_model_objects(model: Any) -> None:
+    """A loaded transformers model, or one of ours, is served as it is."""
+    pytest.importorskip("foretoken.models.hf", reason="the adapter is not there")
+    for given in (model, native(model)):
+        own = LLM(given, tokenizer=TOKENIZER, speculative_config={"method": PromptLookup()})
+        assert own.generate(PROMPTS[0], GREEDY)[0].token_ids == generated(model, PROMPTS[0])
+        assert own.method == "PromptLookup"
+
+
+@pytest.mark.parametrize("implementation", ["native", "transformers"])
+def test_a_checkpoint_either_way(folder: Path, model: Any, implementation: str) -> None:
+    """Natively or through transformers' code, and with another checkpoint to draft."""
+    if implementation == "transformers":
+        pytest.importorskip("foretoken.models.hf", reason="the adapter is not there")
+    own = LLM(
+        str(folder), dtype="float64", model_impl=implementation, tokenizer=TOKENIZER,
+        speculative_config={"model": str(folder), "num_speculative_tokens": 3},
+    )  # fmt: skip
+    [output] = own.generate(PROMPTS[1], GREEDY)
+    assert output.token_ids == generated(model, PROMPTS[1])
+    assert output.stats.mean_acceptance_length == 4.0  # it drafts for itself
+
+
+def test_ends_come_from_the_checkpoint(folder: Path, model: Any, tmp_path: Path) -> None:
+    """generation_config.json's end-of-text ids count, then config.json's, then the tokenizer's."""
+    text = generated(model, PROMPTS[0])
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+
+    def end_of(**options: Any) -> int:
+        own = LLM(copy, dtype="float64", **options)
+        params = SamplingParams(temperature=0, max_tokens=16)
+        [output] = own.generate(TOKENIZER.encode(PROMPTS[0]), params)
+        return len(output.token_ids)
+
+    first = {i: text.index(text[i]) + 1 for i in (2, 4, 6)}
+    tokenizer = ByteTokenizer(VOCAB)
+    tokenizer.eos_token_id = text[6]
+    (copy / "generation_config.json").unlink(missing_ok=True)
+    assert end_of(tokenizer=tokenizer) == first[6]
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "eos_token_id": text[4]}))
+    assert end_of(tokenizer=tokenizer) == first[4]
+    (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": [text[2]]}))
+    assert end_of() == first[2]
+
+
+def test_chat(llm: LLM) -> None:
+    """A conversation goes through the tokenizer's template; several are several."""
+    talk = [{"role": "user", "content": "hi"}]
+    [one] = llm.chat(talk, GREEDY)
+    assert TOKENIZER.decode(one.prompt_token_ids) == "user: hi\nassistant: "
+    assert [o.token_ids for o in llm.chat([talk, talk], GREEDY)] == [one.token_ids] * 2
+
+
+def test_stream(llm: LLM, model: Any) -> None:
+    """Each piece is a longer beginning of the final text, which is what `generate` gives."""
+    [whole] = llm.generate(PROMPTS[0], GREEDY)
+    pieces = list(llm.stream(PROMPTS[0], GREEDY))
+    assert pieces[-1].text == whole.text and pieces[-1].token_ids == whole.token_ids
+    assert len(pieces) == whole.stats.passes
+    for early, late in pairwise(pieces):
+        assert late.text.startswith(early.text)
+        assert late.token_ids[: len(early.token_ids)] == early.token_ids
+        assert len(early.token_ids) < len(late.token_ids)
+    talk = [{"role": "user", "content": "hi"}]
+    assert list(llm.stream(talk, GREEDY))[-1].text == llm.chat(talk, GREEDY)[0].text
+
+
+def test_a_stream_never_shows_a_stop_string(llm: LLM) -> None:
+    """What may still become one is held back, and the text ends before it."""
+    [whole] = llm.generate(PROMPTS[0], GREEDY)
+    stop = whole.text[5:9]
+    params = SamplingParams(temperature=0, max_tokens=16, stop=stop, ignore_eos=True)
+    pieces = list(llm.stream(PROMPTS[0], params))
+    assert pieces[-1].text == whole.text[: whole.text.index(stop)]
+    assert pieces[-1].outputs[0].stop_reason == stop
+    assert all(pieces[-1].text.startswith(piece.text) for piece in pieces)
+    kept = SamplingParams(temperature=0, stop=stop, include_stop_str_in_output=True)
+    assert llm.generate(PROMPTS[0], kept)[0].text.endswith(stop)
+
+
+def test_closing_a_stream_cancels_it(llm: LLM) -> None:
+    """Nothing is left running, and a stream and other requests share the engine."""
+    stream = llm.stream(PROMPTS[0], SamplingParams(temperature=0, max_tokens=200, ignore_eos=True))
+    next(stream)
+    [other] = llm.generate(PROMPTS[1], GREEDY)
+    assert len(other.token_ids) == 16
+    stream.close()
+    assert not llm.engine.busy and llm.engine.target.cache.free == 8
+
+
+def test_statistics(llm: LLM) -> None:
+    """Totals since the last reset."""
+    llm.reset_stats()
+    outputs = llm.generate(PROMPTS, GREEDY)
+    assert llm.stats.tokens == 64 == sum(o.stats.tokens for o in outputs)
+    assert llm.stats.mean_acceptance_length == 64 / llm.stats.passes
+    assert llm.stats.verify_time > 0 and llm.stats.draft_time > 0
+    llm.reset_stats()
+    assert llm.stats.tokens == 0
+
+
+def test_an_error_in_a_processor_leaves_nothing_running(llm: LLM) -> None:
+    """What a user's own code raises comes through; afterwards the engine serves as before."""
+
+    def fails(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        raise ZeroDivisionError
+
+    [before] = llm.generate(PROMPTS[0], GREEDY)
+    with pytest.raises(ZeroDivisionError):
+        llm.generate(PROMPTS[:3], SamplingParams(logits_processors=[fails]))
+    assert not llm.engine.busy
+    assert llm.generate(PROMPTS[0], GREEDY)[0].token_ids == before.token_ids
+
+
+# --- what is wrong ---
+
+
+def test_one_bad_request_of_several(llm: LLM) -> None:
+    """It comes back with its error, which reading its text raises; the others are served."""
+    long, params = "x" * 256, [GREEDY] * 3 + [SamplingParams(logit_bias={VOCAB: 1.0})]
+    outputs = llm.generate([long, "", PROMPTS[0], PROMPTS[1]], params)
+    said = ["256 tokens and the context is 256", "empty", None, "vocabulary of 97"]
+    for output, words in zip(outputs, said, strict=True):
+        assert output.finished
+        if words is None:
+            assert len(output.token_ids) == 16
+            continue
+        assert words in str(output.error)
+        with pytest.raises(ForetokenError, match=words):
+            _ = output.text
+
+
+def test_nan_weights_fail_the_request_not_the_program(model: Any) -> None:
+    """A checkpoint with a NaN row: who never meets it is served."""
+    broken = related(model, 0.0)
+    end = TOKENIZER.encode("x")[0]
+    with torch.no_grad():
+        broken.model.embed_tokens.weight[end] = torch.nan
+    own = LLM(native(broken), tokenizer=TOKENIZER)
+    fine, bad = own.generate(
+        ["a b", "x"], SamplingParams(bad_token_ids=[end], max_tokens=5, ignore_eos=True)
+    )
+    assert len(fine.token_ids) == 5 and fine.error is None
+    assert "NaN" in str(bad.error) and bad.outputs[0].token_ids == []
+
+
+def test_text_without_a_tokenizer(folder: Path) -> None:
+    """Ids are served; text, chats and stop strings say what is missing."""
+    own = LLM(folder)
+    assert len(own.generate([1, 2, 3], GREEDY)[0].token_ids) == 16
+    assert own.generate([1, 2, 3], GREEDY)[0].text == ""
+    assert "tokenizer" in str(own.generate("hello", GREEDY)[0].error)
+    with pytest.raises(ForetokenError, match="tokenizer"):
+        own.chat([{"role": "user", "content": "hi"}])
+    assert "tokenizer" in str(own.generate([1], SamplingParams(stop="x"))[0].error)
+
+
+def test_a_chat_without_a_template(model: Any) -> None:
+    """It is said, with the way round it."""
+    plain = ByteTokenizer(VOCAB)
+    plain.chat_template = None  # type: ignore[assignment]
+    with pytest.raises(ForetokenError, match="no chat template"):
+        LLM(native(model), tokenizer=plain).chat([{"role": "user", "content": "hi"}])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dtype": "float61"}, "float61"), ({"backend": "pakced"}, "Did you mean 'packed'"),
+        ({"backend": "packed", "dtype": "float64"}, "use backend='plain'"),
+        ({"model_impl": "nativ"}, "'auto', 'native' or 'transformers'"),
+        ({"max_model_len": 257}, "context is 256"),
+        ({"speculative_config": {"method": "eagel"}}, "Unknown method 'eagel'"),
+        ({"speculative_config": {"model": "no/such/folder"}}, "no checkpoint folder"),
+        ({"tokenizer": "no/such/folder"}, "no checkpoint folder"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_options(folder: Path, options: dict[str, Any], said: str) -> None:
+    """What was given and what to give instead."""
+    with pytest.raises(ForetokenError) as error:
+        LLM(folder, **options)
+    assert said in str(error.value)
+
+
+def test_a_draft_model_of_another_vocabulary(model: Any) -> None:
+    """Refused at load, with both sizes."""
+    other = native(tiny_transformers(VOCAB + 1))
+    with pytest.raises(ForetokenError, match="98 tokens and the target's 97"):
+        LLM(native(model), speculative_config={"model": other})
+
+
+def test_where_there_is_no_checkpoint(tmp_path: Path) -> None:
+    """A missing folder, a file, an empty folder, a folder without weights, an unreadable config."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    bare, odd = tmp_path / "bare", tmp_path / "odd"
+    tiny_transformers(VOCAB).config.save_pretrained(bare)
+    odd.mkdir()
+    (odd / "config.json").write_text("{ not json")
+    for path, said in ((tmp_path / "none", "no checkpoint folder"), ("./none", "no checkpoint"),
+                       (tmp_path / "file", "no checkpoint folder"),
+                       (tmp_path / "empty", "no config.json"), (bare, "safetensors"),
+                       (odd, "can't be read"), ("no-such-model", "no checkpoint")):  # fmt: skip
+        with pytest.raises(ForetokenError, match=said):
+            LLM(path)
+
+
+def test_damaged_weights(folder: Path, tmp_path: Path) -> None:
+    """Truncated, incomplete, or a shard that is missing: named, with what to do."""
+    weights = load_file(folder / "model.safetensors")
+
+    def copy(name: str) -> Path:
+        shutil.copytree(folder, tmp_path / name)
+        return tmp_path / name
+
+    cut = copy("cut") / "model.safetensors"
+    cut.write_bytes(cut.read_bytes()[:1000])
+    some = copy("some")
+    save_file(
+        {k: v for k, v in weights.items() if "layers.1.mlp.up" not in k}, some / "model.safetensors"
+    )
+    shards = copy("shards")
+    (shards / "model.safetensors").unlink()
+    index = {"weight_map": dict.fromkeys(weights, "model-00001-of-00001.safetensors")}
+    (shards / "model.safetensors.index.json").write_text(json.dumps(index))
+    for path, said in (
+        (cut.parent, "truncated"),
+        (some, "model.layers.1.mlp.up_proj.weight"),
+        (shards, "Shard model-00001-of-00001.safetensors"),
+    ):
+        with pytest.raises(ForetokenError, match=said) as error:
+            LLM(path)
+        assert "fetch" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_outputs_say_what_they_are(llm: LLM) -> None:
+    """The public classes, and a sample's own fields."""
+    [output] = llm.generate(
+        "x", SamplingParams(n=2, seed=1, max_tokens=3, logprobs=1, ignore_eos=True)
+    )
+    assert isinstance(output, RequestOutput)
+    assert [sample.index for sample in output.outputs] == [0, 1]
+    for sample in output.outputs:
+        assert len(sample.token_ids) == 3 == len(sample.logprobs or ())
+        assert sample.text == TOKENIZER.decode(sample.token_ids, skip_special_tokens=True)
