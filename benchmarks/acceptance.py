@@ -1,7 +1,8 @@
 """How many tokens a pass the drafter brings, by task: mean acceptance length, greedy, 4 drafted.
 
-Prompts are held-out ones, from corpora/heldout.jsonl.gz in the folder that FORETOKEN_DATA names
-(a JSON object a line with `task` and `messages`), where that is set; else the bundled prompts.
+Prompts are held-out ones, from corpora/heldout.jsonl.gz (a JSON object a line with `task` and
+`messages`) in the folder that FORETOKEN_DATA names, else in ../shared/data; without it the bundled
+prompts.
 Prompts whose answer loops (fewer than 80 % of its 4-grams are different) are left out. Example:
 
     FORETOKEN_DATA=data python benchmarks/acceptance.py --limit 50
@@ -11,15 +12,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 from shared import bundled, options, save, table
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.bench import data
 from foretoken.bench.metrics import DISTINCT_4, distinct_4
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.progress import track
@@ -30,8 +30,8 @@ DRAFTED = 4
 
 def held_out(limit: int) -> list[tuple[str, list[dict[str, str]]]] | None:
     """The first `limit` prompts of each task: everything before the first answer."""
-    root = os.environ.get("FORETOKEN_DATA")
-    path = Path(root, "corpora", "heldout.jsonl.gz") if root else None
+    root = data.folder()
+    path = root / "corpora" / "heldout.jsonl.gz" if root else None
     if path is None or not path.is_file():
         return None
     found: dict[str, list[list[dict[str, str]]]] = {task: [] for task in TASKS}

@@ -1,0 +1,196 @@
+"""Distils the drafter: `python distill.py --work WORK --target FOLDER --minutes M --own-minutes N`.
+
+Forward KL from the target's distribution: first along corpus text, then along answers that the
+target wrote itself to training prompts (own.py), which is the text that the drafter will meet. Goes
+on from WORK/draft.pt if there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import corpus
+import torch
+from batches import MIXES, Sampler
+from model import CHUNK, Config, Llama, load_hf, mixed, precision, save_hf
+from own import Own, OwnSampler, write
+from presets import DRAFTS
+from torch import Tensor
+from train import LONGEST_STEP, optimizers
+from workers import Loss, Prepare, device_type, workers
+
+ROWS, LENGTH = 16, 512  # of a batch
+
+
+def _kl_kernel(student: Tensor, weight: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
+    """KL(teacher || student) [T] and its weighted gradient by the student's logits [T, V]."""
+    p, q = teacher.float().log_softmax(-1), student.float().log_softmax(-1)
+    chance = p.exp()
+    loss = (chance * (p - q)).sum(-1)
+    return loss, ((q.exp() - chance) * weight[:, None]).to(student.dtype)
+
+
+def _best_kernel(
+    student: Tensor, weight: Tensor, best: Tensor, chance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same against the likeliest tokens [T, K] alone, their chances [T, K] made to sum to 1."""
+    p, q = chance / chance.sum(-1, keepdim=True), student.float().log_softmax(-1)
+    loss = (p * (p.clamp(min=1e-9).log() - q.gather(-1, best))).sum(-1)
+    grad = q.exp().scatter_add(-1, best, -p)
+    return loss, (grad * weight[:, None]).to(student.dtype)
+
+
+class _Chunked(torch.autograd.Function):
+    """The loss of a kernel, some places at a time, so that [T, V] never stands whole."""
+
+    @staticmethod
+    def forward(ctx, kernel, hidden, head, weight, *known):  # type: ignore[no-untyped-def]
+        cast = head.to(hidden.dtype)
+        d_hidden, d_head = torch.empty_like(hidden), torch.zeros_like(head)
+        losses = torch.empty(hidden.shape[0], device=hidden.device)
+        for lo in range(0, hidden.shape[0], CHUNK):
+            at = slice(lo, lo + CHUNK)
+            facts = known[0](at) if callable(known[0]) else tuple(k[at] for k in known)
+            losses[at], grad = kernel(hidden[at] @ cast.t(), weight[at], *facts)
+            d_hidden[at] = grad @ cast
+            d_head += grad.t() @ hidden[at]
+        ctx.save_for_backward(d_hidden, d_head)
+        ctx.inputs = len(known)
+        return (losses * weight).sum()
+
+    @staticmethod
+    def backward(ctx, d_loss):  # type: ignore[no-untyped-def]
+        d_hidden, d_head = ctx.saved_tensors
+        return (
+            None,
+            d_hidden * d_loss.to(d_hidden.dtype),
+            d_head * d_loss,
+            *[None] * (1 + ctx.inputs),
+        )
+
+
+def from_embedding(target: Llama, config: Config) -> Llama:
+    """A drafter whose embedding starts as the target's, projected on its main directions."""
+    draft = Llama(config)
+    table = target.embed_tokens.weight.detach()
+    _, _, directions = torch.linalg.svd(table - table.mean(0), full_matrices=False)
+    small = (table - table.mean(0)) @ directions[: config.hidden].t()
+    draft.embed_tokens.weight.data = small * (0.02 / small.std())
+    return draft
+
+
+def along_text(target: Llama, draft: Llama) -> Loss:
+    """Divergence along any text; each worker calls this, and compiles."""
+    device = device_type(draft)
+    target = target.to(device)
+    kernel = torch.compile(_kl_kernel, dynamic=False)
+    student, teacher = torch.compile(draft), torch.compile(target)
+    t_head = target.embed_tokens.weight.detach().to(precision(device))
+
+    def loss_of(ids: Tensor, goal: Tensor, weight: Tensor) -> Tensor:
+        with mixed(device):
+            with torch.no_grad():
+                known = teacher(ids).flatten(0, 1)
+            hidden = student(ids).flatten(0, 1)
+        head = draft.embed_tokens.weight
+        loss: Tensor = _Chunked.apply(
+            kernel, hidden, head, weight.flatten(), lambda at: (known[at] @ t_head.t(),)
+        )
+        return loss
+
+    return loss_of
+
+
+def along_own(draft: Llama) -> Loss:
+    """Divergence along the target's answers, from the guesses kept with them."""
+    device = device_type(draft)
+    kernel, student = torch.compile(_best_kernel, dynamic=False), torch.compile(draft)
+
+    def loss_of(ids: Tensor, best: Tensor, chance: Tensor, weight: Tensor) -> Tensor:
+        with mixed(device):
+            hidden = student(ids).flatten(0, 1)
+        head = draft.embed_tokens.weight
+        loss: Tensor = _Chunked.apply(
+            kernel, hidden, head, weight.flatten(), best.flatten(0, 1), chance.flatten(0, 1)
+        )
+        return loss
+
+    return loss_of
+
+
+@dataclass(frozen=True)
+class Phase:
+    minutes: float
+    peak: float  # factor of the learning rates
+    decay: bool
+
+
+def rate(phase: Phase, spent: float) -> float:
+    done = spent / phase.minutes
+    return phase.peak * min(1.0, 0.05 + done / 0.04) * (1.0 - done if phase.decay else 1.0)
+
+
+def distil(
+    draft: Llama, prepare: Prepare, sampler: Sampler | OwnSampler, phase: Phase, save: Path
+) -> None:
+    opts = optimizers(draft, lr=(0.02, 4e-3))
+    base = [opt.param_groups[0]["lr"] for opt in opts]
+    crew = workers(draft, prepare, sampler.batch(ROWS))
+    spent, mean, clock, logged, count = 0.0, 0.0, time.time(), time.time(), 0
+    while spent < phase.minutes:
+        for opt, lr in zip(opts, base, strict=True):
+            opt.param_groups[0]["lr"] = lr * rate(phase, spent)
+        loss = crew.step(sampler.batch(ROWS))
+        for opt in opts:
+            opt.step()
+            opt.zero_grad(set_to_none=True)
+        mean, count = loss if count == 0 else 0.97 * mean + 0.03 * loss, count + 1
+        spent, clock = spent + min(time.time() - clock, LONGEST_STEP) / 60, time.time()
+        if clock - logged > 20:
+            done = f"{spent:.1f}/{phase.minutes:.0f} min, {count * ROWS * LENGTH / 1e6:.2f}"
+            print(f"{time.strftime('%H:%M:%S')} {done} M tokens, KL {mean:.4f}", flush=True)
+            torch.save({"weights": draft.state_dict()}, save.with_suffix(".tmp"))
+            os.replace(save.with_suffix(".tmp"), save)
+            logged = clock
+    crew.close()
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--preset", choices=sorted(DRAFTS), default="cpu")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=10.0, help="on corpus text")
+    parser.add_argument("--own-minutes", type=float, default=40.0, help="on the target's answers")
+    parser.add_argument("--own", type=int, default=14_000, help="answers to have the target write")
+    parser.add_argument("--peak", type=float, default=1.0, help="factor of the learning rate")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = options()
+    torch.manual_seed(0)
+    data, target = corpus.load(args.work / "train.npz"), load_hf(args.target).requires_grad_(False)
+    draft, path = from_embedding(target, DRAFTS[args.preset]), args.work / "draft.pt"
+    if path.exists():
+        draft.load_state_dict(torch.load(path, weights_only=True)["weights"])
+    if args.minutes > 0:
+        sampler = Sampler(data, MIXES["everything"], LENGTH, seed=int(time.time()))
+        phase = Phase(args.minutes, args.peak, decay=args.own_minutes == 0)
+        distil(draft, partial(along_text, target.share_memory()), sampler, phase, path)
+    if args.own_minutes > 0:
+        kept = args.work / "own.npz"
+        if not kept.exists():
+            write(target.cpu(), data, args.own).save(kept)
+        own = OwnSampler(Own.load(kept), LENGTH, seed=int(time.time()))
+        distil(draft, along_own, own, Phase(args.own_minutes, args.peak, True), path)
+    save_hf(draft.cpu(), args.work / "draft")
+
+
+if __name__ == "__main__":
+    main()
