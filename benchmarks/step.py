@@ -133,7 +133,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=7, help="at least 5 (default: 7)")
     parser.add_argument(
         "--check", action="store_true",
-        help=f"fail unless native is {FASTER:g} times as fast and other at most {OTHER:.0%}",
+        help=f"fail unless native is {FASTER:g} times as fast and other at most {100 * OTHER:g} %%",
     )  # fmt: skip
     given = parser.parse_args()
     one, steps = forward(given), shares(given)

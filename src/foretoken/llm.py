@@ -43,7 +43,7 @@ class LLM:
         tokenizer: a transformers tokenizer, or where to find one; by default the model's.
         dtype: "auto", or a torch dtype or its name.
         device: "auto", "cpu", "cuda" …
-        backend: how linear layers run: "auto", "plain" or "packed" (native models).
+        backend: how linear layers run: "auto", "plain", "packed" or "half" (native models).
         model_impl: "auto", "native" or "transformers".
         max_model_len: context, prompt and output together; by default the model's.
         max_num_seqs: sequences served at a time.

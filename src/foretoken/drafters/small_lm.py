@@ -20,6 +20,7 @@ from torch import Tensor
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
+from foretoken.models.backends import NAMES
 from foretoken.models.feed import Feed, chain_feed, token_feed
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
@@ -162,7 +163,7 @@ class SmallLM(BaseDrafter):
 def as_causal_lm(model: Any, access: Access) -> CausalLM:
     """A folder or name is loaded like the target; a transformers model is wrapped; ours is used."""
     if isinstance(model, (str, Path)):
-        backend = access.backend if access.backend in ("plain", "packed") else "auto"
+        backend = access.backend if access.backend in NAMES else "auto"
         return load_model(model, dtype=access.dtype, device=access.device, backend=backend)
     if hasattr(model, "new_cache"):
         ours: CausalLM = model

@@ -49,6 +49,10 @@ def _grouped(query: Tensor, held: Tensor, mask: Tensor | None, scale: float) -> 
     """One attention call: query [B, T, H, W], held [2, B, K, L, W], mask [B, 1, G·T, L]."""
     batch, width, heads, size = query.shape
     groups = heads // held.shape[2]
+    if width == 1:  # nothing to reorder
+        stacked = query.view(batch, -1, groups, size)
+        out = F.scaled_dot_product_attention(stacked, held[0], held[1], attn_mask=mask, scale=scale)
+        return out.reshape(batch, 1, heads * size)
     stacked = query.view(batch, width, -1, groups, size).permute(0, 2, 3, 1, 4)
     out = F.scaled_dot_product_attention(
         stacked.reshape(batch, -1, groups * width, size), held[0], held[1],

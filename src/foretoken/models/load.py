@@ -16,6 +16,7 @@ from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.models import backends, rope, transformer
+from foretoken.models import norm as norms
 from foretoken.models.model import CausalLM
 
 Weights = Callable[[str], Tensor]
@@ -192,18 +193,21 @@ def build_native(
         given = [b for b in biases if b is not None]
         return make(weight, torch.cat(given) if given else None)
 
-    shape = _shape(config)
+    def norm(name: str) -> norms.Norm:
+        return norms.make(need(f"{name}.weight"), config.rms_norm_eps)
+
+    shape, normed = _shape(config), config.model_type == "qwen3"
     layers = []
     for i in range(config.num_hidden_layers):
         at = f"model.layers.{i}"
         layers.append(
             transformer.Layer(
-                attention_norm=need(f"{at}.input_layernorm.weight"),
+                attention_norm=norm(f"{at}.input_layernorm"),
                 qkv=linear(f"{at}.self_attn", "q_proj", "k_proj", "v_proj"),
-                q_norm=get(f"{at}.self_attn.q_norm.weight", optional=True),
-                k_norm=get(f"{at}.self_attn.k_norm.weight", optional=True),
+                q_norm=norm(f"{at}.self_attn.q_norm") if normed else None,
+                k_norm=norm(f"{at}.self_attn.k_norm") if normed else None,
                 out=linear(f"{at}.self_attn", "o_proj"),
-                mlp_norm=need(f"{at}.post_attention_layernorm.weight"),
+                mlp_norm=norm(f"{at}.post_attention_layernorm"),
                 gate_up=linear(f"{at}.mlp", "gate_proj", "up_proj"),
                 down=linear(f"{at}.mlp", "down_proj"),
                 window=_window(config, i),
@@ -214,7 +218,7 @@ def build_native(
     lm_head = make(embedding if tied else need("lm_head.weight"), None)
     table = rope.table(config, shape.head_dim, shape.max_length + 1, dtype, device)
     return transformer.Transformer(
-        shape, embedding, layers, need("model.norm.weight"), lm_head, table, name, count,
+        shape, embedding, layers, norm("model.norm"), lm_head, table, name, count,
         eos_ids(config),
     )  # fmt: skip
 
@@ -226,7 +230,6 @@ def _shape(config: Any) -> transformer.Shape:
         heads=heads,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        norm_eps=config.rms_norm_eps,
         vocab_size=config.vocab_size,
         max_length=config.max_position_embeddings,
     )

@@ -24,6 +24,7 @@ from foretoken.models.backends import Linear
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
 from foretoken.models.model import Output
+from foretoken.models.norm import Norm
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -48,12 +49,12 @@ def unsupported(config: Any) -> str | None:
 class Layer:
     """One decoder layer. qkv: D -> (H + 2K)·W; gate_up: D -> 2F."""
 
-    attention_norm: Tensor
+    attention_norm: Norm
     qkv: Linear
-    q_norm: Tensor | None
-    k_norm: Tensor | None
+    q_norm: Norm | None
+    k_norm: Norm | None
     out: Linear
-    mlp_norm: Tensor
+    mlp_norm: Norm
     gate_up: Linear
     down: Linear
     window: int | None
@@ -67,7 +68,6 @@ class Shape:
     heads: int
     kv_heads: int
     head_dim: int
-    norm_eps: float
     vocab_size: int
     max_length: int
 
@@ -78,7 +78,7 @@ class Transformer:
     levels = frozenset("abcdef")
 
     def __init__(
-        self, shape: Shape, embedding: Tensor, layers: list[Layer], norm: Tensor, lm_head: Linear,
+        self, shape: Shape, embedding: Tensor, layers: list[Layer], norm: Norm, lm_head: Linear,
         rope_table: Tensor, backend: str, parameters: int, eos_ids: Iterable[int] = (),
     ) -> None:  # fmt: skip
         self.shape = shape
@@ -116,7 +116,7 @@ class Transformer:
             return Output(None, kept)
         if feed.last is not None and -1 not in hidden:
             states = _at(states, feed.last)
-        states = self._normed(states, self._norm)
+        states = self._norm(states)
         if -1 in hidden:
             kept[-1] = states
         if not feed.logits:
@@ -135,12 +135,19 @@ class Transformer:
 
     def normed(self, states: Tensor) -> Tensor:
         """The final norm, [..., D] -> [..., D]."""
-        return self._normed(states, self._norm)
+        return self._norm(states)
 
     def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and signed sin, each [B, T, 1, W]."""
-        cos_sin = self._rope[positions][..., None, :]  # [B, T, 2, 1, W]
-        return cos_sin[:, :, 0], cos_sin[:, :, 1]
+        """cos and signed sin, each [B, T, H + 2K, W]; 1 and 0 at the values, which don't turn.
+
+        So queries, keys and values go through the rotation as one tensor and needn't be cut apart.
+        """
+        shape = self.shape
+        cos, sin = self._rope[positions][..., None, :].unbind(2)  # [B, T, 1, W]
+        still = torch.ones_like(cos).expand(-1, -1, shape.kv_heads, -1)
+        turning = (-1, -1, shape.heads + shape.kv_heads, -1)
+        none = torch.zeros_like(cos).expand_as(still)
+        return torch.cat((cos.expand(turning), still), 2), torch.cat((sin.expand(turning), none), 2)
 
     def run(self, states: Tensor, feed: Feed, cache: KVCache, sublayers: Iterable[int]) -> Tensor:
         """Run the named ones of the 2L sub-layers on [B, T, D], in order, and hand the states back.
@@ -161,17 +168,13 @@ class Transformer:
     ) -> Tensor:
         layer, shape = self._stack[index], self.shape
         batch, width, _ = states.shape
-        qkv = layer.qkv(self._normed(states, layer.attention_norm))
+        qkv = layer.qkv(layer.attention_norm(states))
         qkv = qkv.view(batch, width, -1, shape.head_dim)  # [B, T, H + 2K, W]
-        turning = qkv[:, :, : shape.heads + shape.kv_heads]
         if layer.q_norm is not None and layer.k_norm is not None:
-            q = self._normed(turning[:, :, : shape.heads], layer.q_norm)
-            turning = torch.cat((q, self._normed(turning[:, :, shape.heads :], layer.k_norm)), 2)
-        turned = torch.addcmul(
-            turning * rotary[0], turning.roll(shape.head_dim // 2, -1), rotary[1]
-        )
-        value = qkv[:, :, shape.heads + shape.kv_heads :]
-        new = torch.stack((turned[:, :, shape.heads :], value), 2)  # [B, T, 2, K, W]
+            q, k, v = qkv.split((shape.heads, shape.kv_heads, shape.kv_heads), 2)
+            qkv = torch.cat((layer.q_norm(q), layer.k_norm(k), v), 2)
+        turned = torch.addcmul(qkv * rotary[0], qkv.roll(shape.head_dim // 2, -1), rotary[1])
+        new = turned[:, :, shape.heads :].view(batch, width, 2, -1, shape.head_dim)
         attention.write(cache.layer[index], new, feed)
         mixed = attention.attend(
             turned[:, :, : shape.heads], cache.layer[index], feed, self._scale, layer.window
@@ -180,15 +183,8 @@ class Transformer:
 
     def _mlp(self, states: Tensor, index: int) -> Tensor:
         layer = self._stack[index]
-        gate, up = layer.gate_up(self._normed(states, layer.mlp_norm)).chunk(2, -1)
+        gate, up = layer.gate_up(layer.mlp_norm(states)).chunk(2, -1)
         return states + layer.down(F.silu(gate).mul_(up))
-
-    def _normed(self, states: Tensor, weight: Tensor) -> Tensor:
-        """RMSNorm over the last dimension; in float32 for a float64 model, as transformers does."""
-        if states.dtype == torch.float64:
-            size, eps = (states.shape[-1],), self.shape.norm_eps
-            return weight * F.rms_norm(states.float(), size, None, eps).to(states.dtype)
-        return F.rms_norm(states, (states.shape[-1],), weight, self.shape.norm_eps)
 
 
 def _at(states: Tensor, places: list[int]) -> Tensor:

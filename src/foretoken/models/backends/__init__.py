@@ -18,20 +18,29 @@ Linear = Callable[[Tensor], Tensor]
 MakeLinear = Callable[[Tensor, Tensor | None], Linear]
 """(weight [out, in], bias [out] or None) -> Linear; it may take the weight over."""
 
-NAMES = ("plain", "packed")
+NAMES = ("plain", "packed", "half")
+
+_NEEDS = {
+    "packed": "float32 or bfloat16 on a CPU with oneDNN",
+    "half": "float32 on an x86 CPU with oneDNN and FBGEMM",
+}
 
 
 def choose(name: str, dtype: torch.dtype, device: torch.device) -> tuple[str, MakeLinear]:
     """The backend's name (never `auto`) and its maker, checked against dtype and device."""
-    from foretoken.models.backends import packed, plain
+    from foretoken.models.backends import half, packed, plain
 
+    makers: dict[str, MakeLinear] = {"plain": plain.make}
+    if packed.supports(dtype, device):
+        makers["packed"] = packed.make
+    if half.supports(dtype, device):
+        makers["half"] = half.make
     if name == "auto":
-        name = "packed" if packed.supports(dtype, device) else "plain"
+        name = list(makers)[-1]
     if name not in NAMES:
         raise unknown("backend", name, (*NAMES, "auto"))
-    if name == "packed" and not packed.supports(dtype, device):
+    if name not in makers:
         raise ForetokenError(
-            f"Backend 'packed' needs float32 or bfloat16 on a CPU with oneDNN, not {dtype} on "
-            f"{device}; use backend='plain'."
+            f"Backend {name!r} needs {_NEEDS[name]}, not {dtype} on {device}; use backend='plain'."
         )
-    return name, packed.make if name == "packed" else plain.make
+    return name, makers[name]
