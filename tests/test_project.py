@@ -19,7 +19,6 @@ from foretoken.protocols import Drafter, Sequence
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "foretoken"
-BUNDLED_MODELS = SOURCE / "zoo" / "models"
 MAX_LINES = 400
 
 # Training data and tokenizers quote other people's text; every other text file is our own.
@@ -163,7 +162,6 @@ def test_drafter_page_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tree.counts, tree.tokens[0].tolist()) == ([2, 0], [1, 2])
 
 
-@pytest.mark.skipif(not BUNDLED_MODELS.is_dir(), reason="the bundled models are not here yet")
 def test_readme_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The README's Python blocks run, in order, as one script."""
     monkeypatch.chdir(tmp_path)

@@ -154,7 +154,9 @@ def distil(
         if clock - logged > 20:
             done = f"{spent:.1f}/{phase.minutes:.0f} min, {count * ROWS * LENGTH / 1e6:.2f}"
             print(f"{time.strftime('%H:%M:%S')} {done} M tokens, KL {mean:.4f}", flush=True)
-            torch.save({"weights": draft.state_dict()}, save.with_suffix(".tmp"))
+            tokens = count * ROWS * LENGTH
+            held = {"weights": draft.state_dict(), "minutes": spent, "tokens": tokens}
+            torch.save(held, save.with_suffix(".tmp"))
             os.replace(save.with_suffix(".tmp"), save)
             logged = clock
     crew.close()

@@ -98,6 +98,20 @@ def acceptance(
     }
 
 
+def cost(work: Path) -> dict[str, str]:
+    """What the checkpoints say of the training: of the drafter, its last phase."""
+    places = {"mini": ("checkpoint.pt", "total"), "mini-draft": ("draft.pt", "minutes")}
+    found = {}
+    for name, (file, clock) in places.items():
+        if (work / file).exists():
+            held = torch.load(work / file, weights_only=True, map_location="cpu")
+            if clock in held:
+                found[name] = (
+                    f"{held['tokens'] / 1e6:.1f} million tokens in {held[clock]:.0f} minutes"
+                )
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
@@ -120,6 +134,7 @@ def main() -> None:
             figures[task] = acceptance(target, draft, prompts)
             print(f"{task:14} {figures[task]}", flush=True)
         result["acceptance"] = figures
+    result["cost"] = cost(args.work)
     if args.out:
         args.out.write_text(json.dumps(result, indent=1))
 

@@ -1,0 +1,134 @@
+"""An inflated model says what the small one says, and costs what the large one costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from foretoken import zoo
+from foretoken.zoo.inflate import SHAPES, Shape, inflate, parameters_read, proportional
+
+transformers = pytest.importorskip("transformers")
+
+TINY = {
+    "vocab_size": 120,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+}
+
+
+def load(folder: Path) -> torch.nn.Module:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def tiny(folder: Path, tied: bool) -> Path:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        **TINY, tie_word_embeddings=tied, bos_token_id=1, eos_token_id=0
+    )
+    model = transformers.LlamaForCausalLM(config)
+    for p in model.parameters():  # larger weights than at the start, so that logits matter
+        p.data = torch.randn_like(p) * 0.3 if p.dim() > 1 else torch.rand_like(p) + 0.5
+    model.save_pretrained(folder)
+    return folder
+
+
+def compare(small: Path, large: Path, vocab: int, size: int = 24) -> None:
+    a, b = load(small), load(large)
+    ids = torch.randint(5, vocab, (3, size), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        x, y = a(ids).logits, b(ids).logits
+        said = [
+            m.generate(ids[:1], max_new_tokens=16, do_sample=False, pad_token_id=0) for m in (a, b)
+        ]
+    assert (y[..., :vocab] - x).abs().max() <= 1e-5 * x.abs().max()
+    if y.shape[-1] > vocab:
+        assert y[..., vocab:].max() < x.min() - 50
+    assert torch.equal(*said)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(64, 5, 8, 4, 96, 160, 16),  # wider, deeper, more heads, more tokens
+        Shape(128, 3, 4, 4, 160, 160, 32),  # wider heads, fewer queries a group
+        Shape(48, 2, 4, 2, 80, 120, 16),  # the same shape
+    ],
+)
+def test_logits_are_kept(tmp_path: Path, shape: Shape, tied: bool) -> None:
+    small = tiny(tmp_path / "small", tied)
+    large = inflate(small, tmp_path / "large", shape)
+    compare(small, large, TINY["vocab_size"])
+    config = json.loads((large / "config.json").read_text())
+    assert config["foretoken_inflated"]["from"] == "small"
+    assert Shape.of(config) == shape
+
+
+def test_cost_is_real(tmp_path: Path) -> None:
+    shape = Shape(64, 3, 4, 2, 96, 160, 16)
+    large = inflate(tiny(tmp_path / "small", True), tmp_path / "large", shape)
+    with safe_open(large / "model.safetensors", "pt") as file:
+        numbers = sum(file.get_tensor(k).numel() for k in file.keys())  # noqa: SIM118
+        assert numbers == parameters_read(shape) + shape.vocab * shape.hidden
+        gate = file.get_tensor("model.layers.0.mlp.gate_proj.weight")
+    assert (gate != 0).float().mean() > 0.97  # dense: nothing for a clever kernel to skip
+
+
+def test_shards_and_half_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretoken.zoo.inflate.SHARD_BYTES", 40_000)
+    small = tiny(tmp_path / "small", True)
+    shape = Shape(64, 3, 4, 2, 96, 160, 16)
+    compare(small, inflate(small, tmp_path / "large", shape), 120)
+    assert (tmp_path / "large" / "model.safetensors.index.json").exists()
+    half = inflate(small, tmp_path / "half", shape, dtype=torch.float16)
+    logits = load(half)(torch.arange(5, 25)[None]).logits
+    assert logits.isfinite().all() and logits[..., 120:].max() < -50
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    small = tiny(tmp_path / "small", True)
+    with pytest.raises(ValueError, match="would shrink"):
+        inflate(small, tmp_path / "x", Shape(64, 1, 4, 2, 96, 160, 16))
+    with pytest.raises(ValueError, match="key/value heads"):
+        inflate(small, tmp_path / "x", Shape(64, 2, 2, 1, 96, 160, 16))
+    with pytest.raises(ValueError, match="no spare dimension"):
+        inflate(small, tmp_path / "x", Shape(48, 2, 4, 2, 96, 160, 16))
+    with pytest.raises(ValueError, match="shape '2b'"):
+        inflate(small, tmp_path / "x", "2b")
+
+
+def test_named_shapes_have_their_names_sizes() -> None:
+    sizes = {"135m": 134.5e6, "1.1b": 1.1e9 - 32_000 * 2_048, "7b": 6.74e9 - 32_000 * 4_096}
+    for name, size in sizes.items():
+        assert parameters_read(SHAPES[name]) == pytest.approx(size, rel=0.01)
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_drafter_keeps_its_share(name: str) -> None:
+    draft, target = (
+        json.loads((zoo.path(n) / "config.json").read_text()) for n in ("mini-draft", "mini")
+    )
+    share = parameters_read(Shape.of(draft)) / parameters_read(Shape.of(target))
+    shape = proportional(draft, target, SHAPES[name])
+    assert parameters_read(shape) / parameters_read(SHAPES[name]) == pytest.approx(share, rel=0.1)
+    assert shape.vocab == SHAPES[name].vocab
+    assert shape.hidden > Shape.of(draft).hidden
+    assert shape.hidden % shape.heads == 0 == shape.heads % shape.kv_heads  # transformers insists
+
+
+@pytest.mark.parametrize("name", ["mini", "mini-draft"])
+def test_bundled_models_inflate(name: str, tmp_path: Path) -> None:
+    config = json.loads((zoo.path(name) / "config.json").read_text())
+    old = Shape.of(config)
+    shape = Shape(384, old.layers + 2, 6, 3, 1_024, old.vocab + 256, 64)
+    compare(zoo.path(name), inflate(zoo.path(name), tmp_path / "large", shape), old.vocab)
