@@ -187,7 +187,12 @@ def test_interrupt_is_quiet_and_keeps_what_was_written(checkpoints: Pair) -> Non
     """Ctrl-C in the middle of an answer: exit 130, the text so far, no trace."""
     command = [sys.executable, "-c", SRC, "generate", "Hello", "--model", str(checkpoints[0])]
     command += ["--max-tokens", "100000", "--max-model-len", "4000", "--ignore-eos"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+
+    def listen() -> None:  # a job in the background of a shell is born deaf to the signal
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, preexec_fn=listen) as child:
         assert child.stdout is not None and child.stderr is not None
         first = child.stdout.read(1)
         time.sleep(0.05)
