@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from foretoken import METHODS
 from foretoken.bench.record import read_results
 from foretoken.cli import app
+from foretoken.methods import verifier_names
 
 Pair = tuple[Path, Path]
 SRC = "import sys; from foretoken.cli import main; main(sys.argv[1:])"
@@ -65,6 +66,35 @@ def test_methods_as_data() -> None:
 def test_methods_as_a_table() -> None:
     found = run("methods")
     assert found.exit_code == 0 and all(name in found.stdout for name in METHODS)
+
+
+def test_rules_as_data() -> None:
+    """Every rule that the package finds, the lossless ones first, with what it claims."""
+    rows = json.loads(run("methods", "--axis", "verify", "--json").stdout)
+    assert sorted(row["name"] for row in rows) == verifier_names()
+    keys = ["name", "lossless", "trees", "sampling", "kinds", "source"]
+    assert all(list(row) == keys and row["kinds"] and row["source"] for row in rows)
+    assert [row["lossless"] for row in rows] == sorted(row["lossless"] for row in rows)[::-1]
+    claims = {row["name"]: row for row in rows}
+    assert claims["speculative"]["lossless"] and not claims["speculative"]["trees"]
+    assert not claims["typical"]["lossless"] and not claims["top_beta"]["sampling"]
+    assert "without_replacement" not in claims["lenience"]["kinds"]
+
+
+@pytest.mark.parametrize(("width", "sources"), [(80, False), (140, True)])
+def test_rules_as_a_table(width: int, sources: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line a rule; the sources where there is room, and never a line that is too long."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    found = run("methods", "--axis", "verify")
+    assert found.exit_code == 0 and all(name in found.stdout for name in verifier_names())
+    assert ("Leviathan et al. 2023" in found.stdout) == sources
+    assert max(map(len, found.stdout.splitlines())) <= width
+
+
+def test_unknown_axes_are_refused() -> None:
+    """One sentence with the choices."""
+    found = process("methods", "--axis", "colour")
+    assert found.returncode != 0 and "'verify'" in found.stderr and found.stderr.count("\n") == 1
 
 
 def test_generate(checkpoints: Pair) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from foretoken.methods import (
     build,
     drafter_class,
     drafter_names,
+    verifier_class,
     verifier_names,
 )
 from foretoken.protocols import BaseDrafter, Sequence
@@ -113,6 +115,16 @@ def test_a_drafters_file_name_is_its_name() -> None:
         assert drafter_class(name).__module__ == f"foretoken.drafters.{name}"
     assert isinstance(build({"method": "prompt_lookup"})[0], PromptLookup)
     assert isinstance(build({"method": "nothing"})[0], Nothing)
+
+
+def test_rules_are_complete() -> None:
+    """Each rule is built by its file's name and says all that a rule has to say of itself."""
+    for name in verifier_names():
+        rule = verifier_class(name)
+        assert rule.__module__ == f"foretoken.verify.{name}" and rule() == rule()
+        assert all(type(getattr(rule, claim)) is bool for claim in ("exact", "trees", "sampling"))
+        assert rule.kinds and rule.kinds <= set(Kind) - {Kind.PADDING}
+        assert re.search(r"\d{4}|TensorRT", rule.source), name
 
 
 def test_rows_are_complete() -> None:

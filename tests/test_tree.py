@@ -123,12 +123,16 @@ def test_longest_matching_path(
     if aux and kinds.numel():
         kinds[:, random.randrange(kinds.shape[1])] = Kind.AUXILIARY  # type: ignore[attr-defined]
     tree = tree_of(batch, kinds=kinds)
+    table: dict[tuple[int, tuple[int, ...]], int] = {}  # what is said depends on the prefix alone
     said = torch.tensor(
-        [[random.randrange(4) for _ in range(tree.nodes + 1)] for _ in batch]  # type: ignore[attr-defined]
+        [
+            [table.setdefault((b, tuple(path)), random.randrange(4)) for path in row]  # type: ignore[attr-defined]
+            for b, row in enumerate(tree.contexts())
+        ]
     )
     probs = torch.nn.functional.one_hot(said, 4).double()
     scores = Scores(probs * torch.nan, probs, probs[..., 0] > 1)
-    path, lengths, token = TargetOnly()(tree, scores, GreedyDraws())
+    path, lengths, token, _ = TargetOnly()(tree, scores, GreedyDraws())
     for b, row in enumerate(batch):
         kept = path[b, : lengths[b]].tolist()
         alive = [

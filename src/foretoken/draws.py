@@ -29,8 +29,12 @@ class Purpose(IntEnum):
 class Draws(Protocol):
     """The only way a verifier or drafter may be random, so a test can enumerate every outcome."""
 
-    def accept(self, probability: Tensor) -> Tensor:
-        """[B, M] probabilities, one for each tree node or sibling -> [B, M] bool."""
+    def accept(self, probability: Tensor, tests: Tensor | None = None) -> Tensor:
+        """[B, M] probabilities -> [B, M] bool.
+
+        `tests` [B, M] numbers them, 0 … M - 1 if left out: no two tests of a step that both count
+        for a sequence may have one number (a node's own index, say), or they'd share their noise.
+        """
         ...
 
     def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
@@ -88,7 +92,7 @@ def inverse_cdf(distribution: Tensor, uniform: Tensor) -> Tensor:
 class GreedyDraws:
     """All laws are one-hot: nothing random is left, and no number is computed."""
 
-    def accept(self, probability: Tensor) -> Tensor:
+    def accept(self, probability: Tensor, tests: Tensor | None = None) -> Tensor:
         return probability > 0.5
 
     def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
@@ -109,8 +113,9 @@ class KeyedDraws:
         self._keys = torch.tensor(keys, device=device)[:, None]
         self._starts = torch.tensor(starts, device=device)[:, None]
 
-    def accept(self, probability: Tensor) -> Tensor:
+    def accept(self, probability: Tensor, tests: Tensor | None = None) -> Tensor:
         index = torch.arange(probability.shape[1], device=probability.device)
+        index = index if tests is None else tests
         return uniforms(self._keys, self._starts, Purpose.ACCEPT, index) < probability
 
     def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
@@ -125,6 +130,29 @@ class KeyedDraws:
     def take(self, rows: Seq[int]) -> Draws:
         keys, starts, device = self._given
         return KeyedDraws([keys[r] for r in rows], [starts[r] for r in rows], device)
+
+
+class GumbelDraws(KeyedDraws):
+    """Target and drafter take the winner of one race: token x arrives after E_x / law(x).
+
+    E_x are exponential numbers of (sequence, absolute position, token), so the winner has the law
+    (Gumbel's trick; Maddison, Tarlow, Minka 2014), and two similar laws mostly have one winner. The
+    next places of a race are draws without replacement; independent siblings would repeat.
+    """
+
+    def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
+        token = torch.arange(distribution.shape[-1], device=distribution.device)
+        positions = (self._starts + depths)[..., None]
+        noise = uniforms(self._keys[..., None], positions, Purpose.TOKEN, token)  # [B, M, V]
+        clocks = noise.neg_().log1p_().neg_().clamp_(min=2.0**-60)
+        return (distribution / clocks.to(distribution.dtype)).argmax(-1)
+
+    def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
+        return self.pick(distribution[:, None], torch.full_like(self._starts, depth))[:, 0]
+
+    def take(self, rows: Seq[int]) -> Draws:
+        keys, starts, device = self._given
+        return GumbelDraws([keys[r] for r in rows], [starts[r] for r in rows], device)
 
 
 def stream_key(seed: int, sample: int) -> int:

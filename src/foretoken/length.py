@@ -1,22 +1,44 @@
-"""When a draft ends. A rule decides from the prefix and the past, never from the drawn tokens.
+"""When a draft ends. A rule decides from the prefix, the past and the drafter's law at a place,
+never from the token that was drawn there.
 
-Legend: d drafted tokens, a accepted ones.
+A rule that looks at laws sees that of each drafted token and says behind which tokens drafting
+ends. The token itself stays in the draft: its law is paid for by then, and dropping a drawn token
+for being unlikely would bias the output. So at least one token is drafted.
+
+Legend: B sequences, V vocabulary; d drafted tokens, a accepted ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
-from foretoken.errors import ForetokenError
+import torch
+from torch import Tensor
+
+from foretoken.errors import ForetokenError, unknown
 from foretoken.protocols import Sequence
 
 
 class LengthRule(Protocol):
-    """How many tokens to draft next for a sequence."""
+    """How many tokens to draft next for a sequence. `looks`: whether `ends` must be asked."""
 
-    def limit(self, sequence: Sequence) -> int: ...
+    @property
+    def looks(self) -> bool: ...
+
+    def limit(self, sequence: Sequence) -> int:
+        """At most so many."""
+        ...
+
+    def ends(self, sequences: Seq[Sequence], laws: Tensor) -> Tensor:
+        """Drafter's laws [B, V] of the tokens at one depth -> [B] bool: whether each is the last.
+
+        At temperature 0 the law is the drafter's own softmax, not the one-hot that it becomes.
+        """
+        ...
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None: ...
 
@@ -27,27 +49,31 @@ class Fixed:
 
     tokens: int
 
+    looks: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
-        _at_least_one(self.tokens)
+        if self.tokens < 1:
+            raise ForetokenError(
+                f"num_speculative_tokens is {self.tokens}; it must be at least 1 "
+                "(use method 'autoregressive' to draft nothing)."
+            )
 
     def limit(self, sequence: Sequence) -> int:
         return self.tokens
+
+    def ends(self, sequences: Seq[Sequence], laws: Tensor) -> Tensor:
+        return torch.zeros(len(sequences), dtype=torch.bool, device=laws.device)
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         pass
 
 
 @dataclass(frozen=True)
-class Heuristic:
+class Heuristic(Fixed):
     """Two more after a draft that was accepted whole, one less otherwise.
 
     Source: transformers' `num_assistant_tokens_schedule="heuristic"`; kept per sequence.
     """
-
-    tokens: int
-
-    def __post_init__(self) -> None:
-        _at_least_one(self.tokens)
 
     def limit(self, sequence: Sequence) -> int:
         current: int = sequence.state.get(self, self.tokens)
@@ -59,21 +85,169 @@ class Heuristic:
             sequence.state[self] = now + 2 if accepted == drafted else max(1, now - 1)
 
 
-def _at_least_one(tokens: int) -> None:
-    if tokens < 1:
-        raise ForetokenError(
-            f"num_speculative_tokens is {tokens}; it must be at least 1 "
-            "(use method 'autoregressive' to draft nothing)."
-        )
+@dataclass(frozen=True)
+class Confidence(Fixed):
+    """Ends behind a token whose law has no probability above the threshold.
+
+    Source: transformers' `assistant_confidence_threshold` (0.4 by default); Liu et al. 2024
+    (Kangaroo, 0.6). Departures: they compare the drawn token's own probability, here it is the
+    likeliest token's, which is the same at temperature 0; the threshold stays as it is.
+    """
+
+    assistant_confidence_threshold: float = 0.4
+
+    looks: ClassVar[bool] = True
+
+    def threshold(self, sequence: Sequence) -> float:
+        return self.assistant_confidence_threshold
+
+    def certainty(self, laws: Tensor) -> Tensor:
+        """[B, V] -> [B], what is compared with the threshold."""
+        return laws.amax(-1)
+
+    def ends(self, sequences: Seq[Sequence], laws: Tensor) -> Tensor:
+        bars = [self.threshold(sequence) for sequence in sequences]
+        return self.certainty(laws) < torch.tensor(bars, dtype=laws.dtype, device=laws.device)
 
 
-SCHEDULES: dict[str, Callable[[int], LengthRule]] = {"constant": Fixed, "heuristic": Heuristic}
+@dataclass(frozen=True)
+class Adaptive(Confidence):
+    """A confidence threshold that moves until `target` of what is drafted is accepted.
+
+    Source: Zhang et al. 2024 (Draft & Verify), the adaptive draft-exiting mechanism; its published
+    parameters [1, 0.5, 0.9, 1e-2, 0.9] are: after every step, `memory`, `target`, `change`,
+    `inertia`. It starts from 0.8 (0.5 in their sampling). Kept per sequence.
+    """
+
+    assistant_confidence_threshold: float = 0.8
+    memory: float = 0.5
+    target: float = 0.9
+    change: float = 0.01
+    inertia: float = 0.9
+
+    def threshold(self, sequence: Sequence) -> float:
+        threshold, _ = self._state(sequence)
+        return threshold
+
+    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        if not drafted:
+            return
+        threshold, rate = self._state(sequence)
+        rate = self.memory * rate + (1 - self.memory) * accepted / drafted
+        wanted = threshold
+        if rate < self.target:
+            wanted += self.change
+        elif drafted < self.tokens:
+            wanted -= self.change
+        threshold = self.inertia * threshold + (1 - self.inertia) * wanted
+        sequence.state[self] = threshold, rate
+
+    def _state(self, sequence: Sequence) -> tuple[float, float]:
+        """The threshold, and the running mean of the acceptance rate."""
+        state: tuple[float, float]
+        state = sequence.state.get(self, (self.assistant_confidence_threshold, 0.0))
+        return state
 
 
-def schedule(name: str, tokens: int) -> LengthRule:
-    """The rule that transformers calls by this schedule name."""
+@dataclass(frozen=True)
+class Entropy(Adaptive):
+    """Ends behind a token whose law has too high an entropy H: 1 - sqrt(`share` H) < threshold.
+
+    Source: Agrawal et al. 2024 (AdaEDL), section 3 and algorithm 1: the left side bounds the
+    probability of acceptance from below, and the threshold moves as in Draft & Verify. H in nats,
+    `share` 0.2; the paper starts from 0.3 to 0.9.
+    """
+
+    assistant_confidence_threshold: float = 0.5
+    share: float = 0.2
+
+    def certainty(self, laws: Tensor) -> Tensor:
+        entropy: Tensor = torch.special.entr(laws).sum(-1)
+        return 1 - (self.share * entropy).sqrt()
+
+
+@dataclass(frozen=True)
+class ExpectedGain(Fixed):
+    """As many as give the highest expected speedup, at most `tokens` and at least one.
+
+    Source: Leviathan et al. 2023, theorem 3.8. The acceptance rate is the share of accepted among
+    tested tokens, older steps counting less by `decay` each; before the first step it is `rate`,
+    with the weight of `weight` tested tokens. `draft_cost` is a drafter's pass as a share of the
+    target's: measure it once and give it, for a clock inside the rule would make a seed's text
+    depend on the machine's mood. One token is drafted even where it doesn't pay, or the rate would
+    never be measured again.
+    """
+
+    draft_cost: float = 0.1
+    decay: float = 0.9
+    rate: float = 0.8
+    weight: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.draft_cost < 0:
+            raise ForetokenError(
+                f"draft_cost is {self.draft_cost}; it is the time of a drafter's pass divided by "
+                "that of the target's, e.g. 0.1."
+            )
+
+    def limit(self, sequence: Sequence) -> int:
+        accepted, tested = self._counts(sequence)
+        gains = [
+            speedup(accepted / tested, tokens, self.draft_cost)
+            for tokens in range(1, self.tokens + 1)
+        ]
+        return 1 + gains.index(max(gains))
+
+    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        if drafted:
+            kept, seen = self._counts(sequence)
+            tested = accepted + (accepted < drafted)
+            sequence.state[self] = self.decay * kept + accepted, self.decay * seen + tested
+
+    def _counts(self, sequence: Sequence) -> tuple[float, float]:
+        """(accepted, tested) tokens, older ones counting less."""
+        counts: tuple[float, float]
+        counts = sequence.state.get(self, (self.rate * self.weight, self.weight))
+        return counts
+
+
+def speedup(acceptance: float, tokens: int, cost: float) -> float:
+    """(1 - a^(g + 1)) / ((1 - a)(g c + 1)): expected, for g drafted tokens at cost c each."""
+    written = sum(acceptance**i for i in range(tokens + 1))
+    return written / (tokens * cost + 1)
+
+
+SCHEDULES: dict[str, type[Fixed]] = {
+    "constant": Fixed,
+    "heuristic": Heuristic,
+    "confidence": Confidence,
+    "adaptive": Adaptive,
+    "entropy": Entropy,
+    "expected_gain": ExpectedGain,
+}
+
+
+def schedule(
+    name: str | LengthRule, tokens: int, options: Mapping[str, float | None] | None = None
+) -> LengthRule:
+    """The rule of this name (the first two are transformers'), or the rule itself.
+
+    Options that are None are left to the rule; others must be its own.
+    """
+    given: dict[str, Any] = {k: v for k, v in (options or {}).items() if v is not None}
+    if not isinstance(name, str):
+        if given:
+            raise ForetokenError(f"Give {', '.join(given)} to the length rule itself.")
+        return name
     if name not in SCHEDULES:
-        raise ForetokenError(
-            f"num_assistant_tokens_schedule is {name!r}; it must be one of {', '.join(SCHEDULES)}."
-        )
-    return SCHEDULES[name](tokens)
+        raise unknown("num_assistant_tokens_schedule", name, SCHEDULES)
+    fields = {n: {f.name for f in dataclasses.fields(rule)} for n, rule in SCHEDULES.items()}
+    for key in given:
+        if key not in fields[name]:
+            takers = ", ".join(repr(n) for n, names in fields.items() if key in names)
+            raise ForetokenError(
+                f"{key} has no meaning with num_assistant_tokens_schedule {name!r}; it belongs to "
+                f"{takers or 'no schedule'}."
+            )
+    return SCHEDULES[name](tokens, **given)

@@ -37,7 +37,8 @@ class LLM:
     """A target model with a decoding method.
 
     Args:
-        model: checkpoint folder, hub id, bundled name ("mini"), or a loaded transformers model.
+        model: checkpoint folder, hub id, bundled name ("mini"), a loaded transformers model, or
+            `Contrastive(expert, amateur)` of two of them.
         speculative_config: {"method": …, "model": …, "num_speculative_tokens": …, …}; None decodes
             plainly. See `foretoken methods`.
         tokenizer: a transformers tokenizer, or where to find one; by default the model's.

@@ -37,7 +37,7 @@ METHODS: dict[str, Method] = {
     row.name: row
     for row in (
         Method("autoregressive", "nothing", "–", "–", "target_only", True, False, "–"),
-        Method("sps", "small_lm", "fixed or +2/−1", "chain", "speculative", True, False,
+        Method("sps", "small_lm", "fixed or adaptive", "chain", "speculative", True, False,
                "Leviathan et al. 2023; Chen et al. 2023"),
         Method("pld", "prompt_lookup", "fixed", "chain", "target_only", True, False,
                "Saxena 2023; Yang et al. 2023 (LLMA)"),
@@ -128,16 +128,24 @@ def _modules(package: str) -> list[str]:
 
 def drafter_class(name: str) -> type[Any]:
     """The class of a drafter by file name, or of an outsider by "package.module:Class"."""
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-        try:
-            found: type[Any] = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ForetokenError(
-                f"Drafter {name!r} can't be imported ({error}); give package.module:Class."
-            ) from error
-        return found
-    return _only_class("foretoken.drafters", name)
+    return _outsider("Drafter", name) if ":" in name else _only_class("foretoken.drafters", name)
+
+
+def _outsider(what: str, name: str) -> type[Any]:
+    """A class of another package, by "package.module:Class"."""
+    module, _, attribute = name.partition(":")
+    try:
+        found: type[Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ForetokenError(
+            f"{what} {name!r} can't be imported ({error}); give package.module:Class."
+        ) from error
+    return found
+
+
+def verifier_class(name: str) -> type[Any]:
+    """The class of an acceptance rule by file name, or of an outsider by "package.module:Class"."""
+    return _outsider("Verifier", name) if ":" in name else _only_class("foretoken.verify", name)
 
 
 def _only_class(package: str, name: str) -> type[Any]:
@@ -153,9 +161,9 @@ def _only_class(package: str, name: str) -> type[Any]:
 def _verifier(rule: str | Verifier) -> Verifier:
     if not isinstance(rule, str):
         return rule
-    if rule not in verifier_names():
+    if rule not in verifier_names() and ":" not in rule:
         raise unknown("verifier", rule, verifier_names())
-    built: Verifier = _only_class("foretoken.verify", rule)()
+    built: Verifier = verifier_class(rule)()
     return built
 
 

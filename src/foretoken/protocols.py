@@ -109,12 +109,14 @@ class Scores:
 class Verdict(NamedTuple):
     """path [B, P] slots of the accepted nodes, valid up to lengths [B]; token [B] one more token.
 
-    The slot that the extra token was sampled at is the last accepted one, or the root.
+    The slot that the extra token was sampled at is the last accepted one, or the root. Approximate
+    rules count in strayed [B] the accepted tokens that the lossless rule would have refused.
     """
 
     path: Tensor
     lengths: Tensor
     token: Tensor
+    strayed: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -122,7 +124,8 @@ class Step:
     """What one step did to one sequence, for `observe`, the statistics and the stream.
 
     tokens: emitted, the extra token last. path: accepted slots. drafted: nodes offered.
-    row: this sequence's row in `tree` and `scores`. failed: the place had no law (NaN).
+    row: this sequence's row in `tree` and `scores`. failed: the place had no law (NaN). strayed:
+    accepted tokens that the lossless rule would have refused.
     """
 
     tokens: list[int]
@@ -132,6 +135,7 @@ class Step:
     tree: DraftTree
     scores: Scores
     failed: bool = False
+    strayed: int = 0
 
 
 class Access(Protocol):
@@ -271,10 +275,16 @@ class BaseDrafter:
 
 
 class Verifier(Protocol):
-    """A pure acceptance rule. Exact rules read only `scores.probs`."""
+    """A pure acceptance rule. Exact rules read only `scores.probs`.
+
+    exact: keeps the target's law. trees: takes more than chains. sampling: serves temperatures
+    above 0. kinds: the kinds of node that it takes. source: paper and equation.
+    """
 
     exact: ClassVar[bool]
     trees: ClassVar[bool]
+    sampling: ClassVar[bool]
     kinds: ClassVar[frozenset[Kind]]
+    source: ClassVar[str]
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict: ...

@@ -30,6 +30,10 @@ Contexts = Callable[[], list[list[list[int]]]]
 """Host lists [batch][place] of the draft tokens between a sequence's end and each place."""
 
 
+_COLD = 1e-2  # temperatures below this may overflow what they divide
+_TRIED, _MORE = 256, 16  # tokens looked at first in place of a whole sort, and how many times more
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How one request is sampled and when it ends; names and defaults are vLLM's.
@@ -159,17 +163,20 @@ def fold(logits: Tensor, sequences: Seq[Sampled], contexts: Contexts) -> Folded:
         logits = logits.float()
     if any(s.params.edits for s in sequences):
         logits = _edited(logits, sequences, contexts)
-    peak, top = logits.max(-1)  # NaN wins a maximum, so one pass finds both argmax and trouble
-    bad = ~torch.isfinite(peak)
     if all(s.params.greedy for s in sequences):
-        return Folded(_one_hot(logits, top), bad)
+        peak, top = logits.max(-1)  # NaN wins a maximum, so one pass finds argmax and trouble
+        return Folded(_one_hot(logits, top), ~torch.isfinite(peak))
+    peak = logits.amax(-1)
+    bad = ~torch.isfinite(peak)
     probs = _sampling_law(logits, peak, sequences)
     greedy = [s.params.greedy for s in sequences]
     if any(greedy):
         rows = torch.tensor(greedy, device=logits.device)
-        probs[rows] = _one_hot(logits, top)[rows]
+        probs[rows] = _one_hot(logits[rows], logits[rows].argmax(-1))
     # A place without a law gets some law, so that a NaN can't leak into a neighbour's arithmetic.
-    probs.masked_fill_(bad[..., None], 0).scatter_add_(-1, top[..., None], bad[..., None].to(probs))
+    # On a CPU asking is free, and saves a pass over all laws.
+    if bad.device.type != "cpu" or bool(bad.any()):
+        probs.masked_fill_(bad[..., None], 0)[..., 0] += bad
     return Folded(probs, bad)
 
 
@@ -191,48 +198,55 @@ def _column(values: list[float], like: Tensor) -> Tensor:
 def _sampling_law(logits: Tensor, peak: Tensor, sequences: Seq[Sampled]) -> Tensor:
     """[B, M, V] temperature, min_p, top_k and top_p, with each row's own numbers."""
     params = [s.params for s in sequences]
-    temperature = _column([p.temperature or 1.0 for p in params], logits)
-    # Shifted by the peak first, so a tiny temperature can't overflow.
-    scaled = (logits - peak[..., None]) / temperature
+    temperatures = [p.temperature or 1.0 for p in params]
+    temperature = _column(temperatures, logits)
+    if min(temperatures) < _COLD:  # shifted by the peak first, so that nothing overflows
+        logits, peak = logits - peak[..., None], torch.zeros_like(peak)
+    scaled = logits if set(temperatures) == {1.0} else logits / temperature
     if any(p.min_p > 0 for p in params):
-        floor = _column([p.min_p for p in params], logits).log()
+        floor = _column([p.min_p for p in params], logits).log() + peak[..., None] / temperature
         scaled = scaled.masked_fill(scaled < floor, -torch.inf)
+    law = scaled.softmax(-1)
     if any(p.top_k > 0 or p.top_p < 1 for p in params):
-        scaled = _truncated(scaled, params)
-    return scaled.softmax(-1)
+        _truncate(law, params)
+    return law
 
 
-def _truncated(scaled: Tensor, params: list[SamplingParams]) -> Tensor:
-    """Mask [B, M, V] to each row's top_k, then to the smallest set that holds top_p of the rest.
+def _truncate(law: Tensor, params: list[SamplingParams]) -> None:
+    """Cut [B, M, V] in place to each row's top_k, then to the smallest set with top_p of the rest.
 
     A full sort of a large vocabulary costs more than the rest of a step, so the 256 likeliest are
-    tried first and all are sorted only where they hold too little.
+    tried first, and more only for the places where these hold too little. Equals of the last token
+    that is kept are kept too: which of them came first would depend on the sort.
     """
-    vocab = scaled.shape[-1]
-    k = torch.tensor([p.top_k if p.top_k > 0 else vocab for p in params], device=scaled.device)
-    k = k.clamp(max=vocab)[:, None, None]
-    top_p = _column([p.top_p for p in params], scaled)
-    finite = [min(p.top_k, vocab) for p in params if p.top_k > 0]
-    width = min(vocab, max([256, *finite]))
-    while True:
-        values = scaled.topk(width).values  # [B, M, K], falling
-        rank = torch.arange(width, device=scaled.device)
-        values = values.masked_fill(rank >= k, -torch.inf)
-        total = torch.where(
-            k <= width, values.logsumexp(-1, keepdim=True), scaled.logsumexp(-1, keepdim=True)
-        )
-        mass = (values - total).exp()
-        before = mass.cumsum(-1) - mass
-        held = (before[..., -1:] + mass[..., -1:] >= top_p) | (k <= width) | (top_p >= 1)
-        if width == vocab or bool(held.all()):
-            break
-        width = vocab
-    keep = (before < top_p) & (rank < k)
+    places, vocab = law.shape[1:]
+    flat = law.view(-1, vocab)  # [R, V]
+    k = torch.tensor([p.top_k if p.top_k > 0 else vocab for p in params], device=law.device)
+    k = k.clamp(max=vocab).repeat_interleave(places)  # [R]
+    top_p = _column([p.top_p for p in params], law).flatten().repeat_interleave(places)
+    least = torch.zeros_like(top_p)
+    rows = ((k < vocab) | (top_p < 1)).nonzero()[:, 0]
+    width = max([_TRIED, *(p.top_k for p in params)])
+    while len(rows):
+        width = min(width, vocab)
+        some = flat if len(rows) == len(flat) else flat[rows]
+        least[rows], enough = _last_kept(some.topk(width).values, k[rows], top_p[rows])
+        rows = rows[~enough] if width < vocab else rows[:0]
+        width *= _MORE
+    flat.masked_fill_(flat < least[:, None], 0)
+    flat.div_(flat.sum(-1, keepdim=True))
+
+
+def _last_kept(likeliest: Tensor, k: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
+    """From falling probabilities [R, K]: [R] the least that is kept, and whether K were enough."""
+    width = likeliest.shape[-1]
+    rank = torch.arange(width, device=k.device)
+    kept = likeliest.masked_fill(rank >= k[:, None], 0)
+    kept = kept / torch.where(k <= width, kept.sum(-1), 1.0)[:, None]
+    reached = kept.cumsum(-1)
+    keep = (reached - kept < top_p[:, None]) & (rank < k[:, None])
     last = keep.sum(-1, keepdim=True).clamp(min=1) - 1
-    threshold = values.gather(-1, last)  # [B, M, 1]
-    # A row that keeps everything must not lose what lies behind the candidates looked at.
-    threshold = threshold.masked_fill((k > width) & (top_p >= 1), -torch.inf)
-    return scaled.masked_fill(scaled < threshold, -torch.inf)
+    return likeliest.gather(-1, last)[:, 0], (k <= width) | (reached[:, -1] >= top_p)
 
 
 def _edited(logits: Tensor, sequences: Seq[Sampled], contexts: Contexts) -> Tensor:

@@ -47,7 +47,7 @@ def step(
     draws: Draws | None = None,
 ) -> list[Step]:
     """Advance every sequence by at least one token; `budgets[b]` bounds the nodes drafted for b."""
-    draws = draws or draws_for(sequences, target.device)
+    draws = draws or _draws(verifier, sequences, target.device)
     began = perf_counter()
     trees = drafter.draft(sequences, budgets, draws).trim(budgets)
     drafted = perf_counter()
@@ -83,17 +83,27 @@ def prefill(
     clock.prefill += perf_counter() - began
 
 
+def _draws(verifier: Verifier, sequences: Seq[Sequence], device: torch.device) -> Draws:
+    """The step's random numbers, of the rule's own sort if it names one."""
+    own = getattr(verifier, "draws", None)
+    if own is None or all(s.params.greedy for s in sequences):
+        return draws_for(sequences, device)
+    made: Draws = own([s.key for s in sequences], [len(s.tokens) for s in sequences], device)
+    return made
+
+
 def _settle(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:
     """Bring the verdict to the host, in one transfer."""
-    path, lengths, token = verdict
+    path, lengths, token, strayed = verdict
     width = path.shape[1]
     slots = torch.cat((path.new_zeros(trees.batch, 1), path), 1)  # the root, then the path
-    columns: list[Tensor] = [lengths[:, None], token[:, None], path]
+    strayed = torch.zeros_like(lengths) if strayed is None else strayed
+    columns: list[Tensor] = [lengths[:, None], token[:, None], strayed[:, None], path]
     columns += [trees.tokens.gather(1, path - 1), scores.bad.gather(1, slots)]
     steps = []
-    for row, (n, extra, *rest) in enumerate(torch.cat(columns, 1).tolist()):
+    for row, (n, extra, off, *rest) in enumerate(torch.cat(columns, 1).tolist()):
         bad = rest[2 * width : 2 * width + n + 1]
         n = bad.index(1) if any(bad) else n  # nothing behind a place without a law was accepted
         tokens = [*rest[width : width + n], extra]
-        steps.append(Step(tokens, rest[:n], trees.counts[row], row, trees, scores, any(bad)))
+        steps.append(Step(tokens, rest[:n], trees.counts[row], row, trees, scores, any(bad), off))
     return steps

@@ -105,6 +105,38 @@ class DraftTree:
             return torch.arange(self.nodes + 1, device=self.tokens.device).expand(self.batch, -1)
         return self.ancestors.sum(-1) - 1
 
+    @cached_property
+    def ranks(self) -> Tensor:
+        """[B, N] how many valid siblings stand before each node."""
+        parents = self.parent_slots
+        siblings = (parents[:, :, None] == parents[:, None, :]) & self.valid[:, None, :]
+        return siblings.tril(-1).sum(-1)
+
+    @cached_property
+    def widths(self) -> list[int]:
+        """The most valid siblings at each depth from 1 on, over the batch: what a rule loops over.
+
+        Costs one transfer to the host for a tree that isn't a chain.
+        """
+        if self.parents is None:
+            return [1] * self.nodes
+        counts = torch.where(self.valid, self.ranks + 1, 0)
+        most = counts.new_zeros(self.nodes + 1)
+        most.scatter_reduce_(0, self.depths[:, 1:].flatten(), counts.flatten(), "amax")
+        widths: list[int] = most[1:].tolist()
+        return widths[: next((d for d, width in enumerate(widths) if not width), len(widths))]
+
+    @cached_property
+    def children(self) -> Tensor:
+        """[B, S, K] slots of each slot's valid children in draw order, 0 where there are fewer."""
+        most = max(self.widths, default=0)
+        table = self.tokens.new_zeros(self.batch, self.nodes + 1, most + 1)
+        rows = torch.arange(self.batch, device=table.device)[:, None]
+        ranks = torch.where(self.valid, self.ranks, most)  # the last column is for the others
+        slots = torch.arange(1, self.nodes + 1, device=table.device).expand(self.batch, -1)
+        table[rows, self.parent_slots, ranks] = slots
+        return table[:, :, :most]
+
     def contexts(self) -> list[list[list[int]]]:
         """Host lists [batch][slot] of the draft tokens on the path to each slot, inclusive."""
         tokens, parents = self.tokens.tolist(), self.parent_slots.tolist()

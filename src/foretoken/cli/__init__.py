@@ -86,11 +86,12 @@ def _root(
 
 
 def _register() -> None:
-    from foretoken.cli import chat, demo, generate, methods, zoo
+    from foretoken.cli import certify, chat, demo, generate, methods, zoo
 
     app.command("demo")(demo.demo)
     app.command("generate")(generate.generate)
     app.command("chat")(chat.chat)
+    app.command("certify")(certify.certify)
     app.command("methods")(methods.methods)
     app.add_typer(zoo.app, name="zoo")
 

@@ -1,33 +1,77 @@
-"""`foretoken methods`: the method table."""
+"""`foretoken methods`: the method table, and the choices along an axis of it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence as Seq
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 COLUMNS = ("name", "drafter", "length", "tree", "verifier", "lossless", "trained", "paper")
-_WRAPPED = ("length", "paper")
+VERIFY_COLUMNS = ("name", "lossless", "trees", "sampling", "kinds", "source")
+_WRAPPED = ("length", "paper", "kinds", "source")
 _WIDE = 110  # columns of a terminal with room for the papers
 
 
+class Axis(StrEnum):
+    """What is listed."""
+
+    METHODS = "methods"
+    VERIFY = "verify"
+
+
 def methods(
+    axis: Annotated[
+        Axis, typer.Option(help="List whole methods, or the acceptance rules they choose from.")
+    ] = Axis.METHODS,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
 ) -> None:
     """List the decoding methods: who drafts, how long, in what shape, and what is accepted.
 
+    With [bold]--axis verify[/bold]: the acceptance rules, any of which a method takes as
+    "verifier". Lossless rules keep the target's law; approximate ones trade it for speed.
+
     Example: [bold]foretoken methods --json[/bold]
     """
-    rows = table()
+    rows = table() if axis is Axis.METHODS else rules()
     if as_json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
-        return
+    else:
+        _show(rows, COLUMNS if axis is Axis.METHODS else VERIFY_COLUMNS)
+
+
+def table() -> list[dict[str, Any]]:
+    """The rows of the method table, as data."""
+    from foretoken.methods import METHODS
+
+    return [{column: getattr(row, column) for column in COLUMNS} for row in METHODS.values()]
+
+
+def rules() -> list[dict[str, Any]]:
+    """Every acceptance rule, the lossless ones first: trees and sampling say whether it takes more
+    than chains and serves temperatures above 0, kinds which nodes it may judge."""
+    from foretoken.methods import verifier_class, verifier_names
+
+    found = [(name, verifier_class(name)) for name in verifier_names()]
+    found.sort(key=lambda pair: not pair[1].exact)
+    return [
+        {
+            "name": name, "lossless": rule.exact, "trees": rule.trees, "sampling": rule.sampling,
+            "kinds": [kind.name.lower() for kind in sorted(rule.kinds)], "source": rule.source,
+        }
+        for name, rule in found
+    ]  # fmt: skip
+
+
+def _show(rows: Seq[dict[str, Any]], columns: Seq[str]) -> None:
+    """Print a table; where it is too narrow the last column, the papers, is left out."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
-    columns = COLUMNS if console.width >= _WIDE else COLUMNS[:-1]
+    columns = columns if console.width >= _WIDE else columns[:-1]
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         style = "cyan" if column == "name" else ""
@@ -37,14 +81,12 @@ def methods(
     console.print(shown)
 
 
-def table() -> list[dict[str, Any]]:
-    """The rows, as data."""
-    from foretoken.methods import METHODS
-
-    return [{column: getattr(row, column) for column in COLUMNS} for row in METHODS.values()]
-
-
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        from foretoken.tree import Kind
+
+        every = len(value) == len(Kind) - 1  # padding is no choice
+        return "all" if every else ", ".join(value).replace("_", " ")
     return str(value)

@@ -35,11 +35,14 @@ _BEHIND = 8  # a row that lacks more than this catches up alone, so that the oth
 @dataclass(eq=False)
 class SmallLM(BaseDrafter):
     """model: folder, hub id, bundled name or loaded model; num_speculative_tokens: draft length;
-    num_assistant_tokens_schedule: "constant" or "heuristic" (+2/−1)."""
+    num_assistant_tokens_schedule: when a draft ends before it, a name in `length.SCHEDULES` or a
+    rule; assistant_confidence_threshold, draft_cost: the rule's own, where it has them."""
 
     model: Any = None
     num_speculative_tokens: int = 4
-    num_assistant_tokens_schedule: str = "constant"
+    num_assistant_tokens_schedule: str | LengthRule = "constant"
+    assistant_confidence_threshold: float | None = None
+    draft_cost: float | None = None
 
     wants = Wants("a")
     kinds = frozenset({Kind.CHOSEN, Kind.INDEPENDENT})
@@ -51,7 +54,12 @@ class SmallLM(BaseDrafter):
                 'speculative_config={"method": "sps", "model": "folder-or-hub-id"}.'
             )
         self.length: LengthRule = schedule(
-            self.num_assistant_tokens_schedule, self.num_speculative_tokens
+            self.num_assistant_tokens_schedule,
+            self.num_speculative_tokens,
+            {
+                "assistant_confidence_threshold": self.assistant_confidence_threshold,
+                "draft_cost": self.draft_cost,
+            },
         )
 
     def bind(self, access: Access) -> None:
@@ -77,11 +85,13 @@ class SmallLM(BaseDrafter):
         if not rows:
             return empty(len(sequences), self._lm.device)
         some = len(rows) < len(sequences)
-        tokens, laws = self._chain(
+        tokens, laws, drafted = self._chain(
             [sequences[r] for r in rows] if some else sequences,
-            max(counts),
+            [counts[r] for r in rows],
             draws.take(rows) if some else draws,
         )
+        for row, count in zip(rows, drafted, strict=True):
+            counts[row] = count
         if some:
             tokens = _spread(tokens, rows, len(counts))
             laws = None if laws is None else _spread(laws, rows, len(counts))
@@ -89,9 +99,10 @@ class SmallLM(BaseDrafter):
         return DraftTree(tokens, counts, kind=kind, proposals=laws)
 
     def _chain(
-        self, sequences: Seq[Sequence], length: int, draws: Draws
-    ) -> tuple[Tensor, Tensor | None]:
-        """([B, N] tokens, [B, N, V] the laws they were drawn from; None where all are greedy)."""
+        self, sequences: Seq[Sequence], counts: list[int], draws: Draws
+    ) -> tuple[Tensor, Tensor | None, list[int]]:
+        """([B, N] tokens, [B, N, V] the laws they were drawn from or None where all are greedy,
+        how many of each row count), at most `counts`."""
         slots = [self._cache.slot(s.id) for s in sequences]
         greedy = all(s.params.greedy for s in sequences)
         tokens: list[Tensor] = []
@@ -102,7 +113,7 @@ class SmallLM(BaseDrafter):
             return [[path] for path in so_far]
 
         feed = self._caught_up(sequences, slots)
-        for depth in range(length):
+        while True:
             out = self._lm.forward(feed, self._cache)
             self._advance(feed)
             assert out.logits is not None
@@ -110,10 +121,21 @@ class SmallLM(BaseDrafter):
                 tokens.append(best(out.logits, sequences, contexts)[:, 0])
             else:
                 laws.append(fold(out.logits, sequences, contexts).probs[:, 0])
-                tokens.append(draws.draft(laws[-1], depth))
-            if depth + 1 < length:
-                feed = token_feed(self._cache, slots, tokens[-1])
-        return torch.stack(tokens, 1), torch.stack(laws, 1) if laws else None
+                tokens.append(draws.draft(laws[-1], len(tokens)))
+            if self.length.looks and len(tokens) < max(counts):
+                law = _looked_at(out.logits[:, 0], laws, sequences)
+                counts = self._ended(sequences, law, counts, len(tokens))
+            if len(tokens) >= max(counts):
+                break
+            feed = token_feed(self._cache, slots, tokens[-1])
+        return torch.stack(tokens, 1), torch.stack(laws, 1) if laws else None, counts
+
+    def _ended(
+        self, sequences: Seq[Sequence], law: Tensor, counts: list[int], made: int
+    ) -> list[int]:
+        """`counts`, no more than `made` where the rule ends a draft: the level's one transfer."""
+        ends = self.length.ends(sequences, law).tolist()
+        return [min(c, made) if end else c for c, end in zip(counts, ends, strict=True)]
 
     def _caught_up(self, sequences: Seq[Sequence], slots: list[int]) -> Feed:
         """The feed of each row's last missing tokens; longer gaps (prompts) are closed first."""
@@ -171,6 +193,17 @@ def as_causal_lm(model: Any, access: Access) -> CausalLM:
     from foretoken.models.hf import HFModel
 
     return HFModel(model)
+
+
+def _looked_at(logits: Tensor, laws: list[Tensor], sequences: Seq[Sequence]) -> Tensor:
+    """[B, V] what a length rule sees: the law that was drawn from, at temperature 0 the softmax."""
+    cold = [s.params.greedy for s in sequences]
+    if not any(cold):
+        return laws[-1]
+    plain = logits.softmax(-1)
+    if all(cold):
+        return plain
+    return torch.where(torch.tensor(cold, device=logits.device)[:, None], plain, laws[-1])
 
 
 def _spread(x: Tensor, rows: list[int], batch: int) -> Tensor:

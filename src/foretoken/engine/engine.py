@@ -61,6 +61,11 @@ class Engine:
         """
         room = self._check_prompt(prompt)
         self._check_ids(params)
+        if not (params.greedy or self.verifier.sampling):
+            raise ForetokenError(
+                f"Verifier {type(self.verifier).__name__} serves greedy decoding only and the "
+                f"temperature is {params.temperature}; use temperature 0 or another verifier."
+            )
         if params.stops and self.tokenizer is None:
             raise ForetokenError("Stop strings need a tokenizer; pass tokenizer=… to LLM.")
         limit = min(room, params.max_tokens or room)
@@ -182,7 +187,8 @@ class Engine:
         sample.emit(block, accepted)
         depth = done.drafted if done.tree.is_chain else int(done.tree.depths[done.row].max())
         for stats in (request.stats, self.stats):
-            stats.record(len(block), done.drafted, accepted, depth)
+            strayed = min(done.strayed, accepted)
+            stats.record(len(block), done.drafted, accepted, depth, strayed)
         request.note_time()
         if ending.finish_reason is not None:
             sample.finish(ending)

@@ -10,7 +10,8 @@ class AcceptanceStats:
     """Totals over steps; a step is one target pass for one sequence.
 
     tokens: emitted. passes: target passes. drafts: passes that checked a draft. drafted, accepted:
-    draft tokens offered and kept. accepted_at[i]: drafts whose position i was kept; drafted_at[i]:
+    draft tokens offered and kept. strayed: kept tokens that the lossless rule would have refused.
+    accepted_at[i]: drafts whose position i was kept; drafted_at[i]:
     drafts that reached position i.
     """
 
@@ -19,15 +20,19 @@ class AcceptanceStats:
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
+    strayed: int = 0
     drafted_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
 
-    def record(self, emitted: int, drafted: int, accepted: int, depth: int) -> None:
+    def record(
+        self, emitted: int, drafted: int, accepted: int, depth: int, strayed: int = 0
+    ) -> None:
         """One pass: tokens emitted, nodes drafted, nodes accepted, depth of the draft."""
         self.tokens += emitted
         self.passes += 1
         self.drafted += drafted
         self.accepted += accepted
+        self.strayed += strayed
         if not drafted:
             return
         self.drafts += 1
@@ -41,7 +46,7 @@ class AcceptanceStats:
 
     def add(self, other: AcceptanceStats) -> None:
         """Take another's totals in."""
-        for name in ("tokens", "passes", "drafts", "drafted", "accepted"):
+        for name in ("tokens", "passes", "drafts", "drafted", "accepted", "strayed"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("drafted_at", "accepted_at"):
             mine, theirs = getattr(self, name), getattr(other, name)
@@ -58,6 +63,11 @@ class AcceptanceStats:
     def draft_acceptance_rate(self) -> float:
         """Accepted over drafted tokens; 0 where nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def stray_rate(self) -> float:
+        """Share of the emitted tokens that the lossless rule would have refused."""
+        return self.strayed / self.tokens if self.tokens else 0.0
 
     @property
     def acceptance_rate_per_position(self) -> list[float]:

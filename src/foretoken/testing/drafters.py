@@ -131,6 +131,8 @@ class Drawn(BaseDrafter):
                     if self.kind is Kind.WITHOUT_REPLACEMENT:
                         law = law.clone()
                         law[token] = 0
+                        # Behind the last possible token any will do: rules don't accept it.
+                        law = law if law.any() else torch.ones_like(law)
             level = below
         return tokens, parents, laws, rows
 

@@ -42,7 +42,8 @@ class Script:
 
     def choose(self, probabilities: Seq[float]) -> int:
         """The next outcome, by the script or the first possible one."""
-        possible = [i for i, p in enumerate(probabilities) if p > _NEVER]
+        total = sum(probabilities)
+        possible = [i for i, p in enumerate(probabilities) if p > _NEVER * total]
         if len(possible) == 1:
             return possible[0]
         if self.at == len(self.chosen):
@@ -50,20 +51,32 @@ class Script:
             self.chosen.append(possible[0])
         outcome = self.chosen[self.at]
         self.at += 1
-        self.weight *= probabilities[outcome] / sum(probabilities)
+        self.weight *= probabilities[outcome] / total
         return outcome
 
 
 class EnumeratedDraws:
     """`Draws` of a step that follow a script for each row."""
 
-    def __init__(self, scripts: Seq[Script]) -> None:
+    def __init__(self, scripts: Seq[Script], made: Seq[set[int]] | None = None) -> None:
         self._scripts = list(scripts)
+        self._made = made or [set() for _ in scripts]  # the open tests of this step, by number
 
-    def accept(self, probability: Tensor) -> Tensor:
+    def accept(self, probability: Tensor, tests: Tensor | None = None) -> Tensor:
         sure = probability.nan_to_num(0.0).clamp(0, 1)
+        self._note(sure, tests)
         both = torch.stack((1 - sure, sure), -1)
         return self._each(both).bool()
+
+    def _note(self, sure: Tensor, tests: Tensor | None) -> None:
+        """Two tests of one number would share their noise, which no enumeration could show."""
+        numbers = torch.arange(sure.shape[1]).expand(sure.shape) if tests is None else tests
+        open_ = (sure > _NEVER) & (sure < 1 - _NEVER)
+        for made, mine, which in zip(self._made, numbers.tolist(), open_.tolist(), strict=True):
+            counting = [number for number, counts in zip(mine, which, strict=True) if counts]
+            if len(counting) != len(set(counting)) or made & set(counting):
+                raise AssertionError(f"Two tests of one step have one number: {sorted(counting)}.")
+            made.update(counting)
 
     def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
         return self._each(distribution)
@@ -72,7 +85,8 @@ class EnumeratedDraws:
         return self._each(distribution[:, None])[:, 0]
 
     def take(self, rows: Seq[int]) -> Draws:
-        return EnumeratedDraws([self._scripts[row] for row in rows])
+        scripts = [self._scripts[row] for row in rows]
+        return EnumeratedDraws(scripts, [self._made[row] for row in rows])
 
     def _each(self, laws: Tensor) -> Tensor:
         """[B, M, K] -> [B, M], place by place."""
@@ -115,13 +129,17 @@ def joint_law(
 def sampled_counts(
     model: CausalLM, make: Callable[[], Drafter], verifier: Verifier, prompt: Seq[int],
     params: SamplingParams, tokens: int, samples: int, *, seed: int = 0, rows: int = 4096,
+    budget: int | None = None,
 ) -> Counter[tuple[int, ...]]:  # fmt: skip
-    """How often each text of `tokens` tokens was written with the seeds from `seed` on."""
+    """How often each text of `tokens` tokens was written with the seeds from `seed` on.
+
+    `budget` bounds the nodes of each draft (None: as in the engine, one less than the tokens left).
+    """
     counts: Counter[tuple[int, ...]] = Counter()
     for begin in range(seed, seed + samples, rows):
         end = min(begin + rows, seed + samples)
         batch = [Sequence.start(prompt, params, seed=i) for i in range(begin, end)]
-        _run(model, make(), verifier, batch, tokens)
+        _run(model, make(), verifier, batch, tokens, budget=budget)
         counts.update(tuple(s.output[:tokens]) for s in batch)
     return counts
 

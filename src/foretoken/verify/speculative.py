@@ -19,6 +19,7 @@ from torch import Tensor
 
 from foretoken.draws import Draws
 from foretoken.protocols import Scores, Verdict
+from foretoken.residual import proposal_laws
 from foretoken.tree import DraftTree, Kind
 
 
@@ -28,6 +29,8 @@ class Speculative:
 
     exact: ClassVar[bool] = True
     trees: ClassVar[bool] = False
+    sampling: ClassVar[bool] = True
+    source: ClassVar[str] = "Leviathan et al. 2023, Alg. 1; Chen et al. 2023, Alg. 2"
     kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.CHOSEN, Kind.INDEPENDENT})
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
@@ -44,20 +47,6 @@ class Speculative:
         token = draws.pick(_final_law(trees, scores.probs, laws, lengths), lengths[:, None])
         path = torch.arange(1, trees.nodes + 1, device=lengths.device).expand(trees.batch, -1)
         return Verdict(path, lengths, token[:, 0])
-
-
-def proposal_laws(trees: DraftTree) -> Tensor | None:
-    """[B, N, V] the law that each node's token came from; None where every token was chosen."""
-    if trees.proposals is None:
-        return None
-    laws = trees.proposals[:, : trees.nodes]
-    if trees.rows is not None:
-        index = trees.rows[..., None].expand(-1, -1, trees.proposals.shape[-1])
-        laws = trees.proposals.gather(1, index)
-    if trees.kinds is None:
-        return laws
-    points = torch.zeros_like(laws).scatter_(-1, trees.tokens[..., None], 1.0)
-    return torch.where((trees.kinds == Kind.CHOSEN)[..., None], points, laws)
 
 
 def _final_law(trees: DraftTree, probs: Tensor, laws: Tensor | None, lengths: Tensor) -> Tensor:

@@ -1,0 +1,185 @@
+"""Whether a method keeps its promise on a given target: the proof that a user can run.
+
+- *greedy*: at temperature 0 the tokens are plain decoding's, whatever the batch.
+- *seeded*: drafts of chosen tokens write plain decoding's tokens at that seed, at any temperature.
+- *law*: drafts of drawn tokens keep the joint law of the first tokens. Texts are sampled and
+  counted in at most 64 bins, whose probabilities are worked out from the target alone: the bins are
+  prefixes, found by splitting the likeliest one again and again. Pearson's chi-square compares.
+
+Probabilities of chance are corrected for the number of law checks (Bonferroni), so that one
+threshold holds for the whole certificate.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from foretoken.bench.identity import compare
+from foretoken.llm import LLM
+from foretoken.methods import build
+from foretoken.models.model import CausalLM
+from foretoken.sampling import SamplingParams
+from foretoken.testing.laws import chi_square, reference_law, sampled_counts
+from foretoken.testing.models import logits_after
+from foretoken.tree import Kind
+
+THRESHOLD = 1e-4
+"""A law check fails below this corrected probability."""
+MOST_BINS = 64
+_CHILDREN = 7
+_ROWS = 256  # samples taken side by side
+_BUDGET = 8  # most nodes of a draft in a law check
+_ORDER = ("passed", "near_tie", "failed")
+
+PROCESSORS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "top_k": {"top_k": 20},
+    "top_p": {"top_p": 0.8},
+    "min_p": {"min_p": 0.05},
+    "repetition": {"repetition_penalty": 1.3},
+}
+TEMPERATURES = (1.0, 0.3, 1.5)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run. prompts: token ids. cells: name -> parameters of the seeded and law checks."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    cells: Mapping[str, SamplingParams]
+    batches: tuple[int, ...] = (1, 3)
+    max_tokens: int = 32
+    samples: int = 4000
+    first_tokens: int = 2
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the certificate.
+
+    outcome: passed, near_tie or failed. p_value: of a law check, corrected. place, gap: the first
+    token that differs, and how close the target's choice was there (`bench.identity`).
+    """
+
+    method: str
+    check: str
+    cell: str
+    outcome: str
+    compared: str
+    p_value: float | None = None
+    place: int | None = None
+    gap: float | None = None
+
+    def data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def cells(temperatures: Seq[float], processors: Seq[str]) -> dict[str, SamplingParams]:
+    """The named processors at each temperature."""
+    return {
+        f"T={temperature:g} {name}": SamplingParams(temperature=temperature, **PROCESSORS[name])
+        for temperature in temperatures
+        for name in processors
+    }
+
+
+def count_checks(plan: Plan, config: Mapping[str, Any]) -> int:
+    """How many lines `certify` will give."""
+    return len(plan.batches) + len(plan.cells)
+
+
+def certify(plain: LLM, config: Mapping[str, Any], plan: Plan) -> Iterator[Check]:
+    """Check one method on `plain`'s model, one line after the other.
+
+    `plain` decodes plainly, best in float64; `config` is a `speculative_config` that can be built
+    more than once (names and paths, no drafter objects).
+    """
+    drafter, _, name = build(config)
+    chosen = drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY}
+    greedy = SamplingParams(temperature=0, max_tokens=plan.max_tokens, ignore_eos=True)
+    for batch in plan.batches:
+        llm = _with_method(plain, config, batch)
+        yield _same(
+            plain, llm, plan.prompts, greedy, Check(name, "greedy", f"batch {batch}", "", "")
+        )
+    llm = _with_method(plain, config, max(plan.batches))
+    for cell, params in plan.cells.items():
+        if chosen:
+            seeded = replace(params, seed=1, max_tokens=plan.max_tokens, ignore_eos=True)
+            yield _same(plain, llm, plan.prompts, seeded, Check(name, "seeded", cell, "", ""))
+        else:
+            yield _law(plain, config, plan, params, Check(name, "law", cell, "", ""))
+
+
+def _with_method(plain: LLM, config: Mapping[str, Any], batch: int) -> LLM:
+    return LLM(
+        plain.model, tokenizer=plain.tokenizer, speculative_config=config, max_num_seqs=batch
+    )
+
+
+def _same(
+    plain: LLM, llm: LLM, prompts: Seq[Seq[int]], params: SamplingParams, line: Check
+) -> Check:
+    """The worst of the prompts."""
+    worst, compared = line, 0
+    expected = plain.generate([list(p) for p in prompts], params)
+    found = llm.generate([list(p) for p in prompts], params)
+    for prompt, own, other in zip(prompts, expected, found, strict=True):
+        a, b = own.outputs[0].token_ids, other.outputs[0].token_ids
+        compared += len(a)
+        outcome, gap = compare(plain, prompt, params, a, b)
+        outcome = {"identical": "passed", "different": "failed"}.get(outcome, outcome)
+        if _ORDER.index(outcome) > _ORDER.index(worst.outcome or "passed"):
+            place = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+            worst = replace(worst, outcome=outcome, place=place, gap=gap)
+    return replace(worst, outcome=worst.outcome or "passed", compared=f"{compared} tokens")
+
+
+def _law(
+    plain: LLM, config: Mapping[str, Any], plan: Plan, params: SamplingParams, line: Check
+) -> Check:
+    prompt, model, rule = plan.prompts[0], plain.model, build(config)[1]
+    expected = prefix_bins(model, prompt, params, plan.first_tokens)
+    counts = sampled_counts(
+        model, lambda: build(config)[0], rule, prompt, params, plan.first_tokens, plan.samples,
+        rows=_ROWS, budget=_BUDGET,
+    )  # fmt: skip
+    binned: Counter[tuple[int, ...]] = Counter()
+    for text, count in counts.items():
+        binned[bin_of(text, expected)] += count
+    p = min(1.0, chi_square(binned, expected) * len(plan.cells))
+    outcome = "failed" if p < THRESHOLD else "passed"
+    compared = f"{plan.samples} samples, {len(expected)} bins"
+    return replace(line, outcome=outcome, compared=compared, p_value=p)
+
+
+def prefix_bins(
+    model: CausalLM, prompt: Seq[int], params: SamplingParams, tokens: int
+) -> dict[tuple[int, ...], float]:
+    """Prefix -> probability that a text of `tokens` tokens has it as its longest one here.
+
+    Starts with the empty prefix and splits the likeliest into its likeliest tokens and the rest.
+    """
+    bins: dict[tuple[int, ...], float] = {(): 1.0}
+    whole: dict[tuple[int, ...], float] = {(): 1.0}  # prefixes that may be split yet
+    while whole and len(bins) + _CHILDREN <= MOST_BINS:
+        prefix = max(whole, key=lambda known: whole[known])
+        mass = whole.pop(prefix)
+        law = reference_law(logits_after(model, [*prompt, *prefix]), [*prompt, *prefix],
+                            len(prompt), params)  # fmt: skip
+        likely = sorted(range(len(law)), key=lambda token: -law[token])[:_CHILDREN]
+        for token in likely:
+            bins[(*prefix, token)] = mass * law[token]
+            if len(prefix) + 1 < tokens:
+                whole[(*prefix, token)] = mass * law[token]
+        bins[prefix] = mass * max(0.0, 1 - sum(law[token] for token in likely))
+    return bins
+
+
+def bin_of(text: tuple[int, ...], bins: Mapping[tuple[int, ...], float]) -> tuple[int, ...]:
+    """The longest prefix of `text` that is a bin."""
+    return next(text[:end] for end in range(len(text), -1, -1) if text[:end] in bins)

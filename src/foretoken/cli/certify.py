@@ -1,0 +1,219 @@
+"""`foretoken certify`: does a method write what the target alone would have written?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretoken.cli import options
+from foretoken.errors import ForetokenError
+
+if TYPE_CHECKING:
+    from foretoken.certify import Check, Plan
+    from foretoken.llm import LLM
+    from foretoken.sampling import SamplingParams
+
+_RAW = "The old house stood at the end of the road, and"
+_COLOURS = {"passed": "green", "near_tie": "yellow", "failed": "red"}
+
+
+def certify(
+    model: options.Model = "mini",
+    tokenizer: options.Tokenizer = None,
+    dtype: options.Dtype = "float64",
+    device: options.Device = "auto",
+    model_impl: options.ModelImpl = "auto",
+    method: options.Method = None,
+    draft_model: options.DraftModel = None,
+    num_speculative_tokens: options.NumSpeculativeTokens = None,
+    speculative_config: options.SpeculativeConfig = None,
+    verifier: Annotated[
+        str | None,
+        typer.Option(
+            "--verifier", help="Another acceptance rule: its name or package.module:Class."
+        ),
+    ] = None,
+    temperature: options.Temperature = 1.0,
+    top_p: options.TopP = 1.0,
+    top_k: options.TopK = 0,
+    min_p: options.MinP = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    prompt: Annotated[
+        list[str] | None, typer.Option("--prompt", help="Your own prompt; may be repeated.")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", min=100, help="Texts sampled for each law check.")
+    ] = 4000,
+    first_tokens: Annotated[
+        int, typer.Option("--first-tokens", min=1, help="Tokens whose joint law is checked.")
+    ] = 2,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer prompts, samples and cells: under a minute.")
+    ] = False,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="Every method, 3 temperatures × 5 processors, more prompts."),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the record here as JSON.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record instead.")] = False,
+) -> None:
+    """Check a method on a target: greedy identity, seeded identity, and the law of sampled text.
+
+    Exits with 1 if a check failed. Sampling options, if given, are the one cell that is checked.
+    A drafter or rule of your own comes as package.module:Class.
+
+    Example: [bold]foretoken certify --method sps --draft-model mini-draft --quick[/bold]
+    """
+    config = options.speculative_config(
+        speculative_config, method, draft_model, num_speculative_tokens
+    )
+    if verifier is not None:
+        config = {**(config or {}), "verifier": verifier}
+    from foretoken.llm import LLM
+    from foretoken.sampling import SamplingParams
+
+    own = SamplingParams(
+        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
+        repetition_penalty=repetition_penalty,
+    )  # fmt: skip
+    plain = LLM(
+        model, tokenizer=tokenizer, dtype=dtype, device=device, model_impl=model_impl,
+        max_num_seqs=3,
+    )  # fmt: skip
+    plan = _plan(plain, prompt, None if own == SamplingParams() else own, samples, first_tokens,
+                 quick, everything)  # fmt: skip
+    configs = _every_method(draft_model) if everything else [config or _none_given()]
+    checks = _run(plain, configs, plan, not as_json)
+    _write(plain, checks, plan, out, as_json)
+    if any(check.outcome == "failed" for check in checks):
+        raise typer.Exit(1)
+
+
+def _none_given() -> dict[str, Any]:
+    raise ForetokenError("Name what is to be checked, e.g. --method pld, or give --all.")
+
+
+def _every_method(draft_model: str | None) -> list[dict[str, Any]]:
+    """Every lossless row of the method table, and small-model chains under every other exact rule
+    for them."""
+    from foretoken.methods import METHODS, verifier_class, verifier_names
+    from foretoken.tree import Kind
+
+    small = {"method": "sps", "model": draft_model or "mini-draft"}
+    rows = [
+        small if row.name == "sps" else {"method": row.name}
+        for row in METHODS.values()
+        if row.lossless and not row.trained
+    ]
+    rules = [name for name in verifier_names() if name != METHODS["sps"].verifier]
+    fitting = [
+        name for name in rules
+        if (rule := verifier_class(name)).exact and rule.sampling and Kind.INDEPENDENT in rule.kinds
+        and name != "optimal_transport"  # a reference for tiny vocabularies
+    ]  # fmt: skip
+    return [*rows, *({**small, "verifier": name} for name in fitting)]
+
+
+def _plan(
+    plain: LLM, given: list[str] | None, own: SamplingParams | None, samples: int,
+    first_tokens: int, quick: bool, everything: bool,
+) -> Plan:  # fmt: skip
+    from foretoken.certify import PROCESSORS, TEMPERATURES, Plan, cells
+
+    prompts = _prompts(plain, given, 2 if quick else 24 if everything else 6)
+    if own is not None:
+        chosen = {f"T={own.temperature:g} as given": own}
+    elif everything:
+        chosen = cells(TEMPERATURES, list(PROCESSORS))
+    else:
+        chosen = cells(TEMPERATURES[:1], ["plain", "top_p"] if quick else list(PROCESSORS))
+    return Plan(
+        tuple(prompts), chosen, batches=(1, 3), max_tokens=16 if quick else 32,
+        samples=min(samples, 1000) if quick else samples, first_tokens=first_tokens,
+    )  # fmt: skip
+
+
+def _prompts(plain: LLM, given: list[str] | None, limit: int) -> list[tuple[int, ...]]:
+    """The user's, or the bundled ones, through the chat template if there is one."""
+    from foretoken import zoo
+    from foretoken.bench.suite import load_suite
+
+    texts = given or [
+        p.turns[0] for p in load_suite(zoo.prompts_path(), "bundled").in_turn()[:limit]
+    ]
+    if plain.tokenizer is None:
+        raise ForetokenError("The target has no tokenizer; name one with --tokenizer.")
+    if getattr(plain.tokenizer, "chat_template", None):
+        asked = [[{"role": "user", "content": text}] for text in texts]
+        return [tuple(plain.chat_prompt(messages)) for messages in asked]
+    return [tuple(plain.tokenizer(text)["input_ids"]) for text in texts]
+
+
+def _run(plain: LLM, configs: list[dict[str, Any]], plan: Plan, show: bool) -> list[Check]:
+    from foretoken.certify import certify, count_checks
+    from foretoken.progress import track
+
+    def lines() -> Iterator[Check]:
+        for config in configs:
+            yield from certify(plain, config, plan)
+
+    checks = []
+    total = sum(count_checks(plan, config) for config in configs)
+    with track("Checks", total, show) as advance:
+        for check in lines():
+            checks.append(check)
+            advance()
+    return checks
+
+
+def _write(plain: LLM, checks: list[Check], plan: Plan, out: Path | None, as_json: bool) -> None:
+    from foretoken.bench.environment import environment
+
+    record = {
+        "environment": environment(),
+        "dtype": str(plain.model.dtype).removeprefix("torch."),
+        "prompts": len(plan.prompts),
+        "checks": [check.data() for check in checks],
+    }
+    text = json.dumps(record, indent=1, ensure_ascii=False)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text + "\n", encoding="utf-8")
+    if as_json:
+        print(text)
+    else:
+        _table(checks)
+
+
+def _table(checks: list[Check]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("method", "check", "cell", "outcome", "compared", "p", "first difference"):
+        shown.add_column(column, no_wrap=column in ("outcome", "p"))
+    for check in checks:
+        colour = _COLOURS[check.outcome]
+        shown.add_row(
+            check.method, check.check, check.cell,
+            f"[{colour}]{check.outcome.replace('_', ' ')}[/{colour}]", check.compared,
+            "" if check.p_value is None else f"{check.p_value:.2g}", _difference(check),
+        )  # fmt: skip
+    console = Console(file=sys.stdout)
+    console.print(shown)
+    failed = sum(check.outcome == "failed" for check in checks)
+    console.print(f"{len(checks)} checks, {failed} failed.")
+
+
+def _difference(check: Check) -> str:
+    if check.place is None:
+        return ""
+    gap = "" if check.gap is None else f", gap {check.gap:.2g}"
+    return f"token {check.place}{gap}"

@@ -1,0 +1,55 @@
+"""Paths of draft trees, for the rules: the way to a slot, and the longest path that agrees.
+
+Legend: B sequences, N tree nodes, S = N + 1 slots, M places, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from foretoken.protocols import Verdict
+from foretoken.tree import DraftTree
+
+Say = Callable[[Tensor, Tensor], Tensor]
+"""Laws [B, M, V] behind slots at depths [B, M] -> tokens [B, M]."""
+
+
+def path_to(trees: DraftTree, last: Tensor) -> tuple[Tensor, Tensor]:
+    """The slots [B, N] from below the root to slot `last` [B], and how many they are [B]."""
+    rows, nodes = torch.arange(trees.batch, device=last.device), trees.nodes
+    below = torch.arange(nodes, device=last.device)
+    if trees.is_chain:
+        return (below + 1).expand(trees.batch, -1), last
+    on_path = trees.ancestors[rows, last]  # [B, S]
+    # Slots are in an order with parents first, so the path's slots in rising order are the path.
+    order = torch.where(on_path[:, 1:], below, nodes).sort(1).values
+    return order.clamp(max=max(nodes - 1, 0)) + 1, trees.depths[rows, last]
+
+
+def longest_match(trees: DraftTree, probs: Tensor, say: Say) -> Verdict:
+    """The deepest node all of whose path is what `say` says at each parent, and what it says there.
+
+    A tree is asked along the path only; siblings with one token share their prefix, so their
+    branches are followed side by side, and of equally deep nodes the first is taken.
+    """
+    if trees.is_chain:
+        said = say(probs, trees.depths)  # [B, S]
+        agrees = (trees.tokens == said[:, : trees.nodes]) & trees.valid
+        last = agrees.long().cumprod(1).sum(1)
+        return Verdict(path_to(trees, last)[0], last, said.gather(1, last[:, None])[:, 0])
+    rows = torch.arange(trees.batch, device=probs.device)
+    last = torch.zeros_like(rows)
+    alive = last[:, None] == torch.arange(trees.nodes + 1, device=probs.device)  # [B, S]
+    token = say(probs[:, :1], last[:, None])  # [B, 1]
+    for _ in trees.widths:
+        agrees = alive.gather(1, trees.parent_slots) & (trees.tokens == token) & trees.valid
+        going = agrees.any(1)
+        last = torch.where(going, agrees.long().argmax(1) + 1, last)
+        alive = torch.cat([agrees.new_zeros(trees.batch, 1), agrees], 1)
+        said = say(probs[rows, last][:, None], trees.depths[rows, last][:, None])
+        token = torch.where(going[:, None], said, token)
+    path, lengths = path_to(trees, last)
+    return Verdict(path, lengths, token[:, 0])

@@ -1,0 +1,192 @@
+"""What is still owed of a law after drafted tokens were rejected: the arithmetic of exact rules.
+
+A node owes the law p of the next token with probability `owed`: the sub-probability r = owed · p.
+A child x that was drawn from q has the chance min(1, r(x) / q(x)) to be written, which pays
+min(r, q) on average. When it is rejected, max(r - q, 0) is still owed, out of the probability
+1 - owed + Σ max(r - q, 0) to get there; dividing by that gives the next r. So
+
+    r <- max(r - q, 0) / (1 - owed + S),   owed <- S / (1 - owed + S),   S = Σ max(r - q, 0).
+
+With owed = 1 this is the recursive rejection of SpecInfer (Miao et al. 2024, Algorithm 2), on a
+chain the residual of block verification (Sun et al. 2025, Algorithm 2), and in general that of
+traversal verification (Weng et al. 2025). A chosen token is a point mass q. A draw without
+replacement comes from q without its earlier siblings, renormalised (Sequoia, Chen et al. 2024); if
+nothing of q is left the child is never accepted, however it was found, which is exact too.
+
+Legend: B sequences, N tree nodes, M slots looked at side by side, V vocabulary, K siblings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from foretoken.tree import DraftTree, Kind
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The next child of each of M slots: its token, and how that was found."""
+
+    trees: DraftTree
+    rows: Tensor  # [M] sequences
+    slots: Tensor  # [M] the children, 0 where there is none
+    token: Tensor  # [M]
+    earlier: Tensor  # [M, k] tokens of the siblings before
+
+    @property
+    def some_drawn(self) -> bool:
+        """Whether there may be drawn tokens among them, as far as the host knows."""
+        trees = self.trees
+        return trees.proposals is not None and (
+            trees.kinds is not None or trees.kind != Kind.CHOSEN
+        )
+
+    @property
+    def some_chosen(self) -> bool:
+        return self.trees.kinds is not None or not self.some_drawn
+
+    @cached_property
+    def exists(self) -> Tensor:
+        return self.slots > 0
+
+    @cached_property
+    def drawn(self) -> Tensor:
+        """[M] tokens that were drawn; False where there is no child."""
+        if self.trees.kinds is None:
+            return self.exists if self.some_drawn else torch.zeros_like(self.exists)
+        return self.exists & (self.trees.kinds[self.rows, self._node] != Kind.CHOSEN)
+
+    @cached_property
+    def chosen(self) -> Tensor:
+        """[M] tokens that are a point mass; False where there is no child."""
+        return self.exists & ~self.drawn if self.some_drawn else self.exists
+
+    @cached_property
+    def _node(self) -> Tensor:
+        return (self.slots - 1).clamp(min=0)
+
+    @cached_property
+    def _row(self) -> Tensor:
+        return self._node if self.trees.rows is None else self.trees.rows[self.rows, self._node]
+
+    @property
+    def _thinned(self) -> bool:
+        """Whether earlier siblings may have been taken out of the law before the draw."""
+        without = self.trees.kinds is not None or self.trees.kind == Kind.WITHOUT_REPLACEMENT
+        return without and self.earlier.shape[1] > 0
+
+    @cached_property
+    def law(self) -> Tensor:
+        """[M, V] what drawn tokens came from, in proportion; a copy."""
+        assert self.trees.proposals is not None
+        law = self.trees.proposals[self.rows, self._row]
+        if not self._thinned:
+            return law
+        if self.trees.kinds is None:
+            return law.scatter_(1, self.earlier, 0.0)
+        without = self.trees.kinds[self.rows, self._node] == Kind.WITHOUT_REPLACEMENT
+        kept = law.gather(1, self.earlier).masked_fill_(without[:, None], 0.0)
+        return law.scatter_(1, self.earlier, kept)
+
+    @cached_property
+    def left(self) -> Tensor:
+        """[M] the mass of `law`; 1 where nothing was taken out of it."""
+        if self._thinned:
+            return self.law.sum(-1)
+        assert self.trees.proposals is not None
+        return self.trees.proposals.new_ones(len(self.slots))
+
+    @cached_property
+    def share(self) -> Tensor:
+        """[M] the probability with which a drawn token came up; infinite if nothing was left."""
+        assert self.trees.proposals is not None
+        share = self.trees.proposals[self.rows, self._row, self.token] / self.left
+        return torch.where(self.left > 0, share, torch.inf) if self._thinned else share
+
+
+def offers(trees: DraftTree, rows: Tensor, slots: Tensor, width: int) -> Iterator[Offer]:
+    """The first `width` valid children of M slots, one after the other, in draw order."""
+    children = trees.children[rows, slots]  # [M, K]
+    if not width:
+        return
+    tokens = trees.tokens[rows[:, None], (children - 1).clamp(min=0)]
+    for rank in range(width):
+        yield Offer(trees, rows, children[:, rank], tokens[:, rank], tokens[:, :rank])
+
+
+class Residual:
+    """r = owed · law / mass at M slots; `law` [M, V] is a copy and changes in place."""
+
+    def __init__(self, law: Tensor, owed: Tensor | None = None) -> None:
+        self.law = law
+        self.mass = law.new_ones(len(law))
+        self.owed = self.mass if owed is None else owed
+
+    def chance(self, offer: Offer) -> Tensor:
+        """[M] the probability to accept each offered token, 0 where there is none."""
+        owed = self.owed * self.law.gather(1, offer.token[:, None])[:, 0] / self.mass
+        if offer.some_drawn:
+            owed = torch.where(offer.drawn, owed / offer.share, owed)
+        chance = torch.where(offer.exists, owed, 0.0)
+        return chance.nan_to_num_(0.0, posinf=1.0).clamp_(max=1)
+
+    def reject(self, offer: Offer) -> None:
+        """What is owed once these tokens, and all behind them, have been rejected."""
+        before = self.mass
+        if offer.some_chosen:
+            self._remove(offer.token, offer.chosen)
+        if offer.some_drawn:
+            self._subtract(offer)
+        excess = self.owed * (self.mass / before).nan_to_num_(0.0, posinf=0.0)  # S
+        owed = (excess / (excess + (1 - self.owed))).nan_to_num_(0.0, posinf=0.0)
+        self.owed = torch.where(offer.exists, owed, self.owed)
+
+    def _remove(self, token: Tensor, chosen: Tensor) -> None:
+        """A point mass takes its own token and no other: O(M)."""
+        value = self.law.gather(1, token[:, None])[:, 0]
+        taken = torch.where(chosen, value, 0.0)
+        self.law.scatter_(1, token[:, None], (value - taken)[:, None])
+        self.mass = (self.mass - taken).clamp_(min=0)
+
+    def _subtract(self, offer: Offer) -> None:
+        """law <- max(law - q · mass / owed, 0), which leaves the scale of `law` alone."""
+        rate = self.mass / (self.owed * offer.left)  # infinite where nothing is left of q
+        rate = torch.where(offer.drawn, rate, 0.0).nan_to_num_(0.0, posinf=0.0)
+        self.law.addcmul_(offer.law.to(rate), rate[:, None], value=-1).clamp_(min=0)
+        self.mass = torch.where(offer.drawn, self.law.sum(-1), self.mass)
+
+
+def spent(
+    trees: DraftTree, probs: Tensor, slots: Tensor, owed: Tensor | None = None
+) -> Tensor:  # fmt: skip
+    """[B, V] what slots [B] still owe when all their children have been rejected, in proportion.
+
+    Where p and q agree up to rounding nothing is left over: a rejection there has probability 0 and
+    only rounding can lead here, so p is as good a law as any.
+    """
+    rows = torch.arange(trees.batch, device=slots.device)
+    left = Residual(probs[rows, slots], owed)
+    for offer in offers(trees, rows, slots, max(trees.widths, default=0)):
+        left.reject(offer)
+    nothing = left.law.amax(-1, keepdim=True) <= 0  # `mass` may be a rounding error above
+    return torch.where(nothing, probs[rows, slots], left.law)
+
+
+def proposal_laws(trees: DraftTree) -> Tensor | None:
+    """[B, N, V] the law that each node of a chain came from; None where every one was chosen."""
+    if trees.proposals is None or (trees.kinds is None and trees.kind == Kind.CHOSEN):
+        return None
+    if trees.rows is None:
+        laws = trees.proposals[:, : trees.nodes]
+    else:
+        batch = torch.arange(trees.batch, device=trees.rows.device)[:, None]
+        laws = trees.proposals[batch, trees.rows]
+    if trees.kinds is None:
+        return laws
+    points = torch.zeros_like(laws).scatter_(-1, trees.tokens[..., None], 1.0)
+    return torch.where((trees.kinds == Kind.CHOSEN)[..., None], points, laws)

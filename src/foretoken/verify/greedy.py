@@ -1,0 +1,32 @@
+"""Greedy verification: accept a drafted token iff it is the likeliest one of the target there.
+
+Source: Stern et al. 2018, section 3, with k = 1 (exact match); on trees the longest path that
+matches, as in Miao et al. 2024 (SpecInfer), Algorithm 2, VerifyGreedy. It draws nothing, so it
+serves temperature 0 only, and takes nodes of every kind.
+
+Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from foretoken.draws import Draws
+from foretoken.paths import longest_match
+from foretoken.protocols import Scores, Verdict
+from foretoken.tree import DraftTree, Kind
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Accept the longest path along which every node is the target's likeliest token."""
+
+    exact: ClassVar[bool] = True
+    trees: ClassVar[bool] = True
+    sampling: ClassVar[bool] = False
+    source: ClassVar[str] = "Stern et al. 2018, §3; Miao et al. 2024, Alg. 2"
+    kinds: ClassVar[frozenset[Kind]] = frozenset(Kind) - {Kind.PADDING}
+
+    def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
+        return longest_match(trees, scores.probs, lambda laws, depths: laws.argmax(-1))

@@ -1,0 +1,55 @@
+"""Recursive rejection: offer the siblings one after the other, each against what is still owed.
+
+From the root on, a child x drawn from q is accepted with probability min(1, r(x) / q(x)), where r
+is the target's law at first and norm(max(r - q, 0)) after each rejection; if none of the siblings
+is accepted the extra token comes from the last r. Source: Miao et al. 2024 (SpecInfer), Algorithm
+2; siblings without replacement, whose q loses the earlier ones: Yang et al. 2024 (MCSD), section 3;
+Chen et al. 2024 (Sequoia), Algorithm 2. A chosen child is a point mass: it is accepted with
+probability r(x) and taken out of r (EAGLE-2's top-k trees). Departure: where q has nothing left,
+Sequoia draws uniformly from the rest; here such a child is never accepted.
+
+Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, K siblings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from foretoken.draws import Draws
+from foretoken.paths import path_to
+from foretoken.protocols import Scores, Verdict
+from foretoken.residual import Residual, offers, spent
+from foretoken.tree import DraftTree, Kind
+
+
+@dataclass(frozen=True)
+class MultiCandidate:
+    """The exact rule for trees of drawn or chosen nodes, from the root to the leaves."""
+
+    exact: ClassVar[bool] = True
+    trees: ClassVar[bool] = True
+    sampling: ClassVar[bool] = True
+    source: ClassVar[str] = "Miao et al. 2024, Alg. 2; Yang et al. 2024, §3; Chen et al. 2024"
+    kinds: ClassVar[frozenset[Kind]] = frozenset(Kind) - {Kind.PADDING}
+
+    def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
+        rows = torch.arange(trees.batch, device=trees.tokens.device)
+        last = torch.zeros_like(rows)  # [B] the deepest accepted slot
+        going = torch.ones_like(rows, dtype=torch.bool)
+        for width in trees.widths:
+            left = Residual(scores.probs[rows, last])
+            accepted = last
+            for rank, offer in enumerate(offers(trees, rows, last, width)):
+                chance = torch.where(going & (accepted == last), left.chance(offer), 0.0)
+                hit = draws.accept(chance[:, None], (offer.slots - 1)[:, None])[:, 0]
+                accepted = torch.where(hit, offer.slots, accepted)
+                if rank + 1 < width:
+                    left.reject(offer)
+            going = accepted != last
+            last = accepted
+        path, lengths = path_to(trees, last)
+        token = draws.pick(spent(trees, scores.probs, last)[:, None], lengths[:, None])
+        return Verdict(path, lengths, token[:, 0])

@@ -1,0 +1,121 @@
+"""The best choice among K i.i.d. draws: an optimal transport, solved as a linear programme.
+
+A plan gives, for each set s of tokens that K draws from q may show (which happens with probability
+Q(s)), the probability w(s, y) that the text goes on with the token y of s. Its total is maximised
+under Σ_y w(s, y) ≤ Q(s) and Σ_s w(s, y) ≤ p(y); what is left of p is the law if no draw is taken.
+Source: Sun et al. 2023 (SpecTr), section 3, optimal transport with membership cost; only the set
+matters, which makes the programme smaller than over V^K tuples. It is the reference that `k_seq` is
+measured against, for tiny vocabularies: it solves one programme a place, on the host.
+
+Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, K draws.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.protocols import Scores, Verdict
+from foretoken.shared_prefix import Choice, descend
+from foretoken.tree import DraftTree, Kind
+
+_MOST = 4096  # tuples of draws
+
+Plan = dict[frozenset[int], dict[int, float]]
+"""Set of drawn tokens -> token -> the probability to take it, given the set."""
+
+
+@dataclass(frozen=True)
+class OptimalTransport:
+    """The exact rule for i.i.d. branches that accepts the most, by linear programming."""
+
+    exact: ClassVar[bool] = True
+    trees: ClassVar[bool] = True
+    sampling: ClassVar[bool] = True
+    source: ClassVar[str] = "Sun et al. 2023 (SpecTr), §3"
+    kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.INDEPENDENT, Kind.AUXILIARY})
+
+    def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
+        return descend(trees, scores.probs, draws, _transport)
+
+
+def _transport(choice: Choice) -> tuple[Tensor, Tensor]:
+    """Row by row: the plan's chance of each draw after those before it, and what is left of p."""
+    chances, rests = torch.zeros_like(choice.tokens, dtype=choice.law.dtype), choice.law.clone()
+    laws, proposals = choice.law.tolist(), choice.proposal.tolist()
+    for row, open_ in enumerate(choice.open):
+        places = open_.nonzero()[:, 0]
+        if len(places):
+            plan, rest = _solve(tuple(laws[row]), tuple(proposals[row]), len(places))
+            tokens = choice.tokens[row, places].tolist()
+            chances[row, places] = chances.new_tensor(_in_turn(plan, tokens))
+            rests[row] = rests.new_tensor(rest)
+    return chances, rests
+
+
+def _in_turn(plan: Plan, tokens: list[int]) -> list[float]:
+    """The chance of each draw, the ones before it having been left."""
+    wanted, left, chances = dict(plan[frozenset(tokens)]), 1.0, []
+    for token in tokens:
+        share = wanted.pop(token, 0.0)  # a token's second draw has no share of its own
+        chances.append(min(1.0, share / left) if left > 0 else 0.0)
+        left -= share
+    return chances
+
+
+@lru_cache(maxsize=4096)
+def _solve(p: tuple[float, ...], q: tuple[float, ...], count: int) -> tuple[Plan, list[float]]:
+    """The best plan for `count` draws, and what it leaves of p."""
+    if len(q) ** count > _MOST:
+        raise ForetokenError(
+            f"{count} draws from {len(q)} tokens are {len(q)}^{count} tuples, and the linear "
+            f"programme takes at most {_MOST}; use the verifier 'k_seq'."
+        )
+    sets = _sets(q, count)
+    pairs = [(place, token) for place, drawn in enumerate(sets) for token in sorted(drawn)]
+    taken = _best(pairs, np.array(list(sets.values())), np.array(p))
+    plan: Plan = {drawn: {} for drawn in sets}
+    rest, shown = np.array(p), list(sets.items())
+    for (place, token), mass in zip(pairs, taken, strict=True):
+        drawn, probability = shown[place]
+        plan[drawn][token] = mass / probability
+        rest[token] -= mass
+    rest = rest.clip(min=0)
+    return plan, rest.tolist() if rest.sum() > 0 else list(p)
+
+
+def _sets(q: tuple[float, ...], count: int) -> dict[frozenset[int], float]:
+    """The probability of each set of tokens that `count` draws may show."""
+    sets: dict[frozenset[int], float] = defaultdict(float)
+    for tokens in product([token for token, share in enumerate(q) if share > 0], repeat=count):
+        sets[frozenset(tokens)] += prod(q[token] for token in tokens)
+    return {drawn: probability for drawn, probability in sets.items() if probability > 0}
+
+
+def _best(pairs: list[tuple[int, int]], sets: np.ndarray, law: np.ndarray) -> np.ndarray:
+    """The mass to take at each (set, token), which keeps both bounds up to rounding."""
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_array
+
+    column = np.arange(len(pairs))
+    of_set, of_token = np.array(pairs).T
+    rows = np.concatenate([of_set, of_token + len(sets)])
+    entries = (np.ones(2 * len(pairs)), (rows, np.concatenate([column, column])))
+    bounds = csr_array(entries, shape=(len(sets) + len(law), len(pairs)))
+    found = linprog(-np.ones(len(pairs)), A_ub=bounds, b_ub=np.concatenate([sets, law]))
+    mass: np.ndarray = np.clip(found.x, 0, None)
+    # The solver keeps the bounds up to its tolerance; shrinking what exceeds them makes it exact.
+    for group, most in ((of_set, sets), (of_token, law)):
+        total = np.bincount(group, mass, len(most))
+        mass *= np.minimum(1.0, most / np.where(total > 0, total, 1.0))[group]
+    return mass

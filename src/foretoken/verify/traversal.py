@@ -1,0 +1,94 @@
+"""Traversal verification: test whole paths from the leaves to the root, siblings in draw order.
+
+Every node is tested once, when all its children have been rejected, with the probability that it
+still owes the law behind it (`residual.py`); a leaf owes min(1, r(x) / q(x)) from the start, r
+being what its parent owed when its turn came. The first node that passes is accepted with its path,
+and the extra token comes from what it owes. The root owes its law with probability 1. Source: Weng
+et al. 2025, "Traversal verification for speculative tree decoding", Algorithm 1; derived here from
+the one invariant that a node's subtree writes the law behind it with the probability that it owes.
+
+What nodes owe depends on the tree alone and not on earlier outcomes, so it is computed depth by
+depth for all nodes at once, and all tests are made in one call. Equals `block` on a chain.
+
+Legend: B sequences, N tree nodes, S = N + 1 slots, M slots of one depth, V vocabulary, K siblings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from foretoken.draws import Draws
+from foretoken.paths import path_to
+from foretoken.protocols import Scores, Verdict
+from foretoken.residual import Residual, offers, spent
+from foretoken.tree import DraftTree, Kind
+
+_AT_ONCE = 1 << 22  # probabilities held at a time: few enough to stay near the processor
+
+
+@dataclass(frozen=True)
+class Traversal:
+    """The exact rule for trees of drawn or chosen nodes, from the leaves to the root."""
+
+    exact: ClassVar[bool] = True
+    trees: ClassVar[bool] = True
+    sampling: ClassVar[bool] = True
+    source: ClassVar[str] = "Weng et al. 2025, Alg. 1"
+    kinds: ClassVar[frozenset[Kind]] = frozenset(Kind) - {Kind.PADDING}
+
+    def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
+        first, final = _debts(trees, scores.probs)
+        passed = draws.accept(final[:, 1:])  # [B, N]
+        turn = torch.where(passed, _turns(trees), trees.nodes)
+        turn = torch.cat([turn.new_full((trees.batch, 1), trees.nodes), turn], 1)  # the root last
+        last = turn.argmin(1)  # [B]
+        path, lengths = path_to(trees, last)
+        owed = first.gather(1, last[:, None])[:, 0]
+        token = draws.pick(spent(trees, scores.probs, last, owed)[:, None], lengths[:, None])
+        return Verdict(path, lengths, token[:, 0])
+
+
+def _debts(trees: DraftTree, probs: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, S] what each slot owes before its children are offered, and after they are rejected."""
+    first = probs.new_zeros(trees.batch, trees.nodes + 2)  # the last column is for no child
+    first[:, 0] = 1
+    final = first.new_full(first.shape, -1.0)
+    for rows, slots, width in _levels(trees, max(1, _AT_ONCE // probs.shape[-1])):
+        left = Residual(probs[rows, slots], first[rows, slots])
+        for offer in offers(trees, rows, slots, width):
+            place = torch.where(offer.slots > 0, offer.slots, trees.nodes + 1)
+            first[rows, place] = left.chance(offer)
+            left.reject(offer)
+        final[rows, slots] = left.owed
+    first = first[:, :-1]
+    final = final[:, :-1]
+    return first, torch.where(final < 0, first, final)
+
+
+def _levels(trees: DraftTree, most: int) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """The slots that have children as (rows [M], slots [M], most children), the root first."""
+    if not trees.widths:
+        return
+    rows, slots = trees.children[:, :, 0].nonzero().unbind(1)
+    depths = trees.depths[rows, slots]
+    order = depths.argsort(stable=True)
+    counts: list[int] = depths.bincount().tolist()
+    levels = zip(rows[order].split(counts), slots[order].split(counts), strict=True)
+    for (at, of), width in zip(levels, trees.widths, strict=False):
+        for some_rows, some_slots in zip(at.split(most), of.split(most), strict=True):
+            yield some_rows, some_slots, width
+
+
+def _turns(trees: DraftTree) -> Tensor:
+    """[B, N] the place of each node in the traversal: behind all below it and all to its left."""
+    sizes = trees.ancestors.long().sum(1)[:, 1:]  # [B, N] nodes of each subtree
+    above = trees.parent_slots
+    elder = (above[:, :, None] == above[:, None, :]).tril(-1)  # [B, N, N] earlier siblings
+    before = (elder * sizes[:, None, :]).sum(-1)
+    ancestors = trees.ancestors[:, 1:, 1:]
+    return (ancestors * before[:, None, :]).sum(-1) + sizes - 1

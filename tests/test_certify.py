@@ -1,0 +1,119 @@
+"""The certificate passes what is exact, and fails what is not, with an exit status that says so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from foretoken import LLM, SamplingParams
+from foretoken.certify import Plan, bin_of, certify, prefix_bins
+from foretoken.cli import app
+from foretoken.protocols import BaseDrafter
+from foretoken.testing import Pair, table_pair, target_law
+from foretoken.testing.models import logits_after
+from foretoken.tree import DraftTree, Kind, chains
+from foretoken.verify.speculative import Speculative
+
+PARAMS = SamplingParams(temperature=0.8, top_k=6)
+
+
+@dataclass
+class Argmax(BaseDrafter):
+    """Claims to have drawn what is always one token."""
+
+    token: int = 1
+
+    kinds = frozenset({Kind.INDEPENDENT})
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        tree = chains([[self.token]] * len(sequences), torch.device("cpu"))
+        laws = torch.full((len(sequences), 1, 97), 1 / 97, dtype=torch.float64)
+        return DraftTree(tree.tokens, tree.counts, kind=Kind.INDEPENDENT, proposals=laws)
+
+
+@dataclass(frozen=True)
+class Credulous(Speculative):
+    """Accepts everything."""
+
+    def __call__(self, trees: Any, scores: Any, draws: Any) -> Any:
+        verdict = super().__call__(trees, scores, draws)
+        lengths = torch.tensor(trees.counts)
+        return verdict._replace(lengths=lengths)
+
+
+def plan(samples: int = 1500, **options: Any) -> Plan:
+    prompts = ((5, 9, 2, 5, 9), (40, 3, 3, 17))
+    return Plan(prompts, {"cell": PARAMS}, max_tokens=12, samples=samples, **options)
+
+
+@pytest.fixture(scope="module")
+def plain(pair: Pair) -> LLM:
+    return LLM(pair.target, max_num_seqs=3)
+
+
+def outcomes(plain: LLM, config: dict[str, Any], plan: Plan) -> dict[str, str]:
+    return {f"{c.check} {c.cell}": c.outcome for c in certify(plain, config, plan)}
+
+
+def test_exact_methods_pass(plain: LLM, pair: Pair) -> None:
+    found = outcomes(plain, {"method": "pld"}, plan())
+    assert found == {
+        "greedy batch 1": "passed",
+        "greedy batch 3": "passed",
+        "seeded cell": "passed",
+    }
+    found = outcomes(plain, {"method": "sps", "model": pair.draft}, plan())
+    assert set(found.values()) == {"passed"} and "law cell" in found
+
+
+def test_a_wrong_drafter_fails(plain: LLM) -> None:
+    likely = int(logits_after(plain.model, plan().prompts[0]).argmax())
+    config = {"method": f"{__name__}:Argmax", "verifier": "speculative", "token": likely}
+    found = outcomes(plain, config, plan())
+    assert found["law cell"] == "failed"
+
+
+def test_a_wrong_rule_fails_with_its_place_and_gap(plain: LLM, pair: Pair) -> None:
+    config = {"method": "sps", "model": pair.draft, "verifier": f"{__name__}:Credulous"}
+    lines = list(certify(plain, config, plan(samples=500)))
+    assert [line.outcome for line in lines] == ["failed"] * 3
+    assert lines[0].place is not None and lines[0].gap is not None and lines[0].gap > 1e-6
+
+
+def test_bins_are_the_target_s_law() -> None:
+    pair = table_pair(4)
+    bins = prefix_bins(pair.target, [0, 1], SamplingParams(temperature=0.9), 2)
+    assert sum(bins.values()) == pytest.approx(1.0, abs=1e-12)
+    found = dict.fromkeys(bins, 0.0)
+    for text, p in target_law(pair.target, [0, 1], SamplingParams(temperature=0.9), 2).items():
+        found[bin_of(text, bins)] += p
+    assert found == pytest.approx(bins, abs=1e-12)
+
+
+def test_command_says_it_with_its_exit_status(tmp_path: Path) -> None:
+    arguments = ["certify", "--method", "pld", "--quick", "--prompt", "A b c a b c.", "--json"]
+    done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "record.json")])
+    assert done.exit_code == 0, done.output
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert {c["outcome"] for c in record["checks"]} == {"passed"} and record["dtype"] == "float64"
+    wrong = [
+        "--method",
+        "sps",
+        "--draft-model",
+        "mini-draft",
+        "--verifier",
+        f"{__name__}:Credulous",
+    ]
+    done = CliRunner().invoke(app, ["certify", *wrong, "--quick", "--prompt", "A b c a b c."])
+    assert done.exit_code == 1 and "failed" in done.output
+
+
+def test_command_asks_for_a_method() -> None:
+    done = CliRunner().invoke(app, ["certify", "--quick", "--prompt", "x"])
+    assert done.exit_code != 0
