@@ -278,7 +278,8 @@ class Verifier(Protocol):
     """A pure acceptance rule. Exact rules read only `scores.probs`.
 
     exact: keeps the target's law. trees: takes more than chains. sampling: serves temperatures
-    above 0. kinds: the kinds of node that it takes. source: paper and equation.
+    above 0. kinds: the kinds of node that it takes. source: paper and equation. A rule that needs
+    its own sort of random numbers names their class in a ClassVar `draws` (see `gumbel`).
     """
 
     exact: ClassVar[bool]
