@@ -460,6 +460,16 @@ def test_strays_are_told_by_the_front_door(rough: Pair) -> None:
     assert by_name.engine.verifier == TopBeta()
 
 
+@pytest.mark.parametrize("rule", [TopBeta(), Rollback(), Relaxed(), Lenience()])
+def test_rules_of_raw_logits_refuse_edits(pair: Pair, rule: Verifier) -> None:
+    """They could accept a token that the request forbids; rules that read the law serve it."""
+    edited = SamplingParams(temperature=0, max_tokens=4, bad_token_ids=[5], ignore_eos=True)
+    for own, refused in ((rule, True), (Typical(), False)):
+        llm = LLM(pair.target, speculative_config={"method": "pld", "verifier": own})
+        [out] = llm.generate([[1, 2]], edited)
+        assert (out.error is not None and "reads the raw logits" in out.error) == refused
+
+
 def test_greedy_rules_refuse_a_temperature(pair: Pair) -> None:
     """One sentence for the request, and the others go on."""
     llm = LLM(pair.target, speculative_config={"method": "pld", "verifier": Rollback()})

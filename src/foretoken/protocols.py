@@ -279,7 +279,8 @@ class Verifier(Protocol):
 
     exact: keeps the target's law. trees: takes more than chains. sampling: serves temperatures
     above 0. kinds: the kinds of node that it takes. source: paper and equation. A rule that needs
-    its own sort of random numbers names their class in a ClassVar `draws` (see `gumbel`).
+    its own sort of random numbers names their class in a ClassVar `draws` (see `gumbel`); one that
+    reads `scores.logits` says so by `reads_logits = True`.
     """
 
     exact: ClassVar[bool]

@@ -61,11 +61,7 @@ class Engine:
         """
         room = self._check_prompt(prompt)
         self._check_ids(params)
-        if not (params.greedy or self.verifier.sampling):
-            raise ForetokenError(
-                f"Verifier {type(self.verifier).__name__} serves greedy decoding only and the "
-                f"temperature is {params.temperature}; use temperature 0 or another verifier."
-            )
+        self._check_rule(params)
         if params.stops and self.tokenizer is None:
             raise ForetokenError("Stop strings need a tokenizer; pass tokenizer=… to LLM.")
         limit = min(room, params.max_tokens or room)
@@ -93,6 +89,20 @@ class Engine:
                 "tokenize it with the target's tokenizer."
             )
         return room
+
+    def _check_rule(self, params: SamplingParams) -> None:
+        name = type(self.verifier).__name__
+        if not (params.greedy or self.verifier.sampling):
+            raise ForetokenError(
+                f"Verifier {name} serves greedy decoding only and the temperature is "
+                f"{params.temperature}; use temperature 0 or another verifier."
+            )
+        if params.edits and getattr(self.verifier, "reads_logits", False):
+            raise ForetokenError(
+                f"Verifier {name} reads the raw logits, which know nothing of penalties, biases, "
+                "allowed or bad ids, min_tokens and processors; leave these out or use another "
+                "verifier."
+            )
 
     def _check_ids(self, params: SamplingParams) -> None:
         lists = (

@@ -36,6 +36,7 @@ class Lenience:
     lenience: float = 0.5
 
     exact: ClassVar[bool] = False
+    reads_logits: ClassVar[bool] = True
     trees: ClassVar[bool] = False
     sampling: ClassVar[bool] = True
     source: ClassVar[str] = "Leviathan et al. 2023, App. A.5"

@@ -32,6 +32,7 @@ class Relaxed:
     delta: float = 0.6
 
     exact: ClassVar[bool] = False
+    reads_logits: ClassVar[bool] = True
     trees: ClassVar[bool] = True
     sampling: ClassVar[bool] = False
     source: ClassVar[str] = "NVIDIA TensorRT-LLM, relaxed acceptance"

@@ -30,6 +30,7 @@ class Rollback:
     alpha: float = 5.0
 
     exact: ClassVar[bool] = False
+    reads_logits: ClassVar[bool] = True
     trees: ClassVar[bool] = True
     sampling: ClassVar[bool] = False
     source: ClassVar[str] = "Kim et al. 2023 (BiLD), rollback policy"

@@ -30,6 +30,7 @@ class TopBeta:
     tau: float = 1.0
 
     exact: ClassVar[bool] = False
+    reads_logits: ClassVar[bool] = True
     trees: ClassVar[bool] = True
     sampling: ClassVar[bool] = False
     source: ClassVar[str] = "Xia et al. 2023 (SpecDec), Spec-Verification; Stern et al. 2018, §5.1"
