@@ -56,6 +56,11 @@ class Plan:
     samples: int = 4000
     first_tokens: int = 2
 
+    @property
+    def checks(self) -> int:
+        """How many lines `certify` gives for a method."""
+        return len(self.batches) + len(self.cells)
+
 
 @dataclass(frozen=True)
 class Check:
@@ -85,11 +90,6 @@ def cells(temperatures: Seq[float], processors: Seq[str]) -> dict[str, SamplingP
         for temperature in temperatures
         for name in processors
     }
-
-
-def count_checks(plan: Plan, config: Mapping[str, Any]) -> int:
-    """How many lines `certify` will give."""
-    return len(plan.batches) + len(plan.cells)
 
 
 def certify(plain: LLM, config: Mapping[str, Any], plan: Plan) -> Iterator[Check]:

@@ -114,9 +114,9 @@ class KeyedDraws:
         self._starts = torch.tensor(starts, device=device)[:, None]
 
     def accept(self, probability: Tensor, tests: Tensor | None = None) -> Tensor:
-        index = torch.arange(probability.shape[1], device=probability.device)
-        index = index if tests is None else tests
-        return uniforms(self._keys, self._starts, Purpose.ACCEPT, index) < probability
+        if tests is None:
+            tests = torch.arange(probability.shape[1], device=probability.device)
+        return uniforms(self._keys, self._starts, Purpose.ACCEPT, tests) < probability
 
     def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
         noise = uniforms(self._keys, self._starts + depths, Purpose.TOKEN)

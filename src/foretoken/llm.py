@@ -21,7 +21,7 @@ from foretoken.engine.stats import EngineStats, RequestStats
 from foretoken.engine.stopping import TextTracker
 from foretoken.errors import ForetokenError
 from foretoken.methods import build
-from foretoken.models.load import find, load_model, load_tokenizer
+from foretoken.models.load import find, load_model, load_tokenizer, wrapped
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 from foretoken.sampling import SamplingParams
@@ -69,7 +69,7 @@ class LLM:
                 trust_remote_code=trust_remote_code,
             )  # fmt: skip
         else:
-            self.model = _wrap(model)
+            self.model = wrapped(model)
         self.tokenizer = _tokenizer(tokenizer, folder, trust_remote_code)
         length = max_model_len or self.model.max_length
         if length > self.model.max_length:
@@ -243,15 +243,6 @@ def _with_texts(output: RequestOutput, texts: list[str]) -> RequestOutput:
 def _refused(prompt: Prompt, reason: str) -> RequestOutput:
     text, ids = (prompt, []) if isinstance(prompt, str) else (None, list(prompt))
     return RequestOutput(-1, text, ids, [], RequestStats(), reason)
-
-
-def _wrap(model: Any) -> CausalLM:
-    if hasattr(model, "new_cache"):
-        ours: CausalLM = model
-        return ours
-    from foretoken.models.hf import HFModel
-
-    return HFModel(model)
 
 
 def _tokenizer(given: Any, folder: Path | None, trust_remote_code: bool) -> Any:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from foretoken.llm import LLM
     from foretoken.sampling import SamplingParams
 
-_RAW = "The old house stood at the end of the road, and"
 _COLOURS = {"passed": "green", "near_tie": "yellow", "failed": "red"}
 
 
@@ -157,7 +156,7 @@ def _prompts(plain: LLM, given: list[str] | None, limit: int) -> list[tuple[int,
 
 
 def _run(plain: LLM, configs: list[dict[str, Any]], plan: Plan, show: bool) -> list[Check]:
-    from foretoken.certify import certify, count_checks
+    from foretoken.certify import certify
     from foretoken.progress import track
 
     def lines() -> Iterator[Check]:
@@ -165,7 +164,7 @@ def _run(plain: LLM, configs: list[dict[str, Any]], plan: Plan, show: bool) -> l
             yield from certify(plain, config, plan)
 
     checks = []
-    total = sum(count_checks(plan, config) for config in configs)
+    total = len(configs) * plan.checks
     with track("Checks", total, show) as advance:
         for check in lines():
             checks.append(check)

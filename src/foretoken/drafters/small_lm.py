@@ -22,7 +22,7 @@ from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
 from foretoken.models.backends import NAMES
 from foretoken.models.feed import Feed, chain_feed, token_feed
-from foretoken.models.load import load_model
+from foretoken.models.load import load_model, wrapped
 from foretoken.models.model import CausalLM
 from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
 from foretoken.sampling import best, fold
@@ -187,12 +187,7 @@ def as_causal_lm(model: Any, access: Access) -> CausalLM:
     if isinstance(model, (str, Path)):
         backend = access.backend if access.backend in NAMES else "auto"
         return load_model(model, dtype=access.dtype, device=access.device, backend=backend)
-    if hasattr(model, "new_cache"):
-        ours: CausalLM = model
-        return ours
-    from foretoken.models.hf import HFModel
-
-    return HFModel(model)
+    return wrapped(model)
 
 
 def _looked_at(logits: Tensor, laws: list[Tensor], sequences: Seq[Sequence]) -> Tensor:

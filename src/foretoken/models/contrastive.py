@@ -32,7 +32,7 @@ from torch import Tensor
 from foretoken.errors import ForetokenError
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
-from foretoken.models.load import load_model
+from foretoken.models.load import load_model, wrapped
 from foretoken.models.model import CausalLM, Output
 
 if TYPE_CHECKING:
@@ -57,7 +57,10 @@ class Contrastive:
             raise ForetokenError(
                 f"alpha is {alpha} and beta {beta}; alpha must be in [0, 1] and beta at least 0."
             )
-        self.expert, self.amateur = _loaded(expert), _loaded(amateur)
+        self.expert, self.amateur = (
+            load_model(model) if isinstance(model, (str, Path)) else wrapped(model)
+            for model in (expert, amateur)
+        )
         self.alpha, self.beta = alpha, beta
         _check_same("vocabulary", self.expert.vocab_size, self.amateur.vocab_size)
         _check_same("device", self.expert.device, self.amateur.device)
@@ -142,17 +145,6 @@ class PairedCache(KVCache):
 def _log_law(logits: Tensor) -> Tensor:
     """Log-probabilities; half precision is too coarse to take differences of."""
     return (logits.float() if logits.dtype.itemsize < 4 else logits).log_softmax(-1)
-
-
-def _loaded(model: str | Path | PreTrainedModel | CausalLM) -> CausalLM:
-    if isinstance(model, (str, Path)):
-        return load_model(model)
-    if hasattr(model, "new_cache"):
-        ours: CausalLM = model
-        return ours
-    from foretoken.models.hf import HFModel
-
-    return HFModel(model)
 
 
 def _check_same(what: str, expert: object, amateur: object) -> None:

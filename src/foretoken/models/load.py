@@ -150,6 +150,16 @@ def stored_weights(folder: Path) -> Weights:
     return get
 
 
+def wrapped(model: Any) -> CausalLM:
+    """A model that is already loaded: one of ours as it is, one of transformers' in the adapter."""
+    if hasattr(model, "new_cache"):
+        ours: CausalLM = model
+        return ours
+    from foretoken.models.hf import HFModel
+
+    return HFModel(model)
+
+
 def load_native(
     folder: Path, config: Any, dtype: torch.dtype, device: torch.device, backend: str
 ) -> transformer.Transformer:
