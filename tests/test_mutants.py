@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretoken import SamplingParams, draws, protocols, sampling
+from foretoken import SamplingParams, chain, draws, protocols, sampling
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
@@ -37,7 +37,6 @@ from foretoken.testing import (
     tiny_pair,
 )
 from foretoken.tree import DraftTree
-from foretoken.verify import speculative
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 from test_conformance import (
@@ -161,7 +160,9 @@ def residual_patch(residual: Callable[[Tensor, Tensor], Tensor]) -> Callable[[An
     """The law behind a rejection, given p and q, replaced."""
 
     def apply(patch: pytest.MonkeyPatch) -> None:
-        def final(trees: DraftTree, probs: Tensor, laws: Tensor, lengths: Tensor) -> Tensor:
+        def final(
+            trees: DraftTree, probs: Tensor, laws: Tensor, lengths: Tensor, owed: Tensor
+        ) -> Tensor:
             rows = torch.arange(trees.batch)
             p, last = probs[rows, lengths], lengths.clamp(max=trees.nodes - 1)
             q = laws[rows, last]
@@ -171,7 +172,7 @@ def residual_patch(residual: Callable[[Tensor, Tensor], Tensor]) -> Callable[[An
             law = torch.where(all_kept, p, residual(p, q))
             return torch.where(law.sum(-1, keepdim=True) > 0, law, p)[:, None]
 
-        patch.setattr(speculative, "_final_law", final)
+        patch.setattr(chain, "_final_law", final)
 
     return apply
 
@@ -483,7 +484,10 @@ def last_of_equals(patch: pytest.MonkeyPatch) -> None:
 def first_rows_settings(patch: pytest.MonkeyPatch) -> None:
     """The whole batch is folded with the first row's temperature."""
     own = sampling._column
-    patch.setattr(sampling, "_column", lambda values, like: own([values[0]] * len(values), like))
+    patch.setattr(
+        sampling, "_column",
+        lambda values, like, places: own([values[0]] * len(values), like, places),
+    )  # fmt: skip
 
 
 def hole_not_filled(patch: pytest.MonkeyPatch) -> None:

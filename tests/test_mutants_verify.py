@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretoken import SamplingParams, residual
+from foretoken import SamplingParams, chain, residual
 from foretoken.draws import Draws
 from foretoken.protocols import Drafter, Verifier
 from foretoken.residual import Offer
 from foretoken.testing import Drawn, Pair, TableModel, check_law
 from foretoken.tree import DraftTree, Kind
-from foretoken.verify import block, k_seq, multi_candidate, traversal
+from foretoken.verify import k_seq, multi_candidate, traversal
 from foretoken.verify.block import Block
 from foretoken.verify.k_seq import KSeq
 from foretoken.verify.lenience import Lenience
@@ -32,6 +32,7 @@ from foretoken.verify.typical import Typical
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
+TOKEN_RESIDUAL = chain._final_law
 CHAIN, TWINS, FORK = (1, 1), (2,), (2, 1)
 REST = Kind.WITHOUT_REPLACEMENT
 
@@ -145,7 +146,7 @@ def early_break(patch: pytest.MonkeyPatch) -> None:
 
 def token_ratio(patch: pytest.MonkeyPatch) -> None:
     """Block verification with each token's own ratio in place of the prefix's."""
-    own = block._joint_ratios
+    own = chain._joint_ratios
 
     def wrong(trees: DraftTree, probs: Tensor, laws: Tensor | None) -> Tensor:
         assert laws is not None
@@ -154,15 +155,15 @@ def token_ratio(patch: pytest.MonkeyPatch) -> None:
         joint[:, 1:] = (probs[:, :-1].gather(-1, drafted) / laws.gather(-1, drafted))[..., 0]
         return joint.clamp(max=1)
 
-    patch.setattr(block, "_joint_ratios", wrong)
+    patch.setattr(chain, "_joint_ratios", wrong)
 
 
 def plain_residual(patch: pytest.MonkeyPatch) -> None:
     """K-SEQ's replacement comes from max(p - q, 0), as with one draw."""
     own = k_seq._k_seq
 
-    def wrong(choice: Any, halvings: int) -> tuple[Tensor, Tensor]:
-        return own(choice, halvings)[0], (choice.law - choice.proposal).clamp(min=0)
+    def wrong(choice: Any) -> tuple[Tensor, Tensor]:
+        return own(choice)[0], (choice.law - choice.proposal).clamp(min=0)
 
     patch.setattr(k_seq, "_k_seq", wrong)
 
@@ -227,15 +228,17 @@ MUTANTS = {
     "children of another branch": RuleMutant(MultiCandidate(), FORK, patch=other_branch),
     "gamma is 1": RuleMutant(
         KSeq(), TWINS,
-        patch=replaced(k_seq, "_least_gamma", lambda p, q, count, halvings: torch.ones_like(count)),
+        patch=replaced(k_seq, "_least_gamma", lambda p, q, count: torch.ones_like(count)),
     ),
     "k-seq with the residual of one draw": RuleMutant(KSeq(), TWINS, patch=plain_residual),
     "block breaks early": RuleMutant(Block(), CHAIN, patch=early_break),
     "block with a token's residual": RuleMutant(
         Block(), CHAIN,
         patch=replaced(
-            block, "spent",
-            lambda trees, probs, slots, owed: residual.spent(trees, probs, slots),
+            chain, "_final_law",
+            lambda trees, probs, laws, lengths, owed: TOKEN_RESIDUAL(
+                trees, probs, laws, lengths, torch.ones_like(owed)
+            ),
         ),
     ),
     "block with a token's ratio": RuleMutant(Block(), CHAIN, patch=token_ratio),
@@ -243,7 +246,7 @@ MUTANTS = {
         Traversal(), TWINS, patch=replaced(traversal, "Residual", Stale)
     ),
     "traversal from the root": RuleMutant(
-        Traversal(), CHAIN, patch=replaced(traversal, "_turns", lambda trees: trees.depths[:, 1:])
+        Traversal(), FORK, patch=replaced(traversal, "_turns", lambda trees: trees.depths[:, 1:])
     ),
     "auxiliary tokens accepted": RuleMutant(Block(), CHAIN, wrong=Mask, patch=all_valid),
     "lenience called lossless": RuleMutant(Speculative(), CHAIN, wrong_rule=Lenience(0.5)),

@@ -17,7 +17,7 @@ from scipy import stats
 from scipy.optimize import brentq
 from torch import Tensor
 
-from foretoken import SamplingParams
+from foretoken import SamplingParams, chain
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
@@ -28,7 +28,7 @@ from foretoken.residual import Offer, Residual
 from foretoken.testing import Drawn, Pair, serve
 from foretoken.testing.rules import Shape, contexts, draft, own_law, rule_law
 from foretoken.tree import DraftTree, Kind
-from foretoken.verify import block, k_seq, optimal_transport, traversal
+from foretoken.verify import k_seq, optimal_transport, traversal
 from foretoken.verify.block import Block
 from foretoken.verify.greedy import Greedy
 from foretoken.verify.gumbel import Gumbel
@@ -84,6 +84,7 @@ def off(rule: Verifier, shape: Shape, vocab: int, pairs: int = PAIRS) -> float:
     return float((rule_law(rule, shape, p, q).law - own_law(p, shape.depth + 1)).abs().max())
 
 
+TREE_KINDS = [CHOSEN, DRAWN, REST]
 CHAINS = [((0,), 5), ((0, 1), 4), ((0, 1, 2), 3), ((0, 1, 2, 3), 2), ((0, 1, 2, 3), 3)]
 TREES = [
     ((0, 0), 3), ((0, 0, 0), 3), ((0, 0, 1), 3), ((0, 0, 1, 2), 2), ((0, 1, 1, 1, 2), 2),
@@ -143,6 +144,21 @@ def test_chains_of_several_kinds(rule: Verifier, kinds: tuple[Kind, ...]) -> Non
     assert off(rule, Shape((0, 1, 2), kinds), 3) <= 1e-12
 
 
+@pytest.mark.parametrize(
+    ("rule", "kind"),
+    [(KSeq(), DRAWN), *((r, k) for r in (MultiCandidate(), Traversal()) for k in TREE_KINDS)],
+)
+def test_chains_agree_with_the_way_of_trees(rule: Verifier, kind: Kind) -> None:
+    """With an auxiliary node beside it, a path takes the rule's loop in place of the chain form."""
+    p, q = tables(3, 3)
+    short, loop = (
+        rule_law(rule, shape, p, q)
+        for shape in (Shape.of(kind, 0, 1, 2), Shape((0, 1, 2, 0), (kind, kind, kind, AUX)))
+    )
+    assert (short.law - loop.law).abs().max() <= 1e-12
+    assert (short.accepted - loop.accepted).abs().max() <= 1e-12
+
+
 @pytest.mark.parametrize("rule", [KSeq(), OptimalTransport()])
 def test_shared_prefixes_with_auxiliary_nodes(rule: Verifier) -> None:
     """Auxiliary nodes are no candidates."""
@@ -179,7 +195,7 @@ def whole_law(patch: pytest.MonkeyPatch) -> None:
 
 def leaf_rule(patch: pytest.MonkeyPatch) -> None:
     """Every prefix passes with the probability of a whole chain."""
-    patch.setattr(block, "_chances", lambda trees, probs, laws, joint: joint[:, 1:])
+    patch.setattr(chain, "_chances", lambda trees, probs, laws, joint: joint[:, 1:])
 
 
 def root_first(patch: pytest.MonkeyPatch) -> None:
@@ -204,7 +220,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Verifier, Shape]]
     "whole law": (whole_law, MultiCandidate(), Shape.of(REST, 0, 0)),
     "whole law below": (whole_law, Traversal(), Shape.of(REST, 0, 0, 1, 2)),
     "leaf rule": (leaf_rule, Block(), Shape.of(DRAWN, 0, 1)),
-    "root first": (root_first, Traversal(), Shape.of(DRAWN, 0, 1)),
+    "root first": (root_first, Traversal(), Shape.of(DRAWN, 0, 0, 1)),
     "one draw": (one_draw, KSeq(), Shape.of(DRAWN, 0, 0)),
     "plain rest": (plain_rest, OptimalTransport(), Shape.of(DRAWN, 0, 0)),
 }
@@ -415,11 +431,12 @@ def test_k_seq_against_the_optimum(count: int, vocab: int) -> None:
     assert (simple - best).max() < 1e-9 and (best - simple).max() > 0.001
 
 
-def test_gamma_is_the_root() -> None:
+def test_gamma_is_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """The γ of K-SEQ is the root that a root finder gives, from above."""
+    monkeypatch.setattr(k_seq, "_HALVINGS", 40)
     p, q = (t[:, 0] for t in tables(5, 0))
     for count in (2, 5, 9):
-        found = k_seq._least_gamma(p, q, torch.full((PAIRS,), float(count)).double(), 40)
+        found = k_seq._least_gamma(p, q, torch.full((PAIRS,), float(count)).double())
         for one, other, gamma in zip(p, q, found, strict=True):
 
             def excess(g: float, one: Tensor = one, other: Tensor = other, k: int = count) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from enum import IntEnum
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -72,9 +73,33 @@ def _spread(x: Tensor | int) -> Tensor | int:
 
 def uniforms(key: Tensor, position: Tensor, purpose: Purpose, index: Tensor | int = 0) -> Tensor:
     """Float64 numbers in [0, 1) for broadcastable int64 keys, positions and indices."""
-    x = _mix(key + _spread(position + 1))
-    x = _mix(x + _spread(index * 8 + int(purpose)))
+    x = _mix(_seat(key, position) + _spread(index * 8 + int(purpose)))
     return ((x >> 11) & ((1 << 53) - 1)).to(torch.float64) * 2.0**-53
+
+
+def _seat(key: Tensor, position: Tensor) -> Tensor:
+    """One well-mixed int64 for each key and position."""
+    return _mix(key + _spread(position + 1))
+
+
+@lru_cache(maxsize=8)
+def _names(vocab: int, device: torch.device) -> Tensor:
+    """[V] one well-mixed int64 for each token."""
+    token = torch.arange(vocab, device=device)
+    return _mix(_mix((token * 8 + int(Purpose.TOKEN)) * _GAMMA))
+
+
+def _each_token(places: Tensor, vocab: int) -> Tensor:
+    """[..., 1] places -> [..., V] float64 numbers in [0, 1), one for each token.
+
+    Both halves of the key are well mixed already, so a multiplication with one fold on each side
+    does; it is in place, for a whole vocabulary of numbers is most of the cost of a draw.
+    """
+    x = places ^ _names(vocab, places.device)
+    x.mul_(_M1)
+    x.bitwise_xor_((x >> 32).bitwise_and_((1 << 32) - 1))
+    x.mul_(_M2)
+    return x.bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1).to(torch.float64).mul_(2.0**-53)
 
 
 def inverse_cdf(distribution: Tensor, uniform: Tensor) -> Tensor:
@@ -141,11 +166,13 @@ class GumbelDraws(KeyedDraws):
     """
 
     def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
-        token = torch.arange(distribution.shape[-1], device=distribution.device)
-        positions = (self._starts + depths)[..., None]
-        noise = uniforms(self._keys[..., None], positions, Purpose.TOKEN, token)  # [B, M, V]
-        clocks = noise.neg_().log1p_().neg_().clamp_(min=2.0**-60)
-        return (distribution / clocks.to(distribution.dtype)).argmax(-1)
+        places = _seat(self._keys, self._starts + depths)[..., None]
+        noise = _each_token(places, distribution.shape[-1]).to(distribution.dtype)  # [B, M, V]
+        least, most = 2.0**-60, 1 - torch.finfo(noise.dtype).eps / 2
+        clocks = noise.clamp_(max=most).neg_().log1p_().neg_().clamp_(min=least)
+        return (
+            torch.div(distribution, clocks, out=clocks).max(-1).indices
+        )  # argmax takes twice as long
 
     def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
         return self.pick(distribution[:, None], torch.full_like(self._starts, depth))[:, 0]

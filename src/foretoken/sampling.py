@@ -30,7 +30,8 @@ Contexts = Callable[[], list[list[list[int]]]]
 """Host lists [batch][place] of the draft tokens between a sequence's end and each place."""
 
 
-_COLD = 1e-2  # temperatures below this may overflow what they divide
+_COLDEST = 1e-30  # what a logit divided by less than this would overflow; one-hot long before
+_CACHED = 1 << 18  # numbers that are worked on at a time on a CPU
 _TRIED, _MORE = 256, 16  # tokens looked at first in place of a whole sort, and how many times more
 
 
@@ -166,9 +167,8 @@ def fold(logits: Tensor, sequences: Seq[Sampled], contexts: Contexts) -> Folded:
     if all(s.params.greedy for s in sequences):
         peak, top = logits.max(-1)  # NaN wins a maximum, so one pass finds argmax and trouble
         return Folded(_one_hot(logits, top), ~torch.isfinite(peak))
-    peak = logits.amax(-1)
+    probs, peak = _sampling_law(logits, sequences)
     bad = ~torch.isfinite(peak)
-    probs = _sampling_law(logits, peak, sequences)
     greedy = [s.params.greedy for s in sequences]
     if any(greedy):
         rows = torch.tensor(greedy, device=logits.device)
@@ -191,25 +191,40 @@ def _one_hot(logits: Tensor, tokens: Tensor) -> Tensor:
     return torch.zeros_like(logits).scatter_(-1, tokens[..., None], 1.0)
 
 
-def _column(values: list[float], like: Tensor) -> Tensor:
-    return torch.tensor(values, device=like.device, dtype=like.dtype)[:, None, None]
+def _column(values: list[float], like: Tensor, places: int) -> Tensor:
+    """[B * places, 1] the number of each place's sequence."""
+    column = torch.tensor(values, device=like.device, dtype=like.dtype)
+    return column.repeat_interleave(places)[:, None]
 
 
-def _sampling_law(logits: Tensor, peak: Tensor, sequences: Seq[Sampled]) -> Tensor:
-    """[B, M, V] temperature, min_p, top_k and top_p, with each row's own numbers."""
+def _sampling_law(logits: Tensor, sequences: Seq[Sampled]) -> tuple[Tensor, Tensor]:
+    """([B, M, V] temperature, min_p, top_k and top_p with each row's own numbers; [B, M] the
+    highest logits)."""
     params = [s.params for s in sequences]
-    temperatures = [p.temperature or 1.0 for p in params]
-    temperature = _column(temperatures, logits)
-    if min(temperatures) < _COLD:  # shifted by the peak first, so that nothing overflows
-        logits, peak = logits - peak[..., None], torch.zeros_like(peak)
-    scaled = logits if set(temperatures) == {1.0} else logits / temperature
-    if any(p.min_p > 0 for p in params):
-        floor = _column([p.min_p for p in params], logits).log() + peak[..., None] / temperature
-        scaled = scaled.masked_fill(scaled < floor, -torch.inf)
-    law = scaled.softmax(-1)
+    flat = logits.reshape(-1, logits.shape[-1])  # [R, V]
+    places = flat.shape[0] // max(1, len(params))
+    temperatures = [max(p.temperature or 1.0, _COLDEST) for p in params]
+    temperature = _column(temperatures, logits, places)
+    floor = _column([p.min_p for p in params], logits, places).log()
+    floors = any(p.min_p > 0 for p in params)
+    law, peak = torch.empty_like(flat), flat.new_empty(flat.shape[0], 1)
+    for part in _parts(flat):
+        torch.amax(flat[part], -1, keepdim=True, out=peak[part])
+        scaled = flat[part] / temperature[part]
+        if floors:
+            least = peak[part] / temperature[part] + floor[part]
+            scaled.masked_fill_(scaled < least, -torch.inf)
+        torch.softmax(scaled, -1, out=law[part])
+    law = law.view_as(logits)
     if any(p.top_k > 0 or p.top_p < 1 for p in params):
         _truncate(law, params)
-    return law
+    return law, peak.view(logits.shape[:-1])
+
+
+def _parts(flat: Tensor) -> list[slice]:
+    """Rows [R, V] in parts that a CPU's cache holds, so that only the first step reads memory."""
+    rows = flat.shape[0] if flat.device.type != "cpu" else max(1, _CACHED // flat.shape[1])
+    return [slice(at, at + rows) for at in range(0, flat.shape[0], rows)]
 
 
 def _truncate(law: Tensor, params: list[SamplingParams]) -> None:
@@ -223,7 +238,7 @@ def _truncate(law: Tensor, params: list[SamplingParams]) -> None:
     flat = law.view(-1, vocab)  # [R, V]
     k = torch.tensor([p.top_k if p.top_k > 0 else vocab for p in params], device=law.device)
     k = k.clamp(max=vocab).repeat_interleave(places)  # [R]
-    top_p = _column([p.top_p for p in params], law).flatten().repeat_interleave(places)
+    top_p = _column([p.top_p for p in params], law, places)[:, 0]
     least = torch.zeros_like(top_p)
     rows = ((k < vocab) | (top_p < 1)).nonzero()[:, 0]
     width = max([_TRIED, *(p.top_k for p in params)])

@@ -6,7 +6,8 @@ p - c · min(q, p/γ) with c = (1 - (1 - β)^K) / β. It is nowhere negative iff
 such γ, the root of 1 - (1 - β)^K = γ β in [1, K], accepts most: at least 1 - 1/e of what any rule
 could. γ β = Σ min(γ q, p) grows with γ and β falls, so bisection finds it; the upper end always
 has c ≤ γ, hence the rule is exact wherever the search stops. Source: Sun et al. 2023 (SpecTr),
-Algorithm 2 and section 4. K is the number of draws behind a prefix, each row's own.
+Algorithm 2 and section 4. K is the number of draws behind a prefix, each row's own;
+of one draw γ = 1, which is speculative sampling.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, K draws.
 """
@@ -19,6 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from foretoken.chain import token_by_token
 from foretoken.draws import Draws
 from foretoken.protocols import Scores, Verdict
 from foretoken.shared_prefix import Choice, descend
@@ -38,14 +40,15 @@ class KSeq:
     kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.INDEPENDENT, Kind.AUXILIARY})
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
-        halvings = _HALVINGS if max(trees.widths, default=1) > 1 else 0  # one draw: γ = 1
-        return descend(trees, scores.probs, draws, lambda choice: _k_seq(choice, halvings))
+        if trees.is_chain:
+            return token_by_token(trees, scores.probs, draws)
+        return descend(trees, scores.probs, draws, _k_seq)
 
 
-def _k_seq(choice: Choice, halvings: int) -> tuple[Tensor, Tensor]:
+def _k_seq(choice: Choice) -> tuple[Tensor, Tensor]:
     p, q, tokens, open_ = choice
     count = open_.sum(1).clamp(min=1).to(p)  # [B]
-    gamma = _least_gamma(p, q, count, halvings)
+    gamma = _least_gamma(p, q, count)
     share = torch.minimum(q, p / gamma[:, None])  # [B, V]
     beta = share.sum(-1).clamp(max=1)
     factor = (_some(beta, count) / beta).nan_to_num(1.0)
@@ -61,10 +64,10 @@ def _some(beta: Tensor, count: Tensor) -> Tensor:
     return -torch.expm1(count * torch.log1p(-beta))
 
 
-def _least_gamma(p: Tensor, q: Tensor, count: Tensor, halvings: int) -> Tensor:
+def _least_gamma(p: Tensor, q: Tensor, count: Tensor) -> Tensor:
     """[B] the least γ in [1, K] with 1 - (1 - β)^K ≤ γ β, from above."""
     low, high = torch.ones_like(count), count
-    for _ in range(halvings):
+    for _ in range(_HALVINGS):
         middle = (low + high) / 2
         beta = torch.minimum(q, p / middle[:, None]).sum(-1).clamp(max=1)
         enough = _some(beta, count) <= middle * beta

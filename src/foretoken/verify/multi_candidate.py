@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import torch
 
+from foretoken.chain import token_by_token
 from foretoken.draws import Draws
 from foretoken.paths import path_to
 from foretoken.protocols import Scores, Verdict
@@ -36,6 +37,8 @@ class MultiCandidate:
     kinds: ClassVar[frozenset[Kind]] = frozenset(Kind) - {Kind.PADDING}
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
+        if trees.is_chain:
+            return token_by_token(trees, scores.probs, draws)
         rows = torch.arange(trees.batch, device=trees.tokens.device)
         last = torch.zeros_like(rows)  # [B] the deepest accepted slot
         going = torch.ones_like(rows, dtype=torch.bool)

@@ -8,7 +8,8 @@ et al. 2025, "Traversal verification for speculative tree decoding", Algorithm 1
 the one invariant that a node's subtree writes the law behind it with the probability that it owes.
 
 What nodes owe depends on the tree alone and not on earlier outcomes, so it is computed depth by
-depth for all nodes at once, and all tests are made in one call. Equals `block` on a chain.
+depth for all nodes at once, and all tests are made in one call. On a chain this is block
+verification, in the form of `chain.py`.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, M slots of one depth, V vocabulary, K siblings.
 """
@@ -22,6 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from foretoken.chain import as_a_block
 from foretoken.draws import Draws
 from foretoken.paths import path_to
 from foretoken.protocols import Scores, Verdict
@@ -42,6 +44,8 @@ class Traversal:
     kinds: ClassVar[frozenset[Kind]] = frozenset(Kind) - {Kind.PADDING}
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
+        if trees.is_chain:
+            return as_a_block(trees, scores.probs, draws)
         first, final = _debts(trees, scores.probs)
         passed = draws.accept(final[:, 1:])  # [B, N]
         turn = torch.where(passed, _turns(trees), trees.nodes)
