@@ -198,6 +198,16 @@ def test_law_where_supports_differ() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["k_seq", "optimal_transport"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_law_of_rules_for_independent_draws(name: str, temperature: float) -> None:
+    """A small model's chain is one draw a prefix; at temperature 0 its tokens are chosen."""
+    check_law(
+        lambda p: SmallLM(p.draft, 2), _verifier(name), table_pair(3),
+        SamplingParams(temperature=temperature), 3, rows=64,
+    )  # fmt: skip
+
+
 def test_law_with_the_heuristic_length() -> None:
     """The +2/−1 rule looks at the past only, so it leaves the law alone."""
     check_law(

@@ -99,6 +99,8 @@ def certify(plain: LLM, config: Mapping[str, Any], plan: Plan) -> Iterator[Check
     more than once (names and paths, no drafter objects).
     """
     drafter, _, name = build(config)
+    if "verifier" in config:
+        name = f"{name} by {config['verifier']}"
     chosen = drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY}
     greedy = SamplingParams(temperature=0, max_tokens=plan.max_tokens, ignore_eos=True)
     for batch in plan.batches:

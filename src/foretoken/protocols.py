@@ -224,8 +224,9 @@ class Target(Protocol):
 class Drafter(Protocol):
     """Guesses what the target will write. Only `draft` must do anything.
 
-    kinds: the kinds of node that it makes. trees: whether it makes anything but chains. Both are
-    checked against the verifier at load.
+    kinds: the kinds of node that it makes when it samples; at temperature 0, where all laws are
+    point masses, it may always call them chosen. trees: whether it makes anything but chains. Both
+    are checked against the verifier at load.
     """
 
     wants: Wants

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from foretoken.draws import Draws
-from foretoken.paths import path_to
+from foretoken.paths import longest_match, path_to
 from foretoken.protocols import Verdict
 from foretoken.tree import DraftTree
 
@@ -37,7 +37,13 @@ Rule = Callable[[Choice], tuple[Tensor, Tensor]]
 
 
 def descend(trees: DraftTree, probs: Tensor, draws: Draws, rule: Rule) -> Verdict:
-    """Accept one token a depth by `rule`, as long as one is accepted."""
+    """Accept one token a depth by `rule`, as long as one is accepted.
+
+    Without proposals every node was chosen, as drafters do at temperature 0, and the target's own
+    samples decide.
+    """
+    if trees.proposals is None:
+        return longest_match(trees, probs, draws.pick)
     rows = torch.arange(trees.batch, device=probs.device)
     last = torch.zeros_like(rows)  # [B] the first slot of the accepted branches
     alive = last[:, None] == torch.arange(trees.nodes + 1, device=probs.device)  # [B, S]

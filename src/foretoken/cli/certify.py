@@ -89,8 +89,15 @@ def certify(
     plan = _plan(plain, prompt, None if own == SamplingParams() else own, samples, first_tokens,
                  quick, everything)  # fmt: skip
     configs = _every_method(draft_model) if everything else [config or _none_given()]
-    checks = _run(plain, configs, plan, not as_json)
-    _write(plain, checks, plan, out, as_json)
+    checks = []
+    for check in _run(plain, configs, plan, not as_json):
+        checks.append(check)
+        if out is not None:  # after every check, so that nothing is lost when killed
+            _save(out, _record(plain, checks, plan))
+    if as_json:
+        print(_record(plain, checks, plan))
+    else:
+        _table(checks)
     if any(check.outcome == "failed" for check in checks):
         raise typer.Exit(1)
 
@@ -155,24 +162,20 @@ def _prompts(plain: LLM, given: list[str] | None, limit: int) -> list[tuple[int,
     return [tuple(plain.tokenizer(text)["input_ids"]) for text in texts]
 
 
-def _run(plain: LLM, configs: list[dict[str, Any]], plan: Plan, show: bool) -> list[Check]:
+def _run(
+    plain: LLM, configs: list[dict[str, Any]], plan: Plan, show: bool
+) -> Iterator[Check]:  # fmt: skip
     from foretoken.certify import certify
     from foretoken.progress import track
 
-    def lines() -> Iterator[Check]:
+    with track("Checks", len(configs) * plan.checks, show) as advance:
         for config in configs:
-            yield from certify(plain, config, plan)
-
-    checks = []
-    total = len(configs) * plan.checks
-    with track("Checks", total, show) as advance:
-        for check in lines():
-            checks.append(check)
-            advance()
-    return checks
+            for check in certify(plain, config, plan):
+                yield check
+                advance()
 
 
-def _write(plain: LLM, checks: list[Check], plan: Plan, out: Path | None, as_json: bool) -> None:
+def _record(plain: LLM, checks: list[Check], plan: Plan) -> str:
     from foretoken.bench.environment import environment
 
     record = {
@@ -181,14 +184,13 @@ def _write(plain: LLM, checks: list[Check], plan: Plan, out: Path | None, as_jso
         "prompts": len(plan.prompts),
         "checks": [check.data() for check in checks],
     }
-    text = json.dumps(record, indent=1, ensure_ascii=False)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text + "\n", encoding="utf-8")
-    if as_json:
-        print(text)
-    else:
-        _table(checks)
+    return json.dumps(record, indent=1, ensure_ascii=False)
+
+
+def _save(out: Path, record: str) -> None:
+    from foretoken.bench.record import write_text
+
+    write_text(out, record + "\n")
 
 
 def _table(checks: list[Check]) -> None:

@@ -45,7 +45,7 @@ class SmallLM(BaseDrafter):
     draft_cost: float | None = None
 
     wants = Wants("a")
-    kinds = frozenset({Kind.CHOSEN, Kind.INDEPENDENT})
+    kinds = frozenset({Kind.INDEPENDENT})
 
     def __post_init__(self) -> None:
         if self.model is None:
