@@ -2,8 +2,8 @@
 
 A drafted token passes if it is among the target's β likeliest and its log-probability is at most τ
 below the likeliest one's. β = 1 is greedy decoding. Source: Xia et al. 2023 (SpecDec),
-Spec-Verification, whose β = 3 and τ = 1 are the defaults. With τ infinite it is the top-k selection
-of Blockwise Parallel Decoding (Stern et al. 2018, section 5.1).
+Spec-Verification, whose β = 3 and τ = 1 are the defaults (its scripts start with 5 and 3). With τ
+infinite it is the top-k selection of Blockwise Parallel Decoding (Stern et al. 2018, section 5.1).
 
 Departures: SpecDec checks a block; on a tree the longest path whose tokens all pass is kept.
 
