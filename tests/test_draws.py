@@ -13,12 +13,15 @@ from scipy import stats
 
 from foretoken import SamplingParams
 from foretoken.draws import (
+    _GAMMA,
     GreedyDraws,
     GumbelDraws,
     KeyedDraws,
     Purpose,
     _each_token,
+    _mix,
     _seat,
+    _spread,
     inverse_cdf,
     stream_key,
     uniforms,
@@ -168,3 +171,11 @@ def test_a_race_draws_the_law(dtype: torch.dtype) -> None:
     assert stats.chisquare(counts[kept].numpy(), law[kept].double().numpy() * MANY).pvalue > 1e-3
     sure = torch.nn.functional.one_hot(torch.tensor(3), 5).to(dtype).expand(MANY, 1, -1)
     assert (draws.pick(sure, torch.zeros(MANY, 1, dtype=torch.long)) == 3).all()
+
+
+def test_keys_are_mixed_like_numbers() -> None:
+    """A key is worked out with Python's integers, to the bit what the tensors give."""
+    for seed, sample in ((0, 0), (7, 3), (2**62 + 5, 1), (-9, 40)):
+        start = torch.tensor([seed & ((1 << 63) - 1)]) + _GAMMA
+        expected = _mix(_mix(start) + _spread(sample + 1))
+        assert stream_key(seed, sample) == int(expected)

@@ -55,6 +55,7 @@ def _signed(x: int) -> int:
     return x - (1 << 64) if x >= 1 << 63 else x
 
 
+_ALL = (1 << 64) - 1
 _M1, _M2 = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 _GAMMA = _signed(0x9E3779B97F4A7C15)
 
@@ -184,5 +185,13 @@ class GumbelDraws(KeyedDraws):
 
 def stream_key(seed: int, sample: int) -> int:
     """The int64 key of one sample of a request."""
-    x = torch.tensor([seed & ((1 << 63) - 1)])
-    return int(_mix(_mix(x + _GAMMA) + _spread(sample + 1))[0])
+    x = _mixed(_mixed((seed & ((1 << 63) - 1)) + _GAMMA) + (sample + 1) * _GAMMA)
+    return _signed(x)
+
+
+def _mixed(x: int) -> int:
+    """`_mix` of one number, from and to the range of unsigned 64 bits."""
+    x &= _ALL
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _ALL
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & _ALL
+    return x ^ x >> 31
