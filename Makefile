@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+BROWSER := $(VENV)/.browser
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Two test processes, one thread each: more only fight over the same two cores.
@@ -18,10 +19,10 @@ help:  ## show this list
 demo: $(STAMP)  ## plain and speculative decoding side by side on the bundled models
 	$(BIN)/foretoken demo
 
-test: lint  ## lint, types, import rules and the tests, slow ones left out
+test: lint $(BROWSER)  ## lint, types, import rules and the tests, slow ones left out
 	$(PYTEST) -m "not slow"
 
-test-all: lint  ## the same with the slow tests
+test-all: lint $(BROWSER)  ## the same with the slow tests
 	$(PYTEST)
 
 lint: $(STAMP)  ## ruff, mypy and the import rules
@@ -42,4 +43,10 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt hatchling
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+# The report is looked at in a real browser. Where none can be installed, that test fails and says so.
+$(BROWSER): $(STAMP)
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null || true
 	@touch $@

@@ -1,11 +1,9 @@
-"""Measuring and reporting: the numbers, the contract of results.json, the pages."""
+"""The numbers of a measurement: what is computed from answers, and what an answer records."""
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,12 @@ import pytest
 import torch
 
 from foretoken import LLM, ForetokenError, SamplingParams
-from foretoken.bench import identity, metrics, record, rows
+from foretoken.bench import identity, metrics, record
+from foretoken.bench.energy import Energy
 from foretoken.bench.environment import environment
+from foretoken.bench.likelihood import log_likelihood
 from foretoken.bench.memory import PeakMemory
 from foretoken.bench.record import Answer
-from foretoken.bench.report import example, read_answers, samples, write_report
-from foretoken.bench.runner import Plan, Runner, run_prompts
-from foretoken.bench.suite import Prompt, Suite, load_suite
 from foretoken.testing import Pair
 
 
@@ -35,7 +32,7 @@ def answer(**given: Any) -> Answer:
         drafted_at=[2, 1], accepted_at=[1, 1], seconds=seconds, peak_memory_mib=10.0,
         sameness="identical",
     )  # fmt: skip
-    return replace(plain, **given)
+    return replace(plain, **{"group": given.get("id", "a-1"), **given})
 
 
 def plain(**given: Any) -> Answer:
@@ -121,10 +118,162 @@ def test_a_prompt_is_as_same_as_its_worst_turn() -> None:
 
 
 def test_nothing_kept_is_null_and_not_an_error() -> None:
-    found = metrics.runs([answer(), plain()], ["a-1"], baseline="autoregressive", repeats=1)
+    found = metrics.runs([answer(), plain()], ["a-1"], repeats=1)
     assert [run["speedup"] for run in found] == [None, None]
+    assert [run["prompts"] for run in found] == [0, 0]
     json.dumps(found, allow_nan=False)
-    assert all(set(rows.cells(run)[2:]) == {rows.NONE} for run in found)
+
+
+def test_a_resample_without_tokens_has_no_interval() -> None:
+    """Rather than an infinite one, which JSON can't hold."""
+    assert metrics.bootstrap([4, 4], [1.0, 1.0], [0, 4], [1.0, 1.0]) is None
+
+
+def group_of(size: int, name: str, seconds: float, **given: Any) -> list[Answer]:
+    """Answers served together in `seconds`, shared equally."""
+    made = plain if given.pop("plain", False) else answer
+    return [
+        made(id=f"{name}-{i}", group=name, batch_size=size, seconds=taking(seconds / size), **given)
+        for i in range(size)
+    ]
+
+
+def test_the_bootstrap_draws_groups() -> None:
+    """Two groups of four: one interval end is the slower group alone, the other the faster one."""
+    mine = group_of(4, "a", 1.0) + group_of(4, "b", 2.0)
+    theirs = group_of(4, "a", 2.0, plain=True) + group_of(4, "b", 2.0, plain=True)
+    found = metrics.measure(mine, theirs)
+    assert found["speedup"] == pytest.approx(4 / 3)
+    assert found["speedup_ci95"] == pytest.approx([1.0, 2.0])
+    assert found["tokens_per_second"] == pytest.approx(32 / 3)
+
+
+def test_a_step_of_a_batch_is_one_pass_over_it() -> None:
+    """Four members, two passes each, in two passes over the batch that took 1 s together."""
+    mine = group_of(4, "a", 1.0, engine_steps=0.5)
+    found = metrics.measure(mine, [])
+    assert found["ms_per_step"]["verify"] == pytest.approx(500)
+    assert found["target_passes"] == 8
+
+
+def test_batch_sizes_are_held_against_their_own_baseline() -> None:
+    answers = [answer(seconds=taking(0.1)), plain(seconds=taking(0.2))]
+    answers += group_of(2, "a", 0.4) + group_of(2, "a", 0.4, plain=True)
+    found = metrics.runs(answers, [], repeats=1)
+    keys = [(r["method"], r["batch_size"], r["speedup"]) for r in found]
+    assert keys == [
+        ("pld", 1, pytest.approx(2)), ("autoregressive", 1, 1.0), ("pld", 2, 1.0),
+        ("autoregressive", 2, 1.0),
+    ]  # fmt: skip
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def broken(of: Answer, **given: Any) -> Answer:
+    nothing = dict.fromkeys(of.seconds, 0.0)
+    return replace(
+        of, error="NaN", token_ids=[], pieces=[], accepted=[], text="", passes=0, drafted=0,
+        drafted_at=[], accepted_at=[], seconds=nothing, decodings=[], sameness=None, **given,
+    )  # fmt: skip
+
+
+def test_a_failed_prompt_counts_nowhere() -> None:
+    """Neither its other turn nor plain decoding's answers to it are averaged."""
+    good = [answer(id="a"), plain(id="a", seconds=taking(0.2))]
+    bad = [broken(answer(id="b")), answer(id="b", turn=1, seconds=taking(9.0))]
+    theirs = [plain(id="b", seconds=taking(9.0)), plain(id="b", turn=1, seconds=taking(9.0))]
+    [pld, _] = metrics.runs([*good, *bad, *theirs], [], repeats=1)
+    assert pld["failed"] == 1 and pld["prompts"] == 1
+    assert pld["speedup"] == pytest.approx(2) and pld["tokens"] == 4
+    assert pld["latency_ms"]["ttft_p99"] == pytest.approx(30)
+
+
+def test_all_failed_is_null_and_not_an_error() -> None:
+    [pld, _] = metrics.runs([broken(answer()), plain()], [], repeats=1)
+    assert (pld["failed"], pld["prompts"], pld["speedup"], pld["tokens"]) == (1, 0, None, 0)
+    json.dumps(pld, allow_nan=False)
+
+
+# --- what only some have -------------------------------------------------------------------------
+
+
+def test_spec_bench_counts_prefill_and_weighs_questions_alike() -> None:
+    """8 tokens in 1 s and 4 in 4 s: a mean of 8 and 1 tokens/s, where tokens ÷ time is 2.4."""
+    quick = {**taking(0.5), "total": 1.0}
+    slow = {**taking(0.5), "total": 4.0}
+    mine = [answer(id="a", token_ids=[1] * 8, seconds=quick), answer(id="b", seconds=slow)]
+    theirs = [plain(id=i, seconds={**taking(0.5), "total": 4.0}) for i in "ab"]
+    found = metrics.spec_bench(mine, theirs)
+    assert found["tokens_per_second"] == pytest.approx(4.5)
+    assert found["speedup"] == pytest.approx(4.5)
+    assert found["mean_accepted_tokens"] == 3
+
+
+def test_spec_bench_leaves_no_loop_out() -> None:
+    answers = [answer(id=i) for i in "ab"] + [plain(id=i) for i in "ab"]
+    slow = [replace(a, seconds={**a.seconds, "total": 0.4}) if a.id == "b" else a for a in answers]
+    [pld, _] = metrics.runs(slow, ["b"], repeats=1)
+    assert pld["prompts"] == 1
+    assert pld["spec_bench"]["tokens_per_second"] == pytest.approx((4 / 0.12 + 4 / 0.4) / 2)
+    assert pld["by_task"]["a"]["spec_bench"] == pld["spec_bench"]
+
+
+def test_what_approximate_methods_cost() -> None:
+    """Only they have a stray rate; plain decoding has the likelihood to hold theirs against."""
+    near = answer(strayed=1, log_likelihood=-8.0)
+    base = plain(log_likelihood=-4.0)
+    [mine, theirs] = metrics.runs([near, base], [], repeats=1)
+    assert (mine["log_likelihood_per_token"], mine["stray_rate"]) == (-2.0, 0.25)
+    assert (theirs["log_likelihood_per_token"], theirs["stray_rate"]) == (-1.0, None)
+    [exact, _] = metrics.runs([answer(), plain()], [], repeats=1)
+    assert (exact["log_likelihood_per_token"], exact["stray_rate"]) == (None, None)
+
+
+def test_scores_are_means_over_who_has_them() -> None:
+    mine = [answer(id="a", scores={"accuracy": 1.0}), answer(id="b", scores={"accuracy": 0.0})]
+    found = metrics.measure([*mine, answer(id="c")], [])
+    assert found["scores"] == {"accuracy": 0.5}
+
+
+def test_bleu_is_of_all_translations_together() -> None:
+    """Corpus BLEU adds counts up, so it is not the mean of the sentences' own."""
+    said = {"a": "the cat sat on the mat today", "b": "a dog"}
+    right = {"a": "the cat sat on the mat today", "b": "one large hound barked at us"}
+    mine = [answer(id=i, text=t, scores={"bleu": 50.0}) for i, t in said.items()]
+    assert metrics.measure(mine, [])["scores"] == {"bleu": 50.0}
+    references = {(i, 0): (t,) for i, t in right.items()}
+    found = metrics.measure(mine, [], references)["scores"]["bleu"]
+    assert 40 < found < 100 and found != 50
+
+
+def test_energy_is_null_unless_all_was_counted() -> None:
+    mine = [answer(id="a", energy_j=2.0), answer(id="b", energy_j=4.0)]
+    assert metrics.measure(mine, [])["energy_j_per_token"] == 6 / 8
+    assert metrics.measure([*mine, answer(id="c")], [])["energy_j_per_token"] is None
+
+
+def counters(folder: Path, *values: int) -> None:
+    for i, value in enumerate(values):
+        package = folder / f"intel-rapl:{i}"
+        package.mkdir(exist_ok=True, parents=True)
+        (package / "energy_uj").write_text(f"{value}\n")
+        (package / "max_energy_range_uj").write_text("1000000\n")
+        part = folder / f"intel-rapl:{i}:0"  # already in the package's own count
+        part.mkdir(exist_ok=True)
+        (part / "energy_uj").write_text("5\n")
+
+
+def test_energy_adds_packages_and_survives_a_wrap(tmp_path: Path) -> None:
+    counters(tmp_path, 100_000, 900_000)
+    energy = Energy(torch.device("cpu"), tmp_path)
+    energy.reset()
+    counters(tmp_path, 400_000, 100_000)
+    assert energy.joules() == pytest.approx(0.3 + 0.2)
+
+
+def test_no_counter_is_no_energy(tmp_path: Path) -> None:
+    assert Energy(torch.device("cpu"), tmp_path).joules() is None
 
 
 # --- identity ------------------------------------------------------------------------------------
@@ -164,25 +313,7 @@ def test_sampled_margin_is_the_distance_to_an_edge(tiny: LLM) -> None:
     assert not tiny.engine.busy
 
 
-# --- prompts and environment ---------------------------------------------------------------------
-
-
-def test_tasks_take_turns(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.jsonl"
-    lines = [{"id": f"{t}{i}", "task": t, "turns": ["x"]} for t in "ab" for i in range(3)]
-    path.write_text("\n".join(map(json.dumps, lines[:-1])))
-    suite = load_suite(path, "some")
-    assert [p.id for p in suite.in_turn()] == ["a0", "b0", "a1", "b1", "a2"]
-    assert [p.id for p in suite.in_turn(1)] == ["a0", "b0"]
-
-
-@pytest.mark.parametrize("content", ["", "no json", '{"id": "x"}', None])
-def test_bad_prompts_are_one_sentence(tmp_path: Path, content: str | None) -> None:
-    path = tmp_path / "prompts.jsonl"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(ForetokenError, match=r"prompts\.jsonl"):
-        load_suite(path, "some")
+# --- the machine ---------------------------------------------------------------------------------
 
 
 def test_environment_is_complete() -> None:
@@ -205,152 +336,44 @@ def test_peak_memory_rises() -> None:
         assert after >= before
 
 
-# --- a whole small measurement -------------------------------------------------------------------
+# --- likelihood and the record -------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def measured(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """results.json and samples.jsonl of two methods on three prompts, and the report."""
-    folder = tmp_path_factory.mktemp("measured")
-    suite = Suite("three", "0" * 64, (
-        Prompt("chat-1", "chat", ("Hello there.", "And then?")),
-        Prompt("qa-1", "qa", ("Who <wrote> & read it?",)),
-        Prompt("qa-2", "qa", ("What is it?",)),
-    ))  # fmt: skip
-    target, draft = map(str, checkpoints)
-    plan = Plan(
-        model=target, name="tiny", max_tokens=12,
-        methods={"pld": {"method": "pld"}, "sps": {"method": "sps", "model": draft}},
-    )  # fmt: skip
-    runner = Runner(plan)
-    runner.warm_up(suite.prompts[0])
-    lines: list[str] = []
-    answers = run_prompts(
-        runner, suite.prompts, keep=lambda a: lines.append(a.line()), advance=lambda: None
-    )
-    record.write_text(folder / "samples.jsonl", "\n".join(lines) + "\n")
-    record.write_json(folder / "results.json", runner.results(suite, answers))
-    inflated = json.loads((folder / "results.json").read_text())
-    inflated["target"]["inflated"] = "135m"
-    record.write_json(folder / "results-135m.json", inflated)
-    write_report(folder)
-    return folder
+@pytest.mark.parametrize("count", [1, 5, 150])
+def test_log_likelihood_is_that_of_the_raw_logits(tiny: LLM, count: int) -> None:
+    """More than a pass's nodes, too; and the slot that was borrowed is given back."""
+    params = SamplingParams(temperature=0.7, seed=2, max_tokens=count, ignore_eos=True, logprobs=0)
+    [out] = tiny.generate([[1, 2, 3]], params)
+    found = log_likelihood(tiny, [1, 2, 3], out.token_ids)
+    assert found == pytest.approx(out.outputs[0].cumulative_logprob, rel=1e-9)
+    assert tiny.engine.target.cache.free == 1
+    assert log_likelihood(tiny, [1, 2, 3], []) == 0.0
 
 
-def test_results_keep_the_contract(measured: Path) -> None:
-    found = record.read_results(measured / "results.json")
-    assert set(found) == {"schema", "environment", "target", "suite", "runs"}
-    assert set(found["target"]) == {"name", "parameters", "dtype", "backend"}
-    keys = [(run["method"], run["temperature"]) for run in found["runs"]]
-    names = ["autoregressive", "pld", "sps"]
-    assert sorted(keys) == sorted((n, t) for n in names for t in (0.0, 1.0))
-    assert [k[1] for k in keys] == [0.0] * 3 + [1.0] * 3
-    for run in found["runs"]:
-        assert set(run["ms_per_step"]) == {"draft", "verify", "other"}
-        assert set(run["latency_ms"]) == set(record.LATENCIES)
-        if run["method"] == "autoregressive" and run["tokens"]:
-            assert run["speedup"] == 1 and run["mean_acceptance_length"] == 1
-            assert run["draft_acceptance_rate"] is None
+def test_an_old_line_still_parses() -> None:
+    """A line without the fields that came later, and with one that went."""
+    found = json.loads(plain().line())
+    for name in ("batch_size", "group", "decodings", "engine_steps", "category", "error"):
+        del found[name]
+    old = Answer.parse(json.dumps({**found, "gone": 1}))
+    assert (old.batch_size, old.group, old.category, old.error) == (1, "a-1", "a", None)
+    assert old.decodings == [old.decoding] and old.engine_steps == old.passes
 
 
-def test_greedy_text_is_the_same_and_sampled_sps_claims_none(measured: Path) -> None:
-    found = read_answers(measured / "samples.jsonl")
-    assert len(found) == 4 * 3 * 2  # turns, methods, temperatures
-    for one in found:
-        claimed = one.method != "sps" or one.temperature == 0
-        assert (one.sameness in {"identical", "near_tie"}) if claimed else one.sameness is None
-        assert len(one.token_ids) == len(one.accepted) == len(one.pieces)
-        assert "".join(one.pieces) == one.text
-        assert sum(one.accepted) == len(one.token_ids) - one.passes or one.finish_reason == "length"
-
-
-def test_methods_read_the_same_prompt(measured: Path) -> None:
-    """A second turn follows plain decoding's answer for all, so greedy texts agree there too."""
-    second = [a for a in read_answers(measured / "samples.jsonl") if a.turn == 1]
-    assert len({tuple(a.token_ids) for a in second if a.temperature == 0}) == 1
-
-
-@pytest.mark.parametrize("missing", ["runs", "suite", "schema"])
-def test_a_broken_record_is_one_sentence(measured: Path, tmp_path: Path, missing: str) -> None:
-    found = json.loads((measured / "results.json").read_text())
-    del found[missing]
-    (tmp_path / "results.json").write_text(json.dumps(found))
+@pytest.mark.parametrize("missing", ["runs", "suite", "schema", "costs"])
+def test_a_broken_record_is_one_sentence(tmp_path: Path, missing: str) -> None:
+    target = {"name": "t", "parameters": 1, "dtype": "float32", "backend": "plain"}
+    suite = dict.fromkeys(record.Suite.__annotations__, 0)
+    found: dict[str, Any] = {
+        "schema": 1, "environment": {}, "target": target, "suite": suite, "costs": None,
+        "runs": metrics.runs([answer(), plain()], [], repeats=1),
+    }  # fmt: skip
+    path = tmp_path / "results.json"
+    record.write_json(path, found)
+    assert record.read_results(path) == found
+    record.write_json(path, {key: value for key, value in found.items() if key != missing})
     with pytest.raises(ForetokenError, match=missing):
-        write_report(tmp_path)
-    found[missing] = 99
-    with pytest.raises(ForetokenError):
-        write_report(tmp_path / "nowhere")
-
-
-def test_budget_stops_after_a_prompt() -> None:
-    class Slow:
-        def prompt(self, prompt: Prompt) -> list[Answer]:
-            return [answer(id=prompt.id)]
-
-    prompts = [Prompt(str(i), "a", ("x",)) for i in range(5)]
-    seen: list[Answer] = []
-    runner: Any = Slow()
-    found = run_prompts(runner, prompts, keep=seen.append, advance=lambda: None, budget=0.0)
-    assert [a.id for a in found] == ["0"] and seen == found
-
-
-class Page(HTMLParser):
-    """Everything that could make a browser ask for something."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.loads: list[str] = []
-        self.tags: set[str] = set()
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.loads += [f"{tag} {k}={v}" for k, v in attributes if k in {"src", "href", "srcset"}]
-        if tag not in {"meta", "br", "link", "img"}:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def test_report_is_self_contained(measured: Path) -> None:
-    text = (measured / "report.html").read_text(encoding="utf-8")
-    page = Page()
-    page.feed(text)
-    assert not page.open and not page.loads
-    assert not page.tags & {"script", "link", "img", "iframe", "object"}
-    assert not re.search(r"url\(|@import|https?://", text)
-    assert len(text) < 500_000
-
-
-def test_report_says_what_it_must(measured: Path) -> None:
-    page = (measured / "report.html").read_text(encoding="utf-8")
-    assert "Who &lt;wrote&gt; &amp; read it?" in page
-    assert "<mark>" in page and 'class="badge">inflated' in page
-    assert "same law" in page and "left out" in page
-    text = (measured / "report.md").read_text(encoding="utf-8")
-    assert "inflated to the 135m shape" in text and "| sps | 1 |" in text
-    table = [line for line in text.splitlines() if line.startswith("|")]
-    assert all(line.endswith("|") for line in table)
-
-
-def test_samples_prefer_prompts_that_do_not_loop(measured: Path) -> None:
-    results = record.read_results(measured / "results.json")
-    answers = read_answers(measured / "samples.jsonl")
-    results["suite"]["left_out"] = ["qa-1"]
-    chosen = {s.first.task: s.first.id for s in samples(results, answers)}
-    assert chosen == {"chat": "chat-1", "qa": "qa-2"}
-    shown = example(results, answers, "sps")
-    assert shown is not None and shown.temperature == 0 and shown.method == "sps"
-
-
-def test_words() -> None:
-    base = {"prompts": 4, "identical": 4, "near_tie": 0, "different": 0}
-    tie = {**base, "identical": 3, "near_tie": 1}
-    wrong = {**base, "identical": 3, "different": 1}
-    assert rows.sameness("pld", base) == "yes"  # type: ignore[arg-type]
-    assert rows.sameness("pld", tie) == "yes, but 1 near tie"  # type: ignore[arg-type]
-    assert rows.sameness("pld", wrong) == "1 of 4 differ"  # type: ignore[arg-type]
-    assert rows.sameness("sps", None) == "same law"
-    assert rows.sameness("outsider", None) == "not claimed"
-    assert rows.sameness("autoregressive", base) == rows.NONE  # type: ignore[arg-type]
+        record.read_results(path)
+    record.write_json(path, {**found, "schema": 99})
+    with pytest.raises(ForetokenError, match="schema 99"):
+        record.read_results(path)

@@ -40,8 +40,10 @@ def sps(pair: Pair) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "demo", "generate", "chat", "methods", "zoo", "zoo list", "zoo inflate"]
-)
+    "command",
+    ["", "demo", "generate", "chat", "methods", "zoo", "zoo list", "zoo inflate",
+     "bench", "report", "simulate", "certify"],
+)  # fmt: skip
 def test_help_has_an_example(command: str) -> None:
     found = run(*command.split(), "--help")
     assert found.exit_code == 0

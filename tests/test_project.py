@@ -29,7 +29,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~:/-])/(?:Users|home|mnt|opt|root|srv|work)/
 PUBLIC_HOSTS = {
     "127.0.0.1", "aclanthology.org", "arxiv.org", "creativecommons.org", "doi.org", "github.com",
     "huggingface.co", "keepachangelog.com", "localhost", "openreview.net", "proceedings.mlr.press",
-    "semver.org", "www.apache.org", "www.w3.org",
+    "raw.githubusercontent.com", "semver.org", "www.apache.org", "www.w3.org",
 }  # fmt: skip
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict, get_origin, get_type_hints
 
 from foretoken.errors import ForetokenError
 
@@ -28,8 +29,28 @@ class Identity(TypedDict):
     different: int
 
 
+class SpecBench(TypedDict):
+    """The same run by Spec-Bench's own definitions, to stand beside published tables."""
+
+    mean_accepted_tokens: float | None
+    tokens_per_second: float | None
+    speedup: float | None
+
+
+class Ideal(TypedDict):
+    """The speedup that a method's acceptance allows; see `ideal.py`."""
+
+    from_pass_costs: float | None
+    from_bytes: float | None
+
+
 class Measured(TypedDict):
-    """What was measured over some prompts."""
+    """What was measured over some prompts; docs/metrics.md defines each number.
+
+    nodes_per_step: how many steps drafted so many tokens.
+    log_likelihood_per_token and stray_rate say what an approximate method costs; the first is also
+    given for plain decoding, as the value to hold it against.
+    """
 
     tokens_per_second: float | None
     speedup: float | None
@@ -43,21 +64,51 @@ class Measured(TypedDict):
     latency_ms: dict[str, float | None]
     peak_memory_mib: float | None
     identical_to_autoregressive: Identity | None
+    nodes_per_step: NotRequired[dict[str, int]]
+    spec_bench: SpecBench
+    scores: dict[str, float]
+    log_likelihood_per_token: float | None
+    stray_rate: float | None
+    energy_j_per_token: float | None
+    ideal: Ideal | None
 
 
 class Run(Measured):
-    """One method at one temperature. `prompts` counts those averaged over."""
+    """One method at one temperature and batch size.
+
+    prompts counts those averaged over, failed those that got no answer.
+    """
 
     method: str
     temperature: float
     batch_size: int
     repeats: int
     prompts: int
+    failed: int
     by_task: dict[str, Measured]
 
 
+class Crossover(TypedDict):
+    """The batch size at which speculation stops paying, None where it pays up to `up_to`.
+
+    predicted: from the costs of passes, because fewer than two batch sizes were measured.
+    """
+
+    method: str
+    temperature: float
+    batch_size: float | None
+    up_to: int
+    predicted: bool
+
+
 class Suite(TypedDict):
-    """Which prompts. `left_out` names those whose plain greedy answer loops (see `metrics.py`)."""
+    """Which prompts, and what they followed.
+
+    left_out names those whose plain greedy answer loops (see `metrics.py`), skipped those that
+    leave less than `LEAST_ROOM` tokens of the context. history is "autoregressive" where every
+    method continues plain decoding's answers, "own" where each continues its own. warm says that
+    what drafters learn was kept from prompt to prompt.
+    """
 
     name: str
     sha256: str
@@ -66,6 +117,9 @@ class Suite(TypedDict):
     max_tokens: int
     distinct_4_threshold: float
     left_out: list[str]
+    skipped: list[str]
+    history: str
+    warm: bool
 
 
 class _Model(TypedDict):
@@ -76,28 +130,49 @@ class _Model(TypedDict):
 
 
 class Target(_Model, total=False):
-    """The model that was measured; `inflated` names the shape where its cost is blown up."""
+    """The model that was measured.
+
+    inflated: the shape where its cost is blown up. server: the address, where it is not our own
+    engine; tokens_from and acceptance_from: who counted there.
+    """
 
     inflated: str
+    server: str
+    tokens_from: str
+    acceptance_from: str
 
 
 class Results(TypedDict):
-    """results.json."""
+    """results.json.
+
+    costs: what passes cost on the machine (see `costs.py`). not_run: methods that were asked for
+    and could not be run, with the reason.
+    """
 
     schema: int
     environment: dict[str, Any]
     target: Target
     suite: Suite
+    costs: Mapping[str, Any] | None
+    not_run: NotRequired[dict[str, str]]
     runs: list[Run]
+    crossover: NotRequired[list[Crossover]]
 
 
 @dataclass
 class Answer:
     """One turn answered by one method, as measured; a line of samples.jsonl.
 
-    seconds: prefill, draft, verify, other (of these the last three are decoding), ttft, total.
+    The repeat with the median decoding time; decodings holds that time of every repeat.
+    seconds: prefill, draft, verify, other (of these the last three are decoding), ttft, total. In
+    a batch the first four, engine_steps (passes over the whole batch) and energy_j are the group's,
+    shared equally; ttft, total and all else are the request's own.
     sameness: "identical", "near_tie" or "different" from plain decoding's tokens, None where the
     very tokens are not claimed. margin: how close the call was at the first difference.
+    group: the prompts served together. error: why there is no answer; all numbers are 0 then.
+    scores: against the question's reference. log_likelihood: of the emitted tokens under the
+    target at temperature 1, in nats. strayed: tokens that the lossless rule would have refused.
+    counted: the tokens of a server that says how many but not which; token_ids is empty then.
     """
 
     target: str
@@ -120,6 +195,39 @@ class Answer:
     peak_memory_mib: float | None
     sameness: str | None = None
     margin: float | None = None
+    dtype: str = "float32"
+    batch_size: int = 1
+    seed: int = 0
+    prompt_tokens: int = 0
+    category: str = ""
+    error: str | None = None
+    group: str = ""
+    decodings: list[float] = field(default_factory=list)
+    scores: dict[str, float] = field(default_factory=dict)
+    log_likelihood: float | None = None
+    strayed: int = 0
+    energy_j: float | None = None
+    engine_steps: float = 0.0
+    counted: int | None = None
+
+    def __post_init__(self) -> None:
+        self.category = self.category or self.task
+        self.group = self.group or self.id
+        self.decodings = self.decodings or [self.decoding]
+        self.engine_steps = self.engine_steps or self.passes
+
+    @property
+    def key(self) -> tuple[str, str, str, float, int, str, int]:
+        """What a line is about; no two lines of a file share it."""
+        return (
+            self.target, self.dtype, self.method, self.temperature, self.batch_size, self.id,
+            self.turn,
+        )  # fmt: skip
+
+    @property
+    def tokens(self) -> int:
+        """How many were emitted."""
+        return len(self.token_ids) if self.counted is None else self.counted
 
     @property
     def decoding(self) -> float:
@@ -140,7 +248,10 @@ def write_text(path: Path, text: str) -> None:
     """Replace a file whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     draft.replace(path)
 
 
@@ -177,6 +288,13 @@ def check(found: Any, where: str = "results") -> None:
 def _keys(found: Any, kind: Any, where: str) -> None:
     if not isinstance(found, dict):
         raise ForetokenError(f"{where} is not an object.")
-    missing = sorted(kind.__required_keys__ - found.keys())
+    missing = sorted(kind.__required_keys__ - _optional(kind) - found.keys())
     if missing:
         raise ForetokenError(f"{where} lacks {', '.join(missing)}.")
+
+
+@cache
+def _optional(kind: Any) -> set[str]:
+    """Keys marked `NotRequired`, which annotations kept as text hide from `__required_keys__`."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {key for key, hint in hints.items() if get_origin(hint) is NotRequired}

@@ -1,53 +1,70 @@
-"""Runs methods beside one another: one target, one process, prompt by prompt.
+"""Runs methods beside one another: one target, one process, group by group.
 
-Every method answers a prompt before any method sees the next one, in an order that rotates from
-prompt to prompt, so a machine that drifts drifts for all. Later turns of a conversation continue
-plain decoding's answer, so all methods always read the same prompt.
+Every method answers a group of prompts before any method sees the next one, in an order that
+rotates, so a machine that drifts drifts for all. Later turns of a conversation continue plain
+decoding's answer at the same batch size and temperature, so all methods read the same prompt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
-from pathlib import Path
-from time import perf_counter
-from typing import Any
+from typing import Protocol
 
-from foretoken.bench import metrics
-from foretoken.bench.environment import environment
+from foretoken.bench.answers import Question, Spent, answers, middle
+from foretoken.bench.costs import Meter
+from foretoken.bench.energy import Energy
 from foretoken.bench.identity import compare
+from foretoken.bench.likelihood import log_likelihood
 from foretoken.bench.memory import PeakMemory
-from foretoken.bench.record import SCHEMA, Answer, Results, Target
-from foretoken.bench.suite import Prompt, Suite
-from foretoken.engine.outputs import RequestOutput
-from foretoken.engine.stopping import TextTracker
+from foretoken.bench.plan import BASELINE, Plan, Unit
+from foretoken.bench.record import Answer, Target
+from foretoken.bench.scores import score
+from foretoken.bench.suite import LEAST_ROOM, Prompt, room_left
 from foretoken.errors import ForetokenError
 from foretoken.llm import LLM
 from foretoken.models.load import find, read_config
 from foretoken.sampling import SamplingParams
 from foretoken.tree import Kind
 
-BASELINE = "autoregressive"
 _WARM_UP_TOKENS = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What to run. `methods` maps a label to its speculative_config; plain decoding is added.
+class Server(Protocol):
+    """What serves units: our own `Runner`, or someone else's server behind the same face."""
 
-    name: the target's, as reported. inflated: the shape where its cost is blown up.
-    """
+    @property
+    def plan(self) -> Plan: ...
 
-    model: str | Path
-    name: str
-    methods: Mapping[str, Mapping[str, Any]]
-    temperatures: tuple[float, ...] = (0.0, 1.0)
-    max_tokens: int = 64
-    seed: int = 0
-    repeats: int = 1
-    max_model_len: int = 2048
-    inflated: str | None = None
+    @property
+    def not_run(self) -> Mapping[str, str]:
+        """Methods that can't be served, with the reason."""
+        ...
+
+    @property
+    def labels(self) -> Seq[str]:
+        """The methods that will answer every unit, plain decoding first."""
+        ...
+
+    @property
+    def target(self) -> Target: ...
+
+    def fitting(self, prompts: Seq[Prompt]) -> tuple[list[Prompt], list[str]]:
+        """The prompts that leave `LEAST_ROOM` for the last answer, and the ids of the others."""
+        ...
+
+    def meter(self) -> Meter | None:
+        """What measures the costs of passes in rounds, where that can be done."""
+        ...
+
+    def warm_up(self, prompt: Prompt) -> None:
+        """Serve something that isn't measured."""
+        ...
+
+    def serve(self, unit: Unit) -> list[Answer]:
+        """All turns of a unit by all methods: turn by turn, method by method."""
+        ...
 
 
 class Runner:
@@ -55,24 +72,52 @@ class Runner:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        room = min(plan.max_model_len, _context(plan.model))
-        first = LLM(plan.model, max_model_len=room, max_num_seqs=1)
-        self.llms: dict[str, LLM] = {BASELINE: first}
-        for label, config in plan.methods.items():
-            if label == BASELINE:
-                continue
-            llm = LLM(
-                first.model, tokenizer=first.tokenizer, speculative_config=config,
-                max_model_len=room, max_num_seqs=1,
-            )  # fmt: skip
-            llm.engine.eos_ids = first.engine.eos_ids
-            self.llms[label] = llm
-        self._memory = PeakMemory(first.model.device)
-        self._turn = 0
+        context: int = read_config(find(plan.model)).max_position_embeddings
+        self.context = min(plan.max_model_len, context)
+        self.llms = {
+            BASELINE: LLM(
+                plan.model, dtype=plan.dtype, max_model_len=self.context,
+                max_num_seqs=max(plan.batch_sizes),
+            )
+        }  # fmt: skip
+        self.not_run: dict[str, str] = {}
+        for label in plan.methods:
+            if label != BASELINE:
+                self._try(label)
+        device = self.plain.model.device
+        self._memory, self._energy = PeakMemory(device), Energy(device)
+        self._rotation = 0
+
+    def _try(self, label: str) -> None:
+        try:
+            self.llms[label] = self._load(label)
+        except ForetokenError as error:
+            if not self.plan.lenient:
+                raise
+            self.not_run[label] = str(error)
+
+    def _load(self, label: str) -> LLM:
+        """A method around the weights that are already there."""
+        llm = LLM(
+            self.plain.model, tokenizer=self.plain.tokenizer,
+            speculative_config=self.plan.methods.get(label), max_model_len=self.context,
+            max_num_seqs=max(self.plan.batch_sizes),
+        )  # fmt: skip
+        llm.engine.eos_ids = self.plain.engine.eos_ids
+        return llm
+
+    @property
+    def plain(self) -> LLM:
+        """The target without a drafter."""
+        return self.llms[BASELINE]
+
+    @property
+    def labels(self) -> list[str]:
+        return list(self.llms)
 
     @property
     def target(self) -> Target:
-        model = self.llms[BASELINE].model
+        model = self.plain.model
         found: Target = {
             "name": self.plan.name,
             "parameters": model.parameters,
@@ -83,164 +128,183 @@ class Runner:
             found["inflated"] = self.plan.inflated
         return found
 
+    def fitting(self, prompts: Seq[Prompt]) -> tuple[list[Prompt], list[str]]:
+        """As `Server`. Earlier answers count with the most tokens that they may have."""
+        kept: list[Prompt] = []
+        skipped: list[str] = []
+        for prompt in prompts:
+            earlier = len(prompt.turns) - 1
+            tokens = len(self._ids(prompt, [""] * earlier)) + earlier * self._limit(prompt)
+            if room_left(tokens, self.context) < LEAST_ROOM:
+                skipped.append(prompt.id)
+            else:
+                kept.append(prompt)
+        return kept, skipped
+
+    def meter(self) -> Meter:
+        """As `Server`."""
+        others = {label: llm for label, llm in self.llms.items() if label != BASELINE}
+        return Meter(self.plain, others, self.plan.batch_sizes)
+
     def warm_up(self, prompt: Prompt) -> None:
-        """Answer one prompt by every method, untimed: first passes allocate and pick kernels."""
+        """As `Server`: the first passes allocate memory and pick kernels."""
+        ids = self._ids(prompt, [])
         for llm in self.llms.values():
             for temperature in self.plan.temperatures:
                 params = SamplingParams(
                     temperature=temperature, max_tokens=_WARM_UP_TOKENS, seed=self.plan.seed
                 )
-                llm.generate([self._ids([prompt.turns[0]], [])], params)
+                for size in self.plan.batch_sizes:
+                    llm.generate([ids] * size, params)
+            _forget(llm)
 
-    def results(self, suite: Suite, answers: Seq[Answer]) -> Results:
-        """The record of what was answered."""
-        plain = [a for a in answers if a.method == BASELINE]
-        first = plain[0].temperature
-        left_out = metrics.looping(a for a in plain if a.temperature == first)
-        once = {(a.id, a.turn) for a in plain}
-        return {
-            "schema": SCHEMA,
-            "environment": environment(),
-            "target": self.target,
-            "suite": {
-                "name": suite.name,
-                "sha256": suite.sha256,
-                "prompts": len({a.id for a in plain}),
-                "turns": len(once),
-                "max_tokens": self.plan.max_tokens,
-                "distinct_4_threshold": metrics.DISTINCT_4,
-                "left_out": left_out,
-            },
-            "runs": metrics.runs(answers, left_out, baseline=BASELINE, repeats=self.plan.repeats),
-        }
+    def serve(self, unit: Unit) -> list[Answer]:
+        """As `Server`. A method that fails a turn fails the rest of the conversation, and where
+        plain decoding fails there is nothing to hold the others against."""
+        said: dict[tuple[str, str], list[str]] = {}
+        broken: dict[tuple[str, str], str] = {}
+        found: list[Answer] = []
+        for turn in range(max(len(p.turns) for p in unit.prompts)):
+            asked = self._questions(unit, turn, said)
+            live = {
+                label: [q for q in own if (label, q.prompt.id) not in broken]
+                for label, own in asked.items()
+            }
+            served = self._repeats(live)
+            self._judge(live, served)
+            for label, own in served.items():
+                for answer in own:
+                    said.setdefault((label, answer.id), []).append(answer.text)
+            _note_failures(served, broken)
+            good = {(label, a.id): a for label, own in served.items() for a in own}
+            for label, questions in asked.items():
+                for question in questions:
+                    key = label, question.prompt.id
+                    found.append(question.failed(broken[key]) if key in broken else good[key])
+        return found
 
-    def prompt(self, prompt: Prompt) -> Iterator[Answer]:
-        """All turns by all methods at all temperatures."""
-        for temperature in self.plan.temperatures:
-            said: list[str] = []
-            for turn in range(len(prompt.turns)):
-                ids = self._ids(prompt.turns[: turn + 1], said)
-                answers = self._turn_answers(prompt, turn, ids, temperature)
-                said.append(answers[BASELINE].text)
-                yield from answers.values()
+    def _questions(
+        self, unit: Unit, turn: int, said: Mapping[tuple[str, str], Seq[str]]
+    ) -> dict[str, list[Question]]:
+        """The turn as each method is asked it."""
+        asked: dict[str, list[Question]] = {}
+        target = self.target
+        for label in self.llms:
+            own = label if self.plan.own_history else BASELINE
+            asked[label] = []
+            for prompt in (p for p in unit.prompts if turn < len(p.turns)):
+                history = [*said.get((own, prompt.id), ()), *[""] * turn][:turn]
+                params = SamplingParams(
+                    temperature=unit.temperature, max_tokens=self._limit(prompt),
+                    stop=prompt.stop, seed=seed_of(self.plan.seed, prompt.id, turn),
+                )  # fmt: skip
+                asked[label].append(
+                    Question(
+                        target["name"], target["dtype"], label, unit, prompt, turn,
+                        self._ids(prompt, history), params,
+                    )
+                )  # fmt: skip
+        return asked
 
-    def _turn_answers(
-        self, prompt: Prompt, turn: int, ids: list[int], temperature: float
-    ) -> dict[str, Answer]:
-        params = SamplingParams(
-            temperature=temperature, max_tokens=self.plan.max_tokens, seed=self.plan.seed + turn
-        )
-        labels = list(self.llms)
-        found: dict[str, list[Answer]] = {label: [] for label in labels}
+    def _limit(self, prompt: Prompt) -> int:
+        return min(self.plan.max_tokens, prompt.max_tokens or self.plan.max_tokens)
+
+    def _repeats(self, asked: Mapping[str, list[Question]]) -> dict[str, list[Answer]]:
+        """What each method answered, the median of its repeats."""
+        tries: dict[str, list[list[Answer]]] = {label: [] for label in asked}
         for _ in range(self.plan.repeats):
-            self._turn += 1
-            at = self._turn % len(labels)
-            for label in labels[at:] + labels[:at]:
-                found[label].append(self._answer(label, prompt, turn, ids, params))
-        middle = {label: _middle(answers) for label, answers in found.items()}
-        self._judge(middle, ids, params)
-        return middle
+            for label in self._order():
+                tries[label].append(self._generate(label, asked[label]))
+        return {label: middle(found) for label, found in tries.items()}
 
-    def _answer(
-        self, label: str, prompt: Prompt, turn: int, ids: list[int], params: SamplingParams
-    ) -> Answer:
+    def _order(self) -> list[str]:
+        self._rotation += 1
+        at = self._rotation % len(self.llms)
+        return [*self.labels[at:], *self.labels[:at]]
+
+    def _generate(self, label: str, asked: list[Question]) -> list[Answer]:
+        """One group's answers by one method."""
+        if not asked:
+            return []
         llm = self.llms[label]
+        if not self.plan.warm:
+            _forget(llm)
         llm.reset_stats()
         self._memory.reset()
-        [out] = llm.generate([ids], params)
-        if out.error is not None:
-            raise ForetokenError(f"Prompt {prompt.id!r} failed with {label}: {out.error}")
-        [sample], stats = out.outputs, llm.stats
-        return Answer(
-            target=self.plan.name, method=label, temperature=params.temperature, id=prompt.id,
-            task=prompt.task, turn=turn, prompt=prompt.turns[turn], text=sample.text,
-            finish_reason=sample.finish_reason or "", token_ids=list(sample.token_ids),
-            pieces=_pieces(llm, sample.token_ids), accepted=list(sample.accepted),
-            passes=stats.passes, drafted=stats.drafted, drafted_at=list(stats.drafted_at),
-            accepted_at=list(stats.accepted_at), seconds=_seconds(llm, out),
-            peak_memory_mib=self._memory.mib(),
-        )  # fmt: skip
+        self._energy.reset()
+        try:
+            outputs = llm.generate([q.ids for q in asked], [q.params for q in asked])
+        except Exception as error:  # whatever it was: the rest of the run is worth having
+            self.llms[label] = self._load(label)  # nobody knows in what state it left the old one
+            return [q.failed(f"{type(error).__name__}: {error}") for q in asked]
+        spent = Spent(llm.stats, self._memory.mib(), self._energy.joules())
+        return answers(asked, outputs, spent, llm.tokenizer)
 
-    def _judge(self, answers: dict[str, Answer], ids: list[int], params: SamplingParams) -> None:
-        """Fill in how each answer compares with plain decoding's, where that is claimed."""
-        plain = answers[BASELINE].token_ids
-        for label, answer in answers.items():
-            drawn = self.llms[label].engine.drafter.kinds - {Kind.CHOSEN, Kind.AUXILIARY}
-            if params.greedy or not drawn:
-                answer.sameness, answer.margin = compare(
-                    self.llms[BASELINE], ids, params, plain, answer.token_ids
-                )
+    def _judge(self, asked: Mapping[str, Seq[Question]], served: Mapping[str, Seq[Answer]]) -> None:
+        """Hold what was answered against plain decoding, the target and the references."""
+        plain = {a.id: (q.ids, a) for q, a in zip(asked[BASELINE], served[BASELINE], strict=True)}
+        approximate = {x for x, llm in self.llms.items() if not llm.engine.verifier.exact}
+        weighed = {BASELINE, *approximate} if approximate else set()
+        for label in served:
+            for question, answer in zip(asked[label], served[label], strict=True):
+                if answer.error is not None:
+                    continue
+                answer.scores = score(question.prompt, question.turn, answer.text)
+                if label in weighed:
+                    answer.log_likelihood = log_likelihood(
+                        self.plain, question.ids, answer.token_ids
+                    )
+                ids, other = plain.get(answer.id, (None, answer))
+                if ids == question.ids and self._same_tokens(label, question.params):
+                    answer.sameness, answer.margin = compare(
+                        self.plain, ids, question.params, other.token_ids, answer.token_ids
+                    )
 
-    def _ids(self, turns: Seq[str], said: Seq[str]) -> list[int]:
-        """The prompt of the last turn, after what was said; without a chat template, as text."""
-        llm = self.llms[BASELINE]
-        if getattr(llm.tokenizer, "chat_template", None):
-            messages = []
-            for i, turn in enumerate(turns):
+    def _same_tokens(self, label: str, params: SamplingParams) -> bool:
+        """Whether the method claims plain decoding's very tokens; else it has its law at most."""
+        drawn = self.llms[label].engine.drafter.kinds - {Kind.CHOSEN, Kind.AUXILIARY}
+        return params.greedy or not drawn
+
+    def _ids(self, prompt: Prompt, said: Seq[str]) -> list[int]:
+        """The tokens of the turn behind what was said; as plain text without a chat template."""
+        turns = prompt.turns[: len(said) + 1]
+        if getattr(self.plain.tokenizer, "chat_template", None):
+            messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
+            for turn, answer in zip(turns, [*said, None], strict=True):
                 messages.append({"role": "user", "content": turn})
-                if i < len(said):
-                    messages.append({"role": "assistant", "content": said[i]})
-            return llm.chat_prompt(messages)
-        parts = [part for pair in zip(turns, [*said, ""], strict=False) for part in pair]
-        ids: list[int] = llm.tokenizer("\n".join(parts[:-1]))["input_ids"]
+                if answer is not None:
+                    messages.append({"role": "assistant", "content": answer})
+            return self.plain.chat_prompt(messages)
+        texts = [prompt.system or "", *_alternating(turns, said)]
+        ids: list[int] = self.plain.tokenizer("\n".join(filter(None, texts)))["input_ids"]
         return ids
 
 
-def run_prompts(
-    runner: Runner,
-    prompts: Iterable[Prompt],
-    *,
-    keep: Callable[[Answer], None],
-    advance: Callable[[], None],
-    budget: float | None = None,
-) -> list[Answer]:
-    """Answers to all prompts, or to as many of the first as fit into `budget` seconds.
-
-    A prompt is begun only if the longest one so far would still fit; the first always is. So how
-    many are measured depends on the time that all methods take together, and on no result.
-    """
-    began = perf_counter()
-    answers: list[Answer] = []
-    longest = 0.0
-    for prompt in prompts:
-        start = perf_counter()
-        if budget is not None and answers and start - began + longest > budget:
-            break
-        for answer in runner.prompt(prompt):
-            answers.append(answer)
-            keep(answer)
-        advance()
-        longest = max(longest, perf_counter() - start)
-    return answers
+def seed_of(seed: int, prompt_id: str, turn: int) -> int:
+    """The seed of one turn: another one for each prompt, or a batch would share its luck."""
+    return zlib.crc32(f"{seed} {prompt_id} {turn}".encode())
 
 
-def _context(model: str | Path) -> int:
-    length: int = read_config(find(model)).max_position_embeddings
-    return length
+def _alternating(turns: Seq[str], said: Seq[str]) -> Iterator[str]:
+    for turn, answer in zip(turns, [*said, ""], strict=True):
+        yield turn
+        yield answer
 
 
-def _middle(answers: list[Answer]) -> Answer:
-    """The repeat with the median decoding time."""
-    return sorted(answers, key=lambda a: a.decoding)[len(answers) // 2]
+def _note_failures(served: Mapping[str, Seq[Answer]], broken: dict[tuple[str, str], str]) -> None:
+    """Remember which conversations are over, under (method, prompt)."""
+    for label in served:
+        for answer in served[label]:
+            if answer.error is not None:
+                broken[label, answer.id] = answer.error
+    for answer in served[BASELINE]:
+        for label in served:
+            if answer.error is not None and label != BASELINE:
+                broken[label, answer.id] = f"plain decoding failed: {answer.error}"
 
 
-def _seconds(llm: LLM, out: RequestOutput) -> dict[str, float]:
-    stats = llm.stats
-    return {
-        "prefill": stats.prefill_time,
-        "draft": stats.draft_time,
-        "verify": stats.verify_time,
-        "other": stats.other_time,
-        "ttft": out.stats.time_to_first_token or 0.0,
-        "total": out.stats.total_time or 0.0,
-    }
-
-
-def _pieces(llm: LLM, tokens: Seq[int]) -> list[str]:
-    """The text that each token added; a character of several tokens comes with its last one."""
-    tracker = TextTracker(llm.tokenizer, skip_special_tokens=True)
-    pieces = [tracker.append(token) for token in tokens]
-    rest = tracker.finish()[len(tracker.text) :]
-    if pieces:
-        pieces[-1] += rest
-    return pieces
+def _forget(llm: LLM) -> None:
+    """Drop what the drafter has learned from earlier answers, where it keeps anything."""
+    shared = getattr(llm.engine.drafter, "shared", None)
+    if shared is not None:
+        shared.reset()

@@ -1,45 +1,60 @@
-"""Results in a terminal: a table, and an answer in which accepted drafts are coloured."""
+"""Results in a terminal: tables, and an answer in which accepted drafts are coloured."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from foretoken.bench import rows
+from foretoken.bench import rows, tables
+from foretoken.bench.layout import Cell
+from foretoken.bench.layout import Table as Layout
 from foretoken.bench.record import Answer, Results
 
-_HEADS = {
-    "tokens/s": "tokens\n/s", "95 % interval": "95 %\ninterval",
-    "mean acceptance length": "mean\nlength", "accepted": "drafts\nkept", "draft ms": "draft\nms",
-    "verify ms": "verify\nms", "other ms": "other\nms", "same text": "same\ntext",
-}  # fmt: skip
 _ACCEPTED = "bold green"
-_WIDE = 86  # columns of a terminal with room for the whole table
-_LESS = "accepted"  # is left out of a narrower one
+_ASKED = 300  # letters of a prompt
+_WIDE = 100  # columns of a terminal with room for the whole table
 
 
 def table(results: Results, width: int = _WIDE) -> RenderableType:
-    """A line for every run, a gap between temperatures, and what the averages stand on."""
-    places = [i for i, c in enumerate(rows.COLUMNS) if width >= _WIDE or c != _LESS]
-    shown = Table(
-        title=rows.title(results), title_justify="left", header_style="bold", padding=(0, 1, 0, 0),
-        box=None,
-    )  # fmt: skip
-    for column in (rows.COLUMNS[i] for i in places):
-        left = column in ("method", "same text")
-        shown.add_column(_HEADS.get(column, column), justify="left" if left else "right")
-    before = None
-    for run, row in zip(results["runs"], rows.rows(results), strict=True):
-        if before is not None and run["temperature"] != before:
+    """A line for every run, a gap between settings, and what the averages stand on."""
+    found = tables.numbers(results)
+    shown: list[RenderableType] = [Text(rows.title(results), style="italic")]
+    if found is not None:
+        shown.append(lines(found, width))
+    return Group(*shown, Text(rows.coverage(results), style="dim"))
+
+
+def lines(found: Layout, width: int = _WIDE) -> RenderableType:
+    """A table as data, with its groups' keys as columns."""
+    places = [i for i, head in enumerate(found.heads) if width >= head.least]
+    shown = Table(header_style="bold", padding=(0, 1, 0, 0), box=None)
+    shown.add_column(found.corner, no_wrap=True)
+    for key in found.keys:
+        shown.add_column(key, justify="right", no_wrap=True)
+    for head in (found.heads[i] for i in places):
+        text = head.short or "\n".join(filter(None, (head.over, head.text)))
+        side: Literal["left", "right"] = "left" if head.left else "right"
+        shown.add_column(text, justify=side, no_wrap=not head.left)
+    for at, group in enumerate(found.groups):
+        if at:
             shown.add_row()
-        before = run["temperature"]
-        shown.add_row(*[row.cells[i] for i in places], style="dim" if row.baseline else "")
-    return Group(shown, Text(rows.coverage(results), style="dim"))
+        for row in group.rows:
+            cells = [Text(row.cells[i].words, _style(row.cells[i])) for i in places]
+            dim = "dim" if row.method == rows.BASELINE else ""
+            shown.add_row(Text(row.words), *map(Text, group.key), *cells, style=dim)
+    return shown
+
+
+def _style(cell: Cell) -> str:
+    return "bold" if cell.strong else ""
 
 
 def answer(found: Answer) -> RenderableType:
-    """One answer, token by token."""
+    """One answer, token by token; of a long prompt the beginning."""
     drafted = sum(found.accepted)
     head = Text.assemble(
         (f"{found.method} at temperature {found.temperature:g}, {found.task}: ", "bold"),
@@ -49,14 +64,33 @@ def answer(found: Answer) -> RenderableType:
     body = Text()
     for piece, accepted in zip(found.pieces, found.accepted, strict=True):
         body.append(piece, style=_ACCEPTED if accepted else "")
-    return Group(head, Text(f"> {found.prompt}", style="dim"), body)
+    asked = found.prompt[:_ASKED] + "…" * (len(found.prompt) > _ASKED)
+    return Group(head, Text(f"> {asked}", style="dim"), body)
 
 
-def show(console: Console, results: list[Results], sample: Answer | None) -> None:
-    """All tables, then one answer."""
+def show(
+    console: Console,
+    results: list[Results],
+    sample: Answer | None,
+    published: Layout | None = None,
+) -> None:
+    """All tables, the targets side by side where there are several, then one answer."""
     for part in results:
         console.print()
         console.print(table(part, console.width))
+    further = [tables.targets(results) if len(results) > 1 else None, *map(_worth, results)]
+    for found in (*further, published):
+        if found is not None:
+            console.print()
+            console.print(Text(found.title, style="italic"))
+            console.print(lines(found, console.width))
+            console.print(Text(found.note, style="dim"), end="\n" if found.note else "")
     if sample is not None:
         console.print()
         console.print(answer(sample))
+
+
+def _worth(part: Results) -> Layout | None:
+    """What approximate methods' texts are worth, where there are such methods."""
+    found = tables.quality(part) if any(map(rows.approximate, part["runs"])) else None
+    return found and replace(found, title=f"{found.title}: {rows.short_title(part)}")

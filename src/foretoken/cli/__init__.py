@@ -86,9 +86,12 @@ def _root(
 
 
 def _register() -> None:
-    from foretoken.cli import certify, chat, demo, generate, methods, zoo
+    from foretoken.cli import bench, certify, chat, demo, generate, methods, report, simulate, zoo
 
     app.command("demo")(demo.demo)
+    app.command("bench")(bench.bench)
+    app.command("report")(report.report)
+    app.command("simulate")(simulate.simulate)
     app.command("generate")(generate.generate)
     app.command("chat")(chat.chat)
     app.command("certify")(certify.certify)

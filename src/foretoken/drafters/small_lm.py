@@ -63,14 +63,14 @@ class SmallLM(BaseDrafter):
         )
 
     def bind(self, access: Access) -> None:
-        self._lm = as_causal_lm(self.model, access)
-        if self._lm.vocab_size != access.vocab_size:
+        self.lm = as_causal_lm(self.model, access)
+        if self.lm.vocab_size != access.vocab_size:
             raise ForetokenError(
-                f"The draft model's vocabulary has {self._lm.vocab_size} tokens and the target's "
+                f"The draft model's vocabulary has {self.lm.vocab_size} tokens and the target's "
                 f"{access.vocab_size}; use a drafter that was trained with the target's tokenizer."
             )
-        room = min(self._lm.max_length, access.max_length) + 1
-        self._cache = self._lm.new_cache(access.slots, room + 64)
+        room = min(self.lm.max_length, access.max_length) + 1
+        self._cache = self.lm.new_cache(access.slots, room + 64)
         self._room = room
 
     def begin(self, sequence: Sequence) -> None:
@@ -83,7 +83,7 @@ class SmallLM(BaseDrafter):
         ]
         rows = [row for row, count in enumerate(counts) if count]
         if not rows:
-            return empty(len(sequences), self._lm.device)
+            return empty(len(sequences), self.lm.device)
         some = len(rows) < len(sequences)
         tokens, laws, drafted = self._chain(
             [sequences[r] for r in rows] if some else sequences,
@@ -114,7 +114,7 @@ class SmallLM(BaseDrafter):
 
         feed = self._caught_up(sequences, slots)
         while True:
-            out = self._lm.forward(feed, self._cache)
+            out = self.lm.forward(feed, self._cache)
             self._advance(feed)
             assert out.logits is not None
             if greedy:
@@ -153,7 +153,7 @@ class SmallLM(BaseDrafter):
         chunk = chunk[: max(0, self._room - 1 - start)]  # a drafter of shorter context stops here
         if chunk:
             feed = chain_feed(self._cache, [slot], [chunk], logits=False)
-            self._lm.forward(feed, self._cache)
+            self.lm.forward(feed, self._cache)
             self._cache.lengths[slot] += len(chunk)
 
     def _advance(self, feed: Feed) -> None:

@@ -68,6 +68,7 @@ class Contrastive:
         self.max_length = min(self.expert.max_length, self.amateur.max_length)
         self.layers = self.expert.layers
         self.parameters = self.expert.parameters + self.amateur.parameters
+        self.bytes_read = self.expert.bytes_read + self.amateur.bytes_read
         self.dtype, self.device = self.expert.dtype, self.expert.device
         self.eos_ids = self.expert.eos_ids
         # States, embedding and head (c) are the expert's; what would have to enter or leave both

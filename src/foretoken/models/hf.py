@@ -93,6 +93,7 @@ class HFModel:
         self.width, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
         self.windows, self.max_length = windows(config), max_length(config)
         self.parameters = sum(p.numel() for p in model.parameters())
+        self.bytes_read = sum(w.nbytes for w in _matrices(model))
         self.eos_ids = eos_ids(getattr(model, "generation_config", None)) or eos_ids(config)
         self._embedding: Any = model.get_input_embeddings()
         self._stack = _stack(self._decoder, self.layers)
@@ -266,6 +267,13 @@ def _stack(decoder: Any, layers: int) -> Any:
         if isinstance(module, torch.nn.ModuleList) and len(module) == layers:
             return module
     return None
+
+
+def _matrices(model: PreTrainedModel) -> list[Tensor]:
+    """All, experts included, but an embedding that is not the head too: of that a row is read."""
+    table: Any = model.get_input_embeddings().weight
+    tied = getattr(model.get_output_embeddings(), "weight", None) is table
+    return [p for p in model.parameters() if p.ndim > 1 and (tied or p is not table)]
 
 
 def _at(states: Tensor, places: list[int] | None) -> Tensor:

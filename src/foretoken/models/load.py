@@ -179,7 +179,7 @@ def build_native(
 ) -> transformer.Transformer:
     """Fuse and hand each weight to the backend, one layer at a time. Raises KeyError by name."""
     name, make = backends.choose(backend, dtype, device)
-    count = 0
+    count = read = 0
 
     def get(key: str, *, optional: bool = False) -> Tensor | None:
         nonlocal count
@@ -197,11 +197,17 @@ def build_native(
         assert tensor is not None
         return tensor
 
+    def made(weight: Tensor, bias: Tensor | None) -> backends.Linear:
+        nonlocal read
+        layer = make(weight, bias)
+        read += weight.numel() * backends.itemsize(layer, dtype)
+        return layer
+
     def linear(prefix: str, *names: str) -> backends.Linear:
         weight = torch.cat([need(f"{prefix}.{n}.weight") for n in names])
         biases = [get(f"{prefix}.{n}.bias", optional=True) for n in names]
         given = [b for b in biases if b is not None]
-        return make(weight, torch.cat(given) if given else None)
+        return made(weight, torch.cat(given) if given else None)
 
     def norm(name: str) -> norms.Norm:
         return norms.make(need(f"{name}.weight"), config.rms_norm_eps)
@@ -225,10 +231,10 @@ def build_native(
         )
     embedding = need("model.embed_tokens.weight")
     tied = bool(config.tie_word_embeddings)
-    lm_head = make(embedding if tied else need("lm_head.weight"), None)
+    lm_head = made(embedding if tied else need("lm_head.weight"), None)
     table = rope.table(config, shape.head_dim, shape.max_length + 1, dtype, device)
     return transformer.Transformer(
-        shape, embedding, layers, norm("model.norm"), lm_head, table, name, count,
+        shape, embedding, layers, norm("model.norm"), lm_head, table, name, count, read,
         eos_ids(config),
     )  # fmt: skip
 

@@ -21,13 +21,17 @@ wants none); hidden: layer -> [B, T, D]."""
 
 
 class CausalLM(Protocol):
-    """One model, without any cache of its own: the cache is passed in."""
+    """One model, without any cache of its own: the cache is passed in.
+
+    bytes_read: of the matrices that a pass over one token reads, as they lie in memory.
+    """
 
     vocab_size: int
     max_length: int
     width: int
     layers: int
     parameters: int
+    bytes_read: int
     dtype: torch.dtype
     device: torch.device
     levels: frozenset[str]

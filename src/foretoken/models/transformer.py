@@ -79,7 +79,8 @@ class Transformer:
 
     def __init__(
         self, shape: Shape, embedding: Tensor, layers: list[Layer], norm: Norm, lm_head: Linear,
-        rope_table: Tensor, backend: str, parameters: int, eos_ids: Iterable[int] = (),
+        rope_table: Tensor, backend: str, parameters: int, bytes_read: int,
+        eos_ids: Iterable[int] = (),
     ) -> None:  # fmt: skip
         self.shape = shape
         self.vocab_size, self.max_length, self.width = (
@@ -88,7 +89,7 @@ class Transformer:
         self.layers = len(layers)
         self.dtype, self.device = embedding.dtype, embedding.device
         self.backend = backend
-        self.parameters = parameters
+        self.parameters, self.bytes_read = parameters, bytes_read
         self.eos_ids = frozenset(eos_ids)
         self._embedding, self._stack, self._norm = embedding, layers, norm
         self._lm_head, self._rope = lm_head, rope_table

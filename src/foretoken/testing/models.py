@@ -100,7 +100,7 @@ class TableModel:
     token ids themselves lie in the cache, so a wrong mask, position or commit changes the law.
     """
 
-    width, layers, parameters = 1, 1, 0
+    width, layers, parameters, bytes_read = 1, 1, 0, 0
     dtype, device = torch.float64, _CPU
     levels = frozenset("ab")
     backend = "table"

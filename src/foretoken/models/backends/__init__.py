@@ -44,3 +44,10 @@ def choose(name: str, dtype: torch.dtype, device: torch.device) -> tuple[str, Ma
             f"Backend {name!r} needs {_NEEDS[name]}, not {dtype} on {device}; use backend='plain'."
         )
     return name, makers[name]
+
+
+def itemsize(layer: Linear, dtype: torch.dtype) -> int:
+    """Bytes that one weight takes in memory as a layer made for this dtype holds it."""
+    from foretoken.models.backends import half
+
+    return 2 if layer.__module__ == half.__name__ else dtype.itemsize

@@ -20,11 +20,12 @@ _SMALLEST = 48 * 1024
 
 
 def supports(dtype: torch.dtype, device: torch.device) -> bool:
-    return (
-        device.type == "cpu"
-        and dtype in (torch.float32, torch.bfloat16)
-        and bool(torch.backends.mkldnn.is_available())
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False  # oneDNN's bfloat16 wants newer processors
+    return dtype in (torch.float32, torch.bfloat16) and hasattr(
+        torch.ops.mkldnn, "_linear_pointwise"
     )
 
 

@@ -1,0 +1,93 @@
+"""The recorded results as Markdown: one table a target, as measured, whoever wins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lineup import DRAFT, LOOKUP, PLAIN
+
+HEAD = (
+    "| engine | tokens/s | whole call | over its own plain | foretoken over it | same tokens |",
+    "|---|--:|--:|--:|--:|--:|",
+)
+
+
+def readme(found: Mapping[str, Any]) -> str:
+    """All tables and what they say, ready for the README."""
+    parts = [_intro(found)]
+    for target in found["targets"]:
+        parts += [f"**{_title(target)}**", table(target)]
+    for engine, reason in found["left_out"].items():
+        parts.append(f"Left out: {engine}, because {reason}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _intro(found: Mapping[str, Any]) -> str:
+    machine = found["environment"]
+    versions = {
+        name: number for each in found["versions"].values() for name, number in each.items()
+    }
+    names = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
+    return (
+        f"Greedy decoding in float32 with {found['threads']} threads on {machine['cpu']} "
+        f"({machine['cores']} cores), at most {found['max_tokens']} tokens an answer, median of "
+        f"{found['repeats']}; 95 % intervals over prompts. Prompt lookup copies up to 10 tokens, a "
+        f"draft model writes 4. *tokens/s* is decoding alone, *whole call* includes the prompt. "
+        f"{names}."
+    )
+
+
+def _title(target: Mapping[str, Any]) -> str:
+    name = "mini" if target["name"] == "mini" else f"mini at the cost of {target['name']}"
+    left_out = len(target["left_out"])
+    loops = f", {left_out} more left out because plain decoding loops" if left_out else ""
+    size = f"{target['parameters'] / 1e6:.0f} M parameters"
+    return f"{name} ({size}; {target['prompts']} prompts{loops})"
+
+
+def table(target: Mapping[str, Any]) -> str:
+    """Rows of one kind stand together, the fastest in bold."""
+    lines = list(HEAD)
+    for kind in (PLAIN, LOOKUP, DRAFT):
+        rows = [row for row in target["rows"] if row["kind"] == kind]
+        best = max((row["decoding"]["tokens_per_second"] or 0.0 for row in rows), default=0.0)
+        lines += [_line(row, best) for row in rows]
+    return "\n".join(lines)
+
+
+def _line(row: Mapping[str, Any], best: float) -> str:
+    name = ", ".join(part for part in (row["engine"], row["kind"], row["note"]) if part)
+    decoding, whole = row["decoding"], row["whole"]["tokens_per_second"]
+    speed = decoding["tokens_per_second"]
+    shown = _number(speed)
+    cells = [
+        name, f"**{shown}**" if speed and speed == best else shown, _number(whole),
+        _ratio(decoding["over_own_plain"]) if row["kind"] != PLAIN else "–",
+        _ratio(decoding["foretoken_over_it"]) if row["engine"] != "foretoken" else "–",
+        _same(row),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(speed: float | None) -> str:
+    return "–" if speed is None else f"{speed:.0f}" if speed >= 100 else f"{speed:.1f}"
+
+
+def _ratio(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "–"
+    interval = found["ci95"]
+    return f"{found['ratio']:.2f}" + (
+        f" ({interval[0]:.2f}–{interval[1]:.2f})" if interval is not None else ""
+    )
+
+
+def _same(row: Mapping[str, Any]) -> str:
+    """How many answers are foretoken's plain ones; near ties and failures are named."""
+    same = row["identity"]
+    parts = [f"{same['identical']} of {row['prompts']}"]
+    more = {
+        "near ties": same["near_tie"], "different": same["different"], "failed": row["failed"],
+    }  # fmt: skip
+    return ", ".join([*parts, *(f"{name}: {count}" for name, count in more.items() if count)])

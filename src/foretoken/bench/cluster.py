@@ -1,0 +1,223 @@
+"""Spreads shards of a benchmark over a Ray cluster: each in a process and a folder of its own.
+
+A shard's folder travels to its worker and back, so the machines need share no disk, and a shard
+that is run again goes on where it stopped. Answers are sent home as they are written. Ray only
+carries; what a shard measures is the ordinary command's, in a process without Ray in it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretoken.errors import ForetokenError
+
+FOLDER = "{folder}"
+"""Stands in a command for the shard's folder on its worker."""
+
+SAMPLES, STDERR = "samples.jsonl", "stderr.txt"
+_LOOK = 0.5  # seconds between two looks at what a shard has written
+_REACH = 5.0  # seconds to reach the cluster in
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One that has ended. Numbers count from 1; error is a sentence, None where all went well."""
+
+    number: int
+    folder: Path
+    error: str | None
+
+
+@dataclass(frozen=True)
+class _End:
+    """What a worker sends last: the folder's files, and why the process failed if it did."""
+
+    files: dict[str, bytes]
+    error: str | None
+
+
+def shard_commands(arguments: Seq[str], shards: int) -> list[list[str]]:
+    """Python's arguments for `foretoken ARGUMENTS --shard i/n`, one list a shard."""
+    start = ["-c", "from foretoken.cli import main; main()", *arguments, "--out", FOLDER]
+    return [[*start, "--shard", f"{i}/{shards}"] for i in range(1, shards + 1)]
+
+
+@contextmanager
+def cluster(address: str | None = None) -> Iterator[None]:
+    """Connected to the Ray cluster at `address` ("host:port"), or to one started on this machine.
+
+    Raises `ForetokenError` where Ray is not installed or the cluster can't be reached.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report that it is used
+    os.environ.setdefault("RAY_worker_niceness", "0")  # it would run workers behind all else
+    try:
+        import ray
+    except ImportError as error:
+        raise ForetokenError(
+            "A cluster needs Ray; install it with: pip install 'foretoken[ray]'."
+        ) from error
+    if address is not None:
+        _reach(address)
+    options: dict[str, Any] = {} if address else {"include_dashboard": False}
+    try:
+        ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ForetokenError(
+            f"The Ray cluster {address or 'here'} didn't start: {error}"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Ask the port itself: Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise ForetokenError(f"The cluster's address is host:port of its head, not {address!r}.")
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACH).close()
+    except OSError as error:
+        raise ForetokenError(
+            f"No Ray cluster answers at {address} ({error}); start one with: ray start --head."
+        ) from error
+
+
+def run_shards(
+    commands: Seq[Seq[str]], out: Path, *, workers: int, advance: Callable[[], None] = lambda: None
+) -> list[Shard]:
+    """Run Python with each list of arguments, `workers` at a time, within `cluster()`.
+
+    The i-th command's files come to `out/shard-i`, whether it fails or not; files that are there
+    already are handed to it. `advance` is called once for each new line of its samples.jsonl.
+    """
+    import ray
+
+    folders = [out / f"shard-{i}" for i in range(1, len(commands) + 1)]
+    share, home = _share(workers), str(Path.cwd())
+    # A retry would begin with the files of the first try and write its answers twice.
+    remote = ray.remote(
+        num_returns="streaming", scheduling_strategy="SPREAD", max_retries=0, **share
+    )(_work)
+    running = {
+        remote.remote(list(command), _files(folder), home): i
+        for i, (command, folder) in enumerate(zip(commands, folders, strict=True))
+    }
+    errors: list[str | None] = [None] * len(folders)
+    try:
+        while running:
+            [stream], _ = ray.wait(list(running), num_returns=1)
+            at = running[stream]
+            try:
+                event = ray.get(next(stream))
+                if isinstance(event, _End):
+                    errors[at] = _put_away(event, folders[at])
+                else:
+                    _append(event, folders[at], advance)
+            except StopIteration:
+                del running[stream]
+            except ray.exceptions.RayError as error:
+                errors[at] = f"its worker is lost: {_last_line(str(error))}"
+                del running[stream]
+    finally:
+        for stream in running:
+            ray.cancel(stream)
+    return [
+        Shard(i, folder, error and f"Shard {i}/{len(folders)} failed: {error}")
+        for i, (folder, error) in enumerate(zip(folders, errors, strict=True), 1)
+    ]
+
+
+def _share(workers: int) -> dict[str, float]:
+    """The processors and GPUs that one of `workers` gets: an equal share, all on one machine."""
+    import ray
+
+    share = {}
+    for kind, option in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
+        found = [node["Resources"].get(kind, 0.0) for node in ray.nodes() if node["Alive"]]
+        part = min(sum(found) / workers, max(found))
+        share[option] = part if part < 1 else float(int(part))
+    return share
+
+
+def _append(lines: bytes, folder: Path, advance: Callable[[], None]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / SAMPLES).open("ab") as samples:
+        samples.write(lines)
+    for _ in range(lines.count(b"\n")):
+        advance()
+
+
+def _put_away(end: _End, folder: Path) -> str | None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in end.files.items():
+        (folder / name).write_bytes(data)
+    return end.error
+
+
+def _work(arguments: list[str], files: dict[str, bytes], home: str) -> Iterator[bytes | _End]:
+    """On the worker: run the command, yield new lines of its samples, at last its folder."""
+    folder = Path(tempfile.mkdtemp(prefix="foretoken-shard-"))
+    try:
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        with (folder / STDERR).open("wb") as stderr:
+            child = subprocess.Popen(
+                [sys.executable, *(a.replace(FOLDER, str(folder)) for a in arguments)],
+                cwd=home if os.path.isdir(home) else folder,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
+            )  # fmt: skip
+        try:
+            yield from _new_lines(child, folder / SAMPLES)
+        finally:
+            child.kill()
+            child.wait()
+        yield _End(_files(folder), _failure(child.returncode, folder / STDERR))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_lines(child: subprocess.Popen[bytes], path: Path) -> Iterator[bytes]:
+    """What is written to the file while the process runs, in whole lines."""
+    sent = path.stat().st_size if path.exists() else 0
+    while True:
+        ended = child.poll() is not None
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(sent)
+                lines = file.read().rpartition(b"\n")
+            if lines[0] or lines[1]:
+                sent += len(lines[0]) + 1
+                yield lines[0] + b"\n"
+        if ended:
+            return
+        time.sleep(_LOOK)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.glob("*")) if p.is_file()}
+
+
+def _failure(code: int, stderr: Path) -> str | None:
+    if code == 0:
+        return None
+    said = _last_line(stderr.read_text(encoding="utf-8", errors="replace"))
+    return said or f"exit status {code}, and nothing on standard error."
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

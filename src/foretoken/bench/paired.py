@@ -1,0 +1,117 @@
+"""What two measurements took for the very same prompts, and how sure a ratio between them is.
+
+The unit is what was served together, drawn with its measurements of both methods in both runs: so
+what makes a prompt easy or hard falls out of the ratio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretoken.bench.record import Answer
+
+RESAMPLES = 10_000
+
+Key = tuple[str, str, str, float, int]
+"""target, dtype, method, temperature, batch size"""
+
+Sums = NDArray[np.float64]
+"""[..., 5] tokens, seconds and passes of a method, tokens and seconds of plain decoding"""
+
+QUANTITIES: dict[str, Callable[[Sums], Sums]] = {
+    "speedup": lambda s: (s[..., 0] / s[..., 1]) / (s[..., 3] / s[..., 4]),
+    "mean acceptance length": lambda s: s[..., 0] / s[..., 2],
+    "tokens/s": lambda s: s[..., 0] / s[..., 1],
+}
+
+
+@dataclass
+class Prompt:
+    """What answering one prompt took, all turns together."""
+
+    group: str
+    tokens: int = 0
+    seconds: float = 0.0
+    passes: int = 0
+    failed: bool = False
+
+    def add(self, answer: Answer) -> None:
+        self.tokens += answer.tokens
+        self.seconds += answer.decoding
+        self.passes += answer.passes
+        self.failed |= answer.error is not None
+
+
+Prompts = Mapping[str, Prompt]
+Both = tuple[Prompts, Prompts]
+"""A method's prompts, and plain decoding's."""
+
+
+def gather(answers: Iterable[Answer]) -> dict[Key, dict[str, Prompt]]:
+    """The answers of each run by prompt, without their text."""
+    found: dict[Key, dict[str, Prompt]] = {}
+    for a in answers:
+        key = (a.target, a.dtype, a.method, a.temperature, a.batch_size)
+        found.setdefault(key, {}).setdefault(a.id, Prompt(a.group)).add(a)
+    return found
+
+
+def pair(before: Both, after: Both, left_out: Iterable[str] = ()) -> Sums | None:
+    """[units, 2, 5] of the prompts that both methods answered in both runs.
+
+    None where these are fewer than two units, or where they were not served in the same groups.
+    """
+    ids = [
+        key
+        for key in before[0]
+        if key not in left_out
+        and all(key in own and not own[key].failed for own in (*before, *after))
+    ]
+    units = _units(ids, before[0])
+    if len(units) < 2 or units != _units(ids, after[0]):
+        return None
+    return np.array([[_sums(unit, both) for both in (before, after)] for unit in units], float)
+
+
+def _units(ids: Seq[str], prompts: Prompts) -> list[tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for key in sorted(ids):
+        found.setdefault(prompts[key].group, []).append(key)
+    return sorted(tuple(own) for own in found.values())
+
+
+def _sums(unit: Seq[str], both: Both) -> list[float]:
+    mine, plain = ([own[key] for key in unit] for own in both)
+    return [
+        sum(p.tokens for p in mine), sum(p.seconds for p in mine), sum(p.passes for p in mine),
+        sum(p.tokens for p in plain), sum(p.seconds for p in plain),
+    ]  # fmt: skip
+
+
+def values(units: Sums, what: str) -> tuple[float, float] | None:
+    """A quantity before and after, over all units; None where one has no value."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = QUANTITIES[what](units.sum(0))
+    return (float(found[0]), float(found[1])) if np.isfinite(found).all() else None
+
+
+def ratio_interval(units: Sums, what: str, tail: float) -> tuple[float, float]:
+    """The interval of after ÷ before with the share `tail` of the resamples beyond either end."""
+    sums = (_drawn(len(units)) @ units.reshape(len(units), -1)).reshape(RESAMPLES, 2, -1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = QUANTITIES[what](sums)
+        low, high = np.nanquantile(found[:, 1] / found[:, 0], [tail, 1 - tail])
+    return float(low), float(high)
+
+
+@lru_cache(maxsize=4)
+def _drawn(count: int) -> Sums:
+    """[resamples, units] how often each unit is drawn."""
+    rng = np.random.default_rng(0)
+    return rng.multinomial(count, [1 / count] * count, size=RESAMPLES).astype(float)

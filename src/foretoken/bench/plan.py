@@ -1,0 +1,164 @@
+"""What to run: methods, temperatures, batch sizes, and which prompts are served together.
+
+Prompts are cut into blocks of one task and one number of turns, so many that every batch size
+divides a block. The groups of a batch size are cut from the blocks, so who is served with whom
+depends on the suite and the batch sizes alone, and a shard (every n-th block) has whole groups.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from foretoken.bench.suite import Prompt, Suite
+from foretoken.errors import ForetokenError, unknown
+from foretoken.methods import ALIASES, METHODS, OPTION_ALIASES, build, drafter_class, drafter_names
+
+BASELINE = "autoregressive"
+
+Configs = dict[str, dict[str, Any]]
+"""A label -> its speculative_config."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to run on one target at one precision; plain decoding is always added.
+
+    name: the target's, as reported. inflated: the shape where its cost is blown up. max_model_len:
+    the most of the model's context that is used. own_history: each method continues its own
+    answers in place of plain decoding's. warm: drafters keep what they learn from answer to
+    answer. lenient: a method that the target can't serve is left out and not an error.
+    """
+
+    model: str | Path
+    name: str
+    methods: Mapping[str, Mapping[str, Any]]
+    dtype: str = "auto"
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    batch_sizes: tuple[int, ...] = (1,)
+    max_tokens: int = 64
+    seed: int = 0
+    repeats: int = 1
+    max_model_len: int = 4096
+    inflated: str | None = None
+    own_history: bool = False
+    warm: bool = False
+    lenient: bool = False
+
+    def __post_init__(self) -> None:
+        several = len(self.temperatures) * len(self.batch_sizes) * self.repeats > 1
+        if self.warm and several:
+            raise ForetokenError(
+                "A warm drafter would be measured on prompts that it has just learned; with warm, "
+                "give one temperature, one batch size and one repeat."
+            )
+        if min(self.batch_sizes) < 1 or self.repeats < 1:
+            raise ForetokenError("Batch sizes and repeats must be at least 1.")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Prompts served together by every method, at one temperature: what is recorded at once."""
+
+    prompts: tuple[Prompt, ...]
+    batch_size: int
+    temperature: float
+
+    @property
+    def group(self) -> str:
+        """The first prompt's id and how many more there are."""
+        more = len(self.prompts) - 1
+        return f"{self.prompts[0].id}+{more}" if more else self.prompts[0].id
+
+
+def blocks(prompts: Seq[Prompt], batch_sizes: Seq[int]) -> list[tuple[Prompt, ...]]:
+    """The blocks of all prompts; the tasks take turns, so whoever stops early has seen them all."""
+    alike: dict[tuple[str, int], list[Prompt]] = {}
+    for prompt in prompts:
+        alike.setdefault((prompt.task, len(prompt.turns)), []).append(prompt)
+    columns = [list(_cut(own, math.lcm(*batch_sizes))) for own in alike.values()]
+    return [block for row in zip_longest(*columns) for block in row if block]
+
+
+def units(prompts: Seq[Prompt], plan: Plan) -> Iterator[Unit]:
+    """The units of a block, in the order in which they are served."""
+    for size in plan.batch_sizes:
+        for group in _cut(prompts, size):
+            for temperature in plan.temperatures:
+                yield Unit(group, size, temperature)
+
+
+def _cut(prompts: Seq[Prompt], size: int) -> Iterator[tuple[Prompt, ...]]:
+    for start in range(0, len(prompts), size):
+        yield tuple(prompts[start : start + size])
+
+
+def select(suite: Suite, tasks: Seq[str] | None, limit: int | None) -> list[Prompt]:
+    """The prompts of some tasks (None: of all), at most `limit` of each."""
+    known = list(dict.fromkeys(p.task for p in suite.prompts))
+    for task in tasks or ():
+        if task not in known:
+            raise unknown(f"task of suite {suite.name!r}", task, known)
+    wanted = set(tasks or known)
+    chosen = tuple(p for p in suite.prompts if p.task in wanted)
+    return dataclasses.replace(suite, prompts=chosen).in_turn(limit)
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """(i, n) from "i/n", i counted from 1."""
+    first, _, count = text.partition("/")
+    if not (first.isdigit() and count.isdigit() and 1 <= int(first) <= int(count)):
+        raise ForetokenError(f"A shard is i/n with 1 <= i <= n, e.g. 1/4, and not {text!r}.")
+    return int(first), int(count)
+
+
+def every_method(draft_model: str | None, tokens: int | None) -> tuple[Configs, dict[str, str]]:
+    """All rows of the method table that can be built, and why the others can't."""
+    found: Configs = {}
+    reasons: dict[str, str] = {}
+    for name in METHODS:
+        config = method_config(name, draft_model, tokens)
+        try:
+            build(config)
+        except ForetokenError as error:
+            reasons[name] = str(error)
+        else:
+            found[name] = config
+    return found, reasons
+
+
+def method_config(name: str, draft_model: str | None, tokens: int | None) -> dict[str, Any]:
+    """A method's speculative_config, with the draft model and draft length where it has them.
+
+    Raises `ForetokenError` for a name that no method, alias or drafter has.
+    """
+    row = METHODS.get(ALIASES.get(name, name))
+    if row is None and name not in drafter_names() and ":" not in name:
+        raise unknown("method", name, [*METHODS, *ALIASES, *drafter_names()])
+    cls = drafter_class(row.drafter if row else name)
+    options = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
+    given = {"model": draft_model, "num_speculative_tokens": tokens}
+    return {"method": name, **{k: v for k, v in given.items() if k in options and v is not None}}
+
+
+_DRAFT_MODEL = {"model", *(key for key, own in OPTION_ALIASES.items() if own == "model")}
+
+
+def draft_models(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The draft models that configs name, each once."""
+    named = (str(config[key]) for config in configs.values() for key in _DRAFT_MODEL & {*config})
+    return list(dict.fromkeys(named))
+
+
+def moved(configs: Mapping[str, Mapping[str, Any]], places: Mapping[str, Path]) -> Configs:
+    """The configs with their draft models taken from other places."""
+    return {
+        label: {k: str(places[v]) if k in _DRAFT_MODEL else v for k, v in config.items()}
+        for label, config in configs.items()
+    }

@@ -1,0 +1,88 @@
+"""What `foretoken bench` and `foretoken demo` do alike: place a target, measure it, show it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foretoken.bench.plan import Configs
+    from foretoken.bench.record import Results
+
+AS_IT_IS = "none"
+"""The shape of a target that is not inflated."""
+
+
+def check_shapes(shapes: list[str]) -> None:
+    """Refuse unknown shapes before anything is measured."""
+    from foretoken.errors import unknown
+    from foretoken.zoo.shape import SHAPES
+
+    for shape in shapes:
+        if shape not in (*SHAPES, AS_IT_IS):
+            raise unknown("shape", shape, [*SHAPES, AS_IT_IS])
+
+
+def target_name(model: str, shape: str) -> str:
+    """How a target is called in results."""
+    from foretoken.models.load import find
+
+    name = find(model).name
+    return name if shape == AS_IT_IS else f"{name}-{shape}"
+
+
+@contextmanager
+def placed(
+    model: str, configs: Mapping[str, Mapping[str, Any]], shape: str, dtype: str = "float32"
+) -> Iterator[tuple[str | Path, Configs]]:
+    """A target and its methods; inflated ones lie in a folder that does not stay.
+
+    Draft models are inflated to their share of the shape.
+    """
+    from foretoken.bench.plan import draft_models, moved
+    from foretoken.cli.zoo import write
+    from foretoken.models.load import find
+
+    if shape == AS_IT_IS:
+        yield model, {label: dict(config) for label, config in configs.items()}
+        return
+    target = find(model)
+    with tempfile.TemporaryDirectory(prefix="foretoken-") as name:
+        folder = Path(name)
+        large = write(target, folder / "target", shape, None, dtype)
+        drafts = {
+            draft: write(find(draft), folder / f"draft-{i}", shape, target, dtype)
+            for i, draft in enumerate(draft_models(configs))
+        }
+        yield large, moved(configs, drafts)
+
+
+def show(out: Path, results: list[Results]) -> None:
+    """Write the pages, print the tables and where the page is."""
+    from rich.console import Console
+
+    from foretoken.bench import terminal
+    from foretoken.bench.report import write_report
+    from foretoken.bench.samples import example, read_answers
+
+    pages = write_report(out)
+    answers = read_answers(out / "samples.jsonl")
+    sample = next((s for m in _drawn(results[0]) if (s := example(results[0], answers, m))), None)
+    console = Console(width=100 if not sys.stdout.isatty() else None)
+    terminal.show(console, results, sample)
+    for part in results:
+        for method, reason in part.get("not_run", {}).items():
+            console.print(f"Without {method}: {reason}", highlight=False, soft_wrap=True)
+    console.print()
+    console.print(f"Report: {pages[-1]}", highlight=False)
+
+
+def _drawn(results: Results) -> list[str]:
+    """The methods that draft, the best first: one of them is shown at work."""
+    runs = [run for run in results["runs"] if run["mean_acceptance_length"]]
+    runs.sort(key=lambda run: -(run["mean_acceptance_length"] or 0.0))
+    return list(dict.fromkeys(run["method"] for run in runs if run["draft_acceptance_rate"]))

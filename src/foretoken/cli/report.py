@@ -1,0 +1,111 @@
+"""`foretoken report`: the pages of a measurement, or what changed between two."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foretoken.errors import ForetokenError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from foretoken.bench.compare import Comparison
+
+
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="FOLDER [FOLDER]", help="Results; two of them are compared."),
+    ],
+    reference: Annotated[
+        bool,
+        typer.Option("--reference", help="Put published speedups beside the measured ones."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the results or the comparison as JSON instead.")
+    ] = False,
+    fail_on_regression: Annotated[
+        bool,
+        typer.Option(
+            "--fail-on-regression", help="Exit with 1 where the second is worse beyond noise."
+        ),
+    ] = False,
+) -> None:
+    """Make report.md and report.html of a measurement, or say what changed between two.
+
+    Two folders are compared method by method, paired over shared prompts where both have samples.
+    Worse is: a lower speedup, slower plain decoding on the same machine, or other text than before.
+
+    Example: [bold]foretoken report before after --fail-on-regression[/bold]
+    """
+    if len(folders) == 1 and not fail_on_regression:
+        _pages(folders[0], reference, as_json)
+    elif len(folders) == 2 and not reference:
+        _comparison(folders[0], folders[1], as_json, fail_on_regression)
+    elif len(folders) > 2:
+        raise ForetokenError(f"{len(folders)} folders were given; give one, or two to compare.")
+    else:
+        raise ForetokenError(
+            "--reference goes with one folder and --fail-on-regression with two to compare."
+        )
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(width=100 if not sys.stdout.isatty() else None, highlight=False)
+
+
+def _pages(folder: Path, reference: bool, as_json: bool) -> None:
+    from foretoken.bench import terminal
+    from foretoken.bench.reference import published
+    from foretoken.bench.report import read_folder, write_report
+
+    pages = write_report(folder, reference=reference)
+    results = read_folder(folder)
+    if as_json:
+        print(json.dumps(results, indent=1, ensure_ascii=False))
+        return
+    console = _console()
+    terminal.show(console, results, None, published(results) if reference else None)
+    console.print(f"\nReport: {pages[-1]}")
+
+
+def _comparison(before: Path, after: Path, as_json: bool, fail_on_regression: bool) -> None:
+    from foretoken.bench.compare import compare
+
+    found = compare(before, after)
+    if as_json:
+        print(json.dumps(found.data(), indent=1, ensure_ascii=False))
+    else:
+        _show(found)
+    if fail_on_regression and found.regressions:
+        raise typer.Exit(1)
+
+
+def _show(found: Comparison) -> None:
+    from rich.text import Text
+
+    from foretoken.bench import terminal
+    from foretoken.bench.compare import table
+
+    console = _console()
+    console.print(Text(f"{found.before} → {found.after}", "bold"))
+    for difference in found.differences:
+        console.print(Text(f"different {difference}", "dim"))
+    for names, folder in ((found.only_before, found.before), (found.only_after, found.after)):
+        for name in names:
+            console.print(Text(f"only in {folder}: {name}"))
+    for change in found.beyond:
+        style = "red" if change.regression else ""
+        console.print(Text(f"{change.sentence} on {change.where}", style))
+    if not found.beyond:
+        console.print("No change beyond noise.")
+    if found.changes:
+        console.print()
+        console.print(terminal.lines(table(found), console.width))
