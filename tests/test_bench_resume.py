@@ -41,13 +41,15 @@ def run(target: str, draft: str, out: Path, shard: tuple[int, int] = (1, 1)) -> 
     import torch
 
     torch.set_num_threads(1)
-    costs._ARRAY_BYTES, costs.WIDTHS = 2**16, (1, 2)  # type: ignore[assignment]
     hold_to(out, asked(shard))
     plan = Plan(
         model=target, name="tiny", max_tokens=16, batch_sizes=(1, 2), repeats=2,
         methods={"pld": {"method": "pld"}, "sps": {"method": "sps", "model": draft}},
     )  # fmt: skip
-    results = measure(Runner(plan), SUITE, SUITE.prompts, Samples(out), shard=shard)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costs, "_ARRAY_BYTES", 2**16)
+        patch.setattr(costs, "WIDTHS", (1, 2))
+        results = measure(Runner(plan), SUITE, SUITE.prompts, Samples(out), shard=shard)
     write_json(out / "results.json", results)
 
 
