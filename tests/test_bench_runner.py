@@ -370,20 +370,17 @@ def test_a_budget_stops_behind_a_block(checkpoints: Pair, tmp_path: Path) -> Non
     assert {a.temperature for a in samples.answers} == {0.0, 1.0}
 
 
-def test_drafters_forget_between_answers(checkpoints: Pair) -> None:
+def test_drafters_forget_between_answers(
+    checkpoints: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a drafter shares between requests is reset for each answer, unless it is to stay."""
-
-    class Memory:
-        resets = 0
-
-        def reset(self) -> None:
-            self.resets += 1
-
-    for warm, resets in ((False, 2), (True, 0)):
+    for warm, expected in ((False, 2), (True, 0)):
         runner = Runner(
-            plan(checkpoints, methods={"pld": {"method": "pld"}}, temperatures=(0.0,), warm=warm)
+            plan(checkpoints, methods={"llma": {"method": "llma"}}, temperatures=(0.0,), warm=warm)
         )
-        memory = Memory()
-        runner.llms["pld"].engine.drafter.shared = memory  # type: ignore[attr-defined]
+        shared, resets = runner.llms["llma"].engine.drafter.shared, []
+        assert shared is not None
+        reset = shared.reset
+        monkeypatch.setattr(shared, "reset", lambda reset=reset, to=resets: to.append(reset()))
         found: list[Answer] = runner.serve(unit(CHATS[0]))
-        assert len(found) == 4 and memory.resets == resets
+        assert len(found) == 4 and len(resets) == expected

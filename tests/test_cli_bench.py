@@ -59,7 +59,8 @@ def test_a_run_and_the_same_again(checkpoints: Pair, suite: Path, tmp_path: Path
     assert "Report: " in first.stdout and "pld" in first.stdout
     results = read_results(out / "results.json")
     assert {r["temperature"] for r in results["runs"]} == {0.0, 1.0}
-    assert list(results["not_run"]) == ["sps"] and results["suite"]["name"] == "some"
+    assert "sps" in results["not_run"] and "pld" not in results["not_run"]
+    assert results["suite"]["name"] == "some"
     before = (out / "samples.jsonl").stat().st_mtime_ns
     again = run(*small(checkpoints, suite), "--out", out, "--json")
     assert json.loads(again.stdout) == [results]

@@ -16,6 +16,8 @@ import torch
 
 from foretoken import METHODS, SamplingParams
 from foretoken.drafters.nothing import Nothing
+from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.drafters.small_lm import SmallLM
 from foretoken.engine.engine import Engine, check_pairing
 from foretoken.errors import ForetokenError
 from foretoken.methods import _verifier, build, create, drafter_class, drafter_names
@@ -45,13 +47,22 @@ from foretoken.verify.target_only import TargetOnly
 
 Make = Callable[[Pair], Drafter]
 
-NEEDS: dict[str, Callable[[Pair], Any]] = {"model": lambda pair: pair.draft}
+NEEDS: dict[str, Callable[[Pair], Any]] = {
+    "model": lambda pair: pair.draft,
+    "drafters": lambda pair: [PromptLookup(3), SmallLM(pair.draft, 1)],
+}
 """Field of a drafter -> what it is given in these tests."""
 
-SETTINGS: dict[str, dict[str, Any]] = {"num_speculative_tokens": {"law": 2}}
-"""Field of a drafter -> its value where outcomes are enumerated, to keep them few."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "num_speculative_tokens": {"law": 2},
+    "max_cached_tokens": {"": 0},  # else drafts follow from others' texts: see test_copying
+    "widths": {"law": (2, 1)},
+    "k_matrix": {"": ((4, 2), (0, 3)), "law": ((1, 1), (0, 1))},
+}
+"""Field of a drafter -> its value where outcomes are enumerated, to keep them few; under "": in the
+other tests."""
 
-LEARNS: set[str] = set()
+LEARNS: set[str] = {"either"}
 """Drafters whose drafts depend on more than the text: what they saw before counts."""
 
 PROMPTS = [

@@ -354,3 +354,33 @@ def test_by_name_through_the_front_door(pair: Pair) -> None:
         texts.add(tuple(out.token_ids))
         assert out.stats.accepted > 0
     assert len(texts) == 1
+
+
+def fallback(draft: Any, threshold: float, tokens: int = 3) -> Counting:
+    drafter = Counting(draft, tokens, "fallback", assistant_confidence_threshold=threshold)
+    drafter.counts: list[list[int]] = []  # type: ignore[misc]
+    return drafter
+
+
+def test_fallback_hands_the_pen_over(pair: Pair) -> None:
+    """It ends one token earlier than confidence at the same threshold, and may draft nothing."""
+    prompts = [[5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3]]
+    confident = Counting(pair.draft, 10, "confidence", assistant_confidence_threshold=0.35)
+    falling = fallback(pair.draft, 0.35, 10)
+    for drafter in (confident, falling):
+        check_greedy(lambda p, d=drafter: d, Speculative(), pair, slots=2, prompts=prompts)  # type: ignore[misc]
+    ended = [(a, b) for a, b in zip(confident.counts[0], falling.counts[0], strict=True) if a < 10]
+    assert ended and all(a - b == 1 for a, b in ended)
+    assert [0, 0] in falling.counts
+
+
+def test_fallback_keeps_the_law() -> None:
+    """The token at which it ends is not drawn at all, so nothing that was drawn is dropped."""
+    made: list[Counting] = []
+
+    def make(pair: Pair) -> Counting:
+        made.append(fallback(pair.draft, 0.6))
+        return made[-1]
+
+    check_law(make, Speculative(), table_pair(3, seed=5), WARM, 4, rows=1, steps=1, budget=3)
+    assert len({count for drafter in made for [count] in drafter.counts}) > 1

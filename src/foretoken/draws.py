@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     TOKEN = 1  # the emitted token at an absolute position: plain decoding's own noise
     ACCEPT = 2  # an acceptance test at a slot of the step that starts at a position
     DRAFT = 3  # a drafter's draw at a depth of the step that starts at a position
+    INNER = 4  # the key of a part of the drafter that draws, or speculates, on its own
 
 
 class Draws(Protocol):
@@ -48,6 +49,14 @@ class Draws(Protocol):
 
     def take(self, rows: Seq[int]) -> Draws:
         """The draws of some of the sequences."""
+        ...
+
+    def inner(self, part: int, starts: Seq[int] | None = None) -> Draws:
+        """Draws of a drafter's part, independent of these and of other parts'.
+
+        starts: the lengths [B] that the sequences have in a step of the part's own, if it makes
+        steps of its own; no two of them may start at one length.
+        """
         ...
 
 
@@ -130,6 +139,9 @@ class GreedyDraws:
     def take(self, rows: Seq[int]) -> Draws:
         return self
 
+    def inner(self, part: int, starts: Seq[int] | None = None) -> Draws:
+        return self
+
 
 class KeyedDraws:
     """Draws of a step whose root stands at position `starts[b] - 1` of sequence b."""
@@ -156,6 +168,12 @@ class KeyedDraws:
     def take(self, rows: Seq[int]) -> Draws:
         keys, starts, device = self._given
         return KeyedDraws([keys[r] for r in rows], [starts[r] for r in rows], device)
+
+    def inner(self, part: int, starts: Seq[int] | None = None) -> Draws:
+        keys, own, device = self._given  # lists: on a GPU nothing need come back
+        seats = _seat(torch.tensor(keys), torch.tensor(own))
+        keys = _mix(seats + _spread(part * 8 + int(Purpose.INNER))).tolist()
+        return type(self)(keys, own if starts is None else starts, device)
 
 
 class GumbelDraws(KeyedDraws):

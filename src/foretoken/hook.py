@@ -26,12 +26,12 @@ import torch
 import transformers as tf
 from torch import Tensor
 
-from foretoken.drafters.small_lm import as_causal_lm
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput
 from foretoken.engine.stats import EngineStats
 from foretoken.errors import ForetokenError
 from foretoken.methods import ALIASES, METHODS, OPTION_ALIASES, build
+from foretoken.models.draft_model import as_causal_lm
 from foretoken.models.hf import HFModel
 from foretoken.models.hf_generate import Prepared
 from foretoken.models.model import CausalLM
@@ -144,13 +144,16 @@ class Assisted:
         if drafter == "prompt_lookup" and (length := generation_config.prompt_lookup_num_tokens):
             found["num_speculative_tokens"] = length
             found["prompt_lookup_max"] = generation_config.max_matching_ngram_size
-        if drafter == "small_lm":
+        if drafter == "small_lm" and config["method"] != "bild":  # which has a schedule of its own
             own = getattr(config["model"], "generation_config", None)
             found["num_speculative_tokens"] = getattr(own, "num_assistant_tokens", None)
             schedule = getattr(own, "num_assistant_tokens_schedule", None) or ""
             # What "heuristic_transient" forgets between calls, our heuristic never keeps.
             found["num_assistant_tokens_schedule"] = schedule.removesuffix("_transient")
+        if "model" in config:
             config["model"] = self._drafting(config["model"], target)
+        if "models" in config:
+            config["models"] = [self._drafting(model, target) for model in config["models"]]
         taken = {OPTION_ALIASES.get(key, key) for key in config}
         return config | {k: v for k, v in found.items() if v and k not in taken}
 

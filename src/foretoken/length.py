@@ -1,9 +1,9 @@
 """When a draft ends. A rule decides from the prefix, the past and the drafter's law at a place,
 never from the token that was drawn there.
 
-A rule that looks at laws sees that of each drafted token and says behind which tokens drafting
-ends. The token itself stays in the draft: its law is paid for by then, and dropping a drawn token
-for being unlikely would bias the output. So at least one token is drafted.
+A rule that looks at laws sees that of each token before it is drawn, and says at which one drafting
+ends. That token is still drafted, since its law is paid for, so there is at least one; only a rule
+that `stops_before` leaves it out. Dropping a token for what was drawn would bias the output.
 
 Legend: B sequences, V vocabulary; d drafted tokens, a accepted ones.
 """
@@ -24,10 +24,14 @@ from foretoken.protocols import Sequence
 
 
 class LengthRule(Protocol):
-    """How many tokens to draft next for a sequence. `looks`: whether `ends` must be asked."""
+    """How many tokens to draft next for a sequence. `looks`: whether `ends` must be asked;
+    `stops_before`: whether the token at which a draft ends is left out of it."""
 
     @property
     def looks(self) -> bool: ...
+
+    @property
+    def stops_before(self) -> bool: ...
 
     def limit(self, sequence: Sequence) -> int:
         """At most so many."""
@@ -50,6 +54,7 @@ class Fixed:
     tokens: int
 
     looks: ClassVar[bool] = False
+    stops_before: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
@@ -108,6 +113,20 @@ class Confidence(Fixed):
     def ends(self, sequences: Seq[Sequence], laws: Tensor) -> Tensor:
         bars = [self.threshold(sequence) for sequence in sequences]
         return self.certainty(laws) < torch.tensor(bars, dtype=laws.dtype, device=laws.device)
+
+
+@dataclass(frozen=True)
+class Fallback(Confidence):
+    """Ends before the first token whose law has no probability above the threshold: the small
+    model keeps the pen until it is unsure, and where it is unsure at once nothing is drafted.
+
+    Source: Kim et al. 2023 (Big Little Decoder), fallback policy, with the threshold 0.6 of their
+    implementation.
+    """
+
+    assistant_confidence_threshold: float = 0.6
+
+    stops_before: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -224,6 +243,7 @@ SCHEDULES: dict[str, type[Fixed]] = {
     "confidence": Confidence,
     "adaptive": Adaptive,
     "entropy": Entropy,
+    "fallback": Fallback,
     "expected_gain": ExpectedGain,
 }
 

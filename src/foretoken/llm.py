@@ -182,9 +182,19 @@ class LLM:
             self.engine.cancel(request.id)
 
     def _add(self, prompt: Prompt, params: SamplingParams) -> Request:
+        if any(isinstance(text, str) for text in params.references):
+            ids = [self._ids(text) for text in params.references]
+            params = dataclasses.replace(params, references=ids)
         if isinstance(prompt, str):
             return self.engine.add(self._need_tokenizer()(prompt)["input_ids"], params, prompt)
         return self.engine.add(list(prompt), params)
+
+    def _ids(self, text: Prompt) -> Seq[int]:
+        """A reference's token ids; it has no beginning and no end of its own."""
+        if not isinstance(text, str):
+            return text
+        ids: list[int] = self._need_tokenizer()(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     def _need_tokenizer(self) -> Any:
         if self.tokenizer is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,10 +39,41 @@ METHODS: dict[str, Method] = {
         Method("autoregressive", "nothing", "–", "–", "target_only", True, False, "–"),
         Method("sps", "small_lm", "fixed or adaptive", "chain", "speculative", True, False,
                "Leviathan et al. 2023; Chen et al. 2023"),
+        Method("bild", "small_lm", "fallback", "chain", "rollback", False, False,
+               "Kim et al. 2023 (Big Little Decoder)",
+               {"num_speculative_tokens": 10, "num_assistant_tokens_schedule": "fallback"}),
+        Method("specinfer", "small_tree", "fixed", "drawn branches, or top-k", "multi_candidate",
+               True, False, "Miao et al. 2024",
+               {"widths": (1, 1, 3, 1, 1, 1, 1, 1), "replacement": True}),
+        Method("spectr", "small_tree", "fixed", "8 i.i.d. branches", "k_seq", True, False,
+               "Sun et al. 2023", {"widths": (8, *[1] * 7), "replacement": True}),
+        Method("mcsd", "small_tree", "fixed", "drawn without replacement, or top-k",
+               "multi_candidate", True, False, "Yang et al. 2024", {"widths": (4, 2, 2)}),
+        Method("sequoia", "small_tree", "planned", "planned", "multi_candidate", True, False,
+               "Chen et al. 2024",
+               {"acceptance": (0.63, 0.09, 0.04, 0.02, 0.02, 0.01, 0.01, 0.01),
+                "tree_nodes": 64, "tree_depth": 10}),
+        Method("staged", "cascade", "fixed", "chain", "speculative", True, False,
+               "Spector and Ré 2023", {"k_matrix": ((5, 0), (0, 4))}),
+        Method("cs_drafting", "cascade", "k-matrix", "chain", "speculative", True, False,
+               "Chen et al. 2024 (CS-Drafting)", {"lenience": 1 / 3}),
         Method("pld", "prompt_lookup", "fixed", "chain", "target_only", True, False,
-               "Saxena 2023; Yang et al. 2023 (LLMA)"),
+               "Saxena 2023"),
+        Method("llma", "prompt_lookup", "fixed", "chain", "target_only", True, False,
+               "Yang et al. 2023",
+               {"num_speculative_tokens": 20, "prompt_lookup_max": 5,
+                "max_cached_tokens": 50_000}),
+        Method("sad", "aggressive", "all that is left", "chain", "target_only", True, False,
+               "Sun et al. 2021"),
+        Method("suffix", "suffix", "by match length", "by counts", "target_only", True, False,
+               "Oliaro et al. 2025 (SuffixDecoding)"),
+        Method("sam", "sam", "by match length", "chain, or by counts", "target_only", True, False,
+               "Hu et al. 2025 (SAM-Decoding)"),
     )
 }  # fmt: skip
+
+JOINTS = {"+": "either", "|": "merged"}
+"""What joins names in a method's name -> the drafter that is made of theirs."""
 
 ALIASES = {"ngram": "pld", "draft_model": "sps", "prompt_lookup": "pld", "none": "autoregressive"}
 """Names of other libraries for the same method."""
@@ -51,6 +82,9 @@ OPTION_ALIASES = {
     "num_assistant_tokens": "num_speculative_tokens",
     "prompt_lookup_num_tokens": "num_speculative_tokens",
     "max_matching_ngram_size": "prompt_lookup_max",
+    "suffix_decoding_max_tree_depth": "max_tree_depth",
+    "suffix_decoding_max_spec_factor": "max_spec_factor",
+    "suffix_decoding_min_token_prob": "min_token_prob",
     "assistant_model": "model",
     "draft_model": "model",
 }
@@ -62,6 +96,10 @@ def build(config: Mapping[str, Any] | None) -> tuple[Drafter, Verifier, str]:
 
     `method` is a row's name or alias, a drafter's file name, "package.module:Class", or a drafter
     object. `verifier` overrides the row's rule. All other keys are the drafter's options.
+
+    Names joined by "+" take the draft that promises most, by "|" all drafts in one tree. There an
+    option goes to every part that has it, and a mapping under a part's name to that part alone; the
+    rule is the exact one for what they make.
     """
     options = dict(config or {"method": "autoregressive"})
     method = options.pop("method", None) or _guess(options)
@@ -75,14 +113,60 @@ def build(config: Mapping[str, Any] | None) -> tuple[Drafter, Verifier, str]:
             )
         rule = verifier or _default_verifier(drafter)
         return drafter, _verifier(rule), type(drafter).__name__
+    for joint in JOINTS:
+        if joint in method:
+            return _composed(method, joint, options, verifier)
     name = ALIASES.get(method, method)
     row = METHODS.get(name)
-    if row is None and name not in drafter_names() and ":" not in name:
-        raise unknown("method", method, [*METHODS, *ALIASES, *drafter_names()])
-    given = {**(row.options if row else {}), **options}
-    drafter = create(drafter_class(row.drafter if row else name), name, given)
+    cls, own = _part(name)
+    drafter = create(cls, name, {**own, **options})
     rule = verifier or (row.verifier if row else _default_verifier(drafter))
     return drafter, _verifier(rule), name
+
+
+def _composed(
+    method: str, joint: str, options: Mapping[str, Any], verifier: str | Verifier | None
+) -> tuple[Drafter, Verifier, str]:
+    """The wrapper of a joint around the parts' drafters."""
+    names = [name.strip() for name in method.split(joint)]
+    if len(set(names)) < len(names) or any(other in method for other in JOINTS if other != joint):
+        raise ForetokenError(
+            f"Method {method!r} names a part twice or mixes '+' and '|'; name each part once (a "
+            "method and its drafter's file name count as two), with one sign between them."
+        )
+    parts = {name: _part(name) for name in names}
+    wrapper = drafter_class(JOINTS[joint])
+    takers = {name: _fields(cls) for name, (cls, _) in parts.items()}
+    given = _shared_out(method, options, {**takers, JOINTS[joint]: _fields(wrapper)})
+    made = [create(cls, name, {**own, **given[name]}) for name, (cls, own) in parts.items()]
+    drafter = create(wrapper, method, {**given[JOINTS[joint]], "drafters": made})
+    return drafter, _verifier(verifier or _default_verifier(drafter)), method
+
+
+def _shared_out(
+    method: str, options: Mapping[str, Any], takers: Mapping[str, list[str]]
+) -> dict[str, dict[str, Any]]:
+    """Each taker's options: those that it has, and last those that are given under its name."""
+    given: dict[str, dict[str, Any]] = {name: {} for name in takers}
+    for key, value in options.items():
+        having = [name for name, own in takers.items() if _own_name(key, own) in own]
+        if not having and not (key in takers and isinstance(value, Mapping)):
+            raise unknown(
+                f"option of method {method!r}", key,
+                [*takers, *(field for own in takers.values() for field in own)],
+            )  # fmt: skip
+        for name in having:
+            given[name][key] = value
+    return {name: own | dict(options.get(name, {})) for name, own in given.items()}
+
+
+def _part(name: str) -> tuple[type[Any], Mapping[str, Any]]:
+    """Class and default options of a method by any of its names."""
+    own = ALIASES.get(name, name)
+    row = METHODS.get(own)
+    if row is None and own not in drafter_names() and ":" not in own:
+        raise unknown("method", name, [*METHODS, *ALIASES, *drafter_names()])
+    return drafter_class(row.drafter if row else own), row.options if row else {}
 
 
 def _guess(options: Mapping[str, Any]) -> str:
@@ -97,10 +181,10 @@ def _guess(options: Mapping[str, Any]) -> str:
 
 def create(cls: type[Any], name: str, options: Mapping[str, Any]) -> Drafter:
     """The drafter with its options checked by name."""
-    known = [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    known = _fields(cls)
     given: dict[str, Any] = {}
     for key, value in options.items():
-        own = key if key in known else OPTION_ALIASES.get(key, key)
+        own = _own_name(key, known)
         if own not in known:
             raise unknown(f"option of method {name!r}", key, known or ["(it has none)"])
         given[own] = value
@@ -109,6 +193,16 @@ def create(cls: type[Any], name: str, options: Mapping[str, Any]) -> Drafter:
     except TypeError as error:
         raise ForetokenError(f"Method {name!r} can't be built: {error}.") from error
     return drafter
+
+
+def _fields(cls: type[Any]) -> list[str]:
+    """The options of a drafter's class."""
+    return [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+
+
+def _own_name(key: str, known: Collection[str]) -> str:
+    """An option's name here, where other libraries call it otherwise."""
+    return key if key in known else OPTION_ALIASES.get(key, key)
 
 
 def drafter_names() -> list[str]:
@@ -171,4 +265,6 @@ def _default_verifier(drafter: Drafter) -> str:
     """The exact rule for what the drafter makes: chosen nodes keep plain decoding's very tokens."""
     from foretoken.tree import Kind
 
-    return "target_only" if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY} else "speculative"
+    if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY}:
+        return "target_only"
+    return "multi_candidate" if drafter.trees else "speculative"

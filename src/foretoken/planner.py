@@ -19,14 +19,18 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretoken.arrayfile import read_arrays, write_arrays
 from foretoken.errors import ForetokenError
 
 Paths = list[tuple[int, ...]]
 """Rank paths of a tree's nodes."""
+
+_COUNTS = "count of accepted siblings"
 
 Array = NDArray[np.float64]
 
@@ -63,6 +67,54 @@ def acceptance_vector(accepted: Seq[float], offered: Seq[float]) -> list[float]:
         )
     shares = [a / n if n else 0.0 for a, n in zip(accepted, offered, strict=True)]
     return [share / max(1.0, sum(shares)) for share in shares]
+
+
+class SiblingCounts:
+    """Acceptance rates by sibling rank, counted while serving; the counts can be saved and loaded.
+
+    It is as if `weight` earlier drafts had shown the given rates.
+    """
+
+    def __init__(self, rates: Seq[float], weight: int = 16) -> None:
+        self._given, self._weight = list(_checked(rates)), weight
+        self.replaced = 0  # how often the counts were reset or loaded
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was counted."""
+        self._accepted = [0] * len(self._given)
+        self._offered = [0] * len(self._given)
+        self.steps = 0
+        self.replaced += 1
+
+    def add(self, parents: Seq[int], path: Seq[int]) -> None:
+        """One step: the slot of each node's parent (0 is the root, i + 1 node i; negative for
+        padding), and the slots of the accepted nodes."""
+        self.steps += 1
+        children: dict[int, list[int]] = {}
+        for slot, parent in enumerate(parents, 1):
+            children.setdefault(parent, []).append(slot)
+        for node, child in zip((0, *path), (*path, None), strict=True):
+            for rank, sibling in enumerate(children.get(node, [])[: len(self._given)]):
+                self._offered[rank] += 1
+                self._accepted[rank] += sibling == child
+
+    def rates(self) -> list[float]:
+        return acceptance_vector(
+            [self._weight * p + n for p, n in zip(self._given, self._accepted, strict=True)],
+            [self._weight + n for n in self._offered],
+        )
+
+    def save(self, path: str | Path) -> None:
+        arrays = {"accepted": np.array(self._accepted), "offered": np.array(self._offered)}
+        write_arrays(path, _COUNTS, {"sibling ranks": len(self._given)}, arrays)
+
+    def load(self, path: str | Path) -> None:
+        """Raises `ForetokenError` for a file that is damaged or counts other ranks."""
+        made_for = {"sibling ranks": len(self._given)}
+        arrays = read_arrays(path, _COUNTS, made_for, ("accepted", "offered"))
+        self._accepted, self._offered = arrays["accepted"].tolist(), arrays["offered"].tolist()
+        self.replaced += 1
 
 
 def expected_tokens(paths: Seq[Seq[int]], acceptance: Seq[float]) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -63,6 +64,11 @@ class Sequence:
     @property
     def output(self) -> list[int]:
         return self.tokens[self.prompt_length :]
+
+    @property
+    def references(self) -> Seq[Seq[int]]:
+        """Texts that the output may repeat; the engine has seen to it that they are token ids."""
+        return self.params.references  # type: ignore[return-value]
 
 
 def draws_for(sequences: Seq[Sequence], device: torch.device) -> Draws:
@@ -220,18 +226,34 @@ class Target(Protocol):
         ...
 
 
+class Shared(Protocol):
+    """What a drafter has learned and keeps across requests."""
+
+    def reset(self) -> None:
+        """Forget it. The benchmark does so before every answer, unless told to stay warm."""
+        ...
+
+    def save(self, path: str | Path) -> None: ...
+
+    def load(self, path: str | Path) -> None:
+        """Replace it. Raises `ForetokenError` for a damaged file or one of another target."""
+        ...
+
+
 @runtime_checkable
 class Drafter(Protocol):
     """Guesses what the target will write. Only `draft` must do anything.
 
     kinds: the kinds of node that it makes when it samples; at temperature 0, where all laws are
     point masses, it may always call them chosen. trees: whether it makes anything but chains. Both
-    are checked against the verifier at load.
+    are checked against the verifier at load. shared: what it keeps across requests, if anything;
+    it is there from `bind` on.
     """
 
     wants: Wants
     kinds: frozenset[Kind]
     trees: bool
+    shared: Shared | None
 
     def bind(self, access: Access) -> None:
         """Once, before the first sequence: what the drafter may use of the target."""
@@ -258,6 +280,7 @@ class BaseDrafter:
     wants: Wants = Wants()
     kinds: frozenset[Kind] = frozenset({Kind.CHOSEN})
     trees: bool = False
+    shared: Shared | None = None
 
     def bind(self, access: Access) -> None:
         pass

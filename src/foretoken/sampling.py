@@ -60,6 +60,8 @@ class SamplingParams:
         max_tokens, min_tokens: bounds on the number of output tokens; None is up to the context.
         logprobs: how many log-probabilities per token to return (of the raw logits), or None.
         skip_special_tokens: leave them out of the text.
+        references: texts or token ids that the output may repeat, for methods that copy (documents,
+            the sentence to correct, a predicted output). They change the speed only.
     """
 
     n: int = 1
@@ -83,6 +85,7 @@ class SamplingParams:
     min_tokens: int = 0
     logprobs: int | None = None
     skip_special_tokens: bool = True
+    references: Seq[str | Seq[int]] = ()
 
     def __post_init__(self) -> None:
         checks = {
@@ -99,6 +102,9 @@ class SamplingParams:
             "allowed_token_ids": (self.allowed_token_ids is None or len(self.allowed_token_ids) > 0,
                                   "None or a list with at least one id"),
             "stop": ("" not in self.stops, "strings that are not empty"),
+            "references": (not any(isinstance(x, int) for x in self.references)
+                           and not isinstance(self.references, str),
+                           "a list of texts or of lists of token ids"),
         }  # fmt: skip
         for name, (holds, expected) in checks.items():
             if not holds:

@@ -19,7 +19,7 @@ from foretoken.curve import Curve
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Sequence
 from foretoken.sampling import SamplingParams
-from foretoken.tree import DraftTree
+from foretoken.tree import DraftTree, Kind
 
 if TYPE_CHECKING:
     from foretoken.llm import LLM
@@ -191,8 +191,16 @@ def draft_model(drafter: Drafter) -> CausalLM | None:
 
 
 def _known(drafter: Drafter) -> bool:
-    """Whether all that drafting costs is the passes of a model of its own, or nothing."""
-    return draft_model(drafter) is not None or set(drafter.wants.levels) <= {"a", "b"}
+    """Whether all that drafting costs is a pass a token of a model of its own, or nothing."""
+    if draft_model(drafter) is not None:
+        return True
+    parts = getattr(drafter, "drafters", ())  # of a wrapper
+    drawn = drafter.kinds - {Kind.CHOSEN, Kind.AUXILIARY}
+    return (
+        set(drafter.wants.levels) <= {"a", "b"}
+        and not drawn
+        and all(_known(part) and draft_model(part) is None for part in parts)
+    )
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:

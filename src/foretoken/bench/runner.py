@@ -305,6 +305,5 @@ def _note_failures(served: Mapping[str, Seq[Answer]], broken: dict[tuple[str, st
 
 def _forget(llm: LLM) -> None:
     """Drop what the drafter has learned from earlier answers, where it keeps anything."""
-    shared = getattr(llm.engine.drafter, "shared", None)
-    if shared is not None:
-        shared.reset()
+    if llm.engine.drafter.shared is not None:
+        llm.engine.drafter.shared.reset()

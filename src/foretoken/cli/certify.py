@@ -109,17 +109,19 @@ def _none_given() -> dict[str, Any]:
 
 
 def _every_method(draft_model: str | None) -> list[dict[str, Any]]:
-    """Every lossless row of the method table, and small-model chains under every other exact rule
-    for them."""
-    from foretoken.methods import METHODS, verifier_class, verifier_names
+    """Every lossless row of the method table, two of them composed, and small-model chains under
+    every other exact rule for them."""
+    from foretoken.methods import JOINTS, METHODS, drafter_class, verifier_class, verifier_names
     from foretoken.tree import Kind
 
     small = {"method": "sps", "model": draft_model or "mini-draft"}
     rows = [
-        small if row.name == "sps" else {"method": row.name}
+        {**(small if "model" in drafter_class(row.drafter).__dataclass_fields__ else {}),
+         "method": row.name}
         for row in METHODS.values()
         if row.lossless and not row.trained
-    ]
+    ]  # fmt: skip
+    rows += [{**small, "method": f"pld{joint}sps"} for joint in JOINTS]
     rules = [name for name in verifier_names() if name != METHODS["sps"].verifier]
     fitting = [
         name for name in rules

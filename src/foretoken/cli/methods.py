@@ -11,7 +11,7 @@ import typer
 
 COLUMNS = ("name", "drafter", "length", "tree", "verifier", "lossless", "trained", "paper")
 VERIFY_COLUMNS = ("name", "lossless", "trees", "sampling", "kinds", "source")
-_WRAPPED = ("length", "paper", "kinds", "source")
+_WRAPPED = ("length", "tree", "paper", "kinds", "source")
 _WIDE = 110  # columns of a terminal with room for the papers
 
 

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from foretoken.engine.stats import AcceptanceStats
     from foretoken.llm import LLM
 
-_NEED_A_MODEL = {"sps", "draft_model", "small_lm"}
-_MODEL_NAMES = {"model", "draft_model", "assistant_model"}
+_NEED_A_MODEL = {
+    "sps", "draft_model", "small_lm", "bild", "specinfer", "spectr", "mcsd", "sequoia",
+    "small_tree", "staged", "cs_drafting", "cascade",
+}  # fmt: skip
+_MODEL_NAMES = {"model", "models", "draft_model", "assistant_model"}
 _WHAT, _HOW, _TEXT = "Model", "Speculation", "Sampling"
 
 

@@ -1,32 +1,39 @@
 """Prompt lookup: copy what followed the last n tokens the last time they occurred.
 
-Source: Saxena 2023 (prompt lookup decoding); Yang et al. 2023 (LLMA), section 3.2. The longest
-n-gram wins, then the most recent occurrence. Departures from the reference code, which takes the
-oldest match and needs a full continuation: later text resembles what comes next more, and a short
-continuation is still a draft. A table of n-grams grows with the text, so a step costs the new
-tokens and not the history.
+Source: Saxena 2023 (prompt lookup decoding); Yang et al. 2023 (LLMA), section 3.2. Looked up are
+the request's own text, its `references` (SamplingParams) and, with `max_cached_tokens`, the outputs
+of earlier requests, which is LLMA's cache-assisted setting. The longest n-gram wins, then the text
+over the references over earlier outputs, then the most recent occurrence. Departures from the
+reference codes, which take the oldest match (and for prompt lookup need a full continuation): later
+text resembles what comes next more, and a short continuation is still a draft. Tables of n-grams
+grow with the texts, so a step costs the new tokens and not the history.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import torch
 
 from foretoken.draws import Draws
+from foretoken.earlier import EarlierTexts
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Access, BaseDrafter, Sequence, Wants
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
 from foretoken.tree import DraftTree, chains
 
 
 @dataclass(eq=False)
 class PromptLookup(BaseDrafter):
-    """num_speculative_tokens: most tokens copied; prompt_lookup_max/min: n-gram lengths tried."""
+    """num_speculative_tokens: most tokens copied; prompt_lookup_max/min: n-gram lengths tried;
+    max_cached_tokens: how much of earlier requests' outputs is kept to copy from, about 0.2 KB a
+    token and n-gram length."""
 
     num_speculative_tokens: int = 10
     prompt_lookup_max: int = 3
     prompt_lookup_min: int = 1
+    max_cached_tokens: int = 0
 
     wants = Wants("a")
 
@@ -41,6 +48,12 @@ class PromptLookup(BaseDrafter):
 
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device
+        self._sizes = range(self.prompt_lookup_max, self.prompt_lookup_min - 1, -1)
+        self.shared: EarlierTexts[_NGrams] | None = None
+        if self.max_cached_tokens:
+            self.shared = EarlierTexts(
+                _NGrams(self._sizes), self.max_cached_tokens, access.vocab_size
+            )
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         drafts = [
@@ -52,38 +65,68 @@ class PromptLookup(BaseDrafter):
     def _copy(self, sequence: Sequence, limit: int) -> list[int]:
         if limit < 1:
             return []
-        table = sequence.state.get(self)
+        tables = [self._own(sequence)]
+        if self.shared is not None:
+            tables.append(self.shared.index)
+        tail = sequence.tokens[-self.prompt_lookup_max :]
+        for size in self._sizes[-len(tail) :]:
+            gram = tuple(tail[-size:])
+            for table in tables:
+                if gram in table.places:
+                    text, start = table.places[gram]
+                    return [token for token in text[start : start + limit] if token >= 0]
+        return []
+
+    def _own(self, sequence: Sequence) -> _NGrams:
+        """The table of the request's references and its text so far."""
+        table: _NGrams | None = sequence.state.get(self)
         if table is None:
-            table = sequence.state[self] = _Table(self.prompt_lookup_min, self.prompt_lookup_max)
+            table = sequence.state[self] = _NGrams(self._sizes)
+            for text in sequence.references:
+                table.read(text, 1, len(text))
         tokens = sequence.tokens
-        start = table.find(tokens)
-        return [] if start is None else tokens[start : start + limit]
+        table.read(tokens, table.done + 1, len(tokens))  # the end itself has not gone on yet
+        table.done = max(table.done, len(tokens) - 1)
+        return table
 
-    def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        copy.state.pop(self, None)  # a sample reads its own text
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        for sequence in sequences:
+            self._own(sequence)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        if self.shared is not None:
+            for sequence in sequences:
+                self.shared.add(sequence.output)
 
 
-class _Table:
-    """n-gram -> the position behind its latest occurrence that has a continuation."""
+class _NGrams:
+    """places: n-gram -> a text and the place behind its latest occurrence that goes on."""
 
-    __slots__ = ("_ends", "_read", "_sizes")
+    __slots__ = ("_sizes", "done", "places")
 
-    def __init__(self, smallest: int, largest: int) -> None:
-        self._sizes = range(largest, smallest - 1, -1)
-        self._ends: dict[tuple[int, ...], int] = {}
-        self._read = 0
+    def __init__(self, sizes: range) -> None:
+        self._sizes = sizes
+        self.places: dict[tuple[int, ...], tuple[Seq[int], int]] = {}
+        self.done = 0  # how much of a growing text has been read
 
-    def find(self, tokens: list[int]) -> int | None:
-        """Where the longest known suffix of `tokens` went on, most recently."""
-        length = len(tokens)
-        for end in range(self._read + 1, length):  # the suffix itself has no continuation yet
+    def read(self, text: Seq[int], start: int, stop: int) -> None:
+        """The n-grams that end before a place of range(start, stop)."""
+        for end in range(start, stop):
             for size in self._sizes:
                 if size <= end:
-                    self._ends[tuple(tokens[end - size : end])] = end
-        self._read = max(self._read, length - 1)
-        for size in self._sizes:
-            if size <= length:
-                start = self._ends.get(tuple(tokens[length - size :]))
-                if start is not None:
-                    return start
-        return None
+                    self.places[tuple(text[end - size : end])] = text, end
+
+    def add(self, text: array[int]) -> None:
+        """A whole text with an end mark, which is not worth copying."""
+        self.read(text, 1, len(text) - 1)
+
+    def drop(self, text: array[int]) -> None:
+        """Take `add` back; what a later text had too stays."""
+        for end in range(1, len(text) - 1):
+            for size in self._sizes:
+                gram = tuple(text[max(0, end - size) : end])
+                if gram in self.places and self.places[gram][0] is text:
+                    del self.places[gram]
+
+    def clear(self) -> None:
+        self.places.clear()

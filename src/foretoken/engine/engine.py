@@ -105,9 +105,14 @@ class Engine:
             )
 
     def _check_ids(self, params: SamplingParams) -> None:
+        references = [text for text in params.references if not isinstance(text, str)]
+        if len(references) < len(params.references):
+            raise ForetokenError(
+                "The engine takes references as token ids; tokenize them, or use LLM.generate."
+            )
         lists = (
             params.logit_bias, params.allowed_token_ids, params.bad_token_ids,
-            params.stop_token_ids,
+            params.stop_token_ids, *references,
         )  # fmt: skip
         for token in (token for ids in lists for token in ids or ()):
             if not 0 <= token < self.target.vocab_size:

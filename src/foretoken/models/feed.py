@@ -1,9 +1,11 @@
 """What goes into one pass of a model: tokens, positions, and who sees whom.
 
-Two builders serve every use: `chain_feed` appends plain tokens (prefill, a drafter catching up),
-`tree_feed` appends a root and its draft tree. Masks are derived here and nowhere else.
+`chain_feed` appends plain tokens (prefill, a drafter catching up), `tree_feed` a root and its draft
+tree, `token_feed` one more token, `frontier_feed` the next level of a tree that is still growing.
+Masks are derived here and nowhere else.
 
-Legend: B rows, T tokens of the pass, C committed length of a row, L = longest C + T.
+Legend: B rows, T tokens of the pass, E uncommitted tokens before it, C where it is written,
+L = longest C + T.
 """
 
 from __future__ import annotations
@@ -20,14 +22,16 @@ from foretoken.tree import DraftTree
 
 @dataclass(slots=True)
 class Feed:
-    """One pass over `tokens` [B, T], written behind each slot's committed length.
+    """One pass over `tokens` [B, T], written from place C of each slot on.
 
     positions: [B, T] for the rotary or learned embedding.
-    ancestors: [B, T, T] bool, who sees whom within the pass.
+    ancestors: [B, T, E + T] bool, who sees which of the E tokens before the pass and of the pass.
+    All places before these are seen by all. E is 0 but for a tree that grows level by level.
     starts: C of each row. slots: cache row of each. limit: cells of a cache row; the padding of a
     ragged pass that would stand behind them goes to the last one, which is never read.
     last: if given, logits are wanted at this place of each row only.
     replaced: optional (mask [B, T] bool, embeddings [B, T, D]) used in place of token embeddings.
+    earlier: positions [B, E], where E is not 0.
     """
 
     tokens: Tensor
@@ -39,6 +43,7 @@ class Feed:
     last: list[int] | None = None
     logits: bool = True
     replaced: tuple[Tensor, Tensor] | None = None
+    earlier: Tensor | None = None
     _masks: dict[tuple[object, ...], Tensor | None] = field(default_factory=dict)
     _index: tuple[Tensor, Tensor] | None = None
 
@@ -81,17 +86,31 @@ class Feed:
 
     def visible(self, window: int | None = None) -> Tensor:
         """[B, T, L] bool: token t sees cache position j (the last `window` positions only)."""
-        device, width = self.tokens.device, self.tokens.shape[1]
-        columns = torch.arange(self.length, device=device)
-        relative = columns - torch.tensor(self.starts, device=device)[:, None]  # [B, L]
-        inside = (relative >= 0) & (relative < width)
-        index = relative.clamp(0, width - 1)[:, None].expand(-1, width, -1)
-        seen = (self.ancestors.gather(2, index) & inside[:, None]) | (relative < 0)[:, None]
+        place, inside = self._places()
+        index = place[:, None].expand(-1, self.tokens.shape[1], -1)
+        before = (place < 0)[:, None]
+        seen = (self.ancestors.gather(2, index.clamp(min=0)) & inside[:, None]) | before
         if window is not None:
-            # Key positions: the history stands at its index, the pass at its own positions.
-            keys = torch.where(inside, self.positions.gather(1, index[:, 0]), columns)
-            seen = seen & (self.positions[..., None] - keys[:, None] < window)
+            seen = seen & (self.positions[..., None] - self.key_positions()[:, None] < window)
         return seen
+
+    def key_positions(self) -> Tensor:
+        """[B, L] the position of what stands at each cache place: in the history its place, in the
+        E + T others their own."""
+        place, inside = self._places()
+        own = self.positions
+        if self.earlier is not None:
+            own = torch.cat((self.earlier, own), 1)
+        columns = torch.arange(self.length, device=own.device)
+        return torch.where(inside, own.gather(1, place.clamp(min=0)), columns)
+
+    def _places(self) -> tuple[Tensor, Tensor]:
+        """Of each cache place [B, L]: which of the E + T tokens stands there (negative: history;
+        the last one for all behind), and whether one does."""
+        device, width = self.tokens.device, self.ancestors.shape[2]
+        first = torch.tensor(self.starts, device=device)[:, None] - width + self.tokens.shape[1]
+        place = torch.arange(self.length, device=device) - first
+        return place.clamp(max=width - 1), (place >= 0) & (place < width)
 
 
 def chain_feed(
@@ -135,4 +154,24 @@ def token_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
     return Feed(
         tokens[:, None], positions, alone.expand(len(slots), -1, -1), slots, starts,
         cache.max_length + 1,
+    )  # fmt: skip
+
+
+def frontier_feed(
+    cache: KVCache, slots: list[int], tokens: Tensor, sees: Tensor, depths: Seq[int]
+) -> Feed:
+    """The next nodes of a growing tree: tokens [B, M] behind the E nodes that were run before.
+
+    The root is the first of these E and is committed already; the others stand behind it. sees:
+    [B, M, E + M] bool. depths: of all E + M nodes, one number for all rows.
+    """
+    device, width = tokens.device, tokens.shape[1]
+    earlier = len(depths) - width
+    cache.reserve(slots, [len(depths) - 1] * len(slots))
+    roots = [cache.lengths[slot] - 1 for slot in slots]
+    places = torch.tensor(roots, device=device)[:, None] + torch.tensor(depths, device=device)
+    places.clamp_(max=cache.positions - 1)
+    return Feed(
+        tokens, places[:, earlier:], sees, slots, [root + earlier for root in roots],
+        cache.max_length + 1, earlier=places[:, :earlier],
     )  # fmt: skip

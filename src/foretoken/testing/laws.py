@@ -88,6 +88,9 @@ class EnumeratedDraws:
         scripts = [self._scripts[row] for row in rows]
         return EnumeratedDraws(scripts, [self._made[row] for row in rows])
 
+    def inner(self, part: int, starts: Seq[int] | None = None) -> Draws:
+        return EnumeratedDraws(self._scripts)
+
     def _each(self, laws: Tensor) -> Tensor:
         """[B, M, K] -> [B, M], place by place."""
         outcomes = [

@@ -141,7 +141,7 @@ class TableModel:
             return Output(None)
         slots, _ = feed.cells()
         held = cache.data[0, 0, slots[:, 0], 0, : feed.length, 0].long()  # [B, L]
-        said = self.table[_key_positions(feed) % self.table.shape[0], held]  # [B, L, V]
+        said = self.table[feed.key_positions() % self.table.shape[0], held]  # [B, L, V]
         logits = _sum_seen(feed.visible(self.window), said)  # [B, T, V]
         if feed.last is not None:
             rows = torch.arange(len(feed.last))
@@ -153,17 +153,6 @@ class TableModel:
 
     def head(self, states: Tensor) -> Tensor:
         raise NotImplementedError("A table has no head (level c).")
-
-
-def _key_positions(feed: Feed) -> Tensor:
-    """[B, L] the position of what stands at each place of the cache."""
-    columns = torch.arange(feed.length)
-    relative = columns - torch.tensor(feed.starts)[:, None]
-    width = feed.tokens.shape[1]
-    inside = (relative >= 0) & (relative < width)
-    return torch.where(
-        inside, feed.positions.gather(1, relative.clamp(0, width - 1)), columns.expand_as(inside)
-    )
 
 
 def _sum_seen(seen: Tensor, said: Tensor) -> Tensor:

@@ -25,8 +25,10 @@ from foretoken.approximate import at_nodes, ratio
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Scores, Verdict
-from foretoken.residual import spent
+from foretoken.residual import proposal_laws, spent
 from foretoken.tree import DraftTree, Kind
+
+_SECOND = 1 << 20  # numbers the second tests, behind all first ones however long the drafts are
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,9 @@ class Lenience:
             return Verdict(token.new_zeros(trees.batch, 0), none, token, none)
         strict = ratio(trees, scores.probs)  # [B, N]
         more = (self._lenient(trees, scores) - strict) / (1 - strict)
-        lossless = draws.accept(strict)
         place = torch.arange(trees.nodes, device=strict.device).expand(trees.batch, -1)
-        forgiven = draws.accept(more.nan_to_num(0.0).clamp(0, 1), trees.nodes + place)
+        lossless = draws.accept(strict)
+        forgiven = draws.accept(more.nan_to_num(0.0).clamp(0, 1), place + _SECOND)
         accepted = (lossless | forgiven) & trees.valid
         lengths = accepted.long().cumprod(1).sum(1)  # [B]
         strayed = ((place < lengths[:, None]) & ~lossless).sum(1)
@@ -73,3 +75,20 @@ class Lenience:
         greedy = ((scores.probs > 0).sum(-1) == 1).gather(1, trees.parent_slots)  # [B, N]
         sure = near | (at_nodes(trees, scores.probs) > 0)
         return torch.where(greedy, sure.to(raw.dtype), ratio(trees, scores.probs, self.lenience))
+
+
+def written_laws(trees: DraftTree, probs: Tensor, lenience: float) -> Tensor:
+    """[B, S, V] the law of what this rule writes behind each slot of a chain, given what stands
+    before it: min(q, p / l) and, for what is missing of it, max(p - q, 0). Not so where p is a
+    single point, for there the rule reads more than probs [B, S, V].
+    """
+    if not trees.nodes:
+        return probs
+    p, q = probs[:, :-1], proposal_laws(trees)
+    if q is None:
+        q = torch.zeros_like(p).scatter_(-1, trees.tokens[..., None], 1.0)
+    passed, rest = torch.minimum(q, p / lenience), (p - q).clamp(min=0)
+    rest = (rest / rest.sum(-1, keepdim=True)).nan_to_num(0.0)
+    law = passed + (1 - passed.sum(-1, keepdim=True)) * rest
+    law = torch.where(trees.valid[..., None], law, p)  # behind the end of a row's chain it is p
+    return torch.cat((law, probs[:, -1:]), 1)

@@ -1,0 +1,199 @@
+"""A cascade: small models write the draft, and what they write is itself drafted and reviewed.
+
+Sources: Chen et al. 2024 (CS-Drafting), algorithm 1; Spector and Ré 2023 (staged speculative
+decoding), which is the cascade of one model and an n-gram model. A stage is what one
+reviewer is handed. It holds so many tokens written by the largest model of the stage, then so many
+by the next one (the horizontal cascade), at last some copied by Max-Gram. A model writes by a
+`foretoken.step` loop in which it is the target and the next stage drafts (the vertical cascade).
+So what it writes has its own law, whoever drafted; with a lenient review inside, the law that is
+handed on with a token is the one that it was really drawn from under leniency. A token whose law is
+a single point, and a copied one, is handed on as chosen.
+
+Departures: for Max-Gram's see `max_gram`; it is also the n-gram model of staged decoding, whose
+drafts are chains here and not trees.
+
+Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.max_gram import copy_behind
+from foretoken.models.draft_model import DraftModel
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.sampling import PenaltyCounts
+from foretoken.step import Clock, step
+from foretoken.tree import DraftTree, Kind, chains
+from foretoken.verify.lenience import Lenience, written_laws
+from foretoken.verify.speculative import Speculative
+
+PAPERS = {2: ((13, 10), (0, 10)), 3: ((5, 14, 10), (0, 1, 10), (0, 0, 10))}
+"""CS-Drafting's k-matrix for one small model and Max-Gram, and for two and Max-Gram."""
+
+
+@dataclass(eq=False)
+class Cascade(BaseDrafter):
+    """model: folder, hub id, bundled name or loaded model; models: several, the largest first.
+
+    k_matrix: tokens that each reviewer is handed of each drafter. Rows are the target and the
+    models, columns the models and Max-Gram; what is below the diagonal is not read. None takes the
+    paper's for one or two models. lenience: what q is multiplied by in reviews inside the cascade;
+    1 is exact, 1/3 is the paper's 3. The target's own review knows no leniency.
+    """
+
+    model: Any = None
+    models: Seq[Any] = ()
+    k_matrix: Seq[Seq[int]] | None = None
+    lenience: float = 1.0
+
+    wants = Wants("a")
+    kinds = frozenset({Kind.CHOSEN, Kind.INDEPENDENT})
+
+    def __post_init__(self) -> None:
+        if (self.model is None) == (not self.models):
+            raise ForetokenError(
+                "A cascade drafts with small models; name one as model or several as models, the "
+                'largest first, e.g. {"method": "cs_drafting", "model": "folder-or-hub-id"}.'
+            )
+        size = 1 + (len(self.models) or 1)
+        matrix = self.k_matrix if self.k_matrix is not None else PAPERS.get(size, ())
+        if len(matrix) != size or any(len(row) != size or min(row) < 0 for row in matrix):
+            raise ForetokenError(
+                f"k_matrix is {self.k_matrix}; {size - 1} models and Max-Gram need {size} rows of "
+                f"{size} numbers of tokens, none of them negative."
+            )
+        rule = Speculative() if self.lenience == 1 else Lenience(self.lenience)
+        self._stages: list[_Stage] = []
+        for row in reversed(range(size)):
+            self._stages.insert(0, _Stage(matrix[row][row:], list(self._stages), rule))
+
+    def bind(self, access: Access) -> None:
+        for stage in self._stages:
+            stage.device = access.device
+        self._models = [DraftModel(model, access) for model in self.models or [self.model]]
+        for row, stage in enumerate(self._stages):
+            stage.models = self._models[row:]
+
+    def begin(self, sequence: Sequence) -> None:
+        for model in self._models:
+            model.begin(sequence)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        return self._stages[0].draft(sequences, budgets, draws)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        self._stages[0].observe(sequences, steps)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        for model in self._models:
+            model.fork(sequence, copy)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        for sequence in sequences:
+            for model in self._models:
+                model.end(sequence)
+
+
+@dataclass(eq=False)
+class _Draft:
+    """A draft of one sequence while it is written: its tokens stand in a copy of the sequence."""
+
+    sequence: Sequence
+    end: int  # the length at which it is full
+    laws: list[Tensor | None] = field(default_factory=list)  # [V] of each token, None: chosen
+
+
+class _Stage(BaseDrafter):
+    """What one reviewer is handed: counts[i] tokens of models[i], then counts[-1] copied ones.
+
+    below[i] drafts for models[i], by whose review `rule` it is.
+    """
+
+    models: Seq[DraftModel]
+    device: torch.device
+
+    def __init__(self, counts: Seq[int], below: Seq[_Stage], rule: Speculative | Lenience) -> None:
+        self.counts, self.below, self.rule = counts, below, rule
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        drafts = [
+            _Draft(_working_copy(s), len(s.tokens) + budget)
+            for s, budget in zip(sequences, budgets, strict=True)
+        ]
+        for number, model in enumerate(self.models):
+            self._write(number, model, drafts, draws)
+        for draft in drafts:
+            text = draft.sequence.tokens
+            copied = copy_behind(text, min(self.counts[-1], draft.end - len(text)))
+            text += copied
+            draft.laws += [None] * len(copied)
+        return _tree(drafts, self.device)
+
+    def _write(self, number: int, model: DraftModel, drafts: Seq[_Draft], draws: Draws) -> None:
+        """The model's own tokens, drafted by the stage below and reviewed by the model."""
+        goals = [
+            min(len(d.sequence.tokens) + min(self.counts[number], model.room(d.sequence)), d.end)
+            for d in drafts
+        ]
+        while rows := [b for b, d in enumerate(drafts) if len(d.sequence.tokens) < goals[b]]:
+            some = [drafts[b].sequence for b in rows]
+            lengths = [len(s.tokens) for s in some]
+            left = [goals[b] - length - 1 for b, length in zip(rows, lengths, strict=True)]
+            own = draws.take(rows).inner(number, lengths)
+            steps = step(model, self.below[number], self.rule, some, left, Clock(), own)
+            laws = self._handed_on(steps)
+            for b, done in zip(rows, steps, strict=True):
+                drafts[b].laws += laws[done.row][: len(done.tokens)]
+
+    def _handed_on(self, steps: Seq[Step]) -> list[list[Tensor | None]]:
+        """[B][n] the law [V] of each token that is written in this step; None for a point."""
+        most = max(len(done.tokens) for done in steps)
+        probs = steps[0].scores.probs[:, : most + 1]
+        drawn = ((probs[:, :most] > 0).sum(-1) > 1).tolist()
+        if isinstance(self.rule, Lenience):
+            tree = steps[0].tree.trim([most] * len(steps))
+            probs = written_laws(tree, probs, self.rule.lenience)
+        return [
+            [probs[b, place] if open_ else None for place, open_ in enumerate(row)]
+            for b, row in enumerate(drawn)
+        ]
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        for sequence, done in zip(sequences, steps, strict=True):
+            for model in self.models:
+                model.follow(sequence, done)
+
+
+def _working_copy(sequence: Sequence) -> Sequence:
+    """The same sequence with tokens and counts of its own, known by the same id."""
+    counts = sequence.penalty
+    output = None if counts.output is None else counts.output.clone()
+    return replace(
+        sequence, tokens=list(sequence.tokens),
+        penalty=PenaltyCounts(counts.seen, counts.prompt, output),
+    )  # fmt: skip
+
+
+def _tree(drafts: Seq[_Draft], device: torch.device) -> DraftTree:
+    """The drafts as chains; proposals only where something was drawn."""
+    starts = [len(draft.sequence.tokens) - len(draft.laws) for draft in drafts]
+    tree = chains([d.sequence.tokens[n:] for d, n in zip(drafts, starts, strict=True)], device)
+    some = next((law for draft in drafts for law in draft.laws if law is not None), None)
+    if some is None:
+        return tree
+    none = torch.zeros_like(some)
+    laws = [[*draft.laws, *[None] * (tree.nodes - len(draft.laws))] for draft in drafts]
+    tree.proposals = torch.stack(
+        [torch.stack([none if law is None else law for law in row]) for row in laws]
+    )
+    kinds = [[Kind.CHOSEN if law is None else Kind.INDEPENDENT for law in row] for row in laws]
+    tree.kinds = torch.tensor(kinds, dtype=torch.int8, device=device)
+    return tree

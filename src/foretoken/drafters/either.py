@@ -1,0 +1,128 @@
+"""Several drafters, and at every step each sequence takes the one that promises most: `a+b`.
+
+The choice is made before anything is drawn: from the acceptance of each drafter's earlier drafts in
+this sequence, and, for drafters of chosen tokens, from how long a draft they have for the text as
+it stands (prompt lookup: whether it found a match), so those are asked first. A drafter that draws
+is asked for the sequences that take it, and for no others. Hybrids of this kind: Oliaro et al. 2025
+(SuffixDecoding, by the score of its own draft), Hu et al. 2025 (SAM-Decoding, by the length of its
+match). Departure: the drafts are compared by expected speed (Leviathan et al. 2023, theorem 3.8).
+
+Legend: B sequences, P parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+
+import torch
+
+from foretoken.draws import Draws
+from foretoken.length import speedup
+from foretoken.parts import Parts
+from foretoken.protocols import Sequence, Step
+from foretoken.tree import DraftTree, Kind, placed
+
+_CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
+
+
+@dataclass
+class _Record:
+    """What one sequence has seen of one part: accepted among tested tokens, older ones counting
+    less; how deep its last draft was; whether the last step's draft is its own."""
+
+    accepted: float = 0.0
+    tested: float = 0.0
+    depth: int = 4
+    used: bool = False
+
+
+@dataclass(eq=False)
+class Either(Parts):
+    """drafters: the parts, the first of equals winning. level_cost: what one level of a drawn
+    draft costs, as a share of the target's pass (chosen tokens count as free). rate, weight: the
+    acceptance that is assumed before anything is known, and how many tokens that is worth. decay:
+    how much of what is known is left a step later, so that a part is tried again in time."""
+
+    level_cost: float = 0.1
+    rate: float = 0.7
+    weight: float = 2.0
+    decay: float = 0.95
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        known = {
+            number: part.draft(sequences, budgets, draws).trim(budgets)
+            for number, part in enumerate(self.drafters)
+            if part.kinds <= _CHOSEN
+        }
+        takers = self._taken(sequences, budgets, known)
+        pieces = []
+        for number, rows in takers.items():
+            if number in known:
+                pieces.append((rows, known[number].take(rows)))
+            else:
+                some, own = [sequences[row] for row in rows], [budgets[row] for row in rows]
+                tree = self.drafters[number].draft(some, own, draws.take(rows))
+                pieces.append((rows, tree.trim(own)))
+        return placed(pieces, len(sequences), self._device)
+
+    def _taken(
+        self, sequences: Seq[Sequence], budgets: Seq[int], known: dict[int, DraftTree]
+    ) -> dict[int, list[int]]:
+        """Part -> the rows that take it; a row for which drafting doesn't pay takes none."""
+        depths = {number: _depths(tree) for number, tree in known.items()}
+        takers: dict[int, list[int]] = {}
+        for row, sequence in enumerate(sequences):
+            records = self._records(sequence)
+            speeds = []
+            for number, record in enumerate(records):
+                depth = depths[number][row] if number in known else min(record.depth, budgets[row])
+                cost = 0.0 if number in known else self.level_cost
+                speeds.append(speedup(self._acceptance(record), depth, cost))
+                record.used = False
+            if max(speeds) >= 1:
+                taken = speeds.index(max(speeds))
+                records[taken].used = True
+                takers.setdefault(taken, []).append(row)
+        return takers
+
+    def _records(self, sequence: Sequence) -> list[_Record]:
+        records: list[_Record] | None = sequence.state.get(self)
+        if records is None:
+            records = sequence.state[self] = [_Record() for _ in self.drafters]
+        return records
+
+    def _acceptance(self, record: _Record) -> float:
+        known = self.rate * self.weight + record.accepted
+        return known / (self.weight + record.tested)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        records = [self._records(sequence) for sequence in sequences]
+        for number, part in enumerate(self.drafters):
+            # Of a draft that is another's, a part must not think that it was its own.
+            own = [
+                step if mine[number].used else replace(step, drafted=0)
+                for mine, step in zip(records, steps, strict=True)
+            ]
+            part.observe(sequences, own)
+        for mine, step in zip(records, steps, strict=True):
+            if step.tokens:
+                self._note(mine, step)
+
+    def _note(self, records: list[_Record], step: Step) -> None:
+        for record in records:
+            record.accepted *= self.decay
+            record.tested *= self.decay
+            if record.used and step.drafted:
+                record.depth = _depths(step.tree.take([step.row]))[0]
+                record.accepted += len(step.path)
+                record.tested += len(step.path) + (len(step.path) < record.depth)
+            record.used = False
+
+
+def _depths(tree: DraftTree) -> list[int]:
+    """How deep each row's tree is."""
+    if tree.is_chain or not tree.nodes:
+        return tree.counts
+    depths: list[int] = torch.where(tree.valid, tree.depths[:, 1:], 0).amax(1).tolist()
+    return depths

@@ -1,0 +1,61 @@
+"""The drafts of several drafters in one tree: `a|b`.
+
+Chosen drafts are merged where they share a prefix; drawn ones stand beside the others as they were
+drawn, each from its own law and with its own random numbers. Source: Miao et al. 2024 (SpecInfer),
+section 3.1 (merge-based trees). Where the tree is cut to a budget the parts named last lose first.
+
+Parts are told what was written and not which nodes were accepted, so a part's own rule of length
+stands still, and one that reads its nodes' states or scores of auxiliary nodes can't take part.
+
+Legend: B sequences, N tree nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.parts import Parts
+from foretoken.protocols import Sequence, Step, Wants
+from foretoken.tree import DraftTree, Kind, beside
+
+
+@dataclass(eq=False)
+class Merged(Parts):
+    """drafters: the parts; of a tree that must be cut, the first ones' nodes are kept."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for part in self.drafters:
+            if part.wants.hidden or Kind.AUXILIARY in part.kinds:
+                raise ForetokenError(
+                    f"{type(part).__name__} needs its own nodes back and can't share a tree; "
+                    "choose between drafts with '+' instead of '|'."
+                )
+        thinned = [Kind.WITHOUT_REPLACEMENT in part.kinds for part in self.drafters]
+        if sum(thinned) > 1:
+            raise ForetokenError(
+                "Only one of the parts may draw without replacement, since each would have to "
+                "leave out the others' tokens; give the others replacement=true."
+            )
+        # Such a draw is taken to have left out what stands before it, so it stands first.
+        self.drafters = sorted(
+            self.drafters, key=lambda part: Kind.WITHOUT_REPLACEMENT not in part.kinds
+        )
+        self.wants = Wants("".join(sorted({*self.wants.levels, "b"})))
+        self.kinds = self.kinds | {Kind.CHOSEN}  # no rule may take siblings for draws from one law
+        self.trees = True
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        trees = [
+            part.draft(sequences, budgets, draws.inner(number)).trim(budgets)
+            for number, part in enumerate(self.drafters)
+        ]
+        return beside(trees).trim(budgets)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        told = [replace(step, path=[], drafted=0) for step in steps]
+        for part in self.drafters:
+            part.observe(sequences, told)

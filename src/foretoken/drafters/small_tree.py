@@ -1,0 +1,169 @@
+"""One or several small language models draft a token tree, each level in one pass.
+
+At temperature 0 a node's children are the model's likeliest tokens, above it they are drawn from
+its law: with replacement (SpecInfer, whose rule asks for it; SpecTr's K i.i.d. drafts are the shape
+K, 1, 1, …) or without (MCSD, Sequoia). Sources: Miao et al. 2024 (SpecInfer), section 3;
+Sun et al. 2023 (SpecTr), section 4; Yang et al. 2024 (MCSD), section 3; Chen et al. 2024 (Sequoia),
+section 4. Several models' trees stand under one root (SpecInfer's merge): chosen nodes are merged
+where they share a prefix; drawn ones never are, since a second draw of a token is a second chance
+for it. Departures: the models are taken as they are (no boost-tuning), and trees have one shape for
+all sequences; a greedy sequence beside sampled ones gets a chain.
+
+Legend: B sequences, N tree nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from foretoken.builders import Frontier, Widths, expand, sample, widths_of
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.models.draft_model import DraftModel
+from foretoken.planner import SiblingCounts, best_tree
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.sampling import fold
+from foretoken.tree import DraftTree, Kind, beside, placed
+
+
+@dataclass(eq=False)
+class SmallTree(BaseDrafter):
+    """model: folder, hub id, bundled name or loaded model; models: several, whose trees are merged.
+
+    widths: children of the nodes at each depth, one number for all or one for each. replacement:
+    whether drawn siblings may repeat. acceptance: in place of widths, the rate at which the b-th
+    child of a node is the accepted one; the tree is then the best of at most `tree_nodes` nodes and
+    `tree_depth` levels. learn_every: if not 0, rates are counted from what is accepted, and after
+    every so many drafts the tree is planned anew; then what is sampled at a seed depends on the
+    requests before it (its law doesn't).
+    """
+
+    model: Any = None
+    models: Seq[Any] = ()
+    widths: Widths = (4, 2, 2)
+    replacement: bool = False
+    acceptance: Seq[float] = ()
+    tree_nodes: int = 64
+    tree_depth: int = 10
+    learn_every: int = 0
+
+    wants = Wants("b")
+
+    def __post_init__(self) -> None:
+        if (self.model is None) == (not self.models):
+            raise ForetokenError(
+                "This method drafts trees with small models; name one as model or several as "
+                'models, e.g. {"method": "specinfer", "model": "folder-or-hub-id"}.'
+            )
+        if len(self.models) > 1 and not self.replacement:
+            raise ForetokenError(
+                "Trees of several models can't be drawn without replacement, since each would have "
+                "to leave out the others' tokens; set replacement to true."
+            )
+        if self.learn_every and not self.acceptance:
+            raise ForetokenError("learn_every needs acceptance, the rates to start from.")
+        if self.acceptance:
+            self._plan(self.acceptance)
+        self._counts = SiblingCounts(self.acceptance) if self.learn_every else None
+        self.shared = self._counts
+        self._planned = (0, 0)
+        if not self.widths:
+            raise ForetokenError(
+                "widths is empty; give the children at each depth, e.g. [4, 2, 2]."
+            )
+        self.kinds = frozenset(
+            {Kind.INDEPENDENT if self.replacement else Kind.WITHOUT_REPLACEMENT}
+            # Keeps rules away that take all siblings for draws from one law.
+            | ({Kind.CHOSEN} if len(self.models) > 1 else set())
+        )
+        wide = _size(self.widths) > len(self.widths)
+        self.trees = wide or len(self.models) > 1 or self.learn_every > 0
+
+    def _plan(self, rates: Seq[float]) -> None:
+        self.widths = widths_of(best_tree(rates, self.tree_nodes, self.tree_depth).paths)
+
+    def _replan(self, counts: SiblingCounts) -> None:
+        """A new tree, if it is time for one: before the drafts of its shape are drawn."""
+        due = (counts.replaced, counts.steps // self.learn_every)
+        if due != self._planned:
+            self._planned = due
+            self._plan(counts.rates())
+
+    def bind(self, access: Access) -> None:
+        nodes = max(self.tree_nodes, _size(self.widths))
+        self._models = [DraftModel(m, access, nodes) for m in self.models or [self.model]]
+
+    def begin(self, sequence: Sequence) -> None:
+        for model in self._models:
+            model.begin(sequence)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        if self._counts is not None:
+            self._replan(self._counts)
+        trees = [
+            self._tree(model, sequences, budgets, draws.inner(part) if part else draws)
+            for part, model in enumerate(self._models)
+        ]
+        return beside(trees).trim(budgets)
+
+    def _tree(
+        self, model: DraftModel, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws
+    ) -> DraftTree:
+        """One model's tree for every sequence that it has room for."""
+        limits = [min(n, model.room(s)) for s, n in zip(sequences, budgets, strict=True)]
+        rows = [row for row, limit in enumerate(limits) if limit > 0]
+        if not rows:
+            return placed([], len(sequences), model.device)
+        some = [sequences[row] for row in rows]
+        limits = [limits[row] for row in rows]
+        greedy = all(s.params.greedy for s in some)
+        views = [_softmax(s) for s in some] if greedy else some
+
+        def ask(frontier: Frontier) -> Tensor:
+            return fold(model.level(some, frontier), views, frontier.contexts).probs
+
+        if greedy:
+            tree = expand(ask, self.widths, limits, model.device)
+        else:
+            kind = Kind.INDEPENDENT if self.replacement else Kind.WITHOUT_REPLACEMENT
+            own = draws.take(rows)
+            tree = sample(ask, self.widths, limits, model.device, own, kind)
+        return placed([(rows, tree)], len(sequences), model.device)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        for sequence, step in zip(sequences, steps, strict=True):
+            for model in self._models:
+                model.follow(sequence, step)
+            if self._counts is not None and step.drafted:
+                valid = step.tree.valid[step.row].tolist()
+                slots = step.tree.parent_slots[step.row].tolist()
+                parents = [slot if real else -1 for slot, real in zip(slots, valid, strict=True)]
+                self._counts.add(parents, step.path)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        for model in self._models:
+            model.fork(sequence, copy)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        for sequence in sequences:
+            for model in self._models:
+                model.end(sequence)
+
+
+def _softmax(sequence: Sequence) -> Sequence:
+    """The same sequence at temperature 1: what `fold` makes of it ranks the tokens."""
+    warm = replace(sequence.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    return replace(sequence, params=warm)
+
+
+def _size(widths: Widths) -> int:
+    """Nodes of the tree."""
+    total, level = 0, 1
+    for each in widths:
+        level = level * each if isinstance(each, int) else sum(each)
+        total += level
+    return total

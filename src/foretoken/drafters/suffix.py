@@ -1,0 +1,127 @@
+"""Suffix decoding: draft what most often followed the longest phrases that fit.
+
+Source: Oliaro et al. 2025 (SuffixDecoding), sections 3 and 4. Two suffix trees are asked: one of
+the request's own prompt and output, and one of the outputs of earlier requests. Every phrase at the
+end of the text that a tree knows is tried: behind a phrase of p tokens the likeliest min(most,
+factor · p + offset) nodes are drafted, likeliest by relative counts, as a tree (`max_children` 1:
+as a path). The draft with the highest sum of their probabilities wins. Departures: the bound on the
+memory counts tokens, not requests; in the request's own tree an occurrence counts once the text
+behind it has parted from what came before.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+
+from foretoken.best_first import NONE, Branches, best_first
+from foretoken.draws import Draws
+from foretoken.earlier import EarlierTexts
+from foretoken.errors import ForetokenError
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.suffix_tree import SuffixTree
+from foretoken.tree import DraftTree, from_parents
+
+
+@dataclass(eq=False)
+class Suffix(BaseDrafter):
+    """num_speculative_tokens: most nodes; max_tree_depth: longest phrase with what follows it;
+    max_spec_factor, max_spec_offset: nodes for each token of the phrase; min_token_prob: least
+    probability of a node's path; max_children: of a node, None for all; max_cached_tokens: how much
+    of earlier outputs is kept, about 0.3 KB a token, 0 for none."""
+
+    num_speculative_tokens: int = 16
+    max_tree_depth: int = 64
+    max_spec_factor: float = 1.0
+    max_spec_offset: float = 0.0
+    min_token_prob: float = 0.1
+    max_children: int | None = None
+    max_cached_tokens: int = 100_000
+
+    wants = Wants("ab")
+    trees = True
+
+    def __post_init__(self) -> None:
+        if self.num_speculative_tokens < 1 or self.max_tree_depth < 2:
+            raise ForetokenError(
+                f"num_speculative_tokens is {self.num_speculative_tokens} and max_tree_depth "
+                f"{self.max_tree_depth}; they must be at least 1 and 2."
+            )
+        if self.max_spec_factor < 0 or self.max_children == 0:
+            raise ForetokenError(
+                f"max_spec_factor is {self.max_spec_factor} and max_children {self.max_children}; "
+                "they must be at least 0 and 1."
+            )
+        if self.max_children == 1:
+            self.wants, self.trees = Wants("a"), False
+
+    def bind(self, access: Access) -> None:
+        self._device: torch.device = access.device
+        self.shared: EarlierTexts[SuffixTree] | None = None
+        if self.max_cached_tokens:
+            self.shared = EarlierTexts(
+                SuffixTree(self.max_tree_depth), self.max_cached_tokens, access.vocab_size
+            )
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        found = [
+            self.guess(sequence, min(self.num_speculative_tokens, budget))
+            for sequence, budget in zip(sequences, budgets, strict=True)
+        ]
+        return from_parents([f.tokens for f in found], [f.parents for f in found], self._device)
+
+    def guess(self, sequence: Sequence, most: int) -> Branches:
+        """What is drafted; its score is the expected number of accepted tokens by the counts."""
+        own = self._own(sequence)
+        tail = array("i", sequence.tokens[1 - self.max_tree_depth :])
+        best = self._best(own, tail, own.repeated, most, NONE)
+        if self.shared is not None:
+            others = self.shared.index
+            best = self._best(others, tail, others.longest(tail), most, best)
+        return best
+
+    def _best(
+        self, tree: SuffixTree, tail: array[int], longest: int, most: int, best: Branches
+    ) -> Branches:
+        """The best draft of a tree for the phrases of at most `longest` tokens, or `best`."""
+
+        def bound(length: int) -> int:
+            """No score is higher: neither a node nor a level of nodes has a probability over 1."""
+            return min(self._nodes(length, most), tree.depth - length)
+
+        for length in sorted(range(longest, 0, -1), key=bound, reverse=True):
+            if bound(length) <= best.score:
+                break
+            place = tree.find(tail[-length:])
+            if place is None:
+                continue
+            found = best_first(
+                place, tree.following, self._nodes(length, most),
+                least=self.min_token_prob, width=self.max_children,
+            )  # fmt: skip
+            if found.score > best.score:
+                best = found
+        return best
+
+    def _nodes(self, length: int, most: int) -> int:
+        return min(most, int(self.max_spec_factor * length + self.max_spec_offset))
+
+    def _own(self, sequence: Sequence) -> SuffixTree:
+        """The tree of the request's text so far."""
+        tree: SuffixTree | None = sequence.state.get(self)
+        if tree is None:
+            tree = sequence.state[self] = SuffixTree(self.max_tree_depth)
+        tree.grow(sequence.tokens[tree.read :])
+        return tree
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        for sequence in sequences:
+            self._own(sequence)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        if self.shared is not None:
+            for sequence in sequences:
+                self.shared.add(sequence.output)

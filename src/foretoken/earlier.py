@@ -1,0 +1,94 @@
+"""What was written before: the latest texts of all requests, behind an index, within a bound.
+
+This is a copying drafter's `shared` memory. Texts come in whole and leave in the order in which
+they came; how they are found again is the index's business.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from foretoken.arrayfile import read_arrays, write_arrays
+from foretoken.errors import ForetokenError
+
+_KIND = "memory of earlier texts"
+
+
+class Index(Protocol):
+    """Finds phrases in texts. A text ends in a mark: a negative number that stands nowhere else."""
+
+    def add(self, text: array[int]) -> None: ...
+
+    def drop(self, text: array[int]) -> None:
+        """Take the oldest text out."""
+        ...
+
+    def clear(self) -> None: ...
+
+
+IndexT = TypeVar("IndexT", bound=Index)
+
+
+class EarlierTexts(Generic[IndexT]):
+    """At most `limit` tokens of texts, the latest ones; of a longer text its end."""
+
+    def __init__(self, index: IndexT, limit: int, vocab_size: int) -> None:
+        if limit < 1:
+            raise ForetokenError(f"max_cached_tokens is {limit}; it must be at least 1.")
+        self.index, self.limit, self._vocab_size = index, limit, vocab_size
+        self._texts: deque[array[int]] = deque()
+        self._marks = self.tokens = 0
+
+    def add(self, tokens: Seq[int]) -> None:
+        """Remember a text and forget the oldest ones that there is no room for."""
+        text = array("i", tokens[-self.limit :])
+        if not text:
+            return
+        while self.tokens + len(text) > self.limit:
+            oldest = self._texts.popleft()
+            self.index.drop(oldest)
+            self.tokens -= len(oldest) - 1
+        self.tokens += len(text)
+        self._marks += 1
+        text.append(-self._marks)
+        self._texts.append(text)
+        self.index.add(text)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._texts.clear()
+        self.index.clear()
+        self.tokens = 0
+
+    def save(self, path: str | Path) -> None:
+        """Write the texts to a file; the index is made anew when they are loaded."""
+        tokens = [np.array(text[:-1], np.int32) for text in self._texts]
+        arrays = {
+            "tokens": np.concatenate([np.empty(0, np.int32), *tokens]),
+            "lengths": np.array([len(text) for text in tokens], np.int64),
+        }
+        write_arrays(path, _KIND, self._made_for, arrays)
+
+    def load(self, path: str | Path) -> None:
+        """Take the texts of a file in place of those that are here.
+
+        Raises `ForetokenError` for a damaged file, or one of another vocabulary.
+        """
+        found = read_arrays(path, _KIND, self._made_for, ("tokens", "lengths"))
+        tokens, ends = found["tokens"].tolist(), found["lengths"].cumsum().tolist()
+        inside = all(0 <= token < self._vocab_size for token in tokens)
+        if not inside or (ends[-1] if ends else 0) != len(tokens):
+            raise ForetokenError(f"{path} is damaged: its texts don't fit together; make it anew.")
+        self.reset()
+        for start, end in zip([0, *ends], ends, strict=False):
+            self.add(tokens[start:end])
+
+    @property
+    def _made_for(self) -> dict[str, int | str]:
+        return {"vocab_size": self._vocab_size}
