@@ -186,8 +186,8 @@ def folder(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFact
         patch.setattr(costs, "WIDTHS", (1, 2))
         done = CliRunner().invoke(app, [
             "bench", "--methods", "pld,sps", "--suite", str(suite), "--model", target,
-            "--draft-model", draft, "--max-tokens", "10", "--repeats", "3", "--batch-sizes", "1,2", "--dtypes",
-            "float32,float64", "--out", str(out / "run"),
+            "--draft-model", draft, "--max-tokens", "10", "--repeats", "3", "--batch-sizes", "1,2",
+            "--dtypes", "float32,float64", "--out", str(out / "run"),
         ])  # fmt: skip
     assert done.exit_code == 0, done.output
     (out / "shown.txt").write_text(done.stdout)

@@ -14,8 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretoken import LLM, ForetokenError, SamplingParams
-from foretoken.bench.runner import Plan, Runner
-from foretoken.bench.suite import Prompt
 from foretoken.drafters.aggressive import Aggressive
 from foretoken.drafters.forced import Forced
 from foretoken.drafters.prompt_lookup import PromptLookup
@@ -339,23 +337,6 @@ def test_references_as_text(pair: Pair) -> None:
     for given_ in ("text", [1, 2]):
         with pytest.raises(ForetokenError, match="a list of texts or of lists of token ids"):
             SamplingParams(references=given_)  # type: ignore[arg-type]
-
-
-def test_bench_forgets_between_answers(checkpoints: tuple[Path, Path]) -> None:
-    """No answer profits from an earlier one, unless the plan is to stay warm."""
-    prompts = [Prompt(str(i), "task", ("a b c a b c", "again")) for i in range(2)]
-    kept = {}
-    for warm in (False, True):
-        plan = Plan(
-            model=checkpoints[0], name="t", methods={"suffix": {"method": "suffix"}},
-            temperatures=(0.0,), max_tokens=12, warm=warm,
-        )  # fmt: skip
-        runner = Runner(plan)
-        answers = [a for prompt in prompts for a in runner.prompt(prompt)]
-        tokens = [len(a.token_ids) for a in answers if a.method == "suffix"]
-        shared: Any = runner.llms["suffix"].engine.drafter.shared
-        kept[warm] = shared.tokens, tokens
-    assert kept[False][0] == kept[False][1][-1] and kept[True][0] == sum(kept[True][1])
 
 
 @pytest.mark.parametrize(
