@@ -13,6 +13,8 @@ from __future__ import annotations
 import statistics
 import sys
 from argparse import Namespace
+from random import Random
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ import torch
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
+from foretoken.datastore import build as build_datastore
 from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.progress import track
@@ -29,6 +32,7 @@ from foretoken.tree import DraftTree, empty
 CONTEXT = 2000
 WRITTEN = 600
 BUDGET = 64
+STORED = 17_000_000  # tokens of the datastore, which takes six bytes for each
 
 
 class Case(NamedTuple):
@@ -36,6 +40,14 @@ class Case(NamedTuple):
 
     config: dict[str, Any]
     limit: float | None = None
+
+
+def store_of(text: list[int], vocab_size: int, folder: str) -> str:
+    """A datastore of 100 MB: pieces of the text in any order, so that phrases stand often."""
+    rng, size = Random(0), 40
+    starts = rng.choices(range(max(1, len(text) - size)), k=STORED // size)
+    build_datastore(folder, {"vocab_size": vocab_size}, (text[i : i + size] for i in starts))
+    return folder
 
 
 def cases(text: list[int]) -> dict[str, Case]:
@@ -109,8 +121,11 @@ def measure(given: Namespace) -> dict[str, Any]:
     ids: list[int] = llm.tokenizer(prose, verbose=False)["input_ids"]
     context, text = ids[:CONTEXT], ids[CONTEXT : CONTEXT + WRITTEN]
     found: dict[str, list[Times]] = {}
-    chosen = cases(ids[CONTEXT + WRITTEN :])
-    with track("Drafting", given.repeats, True) as advance:
+    rest = ids[CONTEXT + WRITTEN :]
+    chosen = cases(rest)
+    with TemporaryDirectory() as folder, track("Drafting", given.repeats, True) as advance:
+        store = store_of(rest, target.vocab_size, folder)
+        chosen["retrieval, 100 MB"] = Case({"method": "rest", "datastore": store}, 2.0)
         for _ in range(given.repeats):
             for name, case in chosen.items():
                 drafter = build(case.config)[0]

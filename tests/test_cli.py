@@ -42,13 +42,13 @@ def sps(pair: Pair) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     "command",
     ["", "demo", "generate", "chat", "methods", "zoo", "zoo list", "zoo inflate",
-     "bench", "report", "simulate", "certify"],
+     "bench", "report", "simulate", "certify", "datastore", "datastore build", "datastore add"],
 )  # fmt: skip
 def test_help_has_an_example(command: str) -> None:
     found = run(*command.split(), "--help")
     assert found.exit_code == 0
     assert "Usage" in found.output
-    assert "Example" in found.output or command in ("", "zoo")
+    assert "Example" in found.output or command in ("", "zoo", "datastore")
 
 
 def test_help_is_light() -> None:

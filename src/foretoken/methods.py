@@ -69,6 +69,16 @@ METHODS: dict[str, Method] = {
                "Oliaro et al. 2025 (SuffixDecoding)"),
         Method("sam", "sam", "by match length", "chain, or by counts", "target_only", True, False,
                "Hu et al. 2025 (SAM-Decoding)"),
+        Method("rest", "rest", "by budget", "by counts", "target_only", True, False,
+               "He et al. 2024"),
+        Method("jacobi", "jacobi", "fixed", "chain", "target_only", True, False,
+               "Santilli et al. 2023 (Jacobi)"),
+        Method("gauss_seidel", "jacobi", "to the end of the block", "chain", "target_only", True,
+               False, "Santilli et al. 2023 (GS-Jacobi, hybrid)", {"block_size": 3}),
+        Method("lookahead", "lookahead", "fixed", "window and n-grams", "target_only", True, False,
+               "Fu et al. 2024 (Lookahead)"),
+        Method("token_recycling", "token_recycling", "static", "80 nodes", "target_only", True,
+               False, "Luo et al. 2025 (Token Recycling)"),
     )
 }  # fmt: skip
 

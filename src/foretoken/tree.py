@@ -81,7 +81,7 @@ class DraftTree:
         """[B, N] bool: nodes that may be accepted (neither padding nor auxiliary)."""
         counted = _counted(self)
         if self.kinds is None:
-            return counted
+            return counted & (self.kind != Kind.AUXILIARY)
         return counted & (self.kinds >= 0) & (self.kinds != Kind.AUXILIARY)
 
     @cached_property

@@ -86,7 +86,18 @@ def _root(
 
 
 def _register() -> None:
-    from foretoken.cli import bench, certify, chat, demo, generate, methods, report, simulate, zoo
+    from foretoken.cli import (
+        bench,
+        certify,
+        chat,
+        datastore,
+        demo,
+        generate,
+        methods,
+        report,
+        simulate,
+        zoo,
+    )
 
     app.command("demo")(demo.demo)
     app.command("bench")(bench.bench)
@@ -97,6 +108,7 @@ def _register() -> None:
     app.command("certify")(certify.certify)
     app.command("methods")(methods.methods)
     app.add_typer(zoo.app, name="zoo")
+    app.add_typer(datastore.app, name="datastore")
 
 
 _register()

@@ -1,0 +1,81 @@
+"""Jacobi decoding: guess all of the next tokens, let the target correct all of them at once.
+
+Source: Santilli et al. 2023 (parallel decoding), algorithms 1 to 3. The target's most likely token
+behind every guess becomes the next guess for that place, whether the guess before it was right or
+not; what is right from the start of the text on is accepted. With `block_size`, no guess goes past
+the end of its block, and the next block begins when all of this one is fixed (Gauss-Seidel between
+blocks, Jacobi within). The hybrid algorithm stops where the text ends, which every method does
+here, so it is the same drafter. Departures: the whole answer is not iterated on at once, but the
+next `num_speculative_tokens` places; new places start with the prompt's tokens in turn, where the
+paper has the padding token.
+
+When sampling, a guess is the most likely token of the law that is sampled from: nothing that the
+draw itself depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.tree import DraftTree, chains
+
+
+@dataclass(eq=False)
+class Jacobi(BaseDrafter):
+    """num_speculative_tokens: places guessed ahead; block_size: tokens of a block, None for a
+    window that moves on with the text."""
+
+    num_speculative_tokens: int = 16
+    block_size: int | None = None
+
+    wants = Wants("a")
+
+    def __post_init__(self) -> None:
+        if self.num_speculative_tokens < 1:
+            raise ForetokenError("num_speculative_tokens must be at least 1.")
+        if self.block_size is not None and self.block_size < 2:
+            raise ForetokenError(
+                f"block_size is {self.block_size}; it must be at least 2, or None for no blocks."
+            )
+
+    def bind(self, access: Access) -> None:
+        self._device: torch.device = access.device
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        drafts = [
+            self._guesses(sequence)[:budget]
+            for sequence, budget in zip(sequences, budgets, strict=True)
+        ]
+        return chains(drafts, self._device)
+
+    def _guesses(self, sequence: Sequence) -> list[int]:
+        """What was guessed for the next places, and the prompt's tokens for those behind."""
+        known: list[int] = sequence.state.get(self, [])
+        done = len(sequence.output)
+        first = [
+            sequence.tokens[i % sequence.prompt_length]
+            for i in range(done, done + self._ahead(done))
+        ]
+        return [*known, *first[len(known) :]][: len(first)]
+
+    def _ahead(self, done: int) -> int:
+        """How many places are guessed behind `done` tokens of output; a pass brings one more."""
+        if self.block_size is None:
+            return self.num_speculative_tokens
+        return min(self.num_speculative_tokens, self.block_size - done % self.block_size - 1)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """The target's word behind each guess that was not accepted is the next guess there."""
+        if not steps or not steps[0].tokens or not steps[0].tree.is_chain:
+            said: list[list[int]] = []
+        else:
+            said = steps[0].scores.probs.argmax(-1).tolist()  # [B][S]
+        for sequence, step in zip(sequences, steps, strict=True):
+            later = said[step.row][len(step.path) + 1 : step.drafted + 1] if said else []
+            sequence.state[self] = later

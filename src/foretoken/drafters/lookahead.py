@@ -1,0 +1,133 @@
+"""Lookahead: Jacobi trajectories bring n-grams, and n-grams that fit are the draft, in one pass.
+
+Source: Fu et al. 2024 (Lookahead decoding), sections 3.1 to 3.3; defaults of their README. A window
+holds N - 1 levels of W guesses. Guess i of level r stands i + r places behind the root and follows
+guess i of the level before; those of the first level follow each other. So the paper's mask is the
+ancestor mask of one tree, whose nodes are auxiliary. What the target says behind the last level
+ends W n-grams, which go to a pool, and becomes the new last level; the first one leaves, so the
+window moves by one place a step however many tokens were accepted. The pool's n-grams that begin
+with the root's token, at most G of them, are the chosen branches of the same tree.
+
+The first level is made of random tokens of the prompt, the others of the first N - 2 steps. When
+sampling, trajectories stay greedy. Departure: the prompt's own n-grams are in the pool too
+(`pool_from_prompt`, off in the reference code).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from random import Random
+
+import torch
+
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.tree import DraftTree, Kind, beside, from_parents, from_paths
+
+
+@dataclass(eq=False)
+class Lookahead(BaseDrafter):
+    """window: guesses of a level (W); ngram_size: length of an n-gram (N), its first token
+    included; guesses: n-grams kept for each first token, and tried in a step (G);
+    pool_from_prompt: whether the prompt's n-grams may be tried."""
+
+    window: int = 7
+    ngram_size: int = 5
+    guesses: int = 7
+    pool_from_prompt: bool = True
+
+    wants = Wants("ab")
+    kinds = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
+    trees = True
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.ngram_size < 2 or self.guesses < 1:
+            raise ForetokenError(
+                f"window is {self.window}, ngram_size {self.ngram_size} and guesses "
+                f"{self.guesses}; they must be at least 1, 2 and 1."
+            )
+
+    def bind(self, access: Access) -> None:
+        self._device: torch.device = access.device
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        """The n-grams that fit, then the window, where there is room for all of it."""
+        states = [self._state(sequence) for sequence in sequences]
+        fitting = [
+            state.pool.get(sequence.tokens[-1], [])
+            for state, sequence in zip(states, sequences, strict=True)
+        ]
+        grams = from_paths(fitting, self._device).trim(budgets)
+        for state, count, budget in zip(states, grams.counts, budgets, strict=True):
+            state.scored = count + state.size <= budget
+        window = from_parents(
+            [state.tokens() if state.scored else [] for state in states],
+            [state.parents() if state.scored else [] for state in states], self._device,
+        )  # fmt: skip
+        window.kind = Kind.AUXILIARY
+        return beside((grams, window))
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """The window's nodes are the last ones of a row, and its last level the last of these."""
+        if not steps or not steps[0].tokens:
+            return  # prefill brings no scores
+        said = steps[0].scores.probs.argmax(-1).tolist()  # [B][S]
+        for sequence, step in zip(sequences, steps, strict=True):
+            state, end = self._state(sequence), step.drafted + 1
+            if state.scored and step.drafted:
+                self._advance(state, said[step.row][end - state.width : end])
+            state.scored = False
+
+    def _advance(self, state: _State, new: list[int]) -> None:
+        """The target's word behind the last level completes n-grams, once all levels are there."""
+        if len(state.levels) < self.ngram_size - 1:
+            state.levels = [level[1:] for level in (*state.levels, new)]
+            return
+        for gram in zip(*state.levels, new, strict=True):
+            state.add(gram, self.guesses)
+        state.levels = [*state.levels[1:], new]
+
+    def _state(self, sequence: Sequence) -> _State:
+        state: _State | None = sequence.state.get(self)
+        if state is None:
+            prompt = sequence.tokens[: sequence.prompt_length]
+            first = Random(sequence.key).choices(prompt, k=self.window + self.ngram_size - 2)
+            state = sequence.state[self] = _State([first])
+            if self.pool_from_prompt:
+                for end in range(self.ngram_size, len(prompt) + 1):
+                    state.add(tuple(prompt[end - self.ngram_size : end]), self.guesses)
+        return state
+
+
+@dataclass
+class _State:
+    """levels: the window, the oldest trajectory first, all levels equally wide; each of the first
+    steps adds one and takes one guess off all. pool: first token -> the rest of n-grams, the latest
+    first. scored: whether the window is in the tree that the target is asked about."""
+
+    levels: list[list[int]]
+    pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    scored: bool = False
+
+    @property
+    def width(self) -> int:
+        return len(self.levels[0])
+
+    @property
+    def size(self) -> int:
+        return self.width * len(self.levels)
+
+    def tokens(self) -> list[int]:
+        return [token for level in self.levels for token in level]
+
+    def parents(self) -> list[int]:
+        """The first level is a chain from the root; below each guess stands the next level's."""
+        return [*range(self.width), *range(1, self.size - self.width + 1)]
+
+    def add(self, gram: tuple[int, ...], most: int) -> None:
+        """Put an n-gram before the others of its first token, and forget what is over `most`."""
+        known = self.pool.get(gram[0], [])
+        others = [rest for rest in known if rest != gram[1:]]
+        self.pool[gram[0]] = [gram[1:], *others][:most]

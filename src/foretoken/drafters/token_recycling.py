@@ -1,0 +1,152 @@
+"""Token Recycling: draft from what the target held likely behind each token the last time.
+
+Source: Luo et al. 2025 (Token Recycling), section 3. A matrix keeps for every token of the
+vocabulary the target's k likeliest next tokens, as of the last place where that token was scored:
+accepted or not, each node of each step is recycled. The draft is a static tree filled level by
+level from the matrix. The tree's level sizes are the paper's; within a level the places with the
+smallest product of ranks (counted from 1) are taken, likelier ones first. Departures: a row that
+nothing was written to drafts nothing, where the paper drafts token 0; where a token was scored
+more than once in a step, an accepted place outweighs the others.
+
+Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, k candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretoken.arrayfile import read_arrays, write_arrays
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.tree import DraftTree
+
+_KIND = "token recycling matrix"
+_UNKNOWN = -1
+
+
+@dataclass(eq=False)
+class TokenRecycling(BaseDrafter):
+    """num_candidates: next tokens kept for each token; level_sizes: nodes of the tree by depth."""
+
+    num_candidates: int = 8
+    level_sizes: tuple[int, ...] = (8, 21, 25, 15, 8, 3)
+
+    wants = Wants("ab")
+    trees = True
+
+    def __post_init__(self) -> None:
+        if self.num_candidates < 1 or not self.level_sizes or min(self.level_sizes) < 1:
+            raise ForetokenError(
+                f"num_candidates is {self.num_candidates} and level_sizes {self.level_sizes}; "
+                "need at least one candidate, one level, and one node a level."
+            )
+
+    def bind(self, access: Access) -> None:
+        self.shared: Matrix = Matrix(access.vocab_size, self.num_candidates, access.device)
+        levels = template(self.level_sizes, self.num_candidates)
+        self._levels = [torch.tensor(level, device=access.device).T for level in levels]
+        self._parents = torch.cat([parents for parents, _ in self._levels])
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        """The template's known nodes; parents stand before children, likelier ones first."""
+        device = self._parents.device
+        roots = torch.tensor([[sequence.tokens[-1]] for sequence in sequences], device=device)
+        tokens = roots  # [B, slots so far]
+        for parents, ranks in self._levels:
+            tokens = torch.cat((tokens, self.shared.rows[tokens[:, parents], ranks]), 1)
+        return _known(tokens[:, 1:], self._parents).trim(budgets)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        if not steps or not steps[0].tokens:
+            return  # prefill brings no scores
+        tree, scores = steps[0].tree, steps[0].scores
+        rows = torch.tensor([step.row for step in steps], device=scores.logits.device)
+        roots = [
+            [sequence.tokens[-len(step.tokens) - 1]]
+            for sequence, step in zip(sequences, steps, strict=True)
+        ]
+        tokens = torch.cat((torch.tensor(roots, device=rows.device), tree.tokens[rows]), 1)
+        worth = torch.cat((torch.ones_like(rows)[:, None], tree.valid[rows].long()), 1)  # [B, S]
+        for place, step in enumerate(steps):
+            worth[place, [0, *step.path]] = 2
+        self.shared.learn(tokens, scores.logits[rows], worth * ~scores.bad[rows])
+
+
+def template(level_sizes: Seq[int], candidates: int) -> list[list[tuple[int, int]]]:
+    """For each level its nodes as (slot of the parent, rank), the likeliest first."""
+    levels: list[list[tuple[int, int]]] = []
+    above: list[tuple[int, int]] = [(0, 1)]  # slot, product of the ranks
+    slots = 1
+    for size in level_sizes:
+        children = sorted(
+            (product * (rank + 1), slot, rank)
+            for slot, product in above
+            for rank in range(candidates)
+        )[:size]
+        levels.append([(slot, rank) for _, slot, rank in children])
+        above = [(slots + i, product) for i, (product, _, _) in enumerate(children)]
+        slots += len(children)
+    return levels
+
+
+def _known(tokens: Tensor, parents: Tensor) -> DraftTree:
+    """The tree without the nodes [B, N] that hold no token; nothing hangs below these."""
+    known = tokens >= 0
+    counts = known.sum(1).tolist()
+    slots = torch.cat((known.new_zeros(len(known), 1), known), 1).cumsum(1)  # [B, S] by old slot
+    order = (~known).byte().argsort(dim=1, stable=True)[:, : max(counts)]
+    kept = known.gather(1, order)
+    above = slots.gather(1, parents.expand_as(tokens)).gather(1, order)
+    return DraftTree(tokens.gather(1, order) * kept, counts, above * kept)
+
+
+class Matrix:
+    """rows [V + 1, k]: the likeliest next tokens of each token, -1 where nothing is known.
+
+    The last row stays empty, so that what follows an unknown token (-1) is unknown.
+    """
+
+    def __init__(self, vocab_size: int, candidates: int, device: torch.device) -> None:
+        self.rows = torch.full((vocab_size + 1, candidates), _UNKNOWN, device=device)
+
+    def learn(self, tokens: Tensor, logits: Tensor, worth: Tensor) -> None:
+        """The top of logits [B, S, V] behind tokens [B, S] takes the place of what was known.
+
+        Of one token's places the one worth most counts, of equals the last; none is worth 0.
+        """
+        tokens, worth = tokens.flatten(), worth.flatten()
+        places = torch.arange(len(tokens), device=tokens.device)
+        rank = torch.where(worth > 0, worth * len(tokens) + places, _UNKNOWN)
+        best = torch.full_like(self.rows[:, 0], _UNKNOWN).scatter_reduce_(0, tokens, rank, "amax")
+        taken = (rank == best[tokens]) & (worth > 0)
+        known = min(self.rows.shape[1], logits.shape[-1])
+        self.rows[tokens[taken], :known] = logits.flatten(0, 1)[taken].topk(known).indices
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.rows.fill_(_UNKNOWN)
+
+    def save(self, path: str | Path) -> None:
+        """Write the matrix to a file."""
+        rows = self.rows[:-1].cpu().numpy().astype(np.int32)
+        write_arrays(path, _KIND, self._made_for, {"rows": rows})
+
+    def load(self, path: str | Path) -> None:
+        """Take a file's matrix. Raises `ForetokenError` for a damaged file or one of another
+        vocabulary or number of candidates."""
+        found = read_arrays(path, _KIND, self._made_for, ("rows",))["rows"].astype(np.int64)
+        inside = (found >= _UNKNOWN) & (found < len(self.rows) - 1)
+        if found.shape != self.rows[:-1].shape or not inside.all():
+            raise ForetokenError(f"{path} is damaged: its rows are no tokens; make it anew.")
+        self.rows[:-1] = torch.from_numpy(found)
+
+    @property
+    def _made_for(self) -> dict[str, int | str]:
+        return {"vocab_size": len(self.rows) - 1, "num_candidates": self.rows.shape[1]}
