@@ -10,12 +10,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 
 from foretoken import zoo
 from foretoken.bench.environment import environment
 from foretoken.bench.record import write_json
 from foretoken.bench.suite import Prompt, load_suite
+from foretoken.cli.zoo import write
+from foretoken.models.backends import cache_folder
+from foretoken.models.load import find
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -55,3 +59,17 @@ def table(rows: list[list[str]]) -> None:
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         print("  ".join([first, *rest]))
+
+
+def inflated(
+    model: str, shape: str, dtype: torch.dtype = torch.float32, like: str | None = None
+) -> Path:
+    """`model` inflated to a named shape: made once, kept in the user's cache folder.
+
+    With `like`, a target, `model` is its drafter and keeps its share of the target's cost.
+    """
+    kind = str(dtype).removeprefix("torch.")
+    folder = cache_folder("inflated") / f"{Path(model).name}-{shape}-{kind}"
+    if not (folder / "config.json").is_file():  # written last
+        write(find(model), folder, shape, find(like) if like else None, kind)
+    return folder

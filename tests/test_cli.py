@@ -65,9 +65,19 @@ def test_methods_as_data() -> None:
     assert all(list(row) == keys for row in rows)
 
 
-def test_methods_as_a_table() -> None:
+@pytest.mark.parametrize(("width", "papers"), [(80, False), (100, False), (160, True)])
+def test_methods_as_a_table(width: int, papers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole words at any width; who drafts and the papers where there is room, else how to see."""
+    monkeypatch.setenv("COLUMNS", str(width))
     found = run("methods")
-    assert found.exit_code == 0 and all(name in found.stdout for name in METHODS)
+    assert found.exit_code == 0 and all(f"\n{name} " in found.stdout for name in METHODS)
+    assert ("Leviathan" in found.stdout, "--json" in found.stdout) == (papers, not papers)
+    lines = found.stdout.splitlines()
+    assert max(map(len, lines)) <= width and "…" not in found.stdout
+    assert len(lines) < 2 * len(METHODS)
+    if not papers:
+        words = {word for row in METHODS.values() for word in f"{row.length} {row.tree}".split()}
+        assert words <= set(found.stdout.split())
 
 
 def test_rules_as_data() -> None:
@@ -89,7 +99,7 @@ def test_rules_as_a_table(width: int, sources: bool, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", str(width))
     found = run("methods", "--axis", "verify")
     assert found.exit_code == 0 and all(name in found.stdout for name in verifier_names())
-    assert ("Leviathan et al. 2023" in found.stdout) == sources
+    assert ("Leviathan et al. 2023" in found.stdout) == sources == ("--json" not in found.stdout)
     assert max(map(len, found.stdout.splitlines())) <= width
 
 

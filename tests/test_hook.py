@@ -615,7 +615,7 @@ def test_wrong_vocabulary_is_refused(model: Any) -> None:
 
 def test_wrong_options_are_refused_at_once(draft: Any, tokenizer: Any) -> None:
     with pytest.raises(ForetokenError, match="Did you mean 'pld'"):
-        assisted("pdl")
+        assisted("pldd")
     with pytest.raises(ForetokenError, match="num_speculative_tokens"):
         assisted(num_speculative_token=3)
     with pytest.raises(ForetokenError, match="small model"):

@@ -132,3 +132,24 @@ def test_wrong_options(options: dict[str, Any]) -> None:
     """One sentence."""
     with pytest.raises(ForetokenError, match="must be at least 1, 2 and 1"):
         Lookahead(**options)
+
+
+def test_the_window_is_no_draft(pair: Pair) -> None:
+    """Statistics count what might have been accepted: n-grams of the pool, not the window."""
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    counted, seen = 0, []
+
+    class Watched(Lookahead):
+        def observe(self, sequences: Any, steps: Any) -> None:
+            seen.extend(s for s in steps if s.tokens)
+            super().observe(sequences, steps)
+
+    outputs = serve(pair.target, Watched(4, 3, 4), TargetOnly(), PROMPTS[:2], params, slots=2)
+    for done in seen:
+        real = done.tree.valid[done.row].sum()
+        counted += int(real)
+    assert counted < sum(done.drafted for done in seen)
+    stats = [output.stats for output in outputs]
+    assert 0 < counted == sum(s.drafted for s in stats)
+    assert all(len(s.drafted_at) <= 2 and s.drafts <= s.passes for s in stats)
+    assert sum(sum(s.accepted_at) for s in stats) == sum(s.accepted for s in stats)

@@ -67,7 +67,7 @@ def test_aliases_lead_somewhere() -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"method": "pdl"}, "Unknown method 'pdl'. Did you mean 'pld'"),
+        ({"method": "pldd"}, "Unknown method 'pldd'. Did you mean 'pld'"),
         ({"method": "autoregresive"}, "Did you mean 'autoregressive'"),
         ({"method": "pld", "prompt_lookup_maxx": 3}, "Did you mean 'prompt_lookup_max'"),
         ({"method": "pld", "model": "x"}, "Unknown option of method 'pld' 'model'"),

@@ -314,11 +314,11 @@ def test_what_was_interrupted_is_made_again(tmp_path: Path) -> None:
 
     path = tmp_path / "model.gguf"
     with pytest.raises(KeyboardInterrupt):
-        checkpoints._once(path, half)
+        checkpoints.once(path, half)
     assert not path.exists()
-    checkpoints._once(path, lambda out: out.write_text("whole"))
+    checkpoints.once(path, lambda out: out.write_text("whole"))
     assert path.read_text() == "whole"
-    checkpoints._once(path, half)  # there already
+    checkpoints.once(path, half)  # there already
     assert path.read_text() == "whole"
 
 

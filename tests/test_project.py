@@ -16,6 +16,7 @@ import pytest
 
 import foretoken
 from foretoken.protocols import Drafter, Sequence
+from foretoken.testing import check_drafter
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "foretoken"
@@ -149,7 +150,7 @@ def test_links_between_pages() -> None:
 
 
 def test_drafter_page_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The drafter of docs/writing-a-drafter.md is one, and proposes what the page says."""
+    """The drafter of docs/writing-a-drafter.md is one, proposes what the page says and is exact."""
     page: Any = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", page)
     exec(python_blocks(ROOT / "docs" / "writing-a-drafter.md"), vars(page))
@@ -160,6 +161,7 @@ def test_drafter_page_code(monkeypatch: pytest.MonkeyPatch) -> None:
     sequences = [Sequence.start(tokens, params) for tokens in ([7, 1, 2, 7], [1, 2, 3])]
     tree = drafter.draft(sequences, [2, 2], None)
     assert (tree.counts, tree.tokens[0].tolist()) == ([2, 0], [1, 2])
+    check_drafter(lambda pair: page.LastSeen())
 
 
 def test_readme_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

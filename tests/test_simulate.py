@@ -233,7 +233,7 @@ LINE = "--curve 1:30"
         ("--acceptance 0.8 --curve 30", "--curve is '30'"),
         ("--acceptance 0.8 --curve 0:30", "at least one point"),
         ("--acceptance 0.8 --tflops 3", "needs --parameters"),
-        ("--from results.json --method pdl", "'pld'"),
+        ("--from results.json --method pldd", "'pld'"),
         ("--from results.json --method pld --temperature 1", "not measured at temperature 1"),
         ("--from results.json --method pld --draft-length 5", "up to 4 tokens"),
         (f"--from results.json --method sps {LINE}", "by --draft-cost"),

@@ -29,22 +29,22 @@ def pair(name: str) -> tuple[Path, Path]:
     from foretoken.cli.zoo import write
 
     return (
-        _once(_home() / name / "target", lambda out: write(target, out, name, None)),
-        _once(_home() / name / "draft", lambda out: write(draft, out, name, target)),
+        once(home() / name / "target", lambda out: write(target, out, name, None)),
+        once(home() / name / "draft", lambda out: write(draft, out, name, target)),
     )
 
 
 def converted(environment: str | None, folder: Path, name: str, part: str) -> Path:
     """A checkpoint as the engines of an environment read it; `part` is "target" or "draft"."""
-    made = _home() / name
+    made = home() / name
     if environment == "openvino":
-        return _once(made / f"{part}-openvino", lambda out: _to_openvino(folder, out))
+        return once(made / f"{part}-openvino", lambda out: _to_openvino(folder, out))
     if environment == "llama.cpp":
-        return _once(made / f"{part}.gguf", lambda out: _to_gguf(folder, out))
+        return once(made / f"{part}.gguf", lambda out: _to_gguf(folder, out))
     return folder
 
 
-def _home() -> Path:
+def home() -> Path:
     """A folder for these very weights: models that are trained anew are converted anew."""
     digest = hashlib.sha256()
     for name in ("mini", "mini-draft"):
@@ -52,7 +52,7 @@ def _home() -> Path:
     return CACHE / "models" / digest.hexdigest()[:12]
 
 
-def _once(path: Path, make: Callable[[Path], object]) -> Path:
+def once(path: Path, make: Callable[[Path], object]) -> Path:
     """`path`, made under another name first, so that an interrupted one is made again."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

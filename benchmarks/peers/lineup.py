@@ -29,7 +29,7 @@ class Row:
     engine: str
     kind: str
     note: str = ""
-    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    options: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def method(self) -> str:
@@ -72,9 +72,9 @@ ROWS = (
 
 def like(row: Row) -> Row:
     """foretoken's row of the same kind."""
-    return next(own for own in ROWS if own.engine == "foretoken" and own.kind == row.kind)
+    return Row("foretoken", row.kind)
 
 
 def plain(row: Row) -> Row:
     """The same engine's plain decoding."""
-    return next(own for own in ROWS if own.engine == row.engine and own.kind == PLAIN)
+    return Row(row.engine, PLAIN)

@@ -28,7 +28,7 @@ import torch
 import transformers
 from checkpoints import converted, pair
 from environments import CACHE, HERE, libraries, prepare, python
-from lineup import ENGINES, ROWS, Row
+from lineup import DRAFT, ENGINES, LOOKUP, PLAIN, ROWS, Row
 from measure import Answer
 from protocol import Failed, Worker
 from tables import readme
@@ -45,6 +45,12 @@ from foretoken.progress import track
 RESULTS = HERE.parent / "results"
 PEERS = tuple(name for name in ENGINES if name != "foretoken")
 _WORST = ("identical", "near_tie", "different")
+FASTER = {
+    PLAIN: {"135m": 1.3},
+    LOOKUP: {"135m": 2.0, "1.1b": 2.0},
+    DRAFT: {"135m": 2.0, "1.1b": 2.0},
+}
+"""How many times transformers' tokens/s are wanted, by kind and target."""
 
 Verdicts = Mapping[Row, Sequence[str | None]]
 """How a row's answer to each prompt compares with foretoken's plain one; None where it failed."""
@@ -70,7 +76,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--readme", action="store_true", help="print the recorded tables, and end")
     parser.add_argument(
         "--check", action="store_true",
-        help="fail where an engine is left out, fails, or differs by more than rounding",
+        help="fail where an engine is left out, fails or differs by more than rounding, or where "
+        "transformers is outdone by less than is wanted",
     )  # fmt: skip
     given = parser.parse_args()
     for name in given.peers:
@@ -107,7 +114,8 @@ def main() -> int:
         write_text(record.with_suffix(".jsonl"), "".join(lines))
     print(readme(found))
     print(f"-> {record}")
-    return 0 if sound(found) or not given.check else 1
+    met = sound(found) and fast(found)
+    return 0 if met or not given.check else 1
 
 
 def installed(peers: Sequence[str]) -> dict[str, str]:
@@ -135,7 +143,7 @@ def one(
         "threads": given.threads, "eos": eos, "server": str(libraries() / "llama-server"),
         "context": -(-(max(map(len, ids)) + given.max_tokens + 64) // 256) * 256,
     }  # fmt: skip
-    with started(name, folders, engines, terms, found) as workers:
+    with started(name, folders, ROWS, engines, terms, found) as workers:
         rows = [row for row in ROWS if row.engine in workers]
         with track(f"Measuring {name}", len(ids) * given.repeats, True) as advance:
             answers = measure.measure(
@@ -184,15 +192,16 @@ def questions(llm: LLM, limit: int, max_tokens: int) -> tuple[list[Question], li
 
 @contextmanager
 def started(
-    name: str, folders: tuple[Path, Path], engines: Sequence[str], terms: Mapping[str, Any],
-    found: dict[str, Any],
+    name: str, folders: tuple[Path, Path], rows: Sequence[Row], engines: Sequence[str],
+    terms: Mapping[str, Any], found: dict[str, Any],
 ) -> Iterator[dict[str, Worker]]:  # fmt: skip
-    """The engines' workers, with the target loaded; those that fail are written into `found`."""
+    """The engines' workers, with the target and what their rows need loaded; those that fail are
+    written into `found`."""
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
         for engine in engines:
             try:
-                worker = _worker(name, folders, engine, terms)
+                worker = _worker(name, folders, rows, engine, terms)
             except (Failed, OSError) as error:
                 if engine == "foretoken":
                     raise ForetokenError(f"foretoken's own worker failed: {error}.") from error
@@ -205,13 +214,16 @@ def started(
         yield workers
 
 
-def _worker(name: str, folders: tuple[Path, Path], engine: str, terms: Mapping[str, Any]) -> Worker:
+def _worker(
+    name: str, folders: tuple[Path, Path], rows: Sequence[Row], engine: str,
+    terms: Mapping[str, Any],
+) -> Worker:  # fmt: skip
     home = ENGINES[engine]
     given = {
         **terms,
         "target": str(converted(home, folders[0], name, "target")),
         "draft": str(converted(home, folders[1], name, "draft")),
-        "methods": {row.method: row.options for row in ROWS if row.engine == engine},
+        "methods": {row.method: row.options for row in rows if row.engine == engine},
     }
     paths = [str(HERE)] + ([os.environ.get("PYTHONPATH", "")] if home is None else [])
     env = {
@@ -258,6 +270,20 @@ def sound(found: Mapping[str, Any]) -> bool:
     for row in bad:
         print(f"not sound: {row['engine']}, {row['kind']}: {row['identity']} {row['error'] or ''}")
     return not bad and not found["left_out"]
+
+
+def fast(found: Mapping[str, Any]) -> bool:
+    """Whether transformers is outdone as far as is wanted; says where it is not."""
+    met = True
+    for target in found["targets"]:
+        for row in (row for row in target["rows"] if row["engine"] == "transformers"):
+            wanted = FASTER[row["kind"]].get(target["name"], 0.0)
+            ratio = (row["decoding"]["foretoken_over_it"] or {"ratio": 0.0})["ratio"]
+            if ratio < wanted:
+                met = False
+                method = ", ".join(filter(None, (row["kind"], row["note"])))
+                print(f"too slow: {target['name']}, {method}: {ratio:.2f} of {wanted:g} times")
+    return met
 
 
 if __name__ == "__main__":

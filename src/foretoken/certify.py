@@ -148,7 +148,7 @@ def _law(
     expected = prefix_bins(model, prompt, params, plan.first_tokens)
     counts = sampled_counts(
         model, lambda: build(config)[0], rule, prompt, params, plan.first_tokens, plan.samples,
-        rows=_ROWS, budget=_BUDGET,
+        rows=_ROWS, budget=_BUDGET, tokenizer=plain.tokenizer,
     )  # fmt: skip
     binned: Counter[tuple[int, ...]] = Counter()
     for text, count in counts.items():

@@ -13,7 +13,8 @@ Source: Sun et al. 2025, "Block verification accelerates speculative decoding", 
 each row's own.
 
 Chosen tokens are a point mass q, and temperature 0 makes p and q one-hot, so both are also greedy
-verification. An auxiliary node ends the chain before it.
+verification, which is what runs where all laws are one-hot. An auxiliary node ends the chain before
+it.
 
 Legend: B sequences, N chain nodes, S = N + 1 slots, V vocabulary.
 """
@@ -23,8 +24,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from foretoken.draws import Draws
-from foretoken.paths import path_to
+from foretoken.draws import Draws, GreedyDraws
+from foretoken.paths import longest_match, path_to
 from foretoken.protocols import Verdict
 from foretoken.residual import proposal_laws
 from foretoken.tree import DraftTree
@@ -34,6 +35,8 @@ def token_by_token(trees: DraftTree, probs: Tensor, draws: Draws) -> Verdict:
     """Accept each token with its own chance; probs [B, S, V]."""
     if trees.nodes == 0:
         return _plain(trees, probs, draws)
+    if isinstance(draws, GreedyDraws):
+        return longest_match(trees, probs, draws.pick)
     laws = proposal_laws(trees)
     accepted = draws.accept(_ratios(trees, probs, laws).clamp(max=1)) & trees.valid
     lengths = accepted.long().cumprod(1).sum(1)  # [B]
@@ -46,6 +49,8 @@ def as_a_block(trees: DraftTree, probs: Tensor, draws: Draws) -> Verdict:
     """Accept the longest prefix that passes a test of its own; probs [B, S, V]."""
     if trees.nodes == 0:
         return _plain(trees, probs, draws)
+    if isinstance(draws, GreedyDraws):
+        return longest_match(trees, probs, draws.pick)
     laws = proposal_laws(trees)
     joint = _joint_ratios(trees, probs, laws)  # [B, S]
     passed = draws.accept(_chances(trees, probs, laws, joint))  # [B, N]

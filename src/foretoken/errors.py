@@ -12,7 +12,7 @@ class ForetokenError(ValueError):
 
 def unknown(kind: str, given: str, choices: Iterable[str]) -> ForetokenError:
     """The error for a name that does not exist, with the nearest one that does."""
-    known = sorted(choices)
+    known = sorted(set(choices))
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return ForetokenError(f"Unknown {kind} {given!r}.{hint} Choose one of: {', '.join(known)}.")

@@ -44,7 +44,9 @@ class LLM:
         tokenizer: a transformers tokenizer, or where to find one; by default the model's.
         dtype: "auto", or a torch dtype or its name.
         device: "auto", "cpu", "cuda" …
-        backend: how linear layers run: "auto", "plain", "packed" or "half" (native models).
+        backend: how linear layers run (native models): "auto", "plain", "packed", "panels", "half",
+            "int8", "int4", or a runner of whole passes and one of these, as "compiled+plain" and
+            "cuda_graphs+plain"; docs/performance.md says which needs what.
         model_impl: "auto", "native" or "transformers".
         max_model_len: context, prompt and output together; by default the model's.
         max_num_seqs: sequences served at a time.

@@ -11,16 +11,22 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Collection, Mapping
+from collections.abc import Sequence as Seq
+from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from foretoken.errors import ForetokenError, unknown
 from foretoken.protocols import Drafter, Verifier
+from foretoken.tree import Kind
+from foretoken.tuned import untuned
 
 
 @dataclass(frozen=True)
 class Method:
-    """One row. `drafter` and `verifier` are file names in their packages; `options` defaults."""
+    """One row. `drafter` and `verifier` are file names in their packages; `options` defaults.
+    joins: whether `auto` takes it without being told to, if it can be built."""
 
     name: str
     drafter: str
@@ -31,6 +37,7 @@ class Method:
     trained: bool
     paper: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    joins: bool = False
 
 
 METHODS: dict[str, Method] = {
@@ -38,7 +45,7 @@ METHODS: dict[str, Method] = {
     for row in (
         Method("autoregressive", "nothing", "–", "–", "target_only", True, False, "–"),
         Method("sps", "small_lm", "fixed or adaptive", "chain", "speculative", True, False,
-               "Leviathan et al. 2023; Chen et al. 2023"),
+               "Leviathan et al. 2023; Chen et al. 2023", joins=True),
         Method("bild", "small_lm", "fallback", "chain", "rollback", False, False,
                "Kim et al. 2023 (Big Little Decoder)",
                {"num_speculative_tokens": 10, "num_assistant_tokens_schedule": "fallback"}),
@@ -58,7 +65,7 @@ METHODS: dict[str, Method] = {
         Method("cs_drafting", "cascade", "k-matrix", "chain", "speculative", True, False,
                "Chen et al. 2024 (CS-Drafting)", {"lenience": 1 / 3}),
         Method("pld", "prompt_lookup", "fixed", "chain", "target_only", True, False,
-               "Saxena 2023"),
+               "Saxena 2023", joins=True),
         Method("llma", "prompt_lookup", "fixed", "chain", "target_only", True, False,
                "Yang et al. 2023",
                {"num_speculative_tokens": 20, "prompt_lookup_max": 5,
@@ -66,11 +73,11 @@ METHODS: dict[str, Method] = {
         Method("sad", "aggressive", "all that is left", "chain", "target_only", True, False,
                "Sun et al. 2021"),
         Method("suffix", "suffix", "by match length", "by counts", "target_only", True, False,
-               "Oliaro et al. 2025 (SuffixDecoding)"),
+               "Oliaro et al. 2025 (SuffixDecoding)", joins=True),
         Method("sam", "sam", "by match length", "chain, or by counts", "target_only", True, False,
                "Hu et al. 2025 (SAM-Decoding)"),
         Method("rest", "rest", "by budget", "by counts", "target_only", True, False,
-               "He et al. 2024"),
+               "He et al. 2024", joins=True),
         Method("jacobi", "jacobi", "fixed", "chain", "target_only", True, False,
                "Santilli et al. 2023 (Jacobi)"),
         Method("gauss_seidel", "jacobi", "to the end of the block", "chain", "target_only", True,
@@ -79,11 +86,35 @@ METHODS: dict[str, Method] = {
                "Fu et al. 2024 (Lookahead)"),
         Method("token_recycling", "token_recycling", "static", "80 nodes", "target_only", True,
                False, "Luo et al. 2025 (Token Recycling)"),
+        Method("tli", "tli", "fixed or adaptive", "chain", "speculative", True, False,
+               "Timor et al. 2025 (TLI)"),
+        Method("slem", "slem", "fixed", "chain", "target_only", True, False,
+               "Timor et al. 2025 (SLEM)"),
+        Method("draft_verify", "draft_verify", "adaptive", "chain", "speculative", True, False,
+               "Zhang et al. 2024 (Draft & Verify)"),
+        Method("early_exit", "early_exit", "fixed", "chain", "speculative", True, False,
+               "Elhoushi et al. 2024 (LayerSkip)"),
+        Method("swift", "swift", "confidence", "chain with siblings", "target_only", True, False,
+               "Xia et al. 2025 (SWIFT)"),
+        Method("pruned", "pruned", "fixed", "chain", "speculative", True, False,
+               "Li et al. 2017 (pruning by norm)"),
+        Method("ppd", "ppd", "–", "–", "target_only", True, False,
+               "Yang et al. 2024 (Predictive Pipelined Decoding)"),
+        Method("auto", "auto", "by measured cost", "its parts'", "target_only", True, False,
+               "Liu et al. 2024 (SmartSpec); Hou et al. 2025 (BanditSpec)"),
     )
 }  # fmt: skip
 
 JOINTS = {"+": "either", "|": "merged"}
 """What joins names in a method's name -> the drafter that is made of theirs."""
+
+AUTO = "auto"
+"""The method that chooses among others; "auto:pld,sps" names them."""
+
+MOST = "num_speculative_tokens"
+
+NEEDED = ("model", "datastore")
+"""Options without which some methods can't be built."""
 
 ALIASES = {"ngram": "pld", "draft_model": "sps", "prompt_lookup": "pld", "none": "autoregressive"}
 """Names of other libraries for the same method."""
@@ -96,6 +127,7 @@ OPTION_ALIASES = {
     "suffix_decoding_max_spec_factor": "max_spec_factor",
     "suffix_decoding_min_token_prob": "min_token_prob",
     "assistant_model": "model",
+    "assistant_tokenizer": "tokenizer",
     "draft_model": "model",
 }
 """Names of other libraries for the same option."""
@@ -107,11 +139,15 @@ def build(config: Mapping[str, Any] | None) -> tuple[Drafter, Verifier, str]:
     `method` is a row's name or alias, a drafter's file name, "package.module:Class", or a drafter
     object. `verifier` overrides the row's rule. All other keys are the drafter's options.
 
-    Names joined by "+" take the draft that promises most, by "|" all drafts in one tree. There an
-    option goes to every part that has it, and a mapping under a part's name to that part alone; the
-    rule is the exact one for what they make.
+    Names joined by "+" take the draft that promises most, by "|" all drafts in one tree.
+    "auto:pld,sps" takes at every step what pays most of the named parts by measured cost, or
+    nothing; "auto" of all that join it without being named, with the small model if `model` names
+    one. An option of such a method goes to every part that has it, and a mapping under a part's
+    name to that part alone; the rule is the exact one for what they make.
+
+    "tuned" names what `foretoken tune` found, by path or name; what stands beside it wins.
     """
-    options = dict(config or {"method": "autoregressive"})
+    options = untuned(config or {"method": "autoregressive"})
     method = options.pop("method", None) or _guess(options)
     verifier = options.pop("verifier", None)
     if not isinstance(method, str):
@@ -123,9 +159,11 @@ def build(config: Mapping[str, Any] | None) -> tuple[Drafter, Verifier, str]:
             )
         rule = verifier or _default_verifier(drafter)
         return drafter, _verifier(rule), type(drafter).__name__
+    if method.partition(":")[0] == AUTO:
+        return _auto(method, options, verifier)
     for joint in JOINTS:
         if joint in method:
-            return _composed(method, joint, options, verifier)
+            return _joined(method, joint, options, verifier)
     name = ALIASES.get(method, method)
     row = METHODS.get(name)
     cls, own = _part(name)
@@ -134,22 +172,62 @@ def build(config: Mapping[str, Any] | None) -> tuple[Drafter, Verifier, str]:
     return drafter, _verifier(rule), name
 
 
-def _composed(
+def _joined(
     method: str, joint: str, options: Mapping[str, Any], verifier: str | Verifier | None
 ) -> tuple[Drafter, Verifier, str]:
-    """The wrapper of a joint around the parts' drafters."""
+    """The parts' drafters as a joint has it."""
+    if any(other in method for other in JOINTS if other != joint):
+        raise ForetokenError(f"Method {method!r} mixes '+' and '|'; put one of them between parts.")
     names = [name.strip() for name in method.split(joint)]
-    if len(set(names)) < len(names) or any(other in method for other in JOINTS if other != joint):
+    return _composed(method, JOINTS[joint], names, options, verifier)
+
+
+def _auto(
+    method: str, options: Mapping[str, Any], verifier: str | Verifier | None
+) -> tuple[Drafter, Verifier, str]:
+    """The chooser around its parts' drafters, which may draft as much as it does."""
+    wrapper = drafter_class(AUTO)
+    if "drafters" in options:
+        drafter = create(wrapper, method, options)
+        return drafter, _verifier(verifier or _default_verifier(drafter)), method
+    names = auto_parts(method, options)
+    options = {MOST: wrapper.num_speculative_tokens, **options}
+    own = {"names": names, "lenient": method == AUTO}
+    return _composed(method, AUTO, names, options, verifier, own)
+
+
+def auto_parts(method: str, options: Collection[str]) -> list[str]:
+    """The parts that "auto:…" names, with commas or "+" between them; of "auto" all that join it,
+    as far as the options name what they need."""
+    if method != AUTO:
+        return [name.strip() for name in method.partition(":")[2].replace("+", ",").split(",")]
+    needed = {own: own for key in options if (own := OPTION_ALIASES.get(key, key)) in NEEDED}
+    found = []
+    for row in METHODS.values():
+        if row.joins:
+            cls = drafter_class(row.drafter)
+            with suppress(ForetokenError):  # it needs something that nobody named
+                create(cls, row.name, {key: needed[key] for key in needed if key in _fields(cls)})
+                found.append(row.name)
+    return found
+
+
+def _composed(
+    method: str, wrapper: str, names: Seq[str], options: Mapping[str, Any],
+    verifier: str | Verifier | None, own: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[Drafter, Verifier, str]:  # fmt: skip
+    """A wrapper, with options of its `own`, around the parts' drafters."""
+    if len(set(names)) < len(names):
         raise ForetokenError(
-            f"Method {method!r} names a part twice or mixes '+' and '|'; name each part once (a "
-            "method and its drafter's file name count as two), with one sign between them."
+            f"Method {method!r} names a part twice; name each part once (a method and its "
+            "drafter's file name count as two)."
         )
     parts = {name: _part(name) for name in names}
-    wrapper = drafter_class(JOINTS[joint])
-    takers = {name: _fields(cls) for name, (cls, _) in parts.items()}
-    given = _shared_out(method, options, {**takers, JOINTS[joint]: _fields(wrapper)})
-    made = [create(cls, name, {**own, **given[name]}) for name, (cls, own) in parts.items()]
-    drafter = create(wrapper, method, {**given[JOINTS[joint]], "drafters": made})
+    cls = drafter_class(wrapper)
+    takers = {name: _fields(part) for name, (part, _) in parts.items()}
+    given = _shared_out(method, options, {**takers, wrapper: _fields(cls)})
+    made = [create(part, name, {**row, **given[name]}) for name, (part, row) in parts.items()]
+    drafter = create(cls, method, {**given[wrapper], **own, "drafters": made})
     return drafter, _verifier(verifier or _default_verifier(drafter)), method
 
 
@@ -203,6 +281,14 @@ def create(cls: type[Any], name: str, options: Mapping[str, Any]) -> Drafter:
     except TypeError as error:
         raise ForetokenError(f"Method {name!r} can't be built: {error}.") from error
     return drafter
+
+
+def options_of(name: str) -> set[str]:
+    """The options that a method takes; of "auto" those of all that it may choose from."""
+    if name.partition(":")[0] != AUTO:
+        return set(_fields(_part(name)[0]))
+    parts = auto_parts(name, ["model"])
+    return {*_fields(drafter_class(AUTO)), *(f for part in parts for f in _fields(_part(part)[0]))}
 
 
 def _fields(cls: type[Any]) -> list[str]:
@@ -273,8 +359,6 @@ def _verifier(rule: str | Verifier) -> Verifier:
 
 def _default_verifier(drafter: Drafter) -> str:
     """The exact rule for what the drafter makes: chosen nodes keep plain decoding's very tokens."""
-    from foretoken.tree import Kind
-
     if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY}:
         return "target_only"
     return "multi_candidate" if drafter.trees else "speculative"

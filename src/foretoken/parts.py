@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Access, BaseDrafter, Drafter, Sequence, Shared, Wants
@@ -12,12 +13,14 @@ from foretoken.protocols import Access, BaseDrafter, Drafter, Sequence, Shared, 
 
 @dataclass(eq=False)
 class Parts(BaseDrafter):
-    """drafters: the parts, at least two."""
+    """drafters: the parts, at least `least`."""
 
     drafters: Seq[Drafter] = ()
 
+    least: ClassVar[int] = 2
+
     def __post_init__(self) -> None:
-        if len(self.drafters) < 2:
+        if len(self.drafters) < self.least:
             raise ForetokenError("Name at least two drafters, e.g. 'pld+sps' or 'pld|sps'.")
         parts = self.drafters
         hidden = sorted({layer for part in parts for layer in part.wants.hidden})

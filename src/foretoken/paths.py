@@ -19,10 +19,11 @@ Say = Callable[[Tensor, Tensor], Tensor]
 
 def path_to(trees: DraftTree, last: Tensor) -> tuple[Tensor, Tensor]:
     """The slots [B, N] from below the root to slot `last` [B], and how many they are [B]."""
-    rows, nodes = torch.arange(trees.batch, device=last.device), trees.nodes
+    nodes = trees.nodes
     below = torch.arange(nodes, device=last.device)
     if trees.is_chain:
         return (below + 1).expand(trees.batch, -1), last
+    rows = torch.arange(trees.batch, device=last.device)
     on_path = trees.ancestors[rows, last]  # [B, S]
     # Slots are in an order with parents first, so the path's slots in rising order are the path.
     order = torch.where(on_path[:, 1:], below, nodes).sort(1).values

@@ -8,7 +8,7 @@ Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, D width, T tok
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import count
@@ -145,7 +145,12 @@ class Step:
 
 
 class Access(Protocol):
-    """A target's inside, as far as its levels reach; handed to `Drafter.bind`."""
+    """A target's inside, as far as its levels reach; handed to `Drafter.bind`.
+
+    tokenizer: the target's, if the engine was given one. source: the folder or the loaded
+    transformers model that its weights are from, None where that isn't known. scratches: passes
+    made by `scratch` and its like so far, each of which overwrites the one before.
+    """
 
     levels: frozenset[str]
     vocab_size: int
@@ -156,6 +161,9 @@ class Access(Protocol):
     slots: int
     max_length: int
     backend: str
+    tokenizer: Any
+    source: Any
+    scratches: int
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D] (level c)."""
@@ -169,6 +177,20 @@ class Access(Protocol):
         """A pass of plain tokens behind the committed length, where scoring will overwrite it."""
         ...
 
+    def scratch_next(self, sequences: Seq[Sequence], tokens: Tensor, ahead: int) -> Any:
+        """The same for alternatives [B, M] of one place, behind the `ahead` scratch tokens before
+        it, which each sees; alternatives don't see each other."""
+        ...
+
+    def scratch_again(self, sequences: Seq[Sequence], count: int) -> Any:
+        """The same for the `count` tokens before each last one, at their own positions and blind to
+        their committed run."""
+        ...
+
+    def scratch_first(self, sequence: Sequence, place: int) -> None:
+        """Bring a scratch cell to the front, right behind the committed length."""
+        ...
+
     def run(self, states: Tensor, feed: Any, sublayers: Iterable[int]) -> Tensor:
         """Run the named ones of the 2L sub-layers on [B, T, D], in order (level e).
 
@@ -178,6 +200,14 @@ class Access(Protocol):
 
     def norm(self, states: Tensor) -> Tensor:
         """The final norm, which stands between the last layer's states and `head` (level e)."""
+        ...
+
+    def score_by(self, run: Callable[[Seq[Sequence], Any], Pass]) -> None:
+        """Scoring passes are from now on run by `run` (level e), which gives what `whole` gives."""
+        ...
+
+    def whole(self, sequences: Seq[Sequence], feed: Any) -> Pass:
+        """A scoring pass as the model runs it."""
         ...
 
     def kv(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor]:
@@ -247,13 +277,17 @@ class Drafter(Protocol):
     kinds: the kinds of node that it makes when it samples; at temperature 0, where all laws are
     point masses, it may always call them chosen. trees: whether it makes anything but chains. Both
     are checked against the verifier at load. shared: what it keeps across requests, if anything;
-    it is there from `bind` on.
+    it is there from `bind` on. follows: whether it finds all it needs in the text when it is asked,
+    so that it need not observe the steps that others drafted for. chose: of a drafter that chooses
+    among others, whose draft each sequence of the last step took.
     """
 
     wants: Wants
     kinds: frozenset[Kind]
     trees: bool
     shared: Shared | None
+    follows: bool
+    chose: Seq[str]
 
     def bind(self, access: Access) -> None:
         """Once, before the first sequence: what the drafter may use of the target."""
@@ -281,6 +315,8 @@ class BaseDrafter:
     kinds: frozenset[Kind] = frozenset({Kind.CHOSEN})
     trees: bool = False
     shared: Shared | None = None
+    follows: bool = False
+    chose: Seq[str] = ()
 
     def bind(self, access: Access) -> None:
         pass

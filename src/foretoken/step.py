@@ -96,14 +96,19 @@ def _settle(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:
     """Bring the verdict to the host, in one transfer."""
     path, lengths, token, strayed = verdict
     width = path.shape[1]
-    slots = torch.cat((path.new_zeros(trees.batch, 1), path), 1)  # the root, then the path
-    strayed = torch.zeros_like(lengths) if strayed is None else strayed
-    columns: list[Tensor] = [lengths[:, None], token[:, None], strayed[:, None], path]
-    columns += [trees.tokens.gather(1, path - 1), scores.bad.gather(1, slots)]
+    columns: list[Tensor] = [lengths[:, None], token[:, None]]
+    if trees.is_chain:  # the path is 1, 2, …
+        columns += [trees.tokens[:, :width], scores.bad[:, : width + 1]]
+    else:
+        slots = torch.cat((path.new_zeros(trees.batch, 1), path), 1)  # the root, then the path
+        columns += [trees.tokens.gather(1, path - 1), scores.bad.gather(1, slots), path]
+    columns += [] if strayed is None else [strayed[:, None]]
     steps = []
-    for row, (n, extra, off, *rest) in enumerate(torch.cat(columns, 1).tolist()):
-        bad = rest[2 * width : 2 * width + n + 1]
+    for row, (n, extra, *rest) in enumerate(torch.cat(columns, 1).tolist()):
+        off = 0 if strayed is None else rest.pop()
+        bad = rest[width : width + n + 1]
         n = bad.index(1) if any(bad) else n  # nothing behind a place without a law was accepted
-        tokens = [*rest[width : width + n], extra]
-        steps.append(Step(tokens, rest[:n], trees.counts[row], row, trees, scores, any(bad), off))
+        taken = list(range(1, n + 1)) if trees.is_chain else rest[2 * width + 1 :][:n]
+        tokens = [*rest[:n], extra]
+        steps.append(Step(tokens, taken, trees.counts[row], row, trees, scores, any(bad), off))
     return steps

@@ -77,7 +77,7 @@ def _answer(
         accepted=list(sample.accepted), passes=own.passes, drafted=own.drafted,
         drafted_at=list(own.drafted_at), accepted_at=list(own.accepted_at), strayed=own.strayed,
         engine_steps=spent.stats.engine_steps / members, seconds=_seconds(out, spent, members),
-        decodings=[], peak_memory_mib=spent.peak_memory_mib,
+        decodings=[], peak_memory_mib=spent.peak_memory_mib, chosen=dict(own.chosen),
         energy_j=None if spent.energy_j is None else spent.energy_j / members,
     )  # fmt: skip
 

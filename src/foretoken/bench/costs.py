@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from time import perf_counter
 from typing import TYPE_CHECKING, TypedDict
 
 import torch
 
 from foretoken.curve import Curve
-from foretoken.models.target import ModelTarget
-from foretoken.protocols import Drafter, Sequence
-from foretoken.sampling import SamplingParams
-from foretoken.tree import DraftTree, Kind
+from foretoken.engine.costs import WIDTHS, PassProbe
+from foretoken.engine.costs import timed as _timed
+from foretoken.protocols import Drafter
+from foretoken.tree import Kind
 
 if TYPE_CHECKING:
     from foretoken.llm import LLM
     from foretoken.models.model import CausalLM
-
-WIDTHS = (1, 2, 4, 8, 16, 32, 64)
-"""Tokens of one sequence in a pass."""
 
 _MOST_TOKENS = 64  # of a pass, all sequences together, unless each has only a few
 _FEW = 8
@@ -141,31 +137,17 @@ class _Case:
     def __init__(self, model: CausalLM, batch: int, context: int) -> None:
         widths = [w for w in WIDTHS if w <= _FEW or w * batch <= _MOST_TOKENS]
         self.times: dict[int, list[float]] = {width: [] for width in widths}
-        self._target = ModelTarget(model, batch, context + 1, nodes=max(widths))
-        tokens = [i % model.vocab_size for i in range(context + 1)]  # the last one is the root
-        params = SamplingParams(temperature=0)
-        self._sequences = [Sequence.start(tokens, params) for _ in range(batch)]
-        for sequence in self._sequences:
-            self._target.begin(sequence)
-        first, *others = self._sequences
-        with torch.inference_mode():
-            self._target.prefill([first], context)
-            for other in others:
-                self._target.fork(first, other)
-        cell = self._target.cache.data[:, :, 0, :, 0]
-        self.kv_bytes = context * cell.nbytes
+        self._batch, self._device = batch, model.device
+        self._probe = PassProbe(model, batch, context, max(widths))
+        self.kv_bytes = self._probe.kv_bytes
 
     def milliseconds(self, width: int) -> float:
-        """Of one pass over so many tokens of each sequence; nothing is committed."""
-        batch, device = len(self._sequences), self._target.device
-        drafted = torch.zeros(batch, width - 1, dtype=torch.long, device=device)
-        tree = DraftTree(drafted, [width - 1] * batch)  # fresh: its mask is part of the work
-        return _timed(lambda: self._target.score(self._sequences, tree), device)
+        """Of one pass over so many tokens of each sequence."""
+        return _timed(lambda: self._probe.run(width), self._device)
 
     def passes(self) -> Passes:
-        batch = len(self._sequences)
-        ms = {str(batch * w): statistics.median(times) for w, times in self.times.items()}
-        return {"batch_size": batch, "ms": ms}
+        ms = {str(self._batch * w): statistics.median(times) for w, times in self.times.items()}
+        return {"batch_size": self._batch, "ms": ms}
 
 
 def pass_cost(model: ModelCosts) -> PassCost:
@@ -194,6 +176,8 @@ def _known(drafter: Drafter) -> bool:
     """Whether all that drafting costs is a pass a token of a model of its own, or nothing."""
     if draft_model(drafter) is not None:
         return True
+    if hasattr(drafter, "model"):
+        return False  # it runs one in its own way
     parts = getattr(drafter, "drafters", ())  # of a wrapper
     drawn = drafter.kinds - {Kind.CHOSEN, Kind.AUXILIARY}
     return (
@@ -201,17 +185,3 @@ def _known(drafter: Drafter) -> bool:
         and not drawn
         and all(_known(part) and draft_model(part) is None for part in parts)
     )
-
-
-def _timed(work: Callable[[], object], device: torch.device) -> float:
-    """Milliseconds, queued work included."""
-    _wait(device)
-    began = perf_counter()
-    work()
-    _wait(device)
-    return 1000 * (perf_counter() - began)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -13,6 +13,7 @@ import torch
 import transformers
 
 import foretoken
+from foretoken.machine import cores, processor
 
 __all__ = ["environment"]
 
@@ -21,8 +22,8 @@ def environment() -> dict[str, Any]:
     """Machine, versions and date."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
-        "cpu": _cpu(),
-        "cores": _cores(),
+        "cpu": processor(),
+        "cores": cores(),
         "memory_gib": _memory_gib(),
         "gpu": gpu,
         "os": _os(),
@@ -34,23 +35,6 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _memory_gib() -> float | None:

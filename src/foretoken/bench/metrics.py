@@ -6,6 +6,7 @@ as one, so does a batch, and the bootstrap draws groups, each with its measureme
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 
@@ -91,7 +92,7 @@ def measure(
     if seconds and plain_seconds and plain_tokens:
         speedup = (tokens / seconds) / (plain_tokens / plain_seconds)
     written = sum(a.tokens for a in answers)
-    return {
+    found: Measured = {
         "tokens_per_second": _ratio(written, sum(a.decoding for a in answers)),
         "speedup": speedup,
         "speedup_ci95": bootstrap(*totals),
@@ -114,6 +115,9 @@ def measure(
         "energy_j_per_token": _energy(answers),
         "ideal": None,
     }
+    if chosen := sum((Counter(a.chosen) for a in answers), Counter[str]()):
+        found["chosen"] = dict(chosen)
+    return found
 
 
 def _ratio(part: float, whole: float) -> float | None:

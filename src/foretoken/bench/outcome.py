@@ -9,7 +9,7 @@ from typing import Any
 from foretoken.bench import metrics
 from foretoken.bench.environment import environment
 from foretoken.bench.ideal import add_ideals
-from foretoken.bench.plan import Plan
+from foretoken.bench.plan import TUNED, Plan
 from foretoken.bench.record import SCHEMA, Answer, Results, Target
 from foretoken.bench.suite import Suite
 
@@ -41,6 +41,8 @@ def outcome(
     }
     if not_run:
         found["not_run"] = dict(not_run)
+    if tuned := {k: dict(own) for k, own in plan.methods.items() if k.startswith(TUNED)}:
+        found["tuned"] = tuned
     fill(found, answers, suite, plan.repeats)
     return found
 

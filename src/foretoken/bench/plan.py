@@ -18,9 +18,11 @@ from typing import Any
 
 from foretoken.bench.suite import Prompt, Suite
 from foretoken.errors import ForetokenError, unknown
-from foretoken.methods import ALIASES, METHODS, OPTION_ALIASES, build, drafter_class, drafter_names
+from foretoken.methods import METHODS, OPTION_ALIASES, build, options_of
+from foretoken.tuned import read_tuned
 
 BASELINE = "autoregressive"
+TUNED = "tuned:"
 
 Configs = dict[str, dict[str, Any]]
 """A label -> its speculative_config."""
@@ -136,13 +138,12 @@ def every_method(draft_model: str | None, tokens: int | None) -> tuple[Configs, 
 def method_config(name: str, draft_model: str | None, tokens: int | None) -> dict[str, Any]:
     """A method's speculative_config, with the draft model and draft length where it has them.
 
-    Raises `ForetokenError` for a name that no method, alias or drafter has.
+    "tuned:NAME" is what `foretoken tune` saved under a name or path. Raises `ForetokenError` for a
+    name that no method, alias or drafter has.
     """
-    row = METHODS.get(ALIASES.get(name, name))
-    if row is None and name not in drafter_names() and ":" not in name:
-        raise unknown("method", name, [*METHODS, *ALIASES, *drafter_names()])
-    cls = drafter_class(row.drafter if row else name)
-    options = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
+    if name.startswith(TUNED):
+        return read_tuned(name.removeprefix(TUNED))
+    options = options_of(name)
     given = {"model": draft_model, "num_speculative_tokens": tokens}
     return {"method": name, **{k: v for k, v in given.items() if k in options and v is not None}}
 

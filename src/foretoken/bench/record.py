@@ -47,7 +47,8 @@ class Ideal(TypedDict):
 class Measured(TypedDict):
     """What was measured over some prompts; docs/metrics.md defines each number.
 
-    nodes_per_step: how many steps drafted so many tokens.
+    nodes_per_step: how many steps drafted so many tokens. chosen: how many passes each drafter
+    drafted for, of a method that chooses at every step.
     log_likelihood_per_token and stray_rate say what an approximate method costs; the first is also
     given for plain decoding, as the value to hold it against.
     """
@@ -65,6 +66,7 @@ class Measured(TypedDict):
     peak_memory_mib: float | None
     identical_to_autoregressive: Identity | None
     nodes_per_step: NotRequired[dict[str, int]]
+    chosen: NotRequired[dict[str, int]]
     spec_bench: SpecBench
     scores: dict[str, float]
     log_likelihood_per_token: float | None
@@ -146,7 +148,7 @@ class Results(TypedDict):
     """results.json.
 
     costs: what passes cost on the machine (see `costs.py`). not_run: methods that were asked for
-    and could not be run, with the reason.
+    and could not be run, with the reason. tuned: the options of those that `foretoken tune` found.
     """
 
     schema: int
@@ -155,6 +157,7 @@ class Results(TypedDict):
     suite: Suite
     costs: Mapping[str, Any] | None
     not_run: NotRequired[dict[str, str]]
+    tuned: NotRequired[dict[str, dict[str, Any]]]
     runs: list[Run]
     crossover: NotRequired[list[Crossover]]
 
@@ -173,6 +176,7 @@ class Answer:
     scores: against the question's reference. log_likelihood: of the emitted tokens under the
     target at temperature 1, in nats. strayed: tokens that the lossless rule would have refused.
     counted: the tokens of a server that says how many but not which; token_ids is empty then.
+    chosen: the passes that each drafter drafted for, of a method that chooses at every step.
     """
 
     target: str
@@ -209,6 +213,7 @@ class Answer:
     energy_j: float | None = None
     engine_steps: float = 0.0
     counted: int | None = None
+    chosen: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.category = self.category or self.task

@@ -22,8 +22,8 @@ from urllib.request import urlopen
 
 from foretoken.bench import data
 from foretoken.errors import ForetokenError
+from foretoken.machine import cache_folder
 
-VARIABLE = "FORETOKEN_CACHE"
 FILES = (".jsonl", ".jsonl.gz", ".parquet")
 _TIMEOUT = 60.0  # seconds
 
@@ -75,11 +75,6 @@ def read_source(source: Source, folder: Path, cache: Path | None, download: bool
         options = {"split": source.split, "revision": source.revision}
         return _dataset(source.dataset, source.dataset, source.config, **options)
     return read_file(_find(source, folder, cache or cache_folder(), download))
-
-
-def cache_folder() -> Path:
-    """Where downloaded files stay: the folder that FORETOKEN_CACHE names, or ~/.cache/foretoken."""
-    return Path(os.environ.get(VARIABLE) or Path.home() / ".cache" / "foretoken")
 
 
 def read_file(path: Path) -> Rows:

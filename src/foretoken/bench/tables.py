@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
+from pathlib import Path
 
 from foretoken.bench import rows
 from foretoken.bench.layout import NONE, Cell, Group, Head, Row, Table, filled
@@ -157,6 +158,37 @@ def positions(part: Results) -> Table | None:
     return _by_setting(title, part, settings, heads, figures, baseline=False)
 
 
+def chosen(part: Results) -> Table | None:
+    """Of methods that choose at every step, how often each drafter was chosen."""
+    names = list(dict.fromkeys(name for run in part["runs"] for name in run.get("chosen", {})))
+    heads = [Head(name, "share of the passes") for name in names]
+
+    def figures(run: Run) -> Iterable[str]:
+        own = run.get("chosen", {})
+        passes = sum(own.values())
+        return (rows.percent(own.get(name, 0) / passes) if passes else NONE for name in names)
+
+    settings = rows.settings(part)
+    return _by_setting("What was chosen", part, settings, heads, figures, baseline=False)
+
+
+def tuned(part: Results) -> Table | None:
+    """The options that `foretoken tune` found for the methods whose rows are called so."""
+    every = part.get("tuned", {})
+    heads = [Head(key) for key in dict.fromkeys(key for own in every.values() for key in own)]
+    found = tuple(
+        Row(label, tuple(Cell(_option(head.text, own.get(head.text))) for head in heads), label)
+        for label, own in every.items()
+    )
+    return filled(Table("Tuned options", "method", (), tuple(heads), (Group("", (), found),)))
+
+
+def _option(name: str, value: object) -> str:
+    if value is None:
+        return NONE
+    return Path(str(value)).name if name == "model" else str(value)
+
+
 def ideal(part: Results) -> Table | None:
     """Measured speedup beside what the acceptance alone would allow."""
     heads = [
@@ -302,6 +334,8 @@ def spec_bench(part: Results) -> Table | None:
 
 def of_part(part: Results) -> list[Table]:
     """All tables of one measurement, in the order of the report."""
-    makers = (numbers, by_task, positions, ideal, sweep, resources, quality, spec_bench)
+    makers = (
+        numbers, tuned, by_task, positions, chosen, ideal, sweep, resources, quality, spec_bench
+    )  # fmt: skip
     found = [make(part) for make in makers]
     return [table for table in found if table is not None]

@@ -93,9 +93,11 @@ def _register() -> None:
         datastore,
         demo,
         generate,
+        layers,
         methods,
         report,
         simulate,
+        tune,
         zoo,
     )
 
@@ -106,7 +108,9 @@ def _register() -> None:
     app.command("generate")(generate.generate)
     app.command("chat")(chat.chat)
     app.command("certify")(certify.certify)
+    app.command("tune")(tune.tune)
     app.command("methods")(methods.methods)
+    app.command("layers")(layers.layers)
     app.add_typer(zoo.app, name="zoo")
     app.add_typer(datastore.app, name="datastore")
 

@@ -138,7 +138,7 @@ def _plan(
     from foretoken.certify import PROCESSORS, TEMPERATURES, Plan, cells
 
     every = cells(TEMPERATURES, list(PROCESSORS))
-    prompts = _prompts(plain, given, 2 if quick else 24 if everything else 6)
+    prompts = bundled_prompts(plain, given, 2 if quick else 24 if everything else 6)
     if own is not None:
         chosen = {f"T={own.temperature:g} as given": own}
     elif everything:
@@ -151,7 +151,7 @@ def _plan(
     )  # fmt: skip
 
 
-def _prompts(plain: LLM, given: list[str] | None, limit: int) -> list[tuple[int, ...]]:
+def bundled_prompts(plain: LLM, given: list[str] | None, limit: int) -> list[tuple[int, ...]]:
     """The user's, or the bundled ones, through the chat template if there is one."""
     from foretoken import zoo
     from foretoken.bench.suite import load_suite

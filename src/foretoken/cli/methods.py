@@ -11,8 +11,9 @@ import typer
 
 COLUMNS = ("name", "drafter", "length", "tree", "verifier", "lossless", "trained", "paper")
 VERIFY_COLUMNS = ("name", "lossless", "trees", "sampling", "kinds", "source")
+_LEFT_OUT = ("drafter", "trained", "paper", "source")  # where they would squeeze the others
 _WRAPPED = ("length", "tree", "paper", "kinds", "source")
-_WIDE = 110  # columns of a terminal with room for the papers
+_WIDE = 130  # columns of a terminal with room for everything
 
 
 class Axis(StrEnum):
@@ -66,12 +67,13 @@ def rules() -> list[dict[str, Any]]:
 
 
 def _show(rows: Seq[dict[str, Any]], columns: Seq[str]) -> None:
-    """Print a table; where it is too narrow the last column, the papers, is left out."""
+    """Print a table; a narrow terminal gets fewer columns, and is told so."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
-    columns = columns if console.width >= _WIDE else columns[:-1]
+    left_out = [c for c in columns if c in _LEFT_OUT and console.width < _WIDE]
+    columns = [column for column in columns if column not in left_out]
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         style = "cyan" if column == "name" else ""
@@ -79,6 +81,8 @@ def _show(rows: Seq[dict[str, Any]], columns: Seq[str]) -> None:
     for row in rows:
         shown.add_row(*[_cell(row[column]) for column in columns])
     console.print(shown)
+    if left_out:
+        console.print(f"A wider terminal or --json also shows: {', '.join(left_out)}.", style="dim")
 
 
 def _cell(value: Any) -> str:

@@ -30,6 +30,7 @@ class Aggressive(BaseDrafter):
     num_speculative_tokens: int | None = None
 
     wants = Wants("a")
+    follows = True
 
     def __post_init__(self) -> None:
         if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:

@@ -36,6 +36,7 @@ class PromptLookup(BaseDrafter):
     max_cached_tokens: int = 0
 
     wants = Wants("a")
+    follows = True
 
     def __post_init__(self) -> None:
         if self.num_speculative_tokens < 1:

@@ -45,6 +45,7 @@ class Rest(BaseDrafter):
     max_matches: int = 5000
 
     wants = Wants("ab")
+    follows = True
     trees = True
 
     def __post_init__(self) -> None:

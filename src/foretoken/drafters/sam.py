@@ -37,6 +37,7 @@ class Sam(BaseDrafter):
     max_children: int = 8
 
     wants = Wants("a")
+    follows = True
 
     def __post_init__(self) -> None:
         if min(self.num_speculative_tokens, self.max_children) < 1 or self.draft_factor <= 0:

@@ -42,6 +42,7 @@ class Suffix(BaseDrafter):
     max_cached_tokens: int = 100_000
 
     wants = Wants("ab")
+    follows = True
     trees = True
 
     def __post_init__(self) -> None:

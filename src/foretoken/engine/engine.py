@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from foretoken.engine.costs import price
 from foretoken.engine.outputs import Logprob, RequestOutput
 from foretoken.engine.request import Request, Sample
 from foretoken.engine.stats import EngineStats
@@ -23,6 +24,7 @@ from foretoken.models.target import ModelTarget
 from foretoken.protocols import LEVELS, Drafter, Step, Verifier
 from foretoken.sampling import SamplingParams, log_probabilities
 from foretoken.step import Clock, prefill, step
+from foretoken.tree import Kind
 
 
 class Engine:
@@ -43,8 +45,9 @@ class Engine:
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
         self._requests: dict[int, Request] = {}
-        target.hidden = drafter.wants.hidden
+        target.hidden, target.tokenizer = drafter.wants.hidden, tokenizer
         drafter.bind(target)
+        price(target, drafter, verifier)
 
     @property
     def busy(self) -> bool:
@@ -200,10 +203,12 @@ class Engine:
             self._logprobs(sample, done, block)
         accepted = min(len(done.path), len(block))
         sample.emit(block, accepted)
-        depth = done.drafted if done.tree.is_chain else int(done.tree.depths[done.row].max())
+        drafted, depth = _offered(done)
         for stats in (request.stats, self.stats):
             strayed = min(done.strayed, accepted)
-            stats.record(len(block), done.drafted, accepted, depth, strayed)
+            stats.record(len(block), drafted, accepted, depth, strayed)
+            if self.drafter.chose:
+                stats.chosen[self.drafter.chose[done.row]] += 1
         request.note_time()
         if ending.finish_reason is not None:
             sample.finish(ending)
@@ -249,6 +254,16 @@ class Engine:
     def reset_stats(self) -> None:
         """Start counting anew."""
         self.clock, self.stats = Clock(), EngineStats()
+
+
+def _offered(done: Step) -> tuple[int, int]:
+    """How many nodes might have been accepted, and the deepest one's depth: auxiliary ones, which
+    the drafter has scored for itself, are no drafts."""
+    tree, row = done.tree, done.row
+    if tree.kinds is None and tree.kind != Kind.AUXILIARY and tree.is_chain:
+        return done.drafted, done.drafted
+    real = tree.valid[row]
+    return int(real.sum()), int((tree.depths[row, 1:] * real).max()) if tree.nodes else 0
 
 
 def check_pairing(target: ModelTarget, drafter: Drafter, verifier: Verifier) -> None:

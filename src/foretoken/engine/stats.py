@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 
@@ -11,8 +12,8 @@ class AcceptanceStats:
 
     tokens: emitted. passes: target passes. drafts: passes that checked a draft. drafted, accepted:
     draft tokens offered and kept. strayed: kept tokens that the lossless rule would have refused.
-    accepted_at[i]: drafts whose position i was kept; drafted_at[i]:
-    drafts that reached position i.
+    accepted_at[i]: drafts whose position i was kept; drafted_at[i]: drafts that reached position i.
+    chosen: how many passes each drafter drafted for, where one is chosen at every step.
     """
 
     tokens: int = 0
@@ -23,6 +24,7 @@ class AcceptanceStats:
     strayed: int = 0
     drafted_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
+    chosen: Counter[str] = field(default_factory=Counter)
 
     def record(
         self, emitted: int, drafted: int, accepted: int, depth: int, strayed: int = 0
@@ -53,6 +55,7 @@ class AcceptanceStats:
             mine.extend([0] * (len(theirs) - len(mine)))
             for i, value in enumerate(theirs):
                 mine[i] += value
+        self.chosen.update(other.chosen)
 
     @property
     def mean_acceptance_length(self) -> float:

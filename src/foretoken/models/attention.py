@@ -16,9 +16,21 @@ from torch import Tensor
 from foretoken.models.feed import Feed
 
 
+def mix(
+    turned: Tensor, layer: Tensor, feed: Feed, heads: int, scale: float, window: int | None = None
+) -> Tensor:
+    """Queries, keys and values [B, T, H + 2K, W] after the rotation: write, then attend.
+
+    `layer` is one layer's cache [2, slots, K, max, W]; the result is [B, T, H·W].
+    """
+    batch, width, _, size = turned.shape
+    write(layer, turned[:, :, heads:].view(batch, width, 2, -1, size), feed)
+    return attend(turned[:, :, :heads], layer, feed, scale, window)
+
+
 def write(layer: Tensor, new: Tensor, feed: Feed) -> None:
     """Put keys and values `new` [B, T, 2, K, W] into a layer's cache [2, slots, K, max, W]."""
-    if len(feed.slots) == 1:
+    if feed.alone:
         start = feed.starts[0]
         end = start + new.shape[1]
         layer[:, feed.slots[0], :, start:end] = new[0].permute(1, 2, 0, 3)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from foretoken.builders import Frontier
 from foretoken.errors import ForetokenError
-from foretoken.models.backends import NAMES
+from foretoken.models import backends
 from foretoken.models.feed import Feed, chain_feed, frontier_feed, token_feed, tree_feed
 from foretoken.models.load import load_model, wrapped
 from foretoken.models.model import CausalLM
@@ -44,7 +44,8 @@ class DraftModel:
         if self.lm.vocab_size != access.vocab_size:
             raise ForetokenError(
                 f"The draft model's vocabulary has {self.lm.vocab_size} tokens and the target's "
-                f"{access.vocab_size}; use a drafter that was trained with the target's tokenizer."
+                f"{access.vocab_size}; use a drafter with the target's tokenizer, or method 'tli' "
+                "or 'slem'."
             )
         self.vocab_size, self.device = self.lm.vocab_size, self.lm.device
         self.levels = self.lm.levels & frozenset("ab")
@@ -81,6 +82,11 @@ class DraftModel:
             return
         kept = len(sequence.tokens) - len(step.tokens) + len(step.path)
         self._cache.lengths[slot] = min(self._cache.lengths[slot], kept)
+
+    def keep(self, sequence: Sequence, tokens: int) -> None:
+        """Forget all but the first `tokens`."""
+        slot = self._cache.slot(sequence.id)
+        self._cache.lengths[slot] = max(0, min(self._cache.lengths[slot], tokens))
 
     def behind(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, V] logits behind each text, whatever of it is not in the cache being run."""
@@ -177,7 +183,7 @@ class DraftModel:
 def as_causal_lm(model: Any, access: Access) -> CausalLM:
     """A folder or name is loaded like the target; a transformers model is wrapped; ours is used."""
     if isinstance(model, (str, Path)):
-        backend = access.backend if access.backend in NAMES else "auto"
+        backend = access.backend if backends.known(access.backend) else "auto"
         return load_model(model, dtype=access.dtype, device=access.device, backend=backend)
     return wrapped(model)
 

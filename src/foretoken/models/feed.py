@@ -2,6 +2,7 @@
 
 `chain_feed` appends plain tokens (prefill, a drafter catching up), `tree_feed` a root and its draft
 tree, `token_feed` one more token, `frontier_feed` the next level of a tree that is still growing.
+What is thrown away afterwards comes by `scratch_feed` and `again_feed`.
 Masks are derived here and nowhere else.
 
 Legend: B rows, T tokens of the pass, E uncommitted tokens before it, C where it is written,
@@ -53,6 +54,11 @@ class Feed:
         return self.slots == list(range(len(self.slots)))
 
     @property
+    def alone(self) -> bool:
+        """There is one row, whose cells lie together and can be written as a slice."""
+        return len(self.slots) == 1
+
+    @property
     def length(self) -> int:
         """L: how much of the cache the longest row sees."""
         return min(max(self.starts) + self.tokens.shape[1], self.limit)
@@ -76,13 +82,21 @@ class Feed:
         return self._masks[key]
 
     def _additive(self, dtype: torch.dtype, window: int | None) -> Tensor | None:
-        single = len(self.slots) == 1 and self.tokens.shape[1] == 1
-        if single and (window is None or self.length <= window):
+        seen = self.seen(window)
+        if seen is None:
             return None
-        seen = self.visible(window)[:, None]
         return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(
             ~seen, -torch.inf
-        )
+        )[:, None]
+
+    def seen(self, window: int | None = None) -> Tensor | None:
+        """`visible`, or None where everything is. Made once a pass."""
+        key = (window,)
+        if key not in self._masks:
+            single = len(self.slots) == 1 and self.ancestors.shape[-1] == 1
+            every = single and (window is None or self.length <= window)
+            self._masks[key] = None if every else self.visible(window).contiguous()
+        return self._masks[key]
 
     def visible(self, window: int | None = None) -> Tensor:
         """[B, T, L] bool: token t sees cache position j (the last `window` positions only)."""
@@ -174,4 +188,38 @@ def frontier_feed(
     return Feed(
         tokens, places[:, earlier:], sees, slots, [root + earlier for root in roots],
         cache.max_length + 1, earlier=places[:, :earlier],
+    )  # fmt: skip
+
+
+def scratch_feed(cache: KVCache, slots: list[int], tokens: Tensor, ahead: int) -> Feed:
+    """Alternatives [B, M] for one place, behind the `ahead` tokens of passes that aren't committed.
+
+    Each sees the history, those tokens and itself. One alternative is the next token of a chain.
+    """
+    device, width = tokens.device, tokens.shape[1]
+    cache.reserve(slots, [ahead + width] * len(slots))
+    starts = [cache.lengths[slot] + ahead for slot in slots]
+    places = torch.tensor(starts, device=device)[:, None].clamp_(max=cache.positions - 1)
+    alone = torch.eye(width, dtype=torch.bool, device=device)
+    return Feed(
+        tokens, places.expand(-1, width), alone.expand(len(slots), -1, -1), slots, starts,
+        cache.max_length + 1,
+    )  # fmt: skip
+
+
+def again_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
+    """The last committed tokens [B, T] once more, at their positions, blind to their first run.
+
+    Their keys and values are written behind the committed length, so those of the first run stay.
+    """
+    device, width = tokens.device, tokens.shape[1]
+    cache.reserve(slots, [width] * len(slots))
+    starts = [cache.lengths[slot] for slot in slots]
+    first = torch.tensor(starts, device=device)[:, None] - width
+    places = first + torch.arange(width, device=device)  # [B, T]
+    causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
+    sees = torch.cat((torch.zeros_like(causal), causal), 1)  # [T, E + T], E = T
+    return Feed(
+        tokens, places, sees.expand(len(slots), -1, -1), slots, starts, cache.max_length + 1,
+        earlier=places,
     )  # fmt: skip

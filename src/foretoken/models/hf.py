@@ -84,6 +84,7 @@ class HFModel:
     def __init__(self, model: PreTrainedModel) -> None:
         """Raises `ForetokenError` where the model can't be served."""
         self.model: Any = model
+        self.source: Any = model
         self.name = type(model).__name__
         self._decoder: Any = model.get_decoder()
         if reason := unsupported(model.config) or unfit(model, self._decoder):

@@ -7,7 +7,8 @@ time, so that a backend that packs its weights never holds the model twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
-from foretoken.models import backends, rope, transformer
+from foretoken.models import attention, backends, loop_attention, rope, transformer
 from foretoken.models import norm as norms
+from foretoken.models.backends import whole
 from foretoken.models.model import CausalLM
 
 Weights = Callable[[str], Tensor]
@@ -119,8 +121,8 @@ def stored_weights(folder: Path) -> Weights:
 
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        places: dict[str, str] = json.loads(index.read_text())["weight_map"]
-        files = sorted(set(places.values()))
+        listed: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        files = sorted(set(listed.values()))
     else:
         files = sorted(path.name for path in folder.glob("*.safetensors"))
     if not files:
@@ -128,23 +130,24 @@ def stored_weights(folder: Path) -> Weights:
             f"{folder} holds no *.safetensors weights; save the model with "
             "save_pretrained(..., safe_serialization=True)."
         )
-    handles: dict[str, Any] = {}
+    places: dict[str, Path] = {}
     for name in files:
         if not (folder / name).is_file():
             raise ForetokenError(
                 f"Shard {name} of {folder} is missing; fetch the checkpoint again."
             )
         try:
-            handle = safe_open(folder / name, framework="pt")
+            with safe_open(folder / name, framework="pt") as handle:
+                places.update(dict.fromkeys(handle.keys(), folder / name))
         except (SafetensorError, OSError) as error:
             raise ForetokenError(
                 f"{folder / name} is truncated or not a safetensors file; fetch it again."
             ) from error
-        names: list[str] = handle.keys()  # type: ignore[no-untyped-call]
-        handles.update(dict.fromkeys(names, handle))
 
     def get(name: str) -> Tensor:
-        tensor: Tensor = handles[name].get_tensor(name)
+        # Opened anew, as a handle keeps every page that was read through it in memory.
+        with safe_open(places[name], framework="pt") as handle:
+            tensor: Tensor = handle.get_tensor(name)
         return tensor
 
     return get
@@ -166,53 +169,59 @@ def load_native(
     """The native model from a folder's weights."""
     stored = stored_weights(folder)
     try:
-        return build_native(config, stored, dtype, device, backend)
+        model = build_native(config, stored, dtype, device, backend)
     except KeyError as error:
         raise ForetokenError(
             f"{folder} has no tensor {error.args[0]!r}, which its config.json calls for; the "
             "checkpoint is incomplete: fetch it again."
         ) from error
+    model.source = folder
+    return model
 
 
 def build_native(
     config: Any, stored: Weights, dtype: torch.dtype, device: torch.device, backend: str
 ) -> transformer.Transformer:
     """Fuse and hand each weight to the backend, one layer at a time. Raises KeyError by name."""
-    name, make = backends.choose(backend, dtype, device)
+    runner, linear_backend = backends.split(backend)
+    sample = stored("model.layers.0.self_attn.q_proj.weight")
+    name, make = backends.choose(linear_backend, dtype, device, sample)
     count = read = 0
 
-    def get(key: str, *, optional: bool = False) -> Tensor | None:
+    def find_all(keys: Iterable[str]) -> list[Tensor]:
         nonlocal count
-        try:
-            tensor = stored(key)
-        except KeyError:
-            if optional:
-                return None
-            raise
-        count += tensor.numel()
-        return tensor.to(device, dtype)
-
-    def need(key: str) -> Tensor:
-        tensor = get(key)
-        assert tensor is not None
-        return tensor
+        found = [stored(key) for key in keys]
+        count += sum(tensor.numel() for tensor in found)
+        return found
 
     def made(weight: Tensor, bias: Tensor | None) -> backends.Linear:
         nonlocal read
         layer = make(weight, bias)
-        read += weight.numel() * backends.itemsize(layer, dtype)
+        read += round(weight.numel() * backends.itemsize(layer, dtype))
         return layer
 
     def linear(prefix: str, *names: str) -> backends.Linear:
-        weight = torch.cat([need(f"{prefix}.{n}.weight") for n in names])
-        biases = [get(f"{prefix}.{n}.bias", optional=True) for n in names]
-        given = [b for b in biases if b is not None]
-        return made(weight, torch.cat(given) if given else None)
+        weight = _joined(find_all(f"{prefix}.{n}.weight" for n in names), dtype, device)
+        try:
+            biases = find_all(f"{prefix}.{n}.bias" for n in names)
+        except KeyError:
+            return made(weight, None)
+        return made(weight, _joined(biases, dtype, device))
 
     def norm(name: str) -> norms.Norm:
-        return norms.make(need(f"{name}.weight"), config.rms_norm_eps)
+        [weight] = find_all([f"{name}.weight"])
+        return norms.make(_joined([weight], dtype, device), config.rms_norm_eps)
 
     shape, normed = _shape(config), config.model_type == "qwen3"
+    looped = name != "plain" and loop_attention.supports(dtype, device, shape.head_dim)
+    mixing = loop_attention.mix if looped else attention.mix
+    # The widest matrix first: while it is packed, nothing else is held yet.
+    [embedding] = find_all(["model.embed_tokens.weight"])
+    tied = bool(config.tie_word_embeddings)
+    head = [embedding] if tied else find_all(["lm_head.weight"])
+    lm_head = made(_joined(head, dtype, device), None)
+    narrow = min(embedding.dtype, dtype, key=lambda kind: kind.itemsize)
+    embedding = _joined([embedding], narrow, device)
     layers = []
     for i in range(config.num_hidden_layers):
         at = f"model.layers.{i}"
@@ -222,21 +231,36 @@ def build_native(
                 qkv=linear(f"{at}.self_attn", "q_proj", "k_proj", "v_proj"),
                 q_norm=norm(f"{at}.self_attn.q_norm") if normed else None,
                 k_norm=norm(f"{at}.self_attn.k_norm") if normed else None,
+                mix=partial(
+                    mixing, heads=shape.heads, scale=shape.head_dim**-0.5,
+                    window=_window(config, i),
+                ),
                 out=linear(f"{at}.self_attn", "o_proj"),
                 mlp_norm=norm(f"{at}.post_attention_layernorm"),
                 gate_up=linear(f"{at}.mlp", "gate_proj", "up_proj"),
                 down=linear(f"{at}.mlp", "down_proj"),
-                window=_window(config, i),
             )
-        )
-    embedding = need("model.embed_tokens.weight")
-    tied = bool(config.tie_word_embeddings)
-    lm_head = made(embedding if tied else need("lm_head.weight"), None)
+        )  # fmt: skip
     table = rope.table(config, shape.head_dim, shape.max_length + 1, dtype, device)
-    return transformer.Transformer(
+    model = transformer.Transformer(
         shape, embedding, layers, norm("model.norm"), lm_head, table, name, count, read,
         eos_ids(config),
     )  # fmt: skip
+    if runner is not None:
+        return backends.run_through(runner, model)
+    model.whole = whole.make(model)
+    return model
+
+
+def _joined(parts: list[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Several stored tensors as one, each let go (and its file unmapped) once it is copied."""
+    end = sum(len(part) for part in parts)
+    whole = torch.empty(end, *parts[0].shape[1:], dtype=dtype, device=device)
+    while parts:
+        part = parts.pop()
+        whole[end - len(part) : end] = part
+        end -= len(part)
+    return whole
 
 
 def _shape(config: Any) -> transformer.Shape:

@@ -5,14 +5,16 @@ Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.models.cache import KVCache
-from foretoken.models.feed import Feed, chain_feed, tree_feed
+from foretoken.models.feed import Feed, again_feed, chain_feed, scratch_feed, tree_feed
 from foretoken.models.model import CausalLM
 from foretoken.models.transformer import Transformer
 from foretoken.protocols import Pass, Sequence
@@ -31,6 +33,10 @@ class ModelTarget:
         self.nodes = nodes
         self.cache: KVCache = model.new_cache(slots, max_length + nodes + 1)
         self.hidden: tuple[int, ...] = ()
+        self.source = getattr(model, "source", None)
+        self.tokenizer: Any = None
+        self.scratches = 0
+        self._score_by: Callable[[Seq[Sequence], Feed], Pass] = self.whole
 
     def begin(self, sequence: Sequence) -> None:
         self.cache.acquire(sequence.id)
@@ -61,6 +67,12 @@ class ModelTarget:
     def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
         slots = [self.cache.slot(s.id) for s in sequences]
         feed = tree_feed(self.cache, slots, [s.tokens[-1] for s in sequences], trees)
+        return self._score_by(sequences, feed)
+
+    def score_by(self, run: Callable[[Seq[Sequence], Feed], Pass]) -> None:
+        self._score_by = run
+
+    def whole(self, sequences: Seq[Sequence], feed: Feed) -> Pass:
         return self.model.forward(feed, self.cache, self.hidden)
 
     def commit(self, sequences: Seq[Sequence], paths: Seq[Seq[int]]) -> None:
@@ -76,7 +88,23 @@ class ModelTarget:
         return self.model.head(states)
 
     def scratch(self, sequences: Seq[Sequence], tokens: Seq[Seq[int]]) -> Feed:
+        self.scratches += 1
         return chain_feed(self.cache, [self.cache.slot(s.id) for s in sequences], tokens)
+
+    def scratch_next(self, sequences: Seq[Sequence], tokens: Tensor, ahead: int) -> Feed:
+        self.scratches += 1
+        return scratch_feed(self.cache, [self.cache.slot(s.id) for s in sequences], tokens, ahead)
+
+    def scratch_again(self, sequences: Seq[Sequence], count: int) -> Feed:
+        self.scratches += 1
+        tokens = [s.tokens[-1 - count : -1] for s in sequences]
+        slots = [self.cache.slot(s.id) for s in sequences]
+        return again_feed(self.cache, slots, torch.tensor(tokens, device=self.device))
+
+    def scratch_first(self, sequence: Sequence, place: int) -> None:
+        slot = self.cache.slot(sequence.id)
+        first = self.cache.lengths[slot]
+        self.cache.data[:, :, slot, :, first] = self.cache.data[:, :, slot, :, first + place]
 
     def run(self, states: Tensor, feed: Feed, sublayers: Iterable[int]) -> Tensor:
         return self._partial().run(states, feed, self.cache, sublayers)

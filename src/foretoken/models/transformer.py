@@ -10,21 +10,39 @@ V vocabulary, L layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretoken.models import attention, rope
+from foretoken.models import rope
 from foretoken.models.backends import Linear
+from foretoken.models.backends.whole import Whole, spans
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
 from foretoken.models.model import Output
 from foretoken.models.norm import Norm
+
+Mix = Callable[[Tensor, Tensor, Feed], Tensor]
+"""Queries, keys and values [B, T, H + 2K, W], a layer's cache, the feed -> [B, T, H·W]."""
+
+
+class Runner(Protocol):
+    """Runs all layers in one go, as a backend does that looks further than one product."""
+
+    def prepare(self, cache: KVCache) -> None:
+        """Passes over this cache are to come."""
+        ...
+
+    def __call__(self, states: Tensor, feed: Feed, cache: KVCache) -> Tensor:
+        """[B, T, D] -> [B, T, D]"""
+        ...
+
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -47,17 +65,17 @@ def unsupported(config: Any) -> str | None:
 
 @dataclass(slots=True)
 class Layer:
-    """One decoder layer. qkv: D -> (H + 2K)·W; gate_up: D -> 2F."""
+    """One decoder layer. qkv: D -> (H + 2K)·W; mix: the attention itself; gate_up: D -> 2F."""
 
     attention_norm: Norm
     qkv: Linear
     q_norm: Norm | None
     k_norm: Norm | None
+    mix: Mix
     out: Linear
     mlp_norm: Norm
     gate_up: Linear
     down: Linear
-    window: int | None
 
 
 @dataclass(slots=True)
@@ -76,43 +94,49 @@ class Transformer:
     """A `CausalLM` with all six access levels. Built by `foretoken.models.load`."""
 
     levels = frozenset("abcdef")
+    source: Path | None = None  # the checkpoint's folder, where it is from one
 
     def __init__(
         self, shape: Shape, embedding: Tensor, layers: list[Layer], norm: Norm, lm_head: Linear,
         rope_table: Tensor, backend: str, parameters: int, bytes_read: int,
         eos_ids: Iterable[int] = (),
     ) -> None:  # fmt: skip
+        """`embedding` may be narrower than the model's dtype, which is that of `rope_table`."""
         self.shape = shape
         self.vocab_size, self.max_length, self.width = (
             shape.vocab_size, shape.max_length, shape.width,
         )  # fmt: skip
         self.layers = len(layers)
-        self.dtype, self.device = embedding.dtype, embedding.device
+        self.dtype, self.device = rope_table.dtype, rope_table.device
         self.backend = backend
         self.parameters, self.bytes_read = parameters, bytes_read
         self.eos_ids = frozenset(eos_ids)
-        self._embedding, self._stack, self._norm = embedding, layers, norm
-        self._lm_head, self._rope = lm_head, rope_table
-        self._scale = shape.head_dim**-0.5
+        self._embedding, self.stack, self._norm = embedding, layers, norm
+        self._lm_head, self.rope = lm_head, rope_table
+        self.runner: Runner | None = None
+        self.whole: Whole | None = None
 
     def new_cache(self, slots: int, max_length: int) -> KVCache:
         shape = self.shape
-        return KVCache(
+        cache = KVCache(
             self.layers, slots, shape.kv_heads, max_length, shape.head_dim, self.dtype, self.device,
             positions=shape.max_length,
         )  # fmt: skip
+        if self.runner is not None:
+            self.runner.prepare(cache)
+        return cache
 
     def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
         states = self.embed(feed.tokens)
         if feed.replaced is not None:
             states = torch.where(feed.replaced[0][..., None], feed.replaced[1], states)
         kept: dict[int, Tensor] = {0: states} if 0 in hidden else {}
-        rotary = self.rotary(feed.positions)
-        for index in range(self.layers):
-            states = self._attention(states, index, rotary, feed, cache)
-            states = self._mlp(states, index)
-            if index + 1 in hidden:
-                kept[index + 1] = states
+        if self.runner is not None and not any(index > 0 for index in hidden):
+            states = self.runner(states, feed, cache)
+        elif self.whole is not None:
+            states = self._by_loops(self.whole, states, feed, cache, hidden, kept)
+        else:
+            states = self.through(states, self.rotary(feed.positions), feed, cache, hidden, kept)
         if not feed.logits and -1 not in hidden:
             return Output(None, kept)
         if feed.last is not None and -1 not in hidden:
@@ -126,9 +150,34 @@ class Transformer:
             states = _at(states, feed.last)
         return Output(self.head(states), kept)
 
+    def through(
+        self, states: Tensor, rotary: tuple[Tensor, Tensor], feed: Feed, cache: KVCache,
+        hidden: Seq[int] = (), kept: dict[int, Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """All layers; the states behind those named in `hidden` are put into `kept`."""
+        for index in range(self.layers):
+            states = self._attention(states, index, rotary, feed, cache)
+            states = self._mlp(states, index)
+            if kept is not None and index + 1 in hidden:
+                kept[index + 1] = states
+        return states
+
+    def _by_loops(
+        self, whole: Whole, states: Tensor, feed: Feed, cache: KVCache, hidden: Seq[int],
+        kept: dict[int, Tensor],
+    ) -> Tensor:  # fmt: skip
+        """`through`, from one state that is kept to the next."""
+        first = 0
+        for end in sorted({self.layers, *(index for index in hidden if index > 0)}):
+            states = kept[end] = whole(states, feed, cache, first, 2 * end)
+            first = 2 * end
+        if self.layers not in hidden:
+            del kept[self.layers]
+        return states
+
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D]."""
-        return F.embedding(tokens, self._embedding)
+        return F.embedding(tokens, self._embedding).to(self.dtype)
 
     def head(self, states: Tensor) -> Tensor:
         """Normed states [..., D] -> logits [..., V]."""
@@ -144,7 +193,7 @@ class Transformer:
         So queries, keys and values go through the rotation as one tensor and needn't be cut apart.
         """
         shape = self.shape
-        cos, sin = self._rope[positions][..., None, :].unbind(2)  # [B, T, 1, W]
+        cos, sin = self.rope[positions][..., None, :].unbind(2)  # [B, T, 1, W]
         still = torch.ones_like(cos).expand(-1, -1, shape.kv_heads, -1)
         turning = (-1, -1, shape.heads + shape.kv_heads, -1)
         none = torch.zeros_like(cos).expand_as(still)
@@ -156,6 +205,10 @@ class Transformer:
         Sub-layer 2i is the attention of layer i (it writes that layer's cache behind the committed
         length), 2i + 1 its feed-forward. A prefix can be continued by calling again.
         """
+        if self.whole is not None:
+            for first, last in spans(sublayers):
+                states = self.whole(states, feed, cache, first, last)
+            return states
         rotary = self.rotary(feed.positions)
         for sublayer in sublayers:
             if sublayer % 2 == 0:
@@ -167,7 +220,7 @@ class Transformer:
     def _attention(
         self, states: Tensor, index: int, rotary: tuple[Tensor, Tensor], feed: Feed, cache: KVCache
     ) -> Tensor:
-        layer, shape = self._stack[index], self.shape
+        layer, shape = self.stack[index], self.shape
         batch, width, _ = states.shape
         qkv = layer.qkv(layer.attention_norm(states))
         qkv = qkv.view(batch, width, -1, shape.head_dim)  # [B, T, H + 2K, W]
@@ -175,15 +228,10 @@ class Transformer:
             q, k, v = qkv.split((shape.heads, shape.kv_heads, shape.kv_heads), 2)
             qkv = torch.cat((layer.q_norm(q), layer.k_norm(k), v), 2)
         turned = torch.addcmul(qkv * rotary[0], qkv.roll(shape.head_dim // 2, -1), rotary[1])
-        new = turned[:, :, shape.heads :].view(batch, width, 2, -1, shape.head_dim)
-        attention.write(cache.layer[index], new, feed)
-        mixed = attention.attend(
-            turned[:, :, : shape.heads], cache.layer[index], feed, self._scale, layer.window
-        )
-        return states + layer.out(mixed)
+        return states + layer.out(layer.mix(turned, cache.layer[index], feed))
 
     def _mlp(self, states: Tensor, index: int) -> Tensor:
-        layer = self._stack[index]
+        layer = self.stack[index]
         gate, up = layer.gate_up(layer.mlp_norm(states)).chunk(2, -1)
         return states + layer.down(F.silu(gate).mul_(up))
 

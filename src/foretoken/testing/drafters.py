@@ -35,6 +35,7 @@ class Oracle(BaseDrafter):
     ignore_budget: bool = False
 
     wants = Wants("a")
+    follows = True
 
     def bind(self, access: Access) -> None:
         self._device, self._vocab = access.device, access.vocab_size

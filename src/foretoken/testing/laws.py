@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -132,7 +133,7 @@ def joint_law(
 def sampled_counts(
     model: CausalLM, make: Callable[[], Drafter], verifier: Verifier, prompt: Seq[int],
     params: SamplingParams, tokens: int, samples: int, *, seed: int = 0, rows: int = 4096,
-    budget: int | None = None,
+    budget: int | None = None, tokenizer: Any = None,
 ) -> Counter[tuple[int, ...]]:  # fmt: skip
     """How often each text of `tokens` tokens was written with the seeds from `seed` on.
 
@@ -142,7 +143,7 @@ def sampled_counts(
     for begin in range(seed, seed + samples, rows):
         end = min(begin + rows, seed + samples)
         batch = [Sequence.start(prompt, params, seed=i) for i in range(begin, end)]
-        _run(model, make(), verifier, batch, tokens, budget=budget)
+        _run(model, make(), verifier, batch, tokens, budget=budget, tokenizer=tokenizer)
         counts.update(tuple(s.output[:tokens]) for s in batch)
     return counts
 
@@ -151,11 +152,12 @@ def sampled_counts(
 def _run(
     model: CausalLM, drafter: Drafter, verifier: Verifier, sequences: list[Sequence], tokens: int,
     steps: int | None = None, scripts: list[Script] | None = None, budget: int | None = None,
+    tokenizer: Any = None,
 ) -> None:  # fmt: skip
     """Step all sequences, of one prompt, until each holds `tokens` tokens of output."""
     longest = len(sequences[0].tokens) + tokens
     target = ModelTarget(model, len(sequences), longest + 32, nodes=32)
-    target.hidden = drafter.wants.hidden
+    target.hidden, target.tokenizer = drafter.wants.hidden, tokenizer
     drafter.bind(target)
     for sequence in sequences:
         target.begin(sequence)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.models.backends import Linear
+
+
+def supports(dtype: torch.dtype, device: torch.device) -> bool:
+    return True
 
 
 def make(weight: Tensor, bias: Tensor | None) -> Linear:

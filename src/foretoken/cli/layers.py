@@ -1,0 +1,51 @@
+"""`foretoken layers`: which of a model's layers it drafts best without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foretoken.cli import options
+
+
+def layers(
+    out: Annotated[Path, typer.Option("--out", help="The file to write.")],
+    model: options.Model = "mini",
+    tokenizer: options.Tokenizer = None,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    backend: options.Backend = "auto",
+    trials: Annotated[
+        int, typer.Option("--trials", min=1, help="Layer sets that are timed.")
+    ] = 1000,
+    tokens: Annotated[int, typer.Option("--tokens", min=2, help="Written behind a prompt.")] = 32,
+    prompts: Annotated[
+        int, typer.Option("--prompts", min=1, help="Bundled prompts that are used.")
+    ] = 4,
+    prompt: Annotated[
+        list[str] | None, typer.Option("--prompt", help="Your own prompt; may be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the candidates.")] = 0,
+) -> None:
+    """Search for the layers to leave out when a model drafts for itself (method draft_verify).
+
+    Example: [bold]foretoken layers --model mini --trials 100 --out mini-layers.npz[/bold]
+    """
+    from foretoken import layer_set
+    from foretoken.cli.certify import bundled_prompts
+    from foretoken.layer_search import Search
+    from foretoken.llm import LLM
+    from foretoken.progress import track
+
+    llm = LLM(model, tokenizer=tokenizer, dtype=dtype, device=device, backend=backend)
+    search = Search(llm.model, bundled_prompts(llm, prompt, prompts), tokens)
+    with track("Searching", trials, True) as advance:
+        found = search.run(trials, seed, advance)
+    layer_set.save(out, found.skipped, llm.engine.target)
+    print(
+        f"{out}: without sub-layers {', '.join(map(str, found.skipped)) or '–'} a token takes "
+        f"{found.seconds * 1e3:.2f} ms, plainly {found.plain * 1e3:.2f} ms; "
+        f"{found.rate:.0%} of the drafted tokens are accepted."
+    )

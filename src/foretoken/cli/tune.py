@@ -1,0 +1,118 @@
+"""`foretoken tune`: the options of a method that are fastest for a target and prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretoken.cli import options
+
+if TYPE_CHECKING:
+    from foretoken.llm import LLM
+
+_SEARCH = "Search"
+
+
+def _option(*names: str, **settings: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=_SEARCH, **settings)
+
+
+def tune(
+    model: options.Model = "mini",
+    method: Annotated[str, _option("--method", help="What is tuned.")] = "sps",
+    draft_model: options.DraftModel = None,
+    speculative_config: options.SpeculativeConfig = None,
+    prompts: Annotated[
+        str, _option("--prompts", help="A suite, or a file of prompts as JSON lines.")
+    ] = "bundled",
+    limit: Annotated[int, _option("--limit", min=1, help="Most prompts of a task.")] = 1,
+    trials: Annotated[int, _option("--trials", min=1, help="Candidates on the cost model.")] = 30,
+    finalists: Annotated[int, _option("--finalists", min=1, help="How many are timed.")] = 3,
+    rounds: Annotated[int, _option("--rounds", min=1, help="How often each is timed.")] = 5,
+    temperature: options.Temperature = 0.0,
+    max_tokens: options.MaxTokens = 64,
+    seed: options.Seed = 0,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    backend: options.Backend = "auto",
+    name: Annotated[
+        str | None, _option("--name", help="What it is called; by default model-method.")
+    ] = None,
+    out: Annotated[
+        Path | None, _option("--out", "-o", help="A file for it, in place of the cache folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON object.")] = False,
+) -> None:
+    """Find a method's fastest options for a target and prompts, and save them.
+
+    Candidates are judged by what is accepted and what passes cost, then the best few by the clock.
+    Options in --speculative-config are kept as they are. What was found is used by
+    speculative_config={"tuned": "NAME"}, or by its path.
+
+    Example: [bold]foretoken tune --method sps --draft-model mini-draft --trials 20[/bold]
+    """
+    from foretoken.bench.plan import select
+    from foretoken.bench.record import write_json
+    from foretoken.bench.suite import find_suite
+    from foretoken.bench.tune import Tuner
+    from foretoken.bench.tune import tune as search
+    from foretoken.llm import LLM
+    from foretoken.progress import track
+    from foretoken.sampling import SamplingParams
+    from foretoken.tuned import tuned_path
+
+    draft_model = draft_model or ({"mini": "mini-draft"}.get(model) if method == "sps" else None)
+    config = options.speculative_config(speculative_config, method, draft_model, None)
+    assert config is not None
+    suite = find_suite(prompts)
+    llm = LLM(model, dtype=dtype, device=device, backend=backend, max_num_seqs=1)
+    params = SamplingParams(
+        temperature=temperature, max_tokens=max_tokens, seed=seed or 0, ignore_eos=True
+    )
+    asked = [_ids(llm, prompt.turns[0]) for prompt in select(suite, None, limit)]
+    with track(f"Tuning {method}", trials + rounds + 1, True) as advance:
+        found = search(
+            Tuner(llm, config, asked, params), config, trials=trials, finalists=finalists,
+            rounds=rounds, seed=seed or 0, advance=advance,
+        )  # fmt: skip
+    label = name or f"{Path(model).name}-{method}"
+    about = {"name": label, "model": model, "prompts": len(asked), "suite": suite.name}
+    settings = {"temperature": temperature, "max_tokens": max_tokens}
+    path = out or tuned_path(label)
+    write_json(path, {**about, **settings, **found})
+    if as_json:
+        print(json.dumps({**about, **settings, **found}, indent=1))
+    else:
+        _show(found, path, None if out else label)
+
+
+def _ids(llm: LLM, text: str) -> list[int]:
+    if options.has_chat_template(llm):
+        return llm.chat_prompt([{"role": "user", "content": text}])
+    ids: list[int] = llm.tokenizer(text)["input_ids"]
+    return ids
+
+
+def _show(found: dict[str, Any], path: Path, label: str | None) -> None:
+    """What was timed, the fastest first, and how to use it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for head in ("tokens/s", "speedup"):
+        shown.add_column(head, justify="right")
+    shown.add_column("options")
+    for row in sorted(found["timed"], key=lambda row: -row["tokens_per_second"]):
+        kept = ("method", "model")
+        words = ", ".join(f"{k}={v}" for k, v in row["options"].items() if k not in kept)
+        speed = f"{row['tokens_per_second']:,.1f}", f"{row['speedup']:.2f}"
+        shown.add_row(*speed, words or "the defaults")
+    console.print(shown)
+    if found["speedup"] < 1:
+        console.print("\nPlain decoding is faster than any of these.")
+    given = json.dumps({"tuned": label or str(path)})
+    console.print(f"\n-> {path}\n   speculative_config={given}", highlight=False, soft_wrap=True)

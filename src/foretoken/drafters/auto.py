@@ -1,0 +1,285 @@
+"""At every step each sequence takes the draft that pays most, or none: `auto`.
+
+What is taken follows from measured costs and from what became of earlier drafts; how is said in
+`foretoken.controller`, `foretoken.acceptance` and `foretoken.cost_model`. Choosing a drafter while
+decoding is known as a bandit problem (Hou et al. 2025, BanditSpec); choosing a draft's length for a
+measured cost goes back to Leviathan et al. 2023, theorem 3.8, and choosing it for a whole batch by
+what the next token is worth to Liu et al. 2024 (SmartSpec). Departure: a drafter that copies is
+judged by what it would have said, so that nothing has to be risked to know it.
+
+Where some part draws its tokens, what is sampled at a seed depends on the machine's pace and on the
+other requests (its law doesn't); with the rule "gumbel" it does not.
+
+Legend: B sequences, P parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import ClassVar
+
+from foretoken.acceptance import Shape, View, chain
+from foretoken.controller import Choice, Controller, Row
+from foretoken.cost_model import CostModel, unmeasured
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.parts import Parts
+from foretoken.protocols import Access, Sequence, Shared, Step, Wants
+from foretoken.tree import DraftTree, Kind, empty, placed
+
+NONE = "autoregressive"
+_CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
+_CHEAP = 0.25  # of a pass: what is chosen and costs no more is asked before the choice
+_LEVELS = 4  # of which draft
+_TIMED = 2  # steps, of which the last is timed
+
+
+@dataclass(slots=True)
+class _Step:
+    """From `draft` to `observe`. asked: the scouts, and the seconds that each took; decided,
+    drafted: when."""
+
+    choice: Choice
+    asked: dict[int, float]
+    decided: float
+    drafted: float
+
+
+@dataclass(eq=False)
+class Auto(Parts):
+    """drafters: the parts; names: what to call them. num_speculative_tokens: most nodes of a
+    sequence's draft; exploration: the share of all time that may be lost by trying what seems not
+    to pay. costs: given, they are taken as they are; else the engine has them measured. lenient: a
+    part that the target can't serve is left out.
+    """
+
+    names: Seq[str] = ()
+    num_speculative_tokens: int = 16
+    exploration: float = 0.01
+    costs: CostModel | None = None
+    lenient: bool = False
+
+    least: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_speculative_tokens < 1 or not 0 <= self.exploration < 1:
+            raise ForetokenError(
+                f"num_speculative_tokens is {self.num_speculative_tokens} and exploration "
+                f"{self.exploration}; they must be at least 1, and from 0 to below 1."
+            )
+        self.names = list(self.names or (type(part).__name__ for part in self.drafters))
+        if len({*self.names}) < len(self.drafters):
+            raise ForetokenError(f"The parts are called {self.names}; give each a name of its own.")
+        self.chose: Seq[str] = ()
+        self._control: Controller | None = None
+        self._step: _Step | None = None
+        self._seen: set[int] = set()  # trees whose shape is known
+        self._open = False  # whether some scout's word waits for the text to come
+        self._plain_since = 0.0
+        self._untimed = 0
+        if self.lenient:
+            self.wants = Wants("a", self.wants.hidden)
+
+    def bind(self, access: Access) -> None:
+        if self.lenient:
+            served = [set(part.wants.levels) <= access.levels for part in self.drafters]
+            self.names = [name for name, good in zip(self.names, served, strict=True) if good]
+            self.drafters = [part for part, good in zip(self.drafters, served, strict=True) if good]
+        super().bind(access)
+        self.shared = _Learned(self, self.shared)
+
+    @property
+    def control(self) -> Controller:
+        """Made at the first step, when the costs are known."""
+        if self._control is None:
+            costs = self.costs or self._assumed()
+            plain = costs.passes(1, 0)[0]
+            computing = [
+                number
+                for number, (name, part) in enumerate(zip(self.names, self.drafters, strict=True))
+                if not (part.follows and part.kinds == {Kind.CHOSEN})
+                or costs.drafts[name](1, _LEVELS) > _CHEAP * plain
+            ]
+            self._control = Controller(
+                self.names, computing, costs,
+                most=self.num_speculative_tokens, share=self.exploration,
+            )  # fmt: skip
+        return self._control
+
+    def _assumed(self) -> CostModel:
+        """Of a flat curve, where nobody has measured."""
+        each = zip(self.names, self.drafters, strict=True)
+        drafts = {name: unmeasured(1.0, not part.kinds <= _CHOSEN) for name, part in each}
+        return CostModel({1: 1.0, 64: 1.5}, drafts, fixed=True)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        control = self.control
+        scouts = control.to_ask(len(sequences))
+        if not scouts and control.rests(len(sequences)):
+            self._step = None
+            self._plain_since = perf_counter()
+            return empty(len(sequences), self._device)
+        began = perf_counter()
+        rooms = [min(budget, self.num_speculative_tokens) for budget in budgets]
+        said, asked = {}, {}
+        for number in scouts:
+            start = perf_counter()
+            said[number] = self.drafters[number].draft(sequences, rooms, draws).trim(rooms)
+            asked[number] = perf_counter() - start
+        choice = self._choose(sequences, rooms, said)
+        decided = perf_counter()
+        pieces = []
+        for number, rows in choice.rows().items():
+            if number not in said:
+                tree = self._computed(number, rows, choice, sequences, rooms, draws)
+            else:
+                tree = said[number]
+                tree = tree if len(rows) == len(sequences) else tree.take(rows)
+            pieces.append((rows, tree.trim([choice.nodes[row] for row in rows])))
+        tree = placed(pieces, len(sequences), self._device)
+        thought = decided - began - sum(asked.values())
+        asked = {number: spent + thought / len(asked) for number, spent in asked.items()}
+        self._step = _Step(choice, asked, decided, perf_counter())
+        return tree
+
+    def _computed(
+        self, number: int, rows: Seq[int], choice: Choice, sequences: Seq[Sequence],
+        rooms: Seq[int], draws: Draws,
+    ) -> DraftTree:  # fmt: skip
+        """The draft of a part that was chosen; the first tree is drawn whole to learn its shape."""
+        part, some = self.drafters[number], [sequences[row] for row in rows]
+        new = part.trees and number not in self._seen
+        counts = [(rooms if new else choice.nodes)[row] for row in rows]
+        tree = part.draft(some, counts, draws.take(rows)).trim(counts)
+        if new:
+            self._seen.add(number)
+            self.control.shapes[number] = max(_shapes(tree), key=len)
+        return tree
+
+    def _choose(
+        self, sequences: Seq[Sequence], rooms: Seq[int], said: Mapping[int, DraftTree]
+    ) -> Choice:
+        """The controller's choice, when the scouts have spoken; what they said is remembered."""
+        views = [self._views(sequence) for sequence in sequences]
+        shapes = {number: _shapes(tree) for number, tree in said.items()}
+        choice = self.control.choose([
+            Row(room, own, {number: each[row] for number, each in shapes.items() if each[row]})
+            for row, (room, own) in enumerate(zip(rooms, views, strict=True))
+        ])  # fmt: skip
+        for number, tree in said.items():
+            for row, tokens in enumerate(tree.tokens.tolist()):
+                shape, used = shapes[number][row], choice.takers[row] == number
+                views[row][number].said(tokens, shape, len(sequences[row].tokens), used)
+        self._open = self._open or any(any(tree.counts) for tree in said.values())
+        return choice
+
+    def _views(self, sequence: Sequence) -> list[View]:
+        views: list[View] | None = sequence.state.get(self)
+        if views is None:
+            views = sequence.state[self] = [View() for _ in self.drafters]
+        return views
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        came = perf_counter()
+        now, self._step = self._step, None
+        takers = now.choice.takers if now is not None else [None] * len(steps)
+        prefill = not steps[0].tokens
+        for number, part in enumerate(self.drafters):
+            asked = now is not None and (number in now.asked or number in takers)
+            if part.follows and not (asked or prefill):
+                continue
+            # Of a draft that is another's, a part must not think that it was its own.
+            own = [
+                step if taker in (None, number) else replace(step, drafted=0)
+                for taker, step in zip(takers, steps, strict=True)
+            ]
+            part.observe(sequences, own)
+        if prefill:
+            return
+        self.chose = [NONE if taker is None else self.names[taker] for taker in takers]
+        if self._open:
+            self._follow(sequences)
+        if now is not None:
+            self._learn(now, sequences, steps)
+        self._time(now, came, steps)
+
+    def _follow(self, sequences: Seq[Sequence]) -> None:
+        """What the text says of the scouts' words."""
+        rates, scouts, self._open = self.control.rates, self.control.scouts, False
+        for sequence in sequences:
+            views = self._views(sequence)
+            for number in scouts:
+                guess = views[number].guess
+                if guess is not None and guess.open:
+                    views[number].follow(rates[number], sequence.tokens)
+                    self._open = self._open or guess.open
+
+    def _learn(self, now: _Step, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """What the step says of the parts that compute."""
+        control, choice = self.control, now.choice
+        computed = any(taker in control.computing for taker in choice.takers)
+        shapes = _shapes(steps[0].tree) if computed else []
+        for row, (sequence, step) in enumerate(zip(sequences, steps, strict=True)):
+            views = self._views(sequence)
+            for number in control.computing:
+                if number == choice.takers[row]:
+                    asked = choice.nodes[row]
+                    views[number].checked(control.rates[number], shapes[row], asked, step.path)
+                else:
+                    views[number].hot = False
+        control.done(choice, now.asked, [len(step.path) for step in steps])
+
+    def _time(self, now: _Step | None, came: float, steps: Seq[Step]) -> None:
+        """Now and then what the step says of costs: all that follows the draft is the pass."""
+        self._untimed += 1
+        if self._untimed < _TIMED:
+            return
+        self._untimed, costs = 0, self.control.costs
+        since = now.drafted if now is not None else self._plain_since
+        costs.saw_pass(len(steps) * (1 + steps[0].tree.nodes), 1000 * (came - since))
+        if now is None:
+            return
+        for number, spent in now.asked.items():
+            costs.saw_draft(self.names[number], len(steps), 0, 1000 * spent)
+        takers = now.choice.takers
+        for number in {taker for taker in takers if taker in self.control.computing}:
+            assert number is not None
+            rows = [row for row, taker in enumerate(takers) if taker == number]
+            levels = self.control.shapes[number].levels(max(steps[row].drafted for row in rows))
+            spent = 1000 * (now.drafted - now.decided)
+            costs.saw_draft(self.names[number], len(rows), levels, spent)
+
+
+class _Learned:
+    """What the parts have learned, and how often they were right; the latter is not saved."""
+
+    def __init__(self, auto: Auto, parts: Shared | None) -> None:
+        self._auto, self._parts = auto, parts
+
+    def reset(self) -> None:
+        if self._auto.costs is not None:
+            self._auto.control.reset()
+        if self._parts is not None:
+            self._parts.reset()
+
+    def save(self, path: str | Path) -> None:
+        if self._parts is not None:
+            self._parts.save(path)
+
+    def load(self, path: str | Path) -> None:
+        if self._parts is not None:
+            self._parts.load(path)
+
+
+def _shapes(tree: DraftTree) -> list[Shape]:
+    """Each row's draft without its tokens; nodes that can't be accepted have no parent."""
+    if tree.is_chain and tree.kinds is None:
+        return [chain(count) for count in tree.counts]
+    above = tree.parent_slots if tree.kinds is None else tree.parent_slots.where(tree.valid, -1)
+    rows = zip(above.tolist(), tree.counts, strict=True)
+    return [Shape.of(row[:count]) for row, count in rows]

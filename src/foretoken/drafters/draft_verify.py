@@ -1,0 +1,46 @@
+"""Draft & Verify: the target drafts for itself, with some of its sub-layers left out.
+
+Source: Zhang et al. 2024 (Draft & Verify, self-speculative decoding), sections 3.2 to 3.4. The set
+is found once for a model, by Bayesian optimisation (`foretoken layers`, `layer_search.py`); a draft
+ends by the adaptive rule (`length.Adaptive`). The defaults are its code's. Departures: without a
+set every second layer is left out, as SWIFT starts; the threshold starts from 0.8 when sampling
+too, where their code has 0.5; drafting ends by the likeliest token's probability, never by that of
+the token that was drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretoken.chain_drafter import ChainDrafter
+from foretoken.layer_set import kept, skipped
+from foretoken.length import LengthRule, schedule
+from foretoken.models.self_model import SelfModel
+from foretoken.protocols import Access, Wants
+
+
+@dataclass(eq=False)
+class DraftVerify(ChainDrafter):
+    """skip: sub-layers left out, as numbers or a file of `foretoken layers`, or None for every
+    second layer; num_speculative_tokens: longest draft; num_assistant_tokens_schedule,
+    assistant_confidence_threshold: when a draft ends before it."""
+
+    skip: str | Path | Seq[int] | None = None
+    num_speculative_tokens: int = 8
+    num_assistant_tokens_schedule: str | LengthRule = "adaptive"
+    assistant_confidence_threshold: float | None = None
+
+    wants = Wants("ace")
+
+    def __post_init__(self) -> None:
+        self.length: LengthRule = schedule(
+            self.num_assistant_tokens_schedule,
+            self.num_speculative_tokens,
+            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
+        )
+
+    def bind(self, access: Access) -> None:
+        left_out = skipped(self.skip, access)
+        self._lm = SelfModel(access, kept(left_out, access.layers))

@@ -1,0 +1,107 @@
+"""A small model with another tokenizer drafts text, which the target's tokenizer cuts into tokens.
+
+Source: Timor et al. 2025, "Accelerating LLM Inference with Lossless Speculative Decoding Algorithms
+for Heterogeneous Vocabularies", string-level exact match (SLEM); transformers' "universal assisted
+generation". A token is accepted where the target writes it, so the drafts are chosen tokens and the
+text is plain decoding's own. Departures: the look-back reaches to the start of the last word in
+place of a fixed number of tokens; and the small model proposes its likeliest text at any
+temperature, since a law over texts has no use for an exact match.
+
+Legend: B sequences, W the small model's vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.models.foreign import ForeignModel
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.tree import DraftTree, chains
+
+
+@dataclass(eq=False)
+class Slem(BaseDrafter):
+    """model: folder, hub id or loaded model; tokenizer: its own, where the folder has none;
+    target_tokenizer: where the target was loaded without; num_speculative_tokens: how many tokens
+    of its own the small model writes."""
+
+    model: Any = None
+    tokenizer: Any = None
+    target_tokenizer: Any = None
+    num_speculative_tokens: int = 5
+
+    wants = Wants("a")
+
+    def __post_init__(self) -> None:
+        if self.model is None:
+            raise ForetokenError(
+                "This method drafts with a small model of any tokenizer; name it, e.g. "
+                'speculative_config={"method": "slem", "model": "folder-or-hub-id"}.'
+            )
+        if self.num_speculative_tokens < 1:
+            raise ForetokenError(
+                f"num_speculative_tokens is {self.num_speculative_tokens}; it must be at least 1 "
+                "(use method 'autoregressive' to draft nothing)."
+            )
+
+    def bind(self, access: Access) -> None:
+        self._lm = ForeignModel(self.model, access, self.tokenizer, self.target_tokenizer)
+
+    def begin(self, sequence: Sequence) -> None:
+        self._lm.begin(sequence)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        drafts: list[list[int]] = [[] for _ in sequences]
+        limits = [
+            min(self._lm.room(s), budget) for s, budget in zip(sequences, budgets, strict=True)
+        ]
+        rows = [row for row, limit in enumerate(limits) if limit > 0]
+        written = self._written([sequences[row] for row in rows])
+        for row, own in zip(rows, written, strict=True):
+            drafts[row] = self._retokenized(sequences[row], own)[: budgets[row]]
+        return chains(drafts, self._lm.device)
+
+    def _written(self, sequences: Seq[Sequence]) -> list[list[int]]:
+        """The likeliest text behind each, in own tokens."""
+        if not sequences:
+            return []
+        tokens = [self._lm.behind(sequences)[:, 0].argmax(-1)]
+        while len(tokens) < self.num_speculative_tokens:
+            tokens.append(self._lm.after(sequences, tokens[-1])[:, 0].argmax(-1))
+        written: list[list[int]] = torch.stack(tokens, 1).tolist()
+        return written
+
+    def _retokenized(self, sequence: Sequence, own: list[int]) -> list[int]:
+        """The target's tokens for a continuation, up to its end."""
+        specials, ends = self._lm.own.special, self._lm.theirs.ids.get("<eos>")
+        stop = next((i for i, token in enumerate(own) if token in specials), len(own))
+        draft = self._joined(self._lm.unfinished(sequence), self._lm.own.text(own[:stop]))
+        if ends is not None and stop < len(own) and specials[own[stop]] == "<eos>":
+            draft.append(ends)
+        return draft
+
+    def _joined(self, word: list[int], text: str) -> list[int]:
+        """The tokens of a text behind an unfinished word: those of both together, where these begin
+        with the word's own; else the text's alone."""
+        theirs = self._lm.theirs
+        if word[0] in theirs.special:
+            return theirs.starting(text)
+        whole = theirs.going_on(theirs.text(word) + text)
+        return whole[len(word) :] if whole[: len(word)] == word else theirs.going_on(text)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        for sequence, step in zip(sequences, steps, strict=True):
+            self._lm.follow(sequence, step)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        self._lm.fork(sequence, copy)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        for sequence in sequences:
+            self._lm.end(sequence)

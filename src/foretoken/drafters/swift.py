@@ -1,0 +1,226 @@
+"""SWIFT: the target drafts with some of its sub-layers left out, and looks for a better set while
+it serves.
+
+Source: Xia et al. 2025 (SWIFT), section 4; defaults of its code. After a step, a candidate set runs
+over the last tokens of each text at once, and the share of them that it predicts is its score; the
+best set so far drafts. Candidates are drawn at random, every 25th is the best of many draws by a
+Gaussian process and an upper confidence bound. A draft is the chain of likeliest tokens, with more
+siblings at a place the less sure the drafter is. Departures: the set that the search starts from is
+scored first, where theirs is replaced by the first candidate; the Gaussian process has a fixed
+length scale, and the rows of a batch test one candidate together.
+
+Legend: B sequences, T tokens of the window, V vocabulary, M sub-layers that may be left out, C
+candidates, n sets tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from foretoken import layer_set
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.models.self_model import SelfModel
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.tree import DraftTree, from_parents
+
+_WIDTHS = ((0.95, 3, 1), (0.8, 5, 3), (0.5, 8, 5), (-1.0, 10, 10))
+"""(the drafter's confidence is above, nodes at that place when greedy, when sampling)."""
+_WIDEST = 10
+_LONGEST_WINDOW = 64
+_KAPPA = 2.5
+_POOL = 256  # draws that the upper confidence bound chooses from
+_NOISE = 0.1  # variance of a score, one window being unlike another, as a share of all scores'
+
+
+@dataclass(eq=False)
+class Swift(BaseDrafter):
+    """num_speculative_tokens: longest chain; assistant_confidence_threshold: it ends behind a token
+    less likely; skip_ratio: share of the sub-layers left out; context_window: tokens that a
+    candidate is scored on; opt_interval: steps between two; bayes_interval: every so many is chosen
+    by the bound; the search ends at max_score, after max_tolerance_iter candidates that were no
+    better in a row, or after max_opt_iter in all."""
+
+    num_speculative_tokens: int = 25
+    assistant_confidence_threshold: float = 0.8
+    skip_ratio: float = 0.45
+    context_window: int = 32
+    opt_interval: int = 1
+    bayes_interval: int = 25
+    max_opt_iter: int = 1000
+    max_tolerance_iter: int = 300
+    max_score: float = 0.95
+
+    wants = Wants("abce")
+    trees = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.skip_ratio < 1:
+            raise ForetokenError(f"skip_ratio is {self.skip_ratio}; it must be in [0, 1).")
+        if not 2 <= self.context_window <= _LONGEST_WINDOW:
+            raise ForetokenError(
+                f"context_window is {self.context_window}; it must be 2 to {_LONGEST_WINDOW}."
+            )
+        if min(self.num_speculative_tokens, self.opt_interval, self.bayes_interval) < 1:
+            raise ForetokenError(
+                "num_speculative_tokens, opt_interval and bayes_interval must be at least 1."
+            )
+
+    def bind(self, access: Access) -> None:
+        self._access = access
+        self._steps = 0
+        self.shared: Search = Search(access, self)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        """Likelier siblings stand first, and the first one's children behind them all."""
+        lm = self._model(self.shared.best)
+        combs = [_Comb(min(n, lm.room(s))) for s, n in zip(sequences, budgets, strict=True)]
+        best = None
+        for _ in range(self.num_speculative_tokens):
+            if not any(comb.open for comb in combs):
+                break
+            logits = lm.behind(sequences) if best is None else lm.after(sequences, best)
+            top = logits[:, 0].float().softmax(-1).topk(min(_WIDEST, logits.shape[-1]))
+            best = top.indices[:, 0]
+            both = torch.stack((top.values.double(), top.indices.double())).tolist()
+            for comb, sequence, likely, ids in zip(combs, sequences, *both, strict=True):
+                if comb.open:
+                    comb.grow(ids[: _width(likely[0], sequence)])
+                    comb.open &= likely[0] >= self.assistant_confidence_threshold
+        return from_parents([c.tokens for c in combs], [c.parents for c in combs], lm.device)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Score a candidate on the texts that are long enough."""
+        if not steps or not steps[0].tokens:
+            return
+        self._steps += 1
+        long = [s for s in sequences if len(s.output) > self.context_window]
+        if not long or self._steps % self.opt_interval:
+            return
+        candidate = self.shared.candidate()
+        if candidate is None:
+            return
+        said = self._model(candidate).again(long, self.context_window).argmax(-1)  # [B, T]
+        came = torch.tensor([s.tokens[-self.context_window :] for s in long], device=said.device)
+        self.shared.learn(candidate, float((said == came).double().mean()))
+
+    def _model(self, left_out: Seq[int]) -> SelfModel:
+        return SelfModel(self._access, layer_set.kept(left_out, self._access.layers))
+
+
+class _Comb:
+    """A growing chain of likeliest tokens, each with siblings, of at most `limit` nodes."""
+
+    def __init__(self, limit: int) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.open = limit > 0
+        self._limit = limit
+        self._end = 0  # slot of the chain's last token
+
+    def grow(self, ids: Seq[float]) -> None:
+        """The next place's tokens, the chain's own first."""
+        fitting = ids[: self._limit - len(self.tokens)]
+        self.parents += [self._end] * len(fitting)
+        self._end = len(self.tokens) + 1
+        self.tokens += map(int, fitting)
+        self.open = len(self.tokens) < self._limit
+
+
+def _width(confidence: float, sequence: Sequence) -> int:
+    """Siblings at a place, the chain's own token among them."""
+    _, greedy, sampled = next(row for row in _WIDTHS if confidence > row[0])
+    return greedy if sequence.params.greedy else sampled
+
+
+class Search:
+    """The best set so far, and the next one to try. It is the same for the same scores."""
+
+    def __init__(self, access: Access, settings: Swift) -> None:
+        self._access, self._settings = access, settings
+        self._may = [s for layer in range(1, access.layers - 1) for s in (2 * layer, 2 * layer + 1)]
+        self._count = int(settings.skip_ratio * len(self._may))
+        self._start = layer_set.every_second(access.layers)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was found."""
+        self.best, self.score = self._start, -1.0
+        self.tried: list[tuple[tuple[int, ...], float]] = []
+        self._idle = 0
+        self._random = Random(0)
+
+    def save(self, path: str | Path) -> None:
+        """Write the best set, which `draft_verify` takes too."""
+        layer_set.save(path, self.best, self._access)
+
+    def load(self, path: str | Path) -> None:
+        """Go on from a file's set. Raises `ForetokenError` for a damaged file or another model's"""
+        found = layer_set.load(path, self._access)
+        self.reset()
+        self.best = found
+
+    def candidate(self) -> tuple[int, ...] | None:
+        """The next set to score, or None where the search is over."""
+        settings = self._settings
+        if (
+            self.score > settings.max_score
+            or self._idle >= settings.max_tolerance_iter
+            or len(self.tried) >= settings.max_opt_iter
+            or not self._count
+        ):
+            return None
+        if not self.tried:
+            return self.best
+        if len(self.tried) % settings.bayes_interval:
+            return self._drawn()
+        pool = [self._drawn() for _ in range(_POOL)]
+        scores = np.array([score for _, score in self.tried])
+        known = self._vectors([left_out for left_out, _ in self.tried])
+        return pool[int(upper_bounds(known, scores, self._vectors(pool)).argmax())]
+
+    def learn(self, left_out: tuple[int, ...], score: float) -> None:
+        """Take the set's score into account."""
+        self.tried.append((left_out, score))
+        self._idle += 1
+        if score > self.score:
+            self.best, self.score, self._idle = left_out, score, 0
+
+    def _drawn(self) -> tuple[int, ...]:
+        return tuple(sorted(self._random.sample(self._may, self._count)))
+
+    def _vectors(self, sets: Seq[tuple[int, ...]]) -> NDArray[np.float64]:
+        """[n, M] 1 where a sub-layer is left out."""
+        return np.array([[float(s in each) for s in self._may] for each in sets])
+
+
+def upper_bounds(
+    known: NDArray[np.float64], scores: NDArray[np.float64], asked: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """[C] mean + κ · deviation of a Gaussian process at asked [C, M], given scores [n] at known.
+
+    Matérn kernel, ν = 5/2, of length √M.
+    """
+    scale = float(scores.std()) or 1.0
+    wanted = (scores - scores.mean()) / scale
+    noise = _NOISE * np.eye(len(known))
+    across = _matern(asked, known)  # [C, n]
+    solved = np.linalg.solve(_matern(known, known) + noise, np.column_stack((wanted, across.T)))
+    variance = 1 - (across * solved[:, 1:].T).sum(1)
+    merit = across @ solved[:, 0] + _KAPPA * np.sqrt(variance.clip(min=0))
+    bounds: NDArray[np.float64] = scores.mean() + scale * merit
+    return bounds
+
+
+def _matern(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    apart = np.abs(left[:, None] - right[None]).sum(-1)  # of 0s and 1s: the squared distance
+    far = np.sqrt(5 * apart / left.shape[1])
+    kernel: NDArray[np.float64] = (1 + far + far**2 / 3) * np.exp(-far)
+    return kernel

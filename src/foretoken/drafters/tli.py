@@ -1,0 +1,50 @@
+"""A small model with another tokenizer drafts by the tokens that both vocabularies have.
+
+Source: Timor et al. 2025, "Accelerating LLM Inference with Lossless Speculative Decoding Algorithms
+for Heterogeneous Vocabularies", token-level intersection (TLI): the proposal is the small model's
+law over the shared tokens, renormalised, so that any rule for drawn tokens is exact. The request's
+sampling parameters are folded in after tokens have got the target's ids. Tokens are the same where
+they write the same text; ends and beginnings of a text are, too, whatever they are called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from foretoken.chain_drafter import ChainDrafter
+from foretoken.errors import ForetokenError
+from foretoken.length import LengthRule, schedule
+from foretoken.models.foreign import SharedTokensModel
+from foretoken.protocols import Access, Wants
+
+
+@dataclass(eq=False)
+class Tli(ChainDrafter):
+    """model: folder, hub id or loaded model; tokenizer: its own, where the folder has none;
+    target_tokenizer: where the target was loaded without; num_speculative_tokens: draft length;
+    num_assistant_tokens_schedule, assistant_confidence_threshold: when a draft ends before it."""
+
+    model: Any = None
+    tokenizer: Any = None
+    target_tokenizer: Any = None
+    num_speculative_tokens: int = 4
+    num_assistant_tokens_schedule: str | LengthRule = "constant"
+    assistant_confidence_threshold: float | None = None
+
+    wants = Wants("a")
+
+    def __post_init__(self) -> None:
+        if self.model is None:
+            raise ForetokenError(
+                "This method drafts with a small model of any tokenizer; name it, e.g. "
+                'speculative_config={"method": "tli", "model": "folder-or-hub-id"}.'
+            )
+        self.length = schedule(
+            self.num_assistant_tokens_schedule,
+            self.num_speculative_tokens,
+            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
+        )
+
+    def bind(self, access: Access) -> None:
+        self._lm = SharedTokensModel(self.model, access, self.tokenizer, self.target_tokenizer)

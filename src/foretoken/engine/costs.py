@@ -1,0 +1,216 @@
+"""Measures what steps cost on this machine, for a drafter that decides by it, and keeps it.
+
+The target's pass is timed over 1 to 64 tokens behind a short context, in 12 passes at most, and
+each part's step (draft and observe) at two lengths. What was measured is kept in the cache folder
+under machine, threads, model and drafter: a model's speed is that of its shape, dtype and backend,
+whatever its weights are called. Where nothing can be kept, it is measured each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from functools import partial
+from time import perf_counter
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from foretoken.cost_model import CostModel, DraftCost, unmeasured
+from foretoken.machine import cache_folder, cores, processor
+from foretoken.models.model import CausalLM
+from foretoken.models.target import ModelTarget
+from foretoken.protocols import Drafter, Pass, Sequence, Verifier
+from foretoken.sampling import SamplingParams
+from foretoken.step import Clock, prefill, step
+from foretoken.tree import DraftTree, Kind
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+"""Tokens of one sequence in a pass."""
+
+_TWICE = 16  # passes up to so many tokens are made twice, and the first time doesn't count
+_CONTEXT = 64
+_LENGTHS = (1, 4)  # of drafts that are timed,
+_ROUNDS = 2  # each so often
+_PERIOD = 16  # after which the text that they follow comes again
+_DEARER = 1.5
+_CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
+_PLAIN = (bool, int, float, str, tuple, type(None))
+
+
+@runtime_checkable
+class Priced(Drafter, Protocol):
+    """A drafter that decides by costs; where `costs` is None they are measured, once it is bound.
+
+    names, drafters: its parts.
+    """
+
+    names: Seq[str]
+    drafters: Seq[Drafter]
+    costs: CostModel | None
+
+
+def price(target: ModelTarget, drafter: Drafter, verifier: Verifier) -> None:
+    """Give a drafter that decides by costs what it needs; others cost nothing here."""
+    if isinstance(drafter, Priced) and drafter.costs is None:
+        drafter.costs = measured(target, drafter, verifier)
+
+
+@torch.inference_mode()
+def measured(target: ModelTarget, drafter: Priced, verifier: Verifier) -> CostModel:
+    """Passes of the target and steps of each part, measured now or earlier; serves no request."""
+    here = [*_machine(target.device), *shape_of(target.model)]
+    passes = _kept(here, lambda: _passes(target.model))
+    drafts: dict[str, DraftCost] = {}
+    for name, part in zip(drafter.names, drafter.drafters, strict=True):
+        if _room(target) > 0:
+            measure = partial(_draft, target, drafter, part, verifier)
+            drafts[name] = DraftCost(**_kept([*here, *_identity(part)], measure))
+        else:
+            drafts[name] = unmeasured(passes["1"], not part.kinds <= _CHOSEN)
+    if drafter.shared is not None:
+        drafter.shared.reset()  # what was drafted for was no text
+    return CostModel({int(size): ms for size, ms in passes.items()}, drafts)
+
+
+def shape_of(model: CausalLM) -> list[str]:
+    """What a model's speed depends on."""
+    numbers = (model.layers, model.width, model.vocab_size, model.parameters, model.bytes_read)
+    return [type(model).__name__, *map(str, numbers), str(model.dtype), model.backend]
+
+
+class PassProbe:
+    """Sequences of one context, for timing the target's passes over more tokens of each.
+
+    widest: most tokens of a sequence in a pass.
+    """
+
+    def __init__(self, model: CausalLM, batch: int, context: int, widest: int) -> None:
+        self._target = ModelTarget(model, batch, context + 1, nodes=widest)
+        tokens = [i % model.vocab_size for i in range(context + 1)]  # the last one is the root
+        params = SamplingParams(temperature=0)
+        self._sequences = [Sequence.start(tokens, params) for _ in range(batch)]
+        for sequence in self._sequences:
+            self._target.begin(sequence)
+        first, *others = self._sequences
+        with torch.inference_mode():
+            self._target.prefill([first], context)
+            for other in others:
+                self._target.fork(first, other)
+        self.kv_bytes = context * self._target.cache.data[:, :, 0, :, 0].nbytes
+
+    def run(self, width: int) -> Pass:
+        """One pass over so many tokens of each sequence; nothing is committed."""
+        batch = len(self._sequences)
+        drafted = torch.zeros(batch, width - 1, dtype=torch.long, device=self._target.device)
+        return self._target.score(self._sequences, DraftTree(drafted, [width - 1] * batch))
+
+
+def timed(work: Callable[[], object], device: torch.device) -> float:
+    """Milliseconds, queued work included."""
+    _wait(device)
+    began = perf_counter()
+    work()
+    _wait(device)
+    return 1000 * (perf_counter() - began)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _passes(model: CausalLM) -> dict[str, float]:
+    context = max(1, min(_CONTEXT, model.max_length - max(WIDTHS) - 1))
+    probe = PassProbe(model, 1, context, max(WIDTHS))
+    found = {}
+    for width in WIDTHS:
+        if width <= _TWICE:
+            probe.run(width)
+        found[str(width)] = timed(lambda width=width: probe.run(width), model.device)  # type: ignore[misc]
+    return found
+
+
+def _draft(
+    target: ModelTarget, whole: Drafter, part: Drafter, verifier: Verifier
+) -> dict[str, float]:
+    """`DraftCost` of a part, by real steps behind a text with something to copy."""
+    context = min(_CONTEXT, _room(target))
+    tokens = [i % min(_PERIOD, target.vocab_size) for i in range(context)]
+    sequence = Sequence.start(tokens, SamplingParams(temperature=0))
+    target.begin(sequence)
+    whole.begin(sequence)
+    while target.pending(sequence):
+        prefill(target, whole, [sequence], _CONTEXT, Clock())
+    for _ in range(_ROUNDS):  # the last one counts
+        short, long = (_step(target, part, verifier, sequence, n) for n in _LENGTHS)
+    whole.end([sequence])
+    target.end(sequence)
+    return _line(*short, *long)
+
+
+def _room(target: ModelTarget) -> int:
+    """Tokens of context that leave enough for the timed steps."""
+    return target.max_length - _ROUNDS * sum(1 + nodes for nodes in _LENGTHS) - 1
+
+
+def _step(
+    target: ModelTarget, part: Drafter, verifier: Verifier, sequence: Sequence, nodes: int
+) -> tuple[int, float]:
+    """How deep the draft was, and the milliseconds of the drafter's own work."""
+    clock = Clock()
+    [done] = step(target, part, verifier, [sequence], [nodes], clock)
+    levels = int(done.tree.depths[done.row].max())
+    return levels, 1000 * clock.draft
+
+
+def _line(few: int, short: float, many: int, long: float) -> dict[str, float]:
+    """Levels count where a deeper draft clearly takes longer."""
+    if many <= few or long < _DEARER * short:
+        return {"call": max(short, long)}
+    level = (long - short) / (many - few)
+    return {"call": max(0.0, short - few * level), "level": level}
+
+
+def _identity(part: Drafter) -> list[str]:
+    """What a drafter's speed depends on: its kind, its options, the models that it runs."""
+    own = {key: value for key, value in vars(part).items() if not key.startswith("_")}
+    options = [f"{key}={own[key]}" for key in sorted(own) if isinstance(own[key], _PLAIN)]
+    return [type(part).__name__, *options, *_models(part)]
+
+
+def _models(part: object) -> list[str]:
+    """The shapes of the models that an object holds, itself or one step away."""
+    found = []
+    for value in vars(part).values():
+        for each in (value, getattr(value, "lm", None)):
+            if each is not None and hasattr(each, "bytes_read"):
+                found += shape_of(each)
+    return found
+
+
+def _machine(device: torch.device) -> list[str]:
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    threads = torch.get_num_threads()
+    return [processor(), str(cores()), gpu, torch.__version__, f"{threads} threads", str(device)]
+
+
+def _kept(key: Seq[str], measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """What was measured under this key, now if it never was."""
+    name = hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:24]
+    path = cache_folder() / "costs" / f"{name}.json"
+    try:
+        found: dict[str, float] = json.loads(path.read_text("utf-8"))["ms"]
+        return found
+    except (OSError, ValueError, LookupError, TypeError):
+        found = measure()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps({"of": list(key), "ms": found}, indent=1), "utf-8")
+        draft.replace(path)
+    return found

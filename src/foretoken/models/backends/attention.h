@@ -1,0 +1,104 @@
+// Attention over the cache: sums go in the order of its cells, and what a token does not see adds
+// zero, so that a node of a tree has the bits of the same token in a chain.
+
+#pragma once
+
+#include "products.h"
+
+// e^x for x <= 0: 2^n · e^r with |r| <= ln 2 / 2, to a unit in the last place; 0 below -87.
+static inline lanes exponential(lanes x) {
+  const float magic = 12582912.0f;  // adding it rounds to an integer, in the low bits
+  lanes shifted = x * 1.44269504f + magic, n = shifted - magic;
+  lanes r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  lanes p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  lanes e = (lanes)((whole)p + ((whole)shifted << 23));
+  return (lanes)((whole)e & (x > -87.0f));
+}
+
+// One pass's attention; `attend` below says what is what.
+struct Pass {
+  const float *turned;
+  float *keys, *values;
+  const int64_t *slots, *places;
+  const uint8_t *seen;
+  float *out;
+  long T, H, K, W, L, cells;
+  float scale;
+};
+
+// Keys and values of token i into the cache.
+static void write(const Pass &p, long i) {
+  const float *own = p.turned + (i * (p.H + 2 * p.K) + p.H) * p.W;
+  for (long head = 0; head < 2 * p.K; head++, own += p.W) {
+    float *cache = head < p.K ? p.keys : p.values;
+    long place = (p.slots[i / p.T] * p.K + head % p.K) * p.cells + p.places[i];
+    memcpy(cache + place * p.W, own, 4 * p.W);
+  }
+}
+
+// scores[L], filled up to whole vectors, become e^(score - highest), or 0 where they are hidden.
+static void exponentials(float *scores, const uint8_t *seen, long L, long filled) {
+  const uint8_t *hidden = seen ? (const uint8_t *)memchr(seen, 0, L) : 0;
+  for (long j = hidden ? hidden - seen : L; j < filled; j++)
+    if (j >= L || !seen[j]) scores[j] = -INFINITY;
+  lanes most = loaded(scores);
+  for (long j = LANES; j < filled; j += LANES) {
+    lanes score = loaded(scores + j);
+    most = score > most ? score : most;
+  }
+  float highest = most[0];
+  for (long i = 1; i < LANES; i++) highest = most[i] > highest ? most[i] : highest;
+  for (long j = 0; j < filled; j += LANES)
+    at(scores + j) = exponential(loaded(scores + j) - highest);
+}
+
+// WIDTH queries (token t, head g of the group) from `first` on, against one key/value head. Lanes
+// are queries while scores are summed, and places of the cache in the softmax.
+static void attend_panel(const Pass &p, long b, long head, long first, std::vector<float> &room) {
+  long G = p.H / p.K, count = p.T * G - first < WIDTH ? p.T * G - first : WIDTH;
+  long filled = (p.L + LANES - 1) / LANES * LANES;
+  room.assign((p.L + 2 * p.W) * WIDTH + count * filled, 0.0f);
+  float *scores = room.data(), *queries = scores + p.L * WIDTH;  // [L][WIDTH], [W][WIDTH]
+  float *mixed = queries + p.W * WIDTH, *shares = mixed + p.W * WIDTH;  // [WIDTH][W], [..][filled]
+  float sums[WIDTH] = {0};
+  long row = (p.H + 2 * p.K) * p.W, history = (p.slots[b] * p.K + head) * p.cells * p.W;
+  for (long r = 0; r < count; r++) {
+    long t = (first + r) / G, g = (first + r) % G;
+    const float *q = p.turned + (b * p.T + t) * row + (head * G + g) * p.W;
+    for (long d = 0; d < p.W; d++) queries[d * WIDTH + r] = q[d] * p.scale;
+  }
+  multiply<1, float>({p.keys + history, p.W}, {queries, WIDTH}, scores, WIDTH, p.L, p.W, queries,
+                     0);
+  for (long r = 0; r < count; r++) {
+    float *own = shares + r * filled;
+    for (long j = 0; j < p.L; j++) own[j] = scores[j * WIDTH + r];
+    exponentials(own, p.seen ? p.seen + (b * p.T + (first + r) / G) * p.L : 0, p.L, filled);
+  }
+  for (long j = 0; j < p.L; j++)
+    for (long r = 0; r < count; r++) sums[r] += shares[r * filled + j];
+  if (p.W % WIDTH == 0)
+    for (long j = 0; j < p.L; j += CHUNK)
+      for (long d = 0; d < p.W; d += WIDTH) {
+        const float *values = p.values + history + j * p.W + d;
+        long near = p.L - j < CHUNK ? p.L - j : CHUNK;
+        multiply<1, float>({shares + j, filled}, {values, p.W}, mixed + d, p.W, count, near, values,
+                           0);
+      }
+  else  // narrow heads, of whole vectors
+    for (long r = 0; r < count; r++)
+      for (long j = 0; j < p.L; j++)
+        for (long d = 0; d < p.W; d += LANES)
+          at(mixed + r * p.W + d) +=
+              loaded(p.values + history + j * p.W + d) * shares[r * filled + j];
+  for (long r = 0; r < count; r++) {
+    long t = (first + r) / G, g = (first + r) % G;
+    float *out = p.out + ((b * p.T + t) * p.H + head * G + g) * p.W;
+    float sum = sums[r] > 0 ? sums[r] : 1;  // a token that sees nothing is filling
+    for (long d = 0; d < p.W; d++) out[d] = mixed[r * p.W + d] / sum;
+  }
+}

@@ -1,0 +1,65 @@
+// The loops of a float32 pass on a CPU, as functions for Python.
+
+#include <omp.h>
+
+#include "layers.h"
+
+extern "C" {
+long width() { return WIDTH; }
+
+// Whether INT8 matrices can be multiplied, with the levels of `quantise`.
+int has_int8() { return HAS_INT8; }
+
+// x [M, K] -> y [M, N]
+void linear(const float *x, const Matrix *m, float *y, long M, int threads) {
+#pragma omp parallel for num_threads(threads)
+  for (int i = 0; i < threads; i++) share(x, *m, y, M, 0, 0, i, threads);
+}
+
+// turned [B, T, H + 2K, W]: queries, keys, values. keys, values [slots, K, cells, W]: one layer of
+// the cache. Row b writes its T cells at `places` of slots[b], then looks at the first L of them.
+// seen [B, T, L], or null where everything is. -> out [B, T, H, W]. W is a multiple of WIDTH.
+void attend(const float *turned, float *keys, float *values, const int64_t *slots,
+            const int64_t *places, const uint8_t *seen, float *out, long B, long T, long H, long K,
+            long W, long L, long cells, float scale, int threads) {
+  Pass p = {turned, keys, values, slots, places, seen, out, T, H, K, W, L, cells, scale};
+  long panels = (T * (H / K) + WIDTH - 1) / WIDTH;
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<float> room;
+#pragma omp for
+    for (long i = 0; i < B * T; i++) write(p, i);
+#pragma omp for schedule(dynamic)
+    for (long i = 0; i < B * K * panels; i++)
+      attend_panel(p, i / panels / K, i / panels % K, i % panels * WIDTH, room);
+  }
+}
+
+// The sub-layers from `first` on before `last`: 2i is the attention of layer i, 2i + 1 its
+// feed-forward. Heads are of whole vectors, and those of a token fill whole panels.
+void layers(const Whole *given, const Layer *stack, long first, long last, int threads) {
+  const Whole &p = *given;
+  long M = p.B * p.T, wide = 0, added = 0, heads = stack->qkv.N;
+  for (long s = first; s < last; s++) {
+    const Layer &layer = stack[s / 2];
+    wide = layer.gate_up.N > wide ? layer.gate_up.N : wide;
+    added = layer.out.N > added ? layer.out.N : added;
+    added = layer.down.N > added ? layer.down.N : added;
+  }
+  Room room = {floats(M * p.D), floats(M * heads), floats(M * p.H * p.W), floats(M * wide),
+               floats(M * p.F), floats(M * added), std::unique_ptr<int64_t[]>(new int64_t[M])};
+  for (long i = 0; i < M; i++) {
+    long place = p.starts[i / p.T] + i % p.T;
+    room.places[i] = place < p.cells ? place : p.cells - 1;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    long who = omp_get_thread_num(), of = omp_get_num_threads();
+    for (long s = first; s < last; s++)
+      if (s % 2 == 0)
+        attention(p, stack[s / 2], s / 2, room, who, of);
+      else
+        feed_forward(p, stack[s / 2], room, who, of);
+  }
+}
+}

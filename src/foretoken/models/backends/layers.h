@@ -1,0 +1,118 @@
+// Whole layers: products and attention with all that lies between them, the threads meeting at
+// barriers.
+
+#pragma once
+
+#include <memory>
+
+#include "attention.h"
+
+// The head norms may be null. mask: which of the pass's masks the layer takes.
+struct Layer {
+  const float *attention_norm, *q_norm, *k_norm, *mlp_norm;
+  Matrix qkv, out, gate_up, down;
+  long mask;
+};
+
+// A pass through layers: states [B, T, D] are changed in place. rope [.., 2, W]: cosines, and sines
+// of which the first half is negated. cache [layers, 2, slots, K, cells, W]. A token that would
+// stand behind the last cell goes there.
+struct Whole {
+  float *states, *cache;
+  const float *rope;
+  const int64_t *positions, *slots, *starts;
+  const uint8_t *const *seen;
+  long B, T, D, H, K, W, F, L, all_slots, cells;
+  float scale, eps;
+};
+
+struct Room {
+  std::unique_ptr<float[]> normed, qkv, mixed, wide, active, added;
+  std::unique_ptr<int64_t[]> places;
+};
+
+static std::unique_ptr<float[]> floats(long count) {
+  return std::unique_ptr<float[]>(new float[count]);  // nothing is filled in
+}
+
+// y = x · weight / sqrt(mean(x²) + eps), of D numbers.
+static void norm(const float *x, const float *weight, float *y, long D, float eps) {
+  lanes squares = lanes{};
+  long d = 0;
+  for (; d + LANES <= D; d += LANES) squares += loaded(x + d) * loaded(x + d);
+  float sum = 0;
+  for (long i = 0; i < LANES; i++) sum += squares[i];
+  for (; d < D; d++) sum += x[d] * x[d];
+  float factor = 1 / sqrtf(sum / D + eps);
+  for (d = 0; d < D; d++) y[d] = x[d] * weight[d] * factor;
+}
+
+// x · cos + (x with its halves exchanged) · sin
+static void rotate(float *x, const float *cosine, long W) {
+  const float *sine = cosine + W;
+  for (long d = 0, half = W / 2; d < half; d++) {
+    float left = x[d], right = x[d + half];
+    x[d] = left * cosine[d] + right * sine[d];
+    x[d + half] = right * cosine[d + half] + left * sine[d + half];
+  }
+}
+
+// silu(gate) · up; e^-|gate| cannot overflow.
+static inline lanes gated(lanes gate, lanes up) {
+  lanes size = gate > 0.0f ? gate : -gate, e = exponential(-size), one = lanes{} + 1.0f;
+  return gate * (gate > 0.0f ? one : e) / (e + 1.0f) * up;
+}
+
+static void activate(const float *gate, const float *up, float *y, long F) {
+  long f = 0;
+  for (; f + LANES <= F; f += LANES) at(y + f) = gated(loaded(gate + f), loaded(up + f));
+  for (; f < F; f++) y[f] = gated(lanes{} + gate[f], lanes{} + up[f])[0];
+}
+
+// One thread's share of a layer's attention; ends with all threads having done theirs.
+static void attention(const Whole &p, const Layer &layer, long index, const Room &room, long who,
+                      long of) {
+  long M = p.B * p.T, row = layer.qkv.N, size = p.all_slots * p.K * p.cells * p.W;
+#pragma omp for
+  for (long i = 0; i < M; i++)
+    norm(p.states + i * p.D, layer.attention_norm, room.normed.get() + i * p.D, p.D, p.eps);
+  share(room.normed.get(), layer.qkv, room.qkv.get(), M, 0, 0, who, of);
+#pragma omp barrier
+  float *keys = p.cache + 2 * index * size;
+  Pass pass = {room.qkv.get(), keys, keys + size, p.slots, room.places.get(), p.seen[layer.mask],
+               room.mixed.get(), p.T, p.H, p.K, p.W, p.L, p.cells, p.scale};
+#pragma omp for
+  for (long i = 0; i < M; i++) {
+    for (long head = 0; head < p.H + p.K; head++) {
+      float *x = room.qkv.get() + i * row + head * p.W;
+      const float *weight = head < p.H ? layer.q_norm : layer.k_norm;
+      if (weight) norm(x, weight, x, p.W, p.eps);
+      rotate(x, p.rope + p.positions[i] * 2 * p.W, p.W);
+    }
+    write(pass, i);
+  }
+  long panels = (p.T * (p.H / p.K) + WIDTH - 1) / WIDTH;
+  std::vector<float> scores;
+#pragma omp for schedule(dynamic)
+  for (long i = 0; i < p.B * p.K * panels; i++)
+    attend_panel(pass, i / panels / p.K, i / panels % p.K, i % panels * WIDTH, scores);
+  share(room.mixed.get(), layer.out, room.added.get(), M, p.states, p.D, who, of);
+#pragma omp barrier
+}
+
+// The same for a layer's feed-forward.
+static void feed_forward(const Whole &p, const Layer &layer, const Room &room, long who, long of) {
+  long M = p.B * p.T, row = layer.gate_up.N;
+#pragma omp for
+  for (long i = 0; i < M; i++)
+    norm(p.states + i * p.D, layer.mlp_norm, room.normed.get() + i * p.D, p.D, p.eps);
+  share(room.normed.get(), layer.gate_up, room.wide.get(), M, 0, 0, who, of);
+#pragma omp barrier
+  long first = p.F * who / of, count = p.F * (who + 1) / of - first;
+  for (long i = 0; i < M; i++)
+    activate(room.wide.get() + i * row + first, room.wide.get() + i * row + p.F + first,
+             room.active.get() + i * p.F + first, count);
+#pragma omp barrier
+  share(room.active.get(), layer.down, room.added.get(), M, p.states, p.D, who, of);
+#pragma omp barrier
+}

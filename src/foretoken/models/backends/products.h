@@ -1,0 +1,205 @@
+// Products with packed weights, and the vectors that all loops here are written with.
+//
+// Every sum goes over its terms in their order, whatever else is computed beside it, so that a
+// row's numbers have the same bits alone and among others. Written with the compilers' vector
+// extension, for any CPU; int8 wants AVX2.
+//
+// Weights lie in panels: WIDTH output columns side by side, for every input (int8: for every four).
+// For one to three rows several panels are read at a time, as one stream of addresses does not use
+// all of the memory's speed; for more, the next stretch is fetched while this one is multiplied.
+
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <vector>
+
+#if defined(__F16C__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#ifndef LANES
+#ifdef __AVX512F__
+#define LANES 16
+#else
+#define LANES 8
+#endif
+#endif
+
+static const long WIDTH = 2 * LANES, ROWS = 6, CHUNK = 64, MANY = 8 * ROWS;
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int32_t whole __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2)));
+
+static inline lanes &at(float *p) { return *(lanes *)p; }
+static inline lanes loaded(const float *p) { return *(const lanes *)p; }
+
+// float16 to float32, which holds all of its numbers.
+static inline lanes loaded(const uint16_t *p) {
+#if defined(__F16C__) && LANES == 8
+  return (lanes)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#elif defined(__AVX512F__) && LANES == 16
+  return (lanes)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#else
+  whole bits = __builtin_convertvector(*(const halves *)p, whole);
+  lanes size = (lanes)((bits & 0x7fff) << 13) * 0x1p112f;  // the exponent is 112 too small
+  return (lanes)((whole)size | (bits & 0x8000) << 16);
+#endif
+}
+
+// Rows of numbers: the first, the distance to the next row, and (XK below) within a row.
+template <typename T>
+struct Rows {
+  const T *start;
+  long apart;
+};
+
+// sums[R][S·WIDTH] += x[R][count] · w[count][WIDTH], of S panels that lie `between` apart.
+// One panel alone fetches `step` bytes of other memory for each of count.
+template <int R, int S, int XK, typename W>
+static void block(Rows<float> x, Rows<W> w, long between, float *sums, long apart, long count,
+                  const char *ahead, long step) {
+  lanes a[R][2 * S];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int s = 0; s < 2 * S; s++) a[r][s] = loaded(sums + r * apart + s * LANES);
+  const W *p = w.start;
+  const float *q = x.start;
+  for (long k = 0; k < count; k++, p += w.apart, q += XK, ahead += step) {
+    if (S == 1) __builtin_prefetch(ahead);
+#pragma GCC unroll 8
+    for (int s = 0; s < S; s++) {
+      lanes left = loaded(p + s * between), right = loaded(p + s * between + LANES);
+#if defined(__AVX512F__) && LANES == 16 || defined(__AVX__) && LANES == 8
+      // g++ would load them anew for every row, if it saw where they are from.
+      if (R > 1 && (S == 1 || R == 2)) __asm__("" : "+x"(left), "+x"(right));
+#endif
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) {
+        a[r][2 * s] += left * q[r * x.apart];
+        a[r][2 * s + 1] += right * q[r * x.apart];
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int s = 0; s < 2 * S; s++) at(sums + r * apart + s * LANES) = a[r][s];
+}
+
+template <int XK, typename W>
+static void (*const blocks[])(Rows<float>, Rows<W>, long, float *, long, long, const char *,
+                              long) = {
+    0,
+    block<1, 1, XK, W>,
+    block<2, 1, XK, W>,
+    block<3, 1, XK, W>,
+    block<4, 1, XK, W>,
+    block<5, 1, XK, W>,
+    block<6, 1, XK, W>,
+};
+
+// sums[M][WIDTH] += x[M][count] · w[count][WIDTH], ROWS rows at a time at most, all about as many.
+// Meanwhile `size` bytes for each of count are fetched from `from` on, by each group its share.
+template <int XK, typename W>
+static void multiply(Rows<float> x, Rows<W> w, float *sums, long apart, long M, long count,
+                     const void *from, long size) {
+  long groups = (M + ROWS - 1) / ROWS, step = size / groups;
+  const char *ahead = (const char *)from;
+  for (long left = groups; left > 0; left--) {
+    long rows = (M + left - 1) / left;
+    blocks<XK, W>[rows](x, w, 0, sums, apart, count, ahead, step);
+    ahead += count * step;
+    x.start += rows * x.apart;
+    sums += rows * apart;
+    M -= rows;
+  }
+}
+
+static void store(const float *sums, float *y, long M, long N, long columns, float unit) {
+  for (long m = 0; m < M; m++)
+    for (long n = 0; n < columns; n++) y[m * N + n] = sums[m * columns + n] * unit;
+}
+
+// y[M][N] = x wᵀ · unit for up to MANY rows and one panel. A stretch of the panel is used by all
+// rows while it is in the first-level cache.
+template <typename W>
+static void many(Rows<float> x, const W *w, float *y, long M, long N, long K, float unit) {
+  float sums[MANY * WIDTH];
+  memset(sums, 0, 4 * M * WIDTH);
+  for (long k = 0; k < K; k += CHUNK, w += CHUNK * WIDTH) {
+    long count = K - k < CHUNK ? K - k : CHUNK;
+    multiply<1, W>({x.start + k, x.apart}, {w, WIDTH}, sums, WIDTH, M, count, w + CHUNK * WIDTH,
+                   WIDTH * sizeof(W));
+  }
+  store(sums, y, M, N, WIDTH, unit);
+}
+
+// The same for R rows and S panels.
+template <int R, int S, typename W>
+static void few(Rows<float> x, const W *w, float *y, long N, long K, float unit) {
+  float sums[R * S * WIDTH] = {0};
+  block<R, S, 1, W>(x, {w, WIDTH}, K * WIDTH, sums, S * WIDTH, K, 0, 0);
+  store(sums, y, R, N, S * WIDTH, unit);
+}
+
+// One panel or, for few rows, as many of the `left` ones as are best read together -> how many.
+template <typename W>
+static long some(Rows<float> x, const W *w, float *y, long M, long N, long K, long left,
+                 float unit) {
+  if (M == 1 && left >= 4) return few<1, 4>(x, w, y, N, K, unit), 4;
+  if (M == 2 && left >= 2) return few<2, 2>(x, w, y, N, K, unit), 2;
+  if (M == 3 && left >= 2 && sizeof(W) == 4) return few<3, 2>(x, w, y, N, K, unit), 2;
+  for (long m = 0; m < M; m += MANY)
+    many({x.start + m * x.apart, x.apart}, w, y + m * N, M - m < MANY ? M - m : MANY, N, K, unit);
+  return 1;
+}
+
+// What a product multiplies with: N outputs, filled up to whole panels, of K inputs. bias may be
+// null. int8 weights have a scale each output, and `shifts`: ZERO times the sum of its weights.
+struct Matrix {
+  const void *weights;
+  const float *bias, *scales;
+  const int32_t *shifts;
+  long N, K;
+  float unit;
+  int kind;
+};
+enum { FLOAT32, FLOAT16, INT8 };
+
+#include "products_int8.h"
+
+template <typename W>
+static void panels(Rows<float> x, const Matrix &m, float *y, long M, long first, long end) {
+  const W *w = (const W *)m.weights;
+  for (long p = first; p < end;)
+    p += some(x, w + p * m.K * WIDTH, y + p * WIDTH, M, m.N, m.K, end - p, m.unit);
+}
+
+// The rows of x[M][K], copied where they lie whole pages apart: these would all be kept in the same
+// few places of the first-level cache, and push each other out.
+static Rows<float> apart(const float *x, long M, long K, std::vector<float> &room) {
+  if (M == 1 || K % 1024) return {x, K};
+  room.resize(M * (K + WIDTH));
+  for (long m = 0; m < M; m++) memcpy(room.data() + m * (K + WIDTH), x + m * K, 4 * K);
+  return {room.data(), K + WIDTH};
+}
+
+// One thread's share of y[M][N] = x wᵀ + bias; `sum`, if given, has its D columns added to.
+static void share(const float *x, const Matrix &m, float *y, long M, float *sum, long D, long who,
+                  long of) {
+  long count = m.N / WIDTH, first = count * who / of, end = count * (who + 1) / of;
+  std::vector<float> spread;
+  if (m.kind == FLOAT32) panels<float>(apart(x, M, m.K, spread), m, y, M, first, end);
+  if (m.kind == FLOAT16) panels<uint16_t>(apart(x, M, m.K, spread), m, y, M, first, end);
+  if (m.kind == INT8) panels_int8(x, m, y, M, first, end);
+  long last = sum && end * WIDTH > D ? D : end * WIDTH;
+  for (long i = 0; i < M && (m.bias || sum); i++)
+    for (long n = first * WIDTH; n < last; n++) {
+      if (m.bias) y[i * m.N + n] += m.bias[n];
+      if (sum) sum[i * D + n] += y[i * m.N + n];
+    }
+}

@@ -1,0 +1,52 @@
+"""Options that `foretoken tune` found: a JSON file for a model and a method.
+
+{"schema": 1, "name": "mini-sps", "model": "mini", "method": "sps",
+ "speculative_config": {"method": "sps", "model": "mini-draft", "num_speculative_tokens": 5},
+ …what was measured}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from foretoken.errors import ForetokenError, unknown
+from foretoken.machine import cache_folder
+
+SCHEMA = 1
+
+
+def tuned_path(name: str) -> Path:
+    """Where the file of this name lies in the cache folder."""
+    return cache_folder() / "tuned" / f"{name}.json"
+
+
+def read_tuned(name: str | Path) -> dict[str, Any]:
+    """The `speculative_config` in a file, by its path or by its name in the cache folder.
+
+    Raises `ForetokenError` where there is no such file or it is not one of these.
+    """
+    path = Path(name)
+    if path.suffix != ".json":
+        path = tuned_path(str(name))
+    if not path.is_file():
+        known = [found.stem for found in path.parent.glob("*.json")]
+        if Path(name).suffix != ".json" and known:
+            raise unknown("tuned method", str(name), known)
+        raise ForetokenError(f"There is no {path}; make it with foretoken tune, or give a path.")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["schema"] != SCHEMA:
+            raise ValueError(f"schema {found['schema']!r} instead of {SCHEMA}")
+        return dict(found["speculative_config"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ForetokenError(f"{path} is not a file of foretoken tune: {error}.") from error
+
+
+def untuned(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with "tuned" replaced by what it names; what stands beside it wins."""
+    given = dict(config)
+    name = given.pop("tuned", None)
+    return given if name is None else {**read_tuned(name), **given}

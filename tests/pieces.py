@@ -1,0 +1,43 @@
+"""Tokenizers of a few known pieces, for models whose vocabularies differ."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence as Seq
+from typing import Any
+
+LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits + string.punctuation + " "
+
+
+class Pieces:
+    """Takes the longest piece first, and leaves out what it has no piece for; `end` has no text."""
+
+    def __init__(self, pieces: Seq[str], end: int | None = None) -> None:
+        self.pieces, self.eos_token_id = list(pieces), end
+        self.all_special_ids = [] if end is None else [end]
+        self._ids = {piece: i for i, piece in enumerate(pieces) if i != end}
+        self._sizes = sorted({len(piece) for piece in pieces}, reverse=True)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        ids, at = [], 0
+        while at < len(text):
+            found = [n for n in self._sizes if text[at : at + n] in self._ids]
+            if found:
+                ids.append(self._ids[text[at : at + found[0]]])
+            at += found[0] if found else 1
+        return {"input_ids": ids}
+
+    def decode(self, ids: Seq[int], **options: Any) -> str:
+        return "".join(self.pieces[i] for i in ids)
+
+
+def two_tokenizers(size: int) -> tuple[Pieces, Pieces]:
+    """The target's, one letter a token, and one in which half of these stand elsewhere and the
+    other tokens are pairs."""
+    letters = list((LETTERS + "äöü")[:size])
+    kept = letters[size // 2 :]
+    pairs = [a + b for a in letters for b in letters][: size - len(kept)]
+    return Pieces(letters), Pieces([*kept, *pairs])
