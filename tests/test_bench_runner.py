@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foretoken import ForetokenError
+from foretoken import METHODS, ForetokenError
 from foretoken.bench import costs
 from foretoken.bench.plan import (
     BASELINE,
@@ -127,7 +127,9 @@ def test_every_method_that_can_be_built() -> None:
     assert "sps" not in found and "draft" in reasons["sps"]
     assert found["pld"] == {"method": "pld", "num_speculative_tokens": 3}
     found, reasons = every_method("small", None)
-    assert found["sps"] == {"method": "sps", "model": "small"} and set(reasons) <= {"rest"}
+    assert found["sps"] == {"method": "sps", "model": "small"}
+    assert {row.name for row in METHODS.values() if row.trained} == {*reasons} - {"rest"}
+    assert "trained for its target" in reasons["medusa"] and "datastore" in reasons["rest"]
     assert method_config("ngram", "small", None) == {"method": "ngram"}
     with pytest.raises(ForetokenError, match="Did you mean 'pld'"):
         method_config("pldd", None, None)

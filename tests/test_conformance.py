@@ -46,6 +46,7 @@ from foretoken.testing import (
     tiny_transformers,
 )
 from foretoken.testing.checks import SAMPLED, texts
+from foretoken.trained import Facts, Trained
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 from pieces import two_tokenizers
@@ -80,13 +81,14 @@ NEEDS: dict[str, Callable[[Pair], Any]] = {
     "skip": lambda pair: (1, 2),
     "checkpoint": lambda pair: pair.transformers or tiny_transformers(pair.target.vocab_size),
 }
-"""Field of a drafter, or drafter and field -> what it is given in these tests."""
+"""Field of a drafter, or drafter and field -> what it is given in these tests; see `given`."""
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "num_speculative_tokens": {"law": 2},
     "max_cached_tokens": {"": 0},  # else drafts follow from others' texts: see test_copying
     "widths": {"law": (2, 1)},
     "level_sizes": {"law": (2, 1)},
+    "tree": {"law": ((0,), (1,), (0, 0))},
     "context_window": {"": 4},
     "k_matrix": {"": ((4, 2), (0, 3)), "law": ((1, 1), (0, 1))},
 }
@@ -108,12 +110,32 @@ PROMPTS = [
 TOKENS = 24
 
 
+def given(name: str, pair: Pair) -> dict[str, Any]:
+    """The options without which a drafter can't be built; what is to be trained is random."""
+    cls = drafter_class(name)
+    fields = [field.name for field in dataclasses.fields(cls)]
+    own = {field: NEEDS.get(f"{name}.{field}", NEEDS.get(field)) for field in fields}
+    options: dict[str, Any] = {field: give(pair) for field, give in own.items() if give}
+    return {**options, "model": untrained(cls.module, pair)} if hasattr(cls, "module") else options
+
+
+@cache
+def untrained(module: type[Trained], pair: Pair) -> Trained:
+    """A drafter's weights for this target, none of them 0."""
+    made = module(Facts.of(pair.target)).to(pair.target.dtype)
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in made.parameters():
+            noise = torch.randn(weight.shape, generator=random, dtype=torch.float64)
+            weight.copy_(weight * 0.5 + 0.3 * noise)
+    return made.eval().requires_grad_(False)
+
+
 def make_drafter(name: str, pair: Pair, purpose: str = "") -> Drafter:
     """A new drafter by file name, with what it needs."""
     cls = drafter_class(name)
     fields = [f.name for f in dataclasses.fields(cls)]
-    own = {field: NEEDS.get(f"{name}.{field}", NEEDS.get(field)) for field in fields}
-    options: dict[str, Any] = {field: give(pair) for field, give in own.items() if give}
+    options = given(name, pair)
     options |= {f: SETTINGS[f][purpose] for f in fields if purpose in SETTINGS.get(f, {})}
     return create(cls, name, options)
 
@@ -431,8 +453,7 @@ def test_empty_drafts_are_plain_steps() -> None:
 def test_the_table_tells_the_truth(row: Any) -> None:
     """A method is built from its row, drafter and rule fit, and lossless means an exact rule."""
     pair = models("native")
-    fields = {f.name for f in dataclasses.fields(drafter_class(row.drafter))}
-    options = {name: give(pair) for name, give in NEEDS.items() if name in fields}
+    options = given(row.drafter, pair)
     drafter, rule, name = build({"method": row.name, **options})
     assert (name, type(drafter)) == (row.name, drafter_class(row.drafter))
     assert row.lossless == rule.exact

@@ -131,7 +131,8 @@ class Step:
 
     tokens: emitted, the extra token last. path: accepted slots. drafted: nodes offered.
     row: this sequence's row in `tree` and `scores`. failed: the place had no law (NaN). strayed:
-    accepted tokens that the lossless rule would have refused.
+    accepted tokens that the lossless rule would have refused. read: tokens of the prompt that went
+    into the cache, whose states are the row's first ones; 0 but in prefill, which emits nothing.
     """
 
     tokens: list[int]
@@ -142,6 +143,12 @@ class Step:
     scores: Scores
     failed: bool = False
     strayed: int = 0
+    read: int = 0
+
+    @property
+    def last(self) -> int:
+        """The slot behind which the last token was sampled; in prefill the last one read."""
+        return self.read - 1 if self.read else self.path[-1] if self.path else 0
 
 
 class Access(Protocol):

@@ -74,11 +74,15 @@ def prefill(
 ) -> None:
     """A step with an empty tree and no token: one chunk of prompt each, seen by the drafter too."""
     began = perf_counter()
+    before = [target.pending(sequence) for sequence in sequences]
     out = target.prefill(sequences, chunk)
     tree = empty(len(sequences), target.device)
     none = torch.empty(len(sequences), 0, device=target.device)
     scores = Scores(none, none, none, out.hidden)
-    steps = [Step([], [], 0, row, tree, scores) for row in range(len(sequences))]
+    steps = [
+        Step([], [], 0, row, tree, scores, read=pending - target.pending(sequence))
+        for row, (sequence, pending) in enumerate(zip(sequences, before, strict=True))
+    ]
     drafter.observe(sequences, steps)
     clock.prefill += perf_counter() - began
 

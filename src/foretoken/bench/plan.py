@@ -18,7 +18,7 @@ from typing import Any
 
 from foretoken.bench.suite import Prompt, Suite
 from foretoken.errors import ForetokenError, unknown
-from foretoken.methods import METHODS, OPTION_ALIASES, build, options_of
+from foretoken.methods import ALIASES, METHODS, OPTION_ALIASES, build, options_of
 from foretoken.tuned import read_tuned
 
 BASELINE = "autoregressive"
@@ -138,13 +138,15 @@ def every_method(draft_model: str | None, tokens: int | None) -> tuple[Configs, 
 def method_config(name: str, draft_model: str | None, tokens: int | None) -> dict[str, Any]:
     """A method's speculative_config, with the draft model and draft length where it has them.
 
+    A method whose weights are trained for its target is not given the draft model for these.
     "tuned:NAME" is what `foretoken tune` saved under a name or path. Raises `ForetokenError` for a
     name that no method, alias or drafter has.
     """
     if name.startswith(TUNED):
         return read_tuned(name.removeprefix(TUNED))
-    options = options_of(name)
-    given = {"model": draft_model, "num_speculative_tokens": tokens}
+    row, options = METHODS.get(ALIASES.get(name, name)), options_of(name)
+    small = None if row is not None and row.trained else draft_model
+    given = {"model": small, "num_speculative_tokens": tokens}
     return {"method": name, **{k: v for k, v in given.items() if k in options and v is not None}}
 
 

@@ -97,6 +97,7 @@ def _register() -> None:
         methods,
         report,
         simulate,
+        train,
         tune,
         zoo,
     )
@@ -110,6 +111,7 @@ def _register() -> None:
     app.command("certify")(certify.certify)
     app.command("tune")(tune.tune)
     app.command("methods")(methods.methods)
+    app.command("train")(train.train)
     app.command("layers")(layers.layers)
     app.add_typer(zoo.app, name="zoo")
     app.add_typer(datastore.app, name="datastore")

@@ -1,0 +1,133 @@
+"""`foretoken train`: a drafter for a target, from prompts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretoken.errors import ForetokenError
+
+if TYPE_CHECKING:
+    from foretoken.train.data import Conversation
+    from foretoken.train.loop import Progress
+
+_Method = Annotated[str, typer.Argument(help="A method with 'trained' in 'foretoken methods'.")]
+_Target = Annotated[str, typer.Option("--target", help="Folder, hub id or bundled name.")]
+_Data = Annotated[
+    list[str],
+    typer.Option(help="Prompts: .jsonl files (messages, turns, prompt, text), or a suite's name."),
+]
+_Out = Annotated[Path, typer.Option(help="The checkpoint's folder; one begun is gone on with.")]
+_Recipe = Annotated[str | None, typer.Option(help="A recipe's name or .yaml; else the method's.")]
+_Set = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting of the recipe, e.g. lr=5e-4.")
+]
+_Source = Annotated[str, typer.Option(help="target (what it writes), fixed (the file's), mixed.")]
+_Limit = Annotated[int | None, typer.Option(help="Use this many of the prompts, evenly spread.")]
+_Every = Annotated[float, typer.Option(help="Seconds between two saved states.")]
+
+
+def train(
+    method: _Method,
+    target: _Target,
+    data: _Data,
+    out: _Out,
+    recipe: _Recipe = None,
+    changes: _Set = None,
+    source: _Source = "target",
+    limit: _Limit = None,
+    seed: Annotated[int, typer.Option(help="Of texts, batches and weights.")] = 0,
+    every: _Every = 60.0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
+) -> None:
+    """Train a drafter for a target; killed at any moment, the same command goes on.
+
+    The target writes answers to the prompts, the drafter learns from them, and its acceptance
+    length is estimated on the way and measured at the end.
+
+    Example: [bold]foretoken train medusa --target mini --data prompts.jsonl --out my-medusa[/bold]
+    """
+    import yaml
+
+    from foretoken.train.recipe import read_recipe
+    from foretoken.train.run import make
+
+    pairs = [_pair(change) for change in changes or []]
+    settings = read_recipe(recipe or method, {key: yaml.safe_load(v) for key, v in pairs})
+    prompts = [each for name in data for each in _conversations(name)]
+    if limit is not None and limit < len(prompts):
+        prompts = [prompts[i * len(prompts) // limit] for i in range(limit)]
+    with _bar(settings.steps) as say:
+        trial = make(
+            method, target, prompts, settings, out, source=source, seed=seed, every=every,
+            say=say, device=device,
+        )  # fmt: skip
+    expected, served = trial.expected.acceptance_length, trial.served.mean_acceptance_length
+    print(
+        f"{out} · {trial.progress.step} steps · mean acceptance length {expected:.3f} estimated, "
+        f"{served:.3f} served"
+    )
+
+
+def _pair(change: str) -> tuple[str, str]:
+    key, sign, value = change.partition("=")
+    if not sign:
+        raise ForetokenError(f"--set takes name=value, e.g. --set lr=5e-4, and not {change!r}.")
+    return key.strip(), value
+
+
+def _conversations(name: str) -> list[Conversation]:
+    """A file's, or a suite's."""
+    from foretoken.bench.suite import find_suite
+    from foretoken.train.data import Conversation, read_conversations
+
+    if name.endswith((".jsonl", ".jsonl.gz")):
+        return read_conversations(Path(name))
+    found = []
+    for prompt in find_suite(name).prompts:
+        system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+        first, *later = prompt.turns
+        messages = (*system, {"role": "user", "content": first})
+        found.append(Conversation(messages, tuple(later)))
+    return found
+
+
+@contextmanager
+def _bar(steps: int) -> Iterator[Callable[[Progress], None]]:
+    """A bar with the loss and the estimate; where standard error is no terminal, a line now and
+    then."""
+    if not sys.stderr.isatty():
+        yield _line
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bar
+
+    columns: tuple[Any, ...] = (
+        TextColumn("Training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("loss {task.fields[loss]} · acceptance length {task.fields[best]}"),
+    )  # fmt: skip
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=steps, loss="–", best="–", visible=False)
+
+        def say(now: Progress) -> None:
+            best = f"{now.best:.2f}" if now.best else "–"
+            bar.update(task, completed=now.step, loss=f"{now.loss:.3f}", best=best, visible=True)
+
+        yield say
+
+
+def _line(now: Progress) -> None:
+    if now.step % 10 == 0:
+        best = f"{now.best:.3f}" if now.best else "–"
+        print(f"step {now.step}: loss {now.loss:.4f}, best estimate {best}", file=sys.stderr)

@@ -1,0 +1,104 @@
+"""Blockwise parallel decoding: one feed-forward layer on the last state guesses the next places.
+
+Source: Stern, Shazeer, Uszkoreit 2018, sections 3 and 4: the target's last state goes through a
+layer of `hidden_factor` · width units for each place, with a residual connection, and through the
+target's own language-model head; each place's likeliest token makes the chain, which the target
+scores in the pass that also gives the next step's state. Training keeps the target frozen (the
+paper's first variant) and sums the loss of all places, where the paper draws one place a step to
+save memory. Exact match is the rule here; the approximate ones are rules of their own
+(`top_beta`, `distance`).
+
+Legend: B rows, T places, H heads, D width, F units, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from foretoken.draws import Draws
+from foretoken.heads import LastStates, accepted, heads_loss, heads_ranks, rank_counts, rates_of
+from foretoken.lesson import Lesson
+from foretoken.losses import Objective
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.trained import Facts, Trained
+from foretoken.tree import DraftTree, placed
+
+
+class BlockwiseHeads(Trained):
+    """num_heads: places guessed ahead; hidden_factor: units for each place, in widths."""
+
+    method: ClassVar[str] = "blockwise"
+
+    def __init__(self, facts: Facts, num_heads: int = 4, hidden_factor: int = 2) -> None:
+        super().__init__(facts, num_heads=num_heads, hidden_factor=hidden_factor)
+        width, self._heads = facts.hidden_size, num_heads
+        self.up = nn.Linear(width, num_heads * hidden_factor * width)
+        self.down = nn.Parameter(torch.zeros(num_heads, hidden_factor * width, width))
+
+    def states(self, x: Tensor) -> Tensor:
+        """The target's states [..., D] -> each head's [..., H, D]; at first the target's own."""
+        units = F.relu(self.up(x)).unflatten(-1, (self._heads, -1))  # [..., H, F]
+        out: Tensor = x[..., None, :] + torch.einsum("...hf,hfd->...hd", units, self.down)
+        return out
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        return heads_loss(lesson, self.states(lesson.hidden[-1]), lesson.head, (), objective)
+
+    def ranks(self, lesson: Lesson) -> Tensor:
+        """[B, T, H], as `heads_ranks` has it."""
+        return heads_ranks(lesson, self.states(lesson.hidden[-1]), lesson.head)
+
+    def tally(self, lesson: Lesson) -> Tensor:
+        return rank_counts(self.ranks(lesson), lesson.room)
+
+    def note(self, counts: Tensor) -> None:
+        self.notes["rates"] = rates_of(counts)
+
+
+@dataclass(eq=False)
+class Blockwise(BaseDrafter):
+    """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: fewer places
+    than the checkpoint has heads."""
+
+    model: Any = None
+    num_speculative_tokens: int | None = None
+
+    module: ClassVar[type[Trained]] = BlockwiseHeads
+    wants = Wants("ac", (-1,))
+
+    def __post_init__(self) -> None:
+        BlockwiseHeads.named(self.model)
+
+    def bind(self, access: Access) -> None:
+        self._heads = BlockwiseHeads.load(self.model, access)
+        self._access, self._states = access, LastStates()
+
+    def _length(self, heads: Trained) -> int:
+        most: int = heads.shape["num_heads"]
+        return min(most, self.num_speculative_tokens or most)
+
+    def reached(self, heads: BlockwiseHeads, lesson: Lesson) -> Tensor:
+        """[B, T, H] whether a step whose root stands there accepts more than n places."""
+        chain = [(0,) * (n + 1) for n in range(self._length(heads))]
+        return accepted(heads.ranks(lesson), lesson.room, chain)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        rows, states = self._states.of(sequences)
+        if states is None:
+            return placed([], len(sequences), self._access.device)
+        length = self._length(self._heads)
+        tokens = self._access.head(self._heads.states(states)[:, :length]).argmax(-1)
+        chains = DraftTree(tokens, [length] * len(rows))
+        return placed([(rows, chains)], len(sequences), self._access.device).trim(budgets)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        self._states.observe(sequences, steps)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        self._states.fork(sequence, copy)

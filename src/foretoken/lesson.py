@@ -1,0 +1,102 @@
+"""What a drafter in training reads: text, the target's states along it, and what counts.
+
+A row holds one or more records, each a prompt with what was written behind it. All is teacher
+forced: at every place the drafter sees the text as it is. Where the text is what the target writes
+at temperature 0, or a sample of it under a rule that keeps plain decoding's tokens, an accepted
+draft is a piece of this text, so one pass tells what serving it would have accepted (`Estimate`).
+
+Legend: B rows, T places of a row, D width, V vocabulary, N drafted places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One batch, and the frozen target's word on it.
+
+    tokens, positions, records: [B, T] ids, places within the record, and which record (-1 is
+    padding). A token sees the tokens of its own record before it, and itself. weight: [B, T] how
+    much a token counts as one to be predicted. room: [B, T] the most nodes of a draft whose root
+    stands there, or -1 where serving never has a root. hidden: layer -> [B, T, D], as `Wants`
+    counts layers. head: normed last states [..., D] -> logits [..., V]. embed: ids -> [..., D].
+    Neither of the two is trained.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    records: Tensor
+    weight: Tensor
+    room: Tensor
+    hidden: dict[int, Tensor]
+    head: Callable[[Tensor], Tensor]
+    embed: Callable[[Tensor], Tensor]
+
+    @property
+    def sees(self) -> Tensor:
+        """[B, T, T] bool: who sees whom."""
+        same = self.records[:, :, None] == self.records[:, None, :]
+        return same.tril()
+
+
+@dataclass
+class Estimate:
+    """Tokens written and the steps that serving them would take; reached[n]: the share of these
+    steps, times steps, in which more than n drafted places were accepted."""
+
+    tokens: float = 0.0
+    steps: float = 0.0
+    reached: list[float] = field(default_factory=list)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens a step, the target's own included."""
+        return self.tokens / self.steps if self.steps else 0.0
+
+    @property
+    def rates(self) -> list[float]:
+        """For each drafted place the share of steps that accepted it."""
+        return [count / self.steps for count in self.reached] if self.steps else []
+
+    def add(self, other: Estimate) -> None:
+        """Take another's counts in."""
+        self.tokens += other.tokens
+        self.steps += other.steps
+        longest = max(len(self.reached), len(other.reached))
+        pairs = (_padded(self.reached, longest), _padded(other.reached, longest))
+        self.reached = [a + b for a, b in zip(*pairs, strict=True)]
+
+
+def _padded(counts: Seq[float], length: int) -> list[float]:
+    return [*counts, *[0.0] * (length - len(counts))]
+
+
+def estimate(room: Tensor, reached: Tensor) -> Estimate:
+    """What serving would do: `reached` [B, T, N] is the chance that a step whose root stands there
+    accepts more than n drafted places (0 or 1 where that is known).
+
+    Walks from each text's first root: a step that accepts n places leads to the root n + 1 on.
+    """
+    roots = (room >= 0).cpu()
+    law = (reached.double() * (room >= 0)[..., None]).cpu()
+    edges = torch.ones_like(law[..., :1])
+    exactly = torch.cat((edges, law), 2) - torch.cat((law, 0 * edges), 2)  # [B, T, N + 1]
+    batch, length, depth = exactly.shape
+    visits = torch.zeros(batch, length + depth, dtype=torch.float64)
+    first = roots.clone()
+    first[:, 1:] &= ~roots[:, :-1]
+    visits[:, :length] = first.double()
+    for place in range(length):
+        visits[:, place] *= roots[:, place]
+        ahead = visits[:, place, None] * exactly[:, place]
+        visits[:, place + 1 : place + 1 + depth] += ahead
+    visits = visits[:, :length]
+    counted = (visits[..., None] * law).sum((0, 1))
+    return Estimate(float(roots.sum()), float(visits.sum()), counted.tolist())

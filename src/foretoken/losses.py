@@ -1,0 +1,171 @@
+"""How far a drafter's law is from the target's: divergences of logits, mixtures, and their sum.
+
+Each divergence is a function of the drafter's logits [..., V] and the target's [..., V] and has one
+number a place [...]. Sources: forward and reverse KL, Jensen-Shannon and total variation, Zhou et
+al. 2024 (DistillSpec) section 3; the chance of acceptance is one minus the total variation,
+Leviathan et al. 2023 section 3.2. They are computed in float32, in float64 for float64 logits.
+
+Legend: P places, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.errors import ForetokenError, unknown
+
+Divergence = Callable[[Tensor, Tensor], Tensor]
+"""(drafter's logits [..., V], target's logits [..., V]) -> [...]"""
+
+NLL = "nll"
+"""The name of the one objective that reads no logits of the target's: -log of the text's token."""
+
+
+def _log(logits: Tensor) -> Tensor:
+    wide = logits.dtype if logits.dtype == torch.float64 else torch.float32
+    return logits.log_softmax(-1, dtype=wide)
+
+
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q) of log-probabilities; a token without mass under p adds nothing."""
+    gap = torch.where(p.isneginf(), 0.0, p - q)
+    return (p.exp() * gap).sum(-1)
+
+
+def kl_div(drafter: Tensor, target: Tensor) -> Tensor:
+    """KL(target || drafter): forward KL, soft-label cross-entropy less the target's entropy."""
+    return _kl(_log(target), _log(drafter))
+
+
+def rkl(drafter: Tensor, target: Tensor) -> Tensor:
+    """KL(drafter || target): reverse KL."""
+    return _kl(_log(drafter), _log(target))
+
+
+def jsd(drafter: Tensor, target: Tensor) -> Tensor:
+    """Jensen-Shannon divergence: the mean KL of both to their half-way mixture."""
+    p, q = _log(target), _log(drafter)
+    middle = torch.logaddexp(p, q) - torch.log(torch.tensor(2.0, dtype=p.dtype, device=p.device))
+    return (_kl(p, middle) + _kl(q, middle)) / 2
+
+
+def tv(drafter: Tensor, target: Tensor) -> Tensor:
+    """Total variation: half the summed difference, which is the chance of a rejection."""
+    return (_log(target).exp() - _log(drafter).exp()).abs().sum(-1) / 2
+
+
+def acceptance(drafter: Tensor, target: Tensor) -> Tensor:
+    """The chance that speculative sampling accepts a token drawn from the drafter's law."""
+    return torch.minimum(_log(target), _log(drafter)).exp().sum(-1)
+
+
+def nla(drafter: Tensor, target: Tensor) -> Tensor:
+    """-log of the chance of acceptance."""
+    return -acceptance(drafter, target).clamp(min=1e-12).log()
+
+
+def ce(drafter: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy to the target's likeliest token."""
+    return nll(drafter, target.argmax(-1))
+
+
+def nll(drafter: Tensor, tokens: Tensor) -> Tensor:
+    """Cross-entropy [...] of logits [..., V] to tokens of that shape, or one that broadcasts."""
+    return -_log(drafter).gather(-1, tokens.expand(drafter.shape[:-1])[..., None])[..., 0]
+
+
+DIVERGENCES: dict[str, Divergence] = {
+    "kl_div": kl_div, "rkl": rkl, "jsd": jsd, "tv": tv, "nla": nla, "ce": ce,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A weighted sum of divergences, by name, and of "nll" to the text's own tokens.
+
+    decay: factor of the loss from one drafted place to the next (Medusa and EAGLE-3 have 0.8).
+    """
+
+    mix: Mapping[str, float] = field(default_factory=lambda: {NLL: 1.0})
+    decay: float = 0.8
+
+    def __post_init__(self) -> None:
+        for name in self.mix:
+            if name != NLL and name not in DIVERGENCES:
+                raise unknown("objective", name, [*DIVERGENCES, NLL])
+        if not self.mix or min(self.mix.values()) < 0 or not any(self.mix.values()):
+            raise ForetokenError(
+                f"The objective is {dict(self.mix)}; give weights that are not negative, and at "
+                "least one above 0."
+            )
+        if not 0 < self.decay <= 1:
+            raise ForetokenError(f"decay is {self.decay}; it must be above 0 and at most 1.")
+
+    @property
+    def reads_target(self) -> bool:
+        """Whether the target's logits are needed at all."""
+        return any(weight for name, weight in self.mix.items() if name != NLL)
+
+    def __call__(self, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
+        """[...] for logits [..., V] and the text's tokens [...]; target: None where not read."""
+        parts = []
+        for name, weight in self.mix.items():
+            if name == NLL:
+                parts.append(weight * nll(drafter, tokens))
+            elif weight:
+                assert target is not None
+                parts.append(weight * DIVERGENCES[name](drafter, target))
+        return torch.stack(parts).sum(0)
+
+
+Measure = Callable[..., Tensor]
+"""(places as a slice, then that slice of each input) -> the summed loss of these places."""
+
+
+def chunked(
+    measure: Measure, inputs: Seq[Tensor], parameters: Seq[Tensor] = (), chunk: int = 256
+) -> Tensor:
+    """The sum of `measure` over all places of the inputs [P, ...], `chunk` places at a time.
+
+    Logits [P, V] never stand whole, and nothing is computed twice: each chunk's gradients are taken
+    as soon as its loss is there. parameters: what `measure` uses besides that is to be trained.
+    """
+    total: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
+        measure, chunk, len(inputs), *inputs, *parameters
+    )
+    return total
+
+
+class _Chunked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, measure: Measure, chunk: int, count: int, *given: Tensor) -> Tensor:
+        inputs, parameters = given[:count], given[count:]
+        wanted = [i for i, need in enumerate(ctx.needs_input_grad[3:]) if need]
+        grads = {i: torch.zeros_like(given[i]) for i in wanted}
+        total = inputs[0].new_zeros((), dtype=torch.promote_types(inputs[0].dtype, torch.float32))
+        for start in range(0, len(inputs[0]), chunk):
+            at = slice(start, start + chunk)
+            parts = [x[at].detach().requires_grad_(i in grads) for i, x in enumerate(inputs)]
+            with torch.set_grad_enabled(bool(wanted)):
+                loss = measure(at, *parts)
+            total += loss.detach()
+            leaves = [parts[i] if i < count else parameters[i - count] for i in wanted]
+            if leaves:
+                found = torch.autograd.grad(loss, leaves, allow_unused=True)
+                for i, grad in zip(wanted, found, strict=True):
+                    if grad is not None:
+                        (grads[i][at] if i < count else grads[i]).add_(grad)
+        ctx.grads = [grads.get(i) for i in range(len(given))]
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *above: Tensor) -> Any:
+        scale = above[0]
+        grads, ctx.grads = ctx.grads, None
+        return None, None, None, *(g if g is None else g * scale.to(g.dtype) for g in grads)

@@ -1,0 +1,1 @@
+"""Training of drafters: data, batches, the loop, recipes, cards."""

@@ -1,0 +1,88 @@
+"""Batches as a pure function of seed and number, so that going on after a kill needs no state.
+
+A row is filled with records drawn at random, the last of which is cut at the row's end.
+
+Legend: B rows, T tokens of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretoken.train.records import Records
+
+
+class Rows(NamedTuple):
+    """Five of a `Lesson`'s tensors, each [B, T]."""
+
+    tokens: Tensor
+    positions: Tensor
+    records: Tensor
+    weight: Tensor
+    room: Tensor
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Endless batches of `rows` rows of `length` tokens. prompt_weight: how much a prompt's token
+    counts as one to be predicted, where an answer's counts 1."""
+
+    records: Records
+    rows: int
+    length: int
+    seed: int
+    prompt_weight: float = 0.0
+
+    def batch(self, number: int) -> Rows:
+        """The batch of that number."""
+        layout = [self._row(number * self.rows + i) for i in range(self.rows)]
+        return collate(self.records, layout, self.length, self.prompt_weight)
+
+    def _row(self, number: int) -> list[int]:
+        rng = np.random.default_rng((self.seed, number))
+        found: list[int] = []
+        room = self.length
+        while room > 0:
+            found.append(int(rng.integers(len(self.records))))
+            room -= int(self.records.starts[found[-1] + 1] - self.records.starts[found[-1]])
+        return found
+
+
+def whole(records: Records, rows: int) -> Iterator[Rows]:
+    """Every record once, uncut, one a row; those of like length together."""
+    sizes = np.diff(records.starts)
+    order = np.argsort(sizes, kind="stable")
+    for start in range(0, len(order), rows):
+        some = order[start : start + rows]
+        yield collate(records, [[int(i)] for i in some], int(sizes[some].max()), 0.0)
+
+
+def collate(records: Records, layout: Seq[Seq[int]], length: int, prompt_weight: float) -> Rows:
+    """Rows of the given records, one behind the other, cut or padded to `length`."""
+    shape = (len(layout), length)
+    tokens, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    owner, room = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
+    weight = np.zeros(shape, np.float32)
+    for b, row in enumerate(layout):
+        at = 0
+        for place, i in enumerate(row):
+            start, answer, end = records.starts[i], records.answers[i], records.starts[i + 1]
+            size = min(int(end - start), length - at)
+            span, head = slice(at, at + size), min(int(answer - start), size)
+            tokens[b, span] = records.tokens[start : start + size]
+            positions[b, span] = np.arange(size)
+            owner[b, span] = place
+            weight[b, at : at + head] = prompt_weight
+            weight[b, at + head : at + size] = 1.0
+            if head and size > head:  # roots: from the prompt's last token on
+                written = np.arange(size - head)
+                room[b, at + head - 1 : at + size - 1] = records.limit - written - 1
+            at += size
+    return Rows(*map(torch.from_numpy, (tokens, positions, owner, weight, room)))

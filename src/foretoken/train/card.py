@@ -1,0 +1,60 @@
+"""The page that goes with a checkpoint: what it is, how it was made, what it accepts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from foretoken.engine.stats import AcceptanceStats
+from foretoken.lesson import Estimate
+from foretoken.train.loop import Progress
+from foretoken.train.recipe import Recipe
+from foretoken.trained import Trained, replace
+
+
+def write_card(
+    folder: Path, module: Trained, target: str, data: str, recipe: Recipe, progress: Progress,
+    expected: Estimate, served: AcceptanceStats | None,
+) -> None:  # fmt: skip
+    """README.md of the checkpoint's folder."""
+    parameters = sum(weight.numel() for weight in module.parameters())
+    lines = [
+        f"# {module.method} for {target}", "",
+        f"A drafter for speculative decoding, {parameters / 1e6:.1f} M parameters, trained for "
+        f"`{target}` (width {module.facts.hidden_size}, vocabulary {module.facts.vocab_size}, "
+        f"{module.facts.layers} layers) by `foretoken train {module.method}`.", "",
+        f'    LLM("{target}", speculative_config={{"method": "{module.method}", '
+        f'"model": "{folder.name}"}})', "",
+        f"Text: {data}. It was trained for {progress.step} steps.", "",
+        *_table(expected, served), "",
+        "The estimate comes from one pass over the held-out answers; what was served is the "
+        "engine's own count on the same prompts.", "",
+        "## Recipe", "",
+        *("    " + line for line in yaml.safe_dump(_plain(recipe), sort_keys=False).splitlines()),
+        "",
+    ]  # fmt: skip
+    replace(folder / "README.md", "\n".join(lines).encode())
+
+
+def _table(expected: Estimate, served: AcceptanceStats | None) -> list[str]:
+    """Acceptance length, and the share of steps that accepted each drafted place."""
+    columns = ["", "acceptance length", *(f"place {n + 1}" for n in range(len(expected.rates)))]
+    rows = [("estimated", expected.acceptance_length, expected.rates)]
+    if served is not None:
+        shares = [n / served.passes for n in served.accepted_at[: len(expected.rates)]]
+        rows.append(("served", served.mean_acceptance_length, shares))
+    lines = ["| " + " | ".join(columns) + " |", "|---" + "|--:" * (len(columns) - 1) + "|"]
+    for name, length, rates in rows:
+        cells = [name, f"{length:.3f}", *(f"{rate:.3f}" for rate in rates)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _plain(recipe: Recipe) -> dict[str, Any]:
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in asdict(recipe).items()
+    }

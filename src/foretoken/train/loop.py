@@ -1,0 +1,205 @@
+"""The training loop: one for every method, on accelerate, with the target frozen.
+
+What a step does is a function of the weights, the optimiser and the step's number, so a run that
+was killed at any moment goes on from its last state to the very weights that it would have had.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.errors import ForetokenError
+from foretoken.lesson import Estimate, estimate
+from foretoken.train.batches import Batches, whole
+from foretoken.train.frozen import Frozen
+from foretoken.train.recipe import Recipe
+from foretoken.train.records import Records
+from foretoken.trained import Trained
+
+_STATES = "resume"
+
+
+@dataclass
+class Progress:
+    """Where a run stands. best: the highest estimate; stale: estimates since then."""
+
+    step: int = 0
+    best: float = 0.0
+    stale: int = 0
+    loss: float = math.nan
+
+    def judge(self, estimate: float) -> bool:
+        """Whether this estimate is a new best."""
+        better = estimate > self.best
+        self.best, self.stale = max(estimate, self.best), 0 if better else self.stale + 1
+        return better
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+Reached = Callable[[Trained, Any], Tensor]
+"""(module, lesson) -> [B, T, N]: see `foretoken.lesson.estimate`."""
+
+Say = Callable[[Progress], None]
+
+
+def train(
+    module: Trained, frozen: Frozen, learned: Records, held: Records, recipe: Recipe,
+    reached: Reached, out: Path, *, seed: int = 0, every: float = 60.0, extra: Any = None,
+    say: Say = lambda progress: None,
+) -> Progress:  # fmt: skip
+    """Train to the recipe's end or until the estimate stops rising; `out` has the best weights.
+
+    every: seconds between two saved states. extra: what config.json holds besides. Goes on from
+    `out` if there is a state in it.
+    """
+    accelerator = _accelerator(frozen)
+    optimizer = torch.optim.AdamW(
+        module.parameters(), recipe.lr, recipe.betas, weight_decay=recipe.weight_decay
+    )
+    batches = Batches(learned, recipe.rows, recipe.length, seed, recipe.prompt_weight)
+    progress = Progress()
+    accelerator.register_for_checkpointing(progress)
+    wrapped, optimizer = accelerator.prepare(module, optimizer)
+    _resume(accelerator, out / _STATES)
+    saved = time.monotonic()
+    while progress.step < recipe.steps and progress.stale < recipe.patience:
+        torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout, noise: of the step alone
+        _rate(optimizer, recipe, progress.step)
+        progress.loss = _step(
+            accelerator, wrapped, optimizer, frozen, batches, recipe, progress.step
+        )
+        progress.step += 1
+        if progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps:
+            found = evaluate(module, frozen, held, reached, recipe.rows)
+            if progress.judge(found.acceptance_length) and accelerator.is_main_process:
+                module.save(out, extra or {})
+            saved = -math.inf
+        if time.monotonic() - saved > every:
+            _save(accelerator, out / _STATES, progress.step)
+            saved = time.monotonic()
+        say(progress)
+    accelerator.end_training()
+    return progress
+
+
+def _accelerator(frozen: Frozen) -> Any:
+    try:
+        from accelerate import Accelerator
+    except ImportError as error:
+        raise ForetokenError(
+            "Training needs accelerate; install it by pip install 'foretoken[train]'."
+        ) from error
+    device = frozen.model.device
+    half = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return Accelerator(cpu=device.type == "cpu", mixed_precision="bf16" if half else "no")
+
+
+def _step(
+    accelerator: Any, module: Any, optimizer: Any, frozen: Frozen, batches: Batches,
+    recipe: Recipe, step: int,
+) -> float:  # fmt: skip
+    """One step of the optimiser; the mean loss of its batches on this process."""
+    total = 0.0
+    goal, layers = recipe.goal, accelerator.unwrap_model(module).hidden
+    for part in range(recipe.accumulation):
+        number = (step * recipe.accumulation + part) * accelerator.num_processes
+        rows = batches.batch(number + accelerator.process_index)
+        last = part == recipe.accumulation - 1
+        with nullcontext() if last else accelerator.no_sync(module):
+            loss = module(frozen.lesson(rows, layers), goal) / recipe.accumulation
+            accelerator.backward(loss)
+        total += float(loss.detach())
+    if not math.isfinite(total):
+        raise ForetokenError(f"The loss is {total} at step {step}; lower lr or clip.")
+    if recipe.clip:
+        accelerator.clip_grad_norm_(module.parameters(), recipe.clip)
+    optimizer.step()
+    optimizer.zero_grad()
+    return total
+
+
+def _rate(optimizer: Any, recipe: Recipe, step: int) -> None:
+    """Warm-up, then cosine down to the floor."""
+    warm = max(1, round(recipe.warmup * recipe.steps))
+    done = (step - warm) / max(1, recipe.steps - warm)
+    cosine = recipe.floor + (1 - recipe.floor) * (1 + math.cos(math.pi * done)) / 2
+    share = (step + 1) / warm if step < warm else cosine
+    for group in optimizer.param_groups:
+        group["lr"] = recipe.lr * share
+
+
+@torch.no_grad()
+def evaluate(
+    module: Trained, frozen: Frozen, held: Records, reached: Reached, rows: int
+) -> Estimate:
+    """What serving the held-out prompts would accept, from one teacher-forced pass."""
+    module.eval()
+    total = Estimate()
+    for lesson in _lessons(frozen, held, module, rows):
+        total.add(estimate(lesson.room, reached(module, lesson)))
+    module.train()
+    return total
+
+
+@torch.no_grad()
+def tally(module: Trained, frozen: Frozen, held: Records, rows: int) -> None:
+    """Have the module note what it counts on held-out text."""
+    module.eval()
+    parts = [module.tally(lesson) for lesson in _lessons(frozen, held, module, rows)]
+    counts = [part for part in parts if part is not None]
+    if counts:
+        module.note(torch.stack(counts).sum(0))
+
+
+def _lessons(frozen: Frozen, held: Records, module: Trained, rows: int) -> Iterable[Any]:
+    for some in whole(held, rows):
+        yield frozen.lesson(some, module.hidden)
+
+
+def _save(accelerator: Any, folder: Path, step: int) -> None:
+    """The whole state beside its place, then put there at once, then the older ones away."""
+    making, made = folder / "unfinished", folder / f"step-{step:08d}"
+    if accelerator.is_main_process and making.exists():
+        shutil.rmtree(making)
+    accelerator.wait_for_everyone()
+    accelerator.save_state(str(making))
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        if made.exists():
+            shutil.rmtree(made)
+        making.rename(made)
+        for old in _states(folder)[:-1]:
+            shutil.rmtree(old)
+
+
+def _states(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*"))
+
+
+def _resume(accelerator: Any, folder: Path) -> None:
+    """Take the last state that was saved whole, if there is one."""
+    states = _states(folder)
+    if not states:
+        return
+    try:
+        accelerator.load_state(str(states[-1]))
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise ForetokenError(
+            f"{states[-1]} can't be gone on from ({type(error).__name__}); it is damaged or of "
+            "another shape: remove the folder or give another --out."
+        ) from error

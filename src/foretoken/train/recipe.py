@@ -1,0 +1,118 @@
+"""How a method is trained: numbers, one small YAML file a method in `recipes/`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from foretoken.errors import ForetokenError, unknown
+from foretoken.losses import Objective
+
+_FOLDER = Path(__file__).parent / "recipes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """shape: of the drafter's module. objective: weights by name; decay: from place to place.
+
+    steps, rows, length, accumulation: optimiser steps, each of `accumulation` batches of `rows`
+    rows of `length` tokens on every process. lr, warmup, floor: cosine from lr to floor · lr behind
+    a linear warm-up over a share of the steps. betas, weight_decay, clip: AdamW's, and the largest
+    norm of the gradient. prompt_weight: what a prompt's token counts beside an answer's. held,
+    evaluate_every, patience: held-out records, steps between two estimates on them, and how many
+    estimates without a new best end the training. max_tokens, temperature: of what the target
+    writes. serving: the drafter's own options that the estimate is made for.
+    """
+
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    objective: Mapping[str, float] = field(default_factory=lambda: {"nll": 1.0})
+    decay: float = 0.8
+    steps: int = 400
+    rows: int = 8
+    length: int = 512
+    accumulation: int = 1
+    lr: float = 1e-3
+    warmup: float = 0.1
+    floor: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    prompt_weight: float = 0.0
+    held: int = 48
+    evaluate_every: int = 50
+    patience: int = 4
+    max_tokens: int = 128
+    temperature: float = 0.0
+    serving: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        counts = ("steps", "rows", "length", "accumulation", "evaluate_every", "patience", "held")
+        for name in counts:
+            if getattr(self, name) < 1:
+                raise ForetokenError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.lr <= 0 or not 0 <= self.warmup <= 1 or not 0 <= self.floor <= 1:
+            raise ForetokenError(
+                f"lr is {self.lr}, warmup {self.warmup} and floor {self.floor}; lr must be above "
+                "0 and the others shares."
+            )
+        if self.max_tokens >= self.length:
+            raise ForetokenError(
+                f"max_tokens is {self.max_tokens} and length {self.length}; a row must hold a "
+                "prompt and its answer."
+            )
+        self.goal  # noqa: B018  names unknown objectives
+
+    @property
+    def goal(self) -> Objective:
+        return Objective(dict(self.objective), self.decay)
+
+
+def recipes() -> list[str]:
+    """The methods that there is a recipe for."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+
+
+def read_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """A method's recipe, or one of a file's, with some of its numbers changed.
+
+    Raises `ForetokenError` for names that it has not and values that it can't have.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        if str(name) not in recipes():
+            raise unknown("recipe", str(name), recipes())
+        path = _FOLDER / f"{name}.yaml"
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise ForetokenError(f"The recipe {path} can't be read: {error}.") from error
+    if not isinstance(given, dict):
+        raise ForetokenError(f"The recipe {path} is no list of names and values.")
+    return _made({**given, **(changes or {})})
+
+
+def _made(given: Mapping[str, Any]) -> Recipe:
+    known = {each.name: each for each in dataclasses.fields(Recipe)}
+    for key in given:
+        if key not in known:
+            raise unknown("setting of a recipe", key, known)
+    values: dict[str, Any] = {key: _value(value) for key, value in given.items()}
+    try:
+        return Recipe(**values)
+    except TypeError as error:
+        raise ForetokenError(f"The recipe has a value of a wrong kind: {error}.") from error
+
+
+def _value(value: Any) -> Any:
+    """Lists as tuples, and 5e-4 as the number that YAML takes only 5.0e-4 for."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return tuple(value) if isinstance(value, list) else value

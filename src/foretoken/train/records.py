@@ -1,0 +1,66 @@
+"""Prompts and what stands behind them, as flat arrays of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Records:
+    """tokens: all records one behind the other. starts: [N + 1] where each begins. answers: [N]
+    where its answer begins (its end, if it has none). limit: the most tokens of an answer that
+    serving would write: no draft goes beyond."""
+
+    tokens: Ids
+    starts: Ids
+    answers: Ids
+    limit: int
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    @classmethod
+    def of(cls, pairs: Seq[tuple[Seq[int], Seq[int]]], limit: int, vocab_size: int) -> Records:
+        """From (prompt, answer) pairs of token ids."""
+        kind = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+        sizes = np.array([[len(prompt), len(answer)] for prompt, answer in pairs]).reshape(-1, 2)
+        starts = np.concatenate(([0], sizes.sum(1).cumsum()))
+        flat = [token for prompt, answer in pairs for token in (*prompt, *answer)]
+        return cls(np.array(flat, dtype=kind), starts, starts[:-1] + sizes[:, 0], limit)
+
+    @classmethod
+    def joined(cls, parts: Seq[Records]) -> Records:
+        """One behind the other, under the largest limit."""
+        ends = np.cumsum([0, *(len(part.tokens) for part in parts)])
+        starts = [part.starts[:-1] + end for part, end in zip(parts, ends, strict=False)]
+        answers = [part.answers + end for part, end in zip(parts, ends, strict=False)]
+        return cls(
+            np.concatenate([part.tokens for part in parts]),
+            np.concatenate([*starts, ends[-1:]]),
+            np.concatenate(answers), max(part.limit for part in parts),
+        )  # fmt: skip
+
+    def take(self, which: Seq[int]) -> Records:
+        """Some of them, in that order."""
+        pairs = [(self.prompt(i), self.answer(i)) for i in which]
+        return Records.of(pairs, self.limit, int(np.iinfo(self.tokens.dtype).max))
+
+    def prompt(self, i: int) -> list[int]:
+        return [int(t) for t in self.tokens[self.starts[i] : self.answers[i]]]
+
+    def answer(self, i: int) -> list[int]:
+        return [int(t) for t in self.tokens[self.answers[i] : self.starts[i + 1]]]
+
+    def split(self, held: int) -> tuple[Records, Records]:
+        """The records to learn from, and `held` others, evenly spread."""
+        held = min(held, len(self) // 2)
+        places = {i * len(self) // held for i in range(held)} if held else set()
+        return (
+            self.take([i for i in range(len(self)) if i not in places]), self.take(sorted(places)),
+        )  # fmt: skip

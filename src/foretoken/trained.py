@@ -1,0 +1,192 @@
+"""What is trained of a drafter, its checkpoint, and the target that it was made for.
+
+A checkpoint is a folder: config.json (the method, the target's facts, the module's shape and what
+its maker adds) and model.safetensors. Nothing in it is ever run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from foretoken.errors import ForetokenError
+from foretoken.lesson import Lesson
+from foretoken.losses import Objective
+from foretoken.models.load import find
+from foretoken.protocols import Access
+
+_WEIGHTS, _CONFIG, _METHOD = "model.safetensors", "config.json", "foretoken_method"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a target must have in common with the one that a drafter was trained for."""
+
+    hidden_size: int
+    vocab_size: int
+    layers: int
+
+    @classmethod
+    def of(cls, target: Any) -> Facts:
+        """Of an `Access` or a `CausalLM`."""
+        return cls(target.width, target.vocab_size, target.layers)
+
+    def check(self, given: Facts, what: str) -> None:
+        """Raises `ForetokenError` that names the first value that differs, and both of it."""
+        for each in fields(self):
+            mine, theirs = getattr(self, each.name), getattr(given, each.name)
+            if mine != theirs:
+                raise ForetokenError(
+                    f"{what} was trained for a target of {each.name} {mine} and this target has "
+                    f"{theirs}; use a checkpoint that was trained for this target."
+                )
+
+
+class Ends(Protocol):
+    """Where a target begins and ends: ids -> [..., D], and normed states [..., D] -> [..., V]."""
+
+    def embed(self, tokens: Tensor) -> Tensor: ...
+
+    def head(self, states: Tensor) -> Tensor: ...
+
+
+class Trained(nn.Module):
+    """A drafter's weights. Subclasses name their `method` (the drafter's file name), the layers
+    whose states they read (as `Wants.hidden`), and give keyword parameters to `__init__`, all of
+    which they hand on as `shape`; `forward` is the training loss.
+    """
+
+    method: ClassVar[str]
+    hidden: tuple[int, ...] = (-1,)
+
+    def __init__(self, facts: Facts, **shape: Any) -> None:
+        super().__init__()
+        self.facts, self.shape = facts, shape
+        self.notes: dict[str, Any] = {}  # what the checkpoint's maker adds: estimates, rates
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        """The loss, a mean over what counts."""
+        raise NotImplementedError
+
+    def start(self, target: Ends) -> None:
+        """Take over what begins as a copy of the target's."""
+
+    def tally(self, lesson: Lesson) -> Tensor | None:
+        """Counts of a held-out lesson, which are summed and given to `note`, if there are any."""
+        return None
+
+    def note(self, counts: Tensor) -> None:
+        """Put what such counts tell into `notes`."""
+
+    def save(self, folder: Path, extra: Mapping[str, Any]) -> None:
+        """Write the checkpoint; each file is replaced whole or not at all."""
+        from safetensors.torch import save
+
+        config = {
+            _METHOD: self.method, "target": asdict(self.facts), "shape": self.shape,
+            "notes": self.notes, **extra,
+        }  # fmt: skip
+        weights = {name: w.detach().cpu().contiguous() for name, w in self.state_dict().items()}
+        folder.mkdir(parents=True, exist_ok=True)
+        replace(folder / _WEIGHTS, save(weights))
+        replace(folder / _CONFIG, (json.dumps(config, indent=1) + "\n").encode())
+
+    @classmethod
+    def load(cls, source: Any, access: Access) -> Self:
+        """A checkpoint (folder, hub id or bundled name), or a module as it is, for this target.
+
+        Raises `ForetokenError` where it is missing, damaged, of another method or another target.
+        """
+        if isinstance(source, cls):
+            source.facts.check(Facts.of(access), f"This {cls.method} module")
+            return source
+        cls.named(source)
+        folder = find(source)
+        config = read_config(folder)
+        if config[_METHOD] != cls.method:
+            raise ForetokenError(
+                f"{source} is a checkpoint of method {config[_METHOD]!r} and not of {cls.method!r}."
+            )
+        facts = Facts(**config["target"])
+        facts.check(Facts.of(access), str(source))
+        module = cls.built(facts, config["shape"], str(source)).to(access.device, access.dtype)
+        module.notes = dict(config.get("notes", {}))
+        module.read(folder)
+        return module.eval().requires_grad_(False)
+
+    @classmethod
+    def named(cls, source: Any) -> None:
+        """Raises `ForetokenError` for what can't be a checkpoint, so that it is known early."""
+        if not isinstance(source, (str, Path, cls)):
+            raise ForetokenError(
+                f"Method {cls.method!r} drafts with weights that were trained for its target; name "
+                f'their folder, e.g. {{"method": "{cls.method}", "model": "my-{cls.method}"}}; '
+                f"'foretoken train {cls.method} --help' says how to make them."
+            )
+
+    @classmethod
+    def built(cls, facts: Facts, shape: Mapping[str, Any], what: str) -> Self:
+        """A new module. Raises `ForetokenError` for a shape that it does not have."""
+        try:
+            return cls(facts, **shape)
+        except (TypeError, ValueError) as error:
+            raise ForetokenError(
+                f"The shape {dict(shape)} of {what} doesn't fit: {error}."
+            ) from error
+
+    def read(self, folder: Path) -> None:
+        """Take the weights of a checkpoint."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            self.load_state_dict(load_file(folder / _WEIGHTS))
+        except (OSError, SafetensorError) as error:
+            raise ForetokenError(
+                f"{folder / _WEIGHTS} is missing or damaged; fetch or train it again."
+            ) from error
+        except RuntimeError as error:
+            raise ForetokenError(
+                f"{folder / _WEIGHTS} doesn't hold the tensors that its config.json calls for; "
+                "fetch or train it again."
+            ) from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A checkpoint's config.json. Raises `ForetokenError` where it is none of a trained drafter."""
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        known = isinstance(config[_METHOD], str) and bool(Facts(**config["target"]))
+        if known and isinstance(config["shape"], dict):
+            return dict(config)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise ForetokenError(
+        f"{folder} is no checkpoint of a trained drafter; give one that 'foretoken train' made."
+    )
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write a file beside its place, bring it to the disk, and put it there."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise ForetokenError(f"{path} can't be written: {error.strerror}.") from error
+
+
+def weight_of(target: Ends, width: int, like: Tensor) -> Tensor:
+    """[V, D] the matrix of a linear head, which is known as a function only."""
+    return target.head(torch.eye(width, dtype=like.dtype, device=like.device)).T
