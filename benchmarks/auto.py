@@ -40,8 +40,9 @@ from shared import bundled, options, save, table
 from simulate import models
 
 from foretoken import LLM, SamplingParams
-from foretoken.cost_model import CostModel
+from foretoken.cost_model import CostModel, DraftCost
 from foretoken.drafters.auto import Auto
+from foretoken.drafters.nothing import Nothing
 from foretoken.draws import Draws
 from foretoken.methods import auto_parts, build
 from foretoken.progress import track
@@ -135,6 +136,17 @@ def around(first: LLM, drafter: Any, batch: int, rule: str | None = None) -> LLM
 # By the cost model.
 
 
+class Believed(CostModel):
+    """Costs that stay as measured, but for what asking a drafter that copies takes with all the
+    thinking about it: `auto` learns that from real steps."""
+
+    def saw_draft(self, name: str, sequences: int, levels: int, ms: float) -> None:
+        if not levels:
+            own = self.drafts[name].call
+            call = min(ms / sequences, 2 * own)  # a pause is no cost
+            self.drafts[name] = DraftCost(call=0.95 * own + 0.05 * call)
+
+
 def costs_of(given: Namespace, target: str) -> CostModel:
     """What the target's passes and the parts' steps cost."""
     with tempfile.TemporaryDirectory(prefix="foretoken-") as folder:
@@ -185,6 +197,13 @@ def served(llm: LLM, ledgers: Seq[Ledger], asked: list[list[int]], own: Sampling
     llm.generate(asked[warm:], own)
 
 
+def noting(first: LLM, batch: int, asked: list[list[int]], own: SamplingParams) -> float:
+    """Milliseconds that a ledger's own work adds to each step: plain decoding has nothing else."""
+    plain = Ledger(Nothing())
+    served(around(first, plain, batch), [plain], asked, own)
+    return 1000 * plain.seconds / len(plain.steps)
+
+
 def by_model(given: Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each cell's regret, with the speeds over plain decoding."""
     costs = {target: costs_of(given, target) for target in given.targets}
@@ -195,6 +214,7 @@ def by_model(given: Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
         for task, temperature, batch in cells:
             asked, own = prompts(given, first, task), params(given, temperature)
             rule = "gumbel" if temperature else None
+            alone = noting(first, batch, asked, own)
             singles = {}
             for name, make in parts(draft).items():
                 singles[name] = Ledger(make())
@@ -205,11 +225,12 @@ def by_model(given: Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
                     speeds[name] = speed(ledger, {name: ledger}, cost, batch)
                 inner = {name: Ledger(make()) for name, make in parts(draft).items()}
                 _widened(inner)
-                auto = Auto(list(inner.values()), names=list(inner), costs=cost)
+                believed = Believed(dict(cost.curve.points), cost.drafts, fixed=True)
+                auto = Auto(list(inner.values()), names=list(inner), costs=believed)
                 whole = Ledger(auto, list(inner.values()))
                 ledgers = [whole, *inner.values()]
                 served(around(first, whole, batch, rule), ledgers, asked, own)
-                think = 1000 * whole.seconds / len(whole.steps)
+                think = max(0.0, 1000 * whole.seconds / len(whole.steps) - alone)
                 speeds["auto"] = speed(whole, inner, cost, batch, think)
                 best = max(value for name, value in speeds.items() if name != "auto")
                 yield (

@@ -11,9 +11,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from foretoken import LLM, SamplingParams
+from foretoken import LLM, METHODS, SamplingParams
 from foretoken.certify import Plan, bin_of, certify, prefix_bins
 from foretoken.cli import app
+from foretoken.cli import certify as command
 from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair, table_pair, target_law
 from foretoken.testing.models import logits_after
@@ -112,6 +113,20 @@ def test_command_says_it_with_its_exit_status(tmp_path: Path) -> None:
     ]
     done = CliRunner().invoke(app, ["certify", *wrong, "--quick", "--prompt", "A b c a b c."])
     assert done.exit_code == 1 and "failed" in done.output
+
+
+def test_all_builds_every_method(tmp_path: Path) -> None:
+    """With the bundled small model and a datastore of the target's own answers; what needs more
+    than the target gives is left out."""
+    plain = LLM("mini", max_num_seqs=4)
+    prompt = ["A b c a b c."]
+    configs = command._every_method(None, command._datastore(plain, prompt, str(tmp_path)))
+    lossless = {row.name for row in METHODS.values() if row.lossless and not row.trained}
+    assert {config["method"] for config in configs} >= {*lossless, "pld+sps", "pld|sps"}
+    assert all(command._reaches(plain, config) for config in configs)
+    outside = LLM("mini", model_impl="transformers")
+    beyond = {c["method"] for c in configs if not command._reaches(outside, c)}
+    assert beyond == {"draft_verify", "early_exit", "swift", "ppd"}
 
 
 def test_command_asks_for_a_method() -> None:

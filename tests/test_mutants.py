@@ -471,14 +471,14 @@ def by_call(patch: pytest.MonkeyPatch) -> None:
 
 def last_of_equals(patch: pytest.MonkeyPatch) -> None:
     """Greedy ties go to the last token where more than one row is in the pass."""
-    own = sampling._one_hot
+    own = sampling.likeliest
 
-    def wrong(logits: Tensor, best: Tensor) -> Tensor:
+    def wrong(logits: Tensor) -> Tensor:
         if logits.shape[0] > 1:
-            best = logits.shape[-1] - 1 - logits.flip(-1).argmax(-1)
-        return own(logits, best)
+            return logits.shape[-1] - 1 - logits.flip(-1).argmax(-1)
+        return own(logits)
 
-    patch.setattr(sampling, "_one_hot", wrong)
+    patch.setattr(sampling, "likeliest", wrong)
 
 
 def first_rows_settings(patch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from foretoken.protocols import Drafter, Sequence
 from foretoken.testing import check_company, check_greedy, check_seeded, logits_after, native
 from foretoken.testing.checks import PROMPTS, SAMPLED, serve
 from foretoken.testing.models import Pair, tiny_pair, tiny_transformers
-from foretoken.tree import chains
+from foretoken.tree import chains, empty
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 
@@ -293,6 +293,28 @@ def test_together_with_others(deep: Pair, method: str) -> None:
         check_greedy(
             lambda _: build(options)[0], rule, deep, slots=slots, prompts=PROMPTS, tokens=30
         )
+
+
+@torch.inference_mode()
+def test_guesses_written_over_are_not_used(deep: Pair) -> None:
+    """Between two passes another drafter runs a part of the target where the guesses' keys and
+    values stand: the next pass gives what plain decoding's does."""
+    target, plain = ModelTarget(deep.target, 1, 64), ModelTarget(deep.target, 1, 64)
+    drafter = PPD(32, 3)
+    drafter.bind(target)
+    none = empty(1, target.device)
+    said = []
+    for one in (target, plain):
+        [sequence] = begun(one, [5, 9, 2, 7])
+        logits = one.score([sequence], none).logits
+        assert logits is not None
+        one.commit([sequence], [[]])
+        sequence.tokens.append(int(logits[0, 0].argmax()))
+        over = one.scratch_next([sequence], torch.arange(40, 72)[None], 0)
+        one.run(one.embed(over.tokens), over, range(6))
+        said.append(one.score([sequence], none).logits)
+    assert drafter.pipelining.tried == 0
+    assert torch.allclose(said[0], said[1], atol=1e-12)
 
 
 def test_guesses_stay_behind_when_a_slot_moves(deep: Pair) -> None:

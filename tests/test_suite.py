@@ -427,7 +427,7 @@ def test_bundled() -> None:
 
     found = find_suite("bundled")
     assert found.prompts == load_suite(zoo.prompts_path(), "bundled").prompts
-    assert len({p.task for p in found.prompts}) == 6
+    assert len({p.task for p in found.prompts}) == 7
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from foretoken.models.backends import kernels
 from foretoken.models.backends.whole import spans
 from foretoken.models.cache import KVCache
-from foretoken.models.feed import chain_feed, tree_feed
+from foretoken.models.feed import Feed, chain_feed, tree_feed
 from foretoken.models.load import build_native
 from foretoken.models.transformer import Transformer
 from foretoken.tree import from_paths
@@ -100,6 +101,37 @@ def test_the_same_bits_however_the_work_is_cut(kind: str) -> None:
             assert torch.equal(model.run(start, feed, held, range(6)), whole)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@torch.inference_mode()
+def test_two_at_once(threads: int) -> None:
+    """Passes of two threads share nothing that they write: lower layers run for one text while the
+    upper ones run for another, in one cache or in two, with the bits of running alone."""
+    model, had = model_of("large enough for two threads"), torch.get_num_threads()
+    held, other = model.new_cache(2, 64), model.new_cache(1, 64)
+    feeds = [chain_feed(held, [held.acquire(i)], [list(range(20 + i, 52 + i))]) for i in (0, 1)]
+    feeds.append(chain_feed(other, [other.acquire(0)], [list(range(30, 59))]))
+    jobs = [
+        (feeds[0], held, range(3)), (feeds[1], held, range(3, 6)), (feeds[2], other, range(6)),
+        (feeds[0], held, range(4, 6)), (feeds[1], held, range(2)),
+    ]  # fmt: skip
+
+    def ran(job: tuple[Feed, KVCache, range], times: int) -> list[Tensor]:
+        feed, cache, parts = job
+        with torch.inference_mode():
+            torch.set_num_threads(threads)
+            return [model.run(model.embed(feed.tokens), feed, cache, parts) for _ in range(times)]
+
+    alone = [ran(job, 1)[0] for job in jobs]
+    try:
+        for pair in ((0, 1), (2, 2), (2, 0), (3, 4), (1, 2)):
+            with ThreadPoolExecutor(2) as workers:
+                found = list(workers.map(lambda i: (i, ran(jobs[i], 30)), pair))
+            for i, all_of_it in found:
+                assert all(torch.equal(alone[i], one) for one in all_of_it)
+    finally:
+        torch.set_num_threads(had)
 
 
 def test_skipped_sublayers_are_skipped() -> None:

@@ -97,13 +97,14 @@ class Rates:
             accepted[depth] = self._fade * accepted[depth] + hit
             tested[depth] = self._fade * tested[depth] + 1
 
-    def forget(self) -> None:
+    def forget(self, times: int = 1) -> None:
         """Let all counts fade, down to a few nodes, so that it is worth testing again."""
+        left = _FORGET**times
         for accepted, tested in zip(self.accepted, self.tested, strict=True):
             for depth, count in enumerate(tested):
                 if count > _ENOUGH:
-                    tested[depth] *= _FORGET
-                    accepted[depth] *= _FORGET
+                    tested[depth] *= left
+                    accepted[depth] *= left
 
 
 def _line(rank: int, hot: bool) -> int:

@@ -26,17 +26,16 @@ from torch import Tensor
 
 from foretoken.draws import Draws, GreedyDraws
 from foretoken.paths import longest_match, path_to
-from foretoken.protocols import Verdict
+from foretoken.protocols import Scores, Verdict
 from foretoken.residual import proposal_laws
 from foretoken.tree import DraftTree
 
 
-def token_by_token(trees: DraftTree, probs: Tensor, draws: Draws) -> Verdict:
-    """Accept each token with its own chance; probs [B, S, V]."""
-    if trees.nodes == 0:
-        return _plain(trees, probs, draws)
-    if isinstance(draws, GreedyDraws):
-        return longest_match(trees, probs, draws.pick)
+def token_by_token(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
+    """Accept each token with its own chance."""
+    if trees.nodes == 0 or isinstance(draws, GreedyDraws):
+        return longest_match(trees, scores, draws.pick)
+    probs = scores.probs
     laws = proposal_laws(trees)
     accepted = draws.accept(_ratios(trees, probs, laws).clamp(max=1)) & trees.valid
     lengths = accepted.long().cumprod(1).sum(1)  # [B]
@@ -45,12 +44,11 @@ def token_by_token(trees: DraftTree, probs: Tensor, draws: Draws) -> Verdict:
     return Verdict(path_to(trees, lengths)[0], lengths, token[:, 0])
 
 
-def as_a_block(trees: DraftTree, probs: Tensor, draws: Draws) -> Verdict:
-    """Accept the longest prefix that passes a test of its own; probs [B, S, V]."""
-    if trees.nodes == 0:
-        return _plain(trees, probs, draws)
-    if isinstance(draws, GreedyDraws):
-        return longest_match(trees, probs, draws.pick)
+def as_a_block(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
+    """Accept the longest prefix that passes a test of its own."""
+    if trees.nodes == 0 or isinstance(draws, GreedyDraws):
+        return longest_match(trees, scores, draws.pick)
+    probs = scores.probs
     laws = proposal_laws(trees)
     joint = _joint_ratios(trees, probs, laws)  # [B, S]
     passed = draws.accept(_chances(trees, probs, laws, joint))  # [B, N]
@@ -58,12 +56,6 @@ def as_a_block(trees: DraftTree, probs: Tensor, draws: Draws) -> Verdict:
     owed = joint.gather(1, lengths[:, None])[:, 0]
     token = draws.pick(_final_law(trees, probs, laws, lengths, owed), lengths[:, None])
     return Verdict(path_to(trees, lengths)[0], lengths, token[:, 0])
-
-
-def _plain(trees: DraftTree, probs: Tensor, draws: Draws) -> Verdict:
-    """Nothing was drafted."""
-    token = draws.pick(probs, trees.depths)[:, 0]
-    return Verdict(token.new_zeros(trees.batch, 0), token.new_zeros(trees.batch), token)
 
 
 def _ratios(trees: DraftTree, probs: Tensor, laws: Tensor | None) -> Tensor:

@@ -23,11 +23,12 @@ from dataclasses import dataclass, field
 from foretoken.acceptance import Rates, Shape, View, chain, expected
 from foretoken.cost_model import CostModel
 
-_REST = 16  # steps for which the choice to draft nothing stands, if no scout has a word
 _SAVED = 4.0  # time for trials is saved up to so many plain passes
-_CONSIDER = 16  # steps from one thought of a trial, or of a part that computes, to the next
+_CONSIDER = 16  # steps from one thought of a trial, or of a part that computes, to the next;
+_SELDOM = 32  # each thought in vain doubles them, up to so many
 _HOPE = 1.5  # standard errors that a trial hopes for
 _MEMORY = 0.05  # of what an asked scout saves, in the mean of what it saves
+_SELDOM_ASKED = 0.25  # the same for one that is asked only now and then
 _WELCOME = 16  # a new scout counts as if it had once saved what so many questions cost
 _NOTHING = [0.0]
 
@@ -113,6 +114,7 @@ class Controller:
         self._asked = [1] * len(self.names)  # how often
         self._for_asking = self._for_trials = 0.0  # ms saved up
         self._rest = self._since_trial = self._since_thought = 0
+        self._pause = _CONSIDER
         self._computed = True  # whether the last step was, or nothing is known
 
     def to_ask(self, sequences: int) -> list[int]:
@@ -129,19 +131,29 @@ class Controller:
             asked.append(part)
         return asked
 
-    def rests(self, sequences: int) -> bool:
-        """Whether the step, for which no scout is asked, is plain without further thought."""
+    def rests(self, sequences: int) -> int:
+        """Steps from now on, for the first of which no scout is asked, that are plain without
+        further thought. Whoever takes them says so by `rested`."""
         if self._due or (not self._rest and self.computing):
-            return False
-        self._rest = max(0, self._rest - 1)
-        self._since_trial += 1
-        self._earn(self.costs.passes(sequences, self._most)[0], sequences)
-        return True
+            return 0
+        earned = self._share / 2 * self.costs.passes(sequences, self._most)[0]
+        steps = float(self._rest if self.computing else _SELDOM)
+        for part in self.scouts if earned else ():
+            lacks = self.costs.drafts[self.names[part]](sequences, 0) - self._for_asking
+            steps = min(steps, lacks / earned)
+        return max(1, int(steps))
+
+    def rested(self, sequences: int, steps: int) -> None:
+        """So many plain steps went by."""
+        self._rest = max(0, self._rest - steps)
+        self._since_trial += steps
+        self._earn(steps * self.costs.passes(sequences, self._most)[0], sequences)
 
     @property
     def _due(self) -> bool:
         """Whether a trial may be thought of."""
-        return self._since_trial >= _CONSIDER and self._for_trials > 0 and bool(self.computing)
+        waited = self._since_trial >= self._pause
+        return waited and self._for_trials > 0 and bool(self.computing)
 
     def choose(self, rows: Seq[Row]) -> Choice:
         """What brings most tokens a millisecond, or now and then what might."""
@@ -161,8 +173,12 @@ class Controller:
         best = self._fastest(rows, free, self.computing if thought else ())
         choice = self._trial(rows, free, best) if due else None
         choice = choice or self._shared_out(rows, free, best)
-        self._rest = 0 if any(choice.nodes) else _REST
         self._computed = any(taker in self.computing for taker in choice.takers)
+        if self._computed:
+            self._pause = _CONSIDER
+        elif due:
+            self._pause = min(2 * self._pause, _SELDOM)
+        self._rest = 0 if any(choice.nodes) else self._pause
         return choice
 
     def _expected(self, row: Row, part: int, shape: Shape, hope: float = 0.0) -> list[float]:
@@ -202,9 +218,9 @@ class Controller:
 
         What was not tested lately is known less and less, so that at some time it is tried.
         """
-        self._since_trial = 0
         for part in self.computing:
-            self.rates[part].forget()
+            self.rates[part].forget(self._pause // _CONSIDER)
+        self._since_trial = 0
         hoped = self._fastest(rows, free, self.computing, _HOPE)
         if hoped.part is None or hoped.speed <= best.speed:
             return None
@@ -256,14 +272,20 @@ class Controller:
         each = plan.ms / plan.tokens
         return {p: tokens * each - wider * (tokens > 0) for p, tokens in found.items()}
 
-    def done(self, choice: Choice, asked: Iterable[int], kept: Seq[int]) -> None:
-        """How the step went: the accepted tokens of each sequence, and who had been asked."""
+    def done(
+        self, choice: Choice, asked: Iterable[int], kept: Seq[int], dearer: float = 0.0
+    ) -> None:
+        """How the step went: the accepted tokens of each sequence, who had been asked, and by how
+        many milliseconds drafting took longer than thought (a model that rested has to catch up).
+        """
         self._earn(choice.ms, len(kept))
         if choice.trial:
-            self._for_trials -= choice.ms - (len(kept) + sum(kept)) / choice.trial
+            self._for_trials -= choice.ms + dearer - (len(kept) + sum(kept)) / choice.trial
         for part in asked:
             self._asked[part] += 1
-            share = max(_MEMORY, 1 / self._asked[part])
+            cost = self.costs.drafts[self.names[part]](len(kept), 0)
+            least = _MEMORY if self._saves[part] >= cost else _SELDOM_ASKED
+            share = max(least, 1 / self._asked[part])
             self._saves[part] += share * (choice.saved.get(part, 0.0) - self._saves[part])
 
     def _earn(self, ms: float, sequences: int) -> None:

@@ -18,7 +18,7 @@ from foretoken.curve import Curve
 _RECENT = 9  # steps that say how fast the machine is
 _SLOWEST = 0.05  # at least this share of what remains is put down to the step's own cost
 _CLIP = 0.5  # of which more than this, in nats, is not believed: a pause is no cost
-_AFTER = 32  # steps after which the tables are made anew
+_AFTER = 8  # steps after which the tables are made anew
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,11 @@ class CostModel:
             self.curve = Curve(dict(zip(self._sizes, self._ms, strict=True)))
             self._tables.clear()
 
+    def dearer(self, name: str, sequences: int, levels: int, ms: float) -> float:
+        """By how much a real draft took longer than thought, at today's pace."""
+        own = self.drafts[name](sequences, levels) * math.exp(self._pace)
+        return 0.0 if self._fixed else max(0.0, ms - own) / math.exp(self._pace)
+
     def saw_draft(self, name: str, sequences: int, levels: int, ms: float) -> None:
         """A real draft of this drafter."""
         own = self.drafts[name]
@@ -102,8 +107,12 @@ class CostModel:
         return at, (tokens - sizes[at - 1]) / (sizes[at] - sizes[at - 1])
 
     def _surprise(self, ms: float, expected: float) -> float:
-        pace = sorted(self._recent)[len(self._recent) // 2] if self._recent else 0.0
-        return min(_CLIP, max(-_CLIP, math.log(ms / expected) - pace))
+        return min(_CLIP, max(-_CLIP, math.log(ms / expected) - self._pace))
+
+    @property
+    def _pace(self) -> float:
+        """How much slower the machine is now than when it was measured, in nats."""
+        return sorted(self._recent)[len(self._recent) // 2] if self._recent else 0.0
 
     def _rate(self, what: int | str) -> float:
         """The first times count most."""

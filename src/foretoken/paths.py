@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from foretoken.protocols import Verdict
+from foretoken.protocols import Scores, Verdict
 from foretoken.tree import DraftTree
 
 Say = Callable[[Tensor, Tensor], Tensor]
@@ -30,27 +30,38 @@ def path_to(trees: DraftTree, last: Tensor) -> tuple[Tensor, Tensor]:
     return order.clamp(max=max(nodes - 1, 0)) + 1, trees.depths[rows, last]
 
 
-def longest_match(trees: DraftTree, probs: Tensor, say: Say) -> Verdict:
+def longest_match(trees: DraftTree, scores: Scores, say: Say) -> Verdict:
     """The deepest node all of whose path is what `say` says at each parent, and what it says there.
+
+    A law that is a point mass is not asked.
 
     A tree is asked along the path only; siblings with one token share their prefix, so their
     branches are followed side by side, and of equally deep nodes the first is taken.
     """
     if trees.is_chain:
-        said = say(probs, trees.depths)  # [B, S]
+        said = say(scores.probs, trees.depths) if scores.sure is None else scores.sure  # [B, S]
+        if trees.nodes == 0:
+            return Verdict(said[:, :0], said.new_zeros(trees.batch), said[:, 0])
         agrees = (trees.tokens == said[:, : trees.nodes]) & trees.valid
         last = agrees.long().cumprod(1).sum(1)
         return Verdict(path_to(trees, last)[0], last, said.gather(1, last[:, None])[:, 0])
-    rows = torch.arange(trees.batch, device=probs.device)
+    rows = torch.arange(trees.batch, device=trees.tokens.device)
     last = torch.zeros_like(rows)
-    alive = last[:, None] == torch.arange(trees.nodes + 1, device=probs.device)  # [B, S]
-    token = say(probs[:, :1], last[:, None])  # [B, 1]
+    alive = last[:, None] == torch.arange(trees.nodes + 1, device=rows.device)  # [B, S]
+    token = _said(trees, scores, say, last)  # [B, 1]
     for _ in trees.widths:
         agrees = alive.gather(1, trees.parent_slots) & (trees.tokens == token) & trees.valid
         going = agrees.any(1)
         last = torch.where(going, agrees.long().argmax(1) + 1, last)
         alive = torch.cat([agrees.new_zeros(trees.batch, 1), agrees], 1)
-        said = say(probs[rows, last][:, None], trees.depths[rows, last][:, None])
-        token = torch.where(going[:, None], said, token)
+        token = torch.where(going[:, None], _said(trees, scores, say, last), token)
     path, lengths = path_to(trees, last)
     return Verdict(path, lengths, token[:, 0])
+
+
+def _said(trees: DraftTree, scores: Scores, say: Say, slots: Tensor) -> Tensor:
+    """[B, 1] what is said behind one slot [B] of each tree."""
+    if scores.sure is not None:
+        return scores.sure.gather(1, slots[:, None])
+    rows = torch.arange(trees.batch, device=slots.device)
+    return say(scores.probs[rows, slots][:, None], trees.depths[rows, slots][:, None])

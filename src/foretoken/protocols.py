@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from foretoken.draws import Draws, GreedyDraws, KeyedDraws, stream_key
-from foretoken.sampling import PenaltyCounts, SamplingParams
+from foretoken.sampling import Folded, PenaltyCounts, SamplingParams
 from foretoken.tree import DraftTree, Kind
 
 LEVELS = {
@@ -102,14 +102,29 @@ class Pass:
 class Scores:
     """What the target says at the root and at every node.
 
-    logits [B, S, V] raw; probs [B, S, V] folded by each sequence's parameters; bad [B, S] places
-    without a law; hidden maps an asked-for layer to [B, S, D].
+    logits [B, S, V] raw; bad [B, S] places without a law; hidden maps an asked-for layer to
+    [B, S, D]. law: the probabilities [B, S, V], or the `Folded` ones that make them when asked.
     """
 
     logits: Tensor
-    probs: Tensor
+    law: Tensor | Folded
     bad: Tensor
     hidden: dict[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def probs(self) -> Tensor:
+        """[B, S, V] folded by each sequence's parameters."""
+        return self.law if isinstance(self.law, Tensor) else self.law.probs
+
+    @property
+    def sure(self) -> Tensor | None:
+        """[B, S] the tokens with all the mass, where it is known that every law has one."""
+        return None if isinstance(self.law, Tensor) else self.law.sure
+
+    @property
+    def best(self) -> Tensor:
+        """[B, S] the likeliest tokens."""
+        return self.probs.argmax(-1) if self.sure is None else self.sure
 
 
 class Verdict(NamedTuple):
@@ -342,7 +357,8 @@ class BaseDrafter:
 
 
 class Verifier(Protocol):
-    """A pure acceptance rule. Exact rules read only `scores.probs`.
+    """A pure acceptance rule. Exact rules read only `scores.probs`,
+    and `scores.sure` in place of it where that is there.
 
     exact: keeps the target's law. trees: takes more than chains. sampling: serves temperatures
     above 0. kinds: the kinds of node that it takes. source: paper and equation. A rule that needs

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -153,11 +154,26 @@ class Sampled(Protocol):
     penalty: PenaltyCounts
 
 
-class Folded(NamedTuple):
-    """probs [B, M, V]; bad [B, M] marks places without a law (NaN, or every token forbidden)."""
+@dataclass(slots=True)
+class Folded:
+    """The laws of a pass.
 
-    probs: Tensor
+    sure [B, M]: where every law is a point mass, the tokens that they are on; else None. bad [B, M]
+    marks places without a law (NaN, or every token forbidden).
+    """
+
+    logits: Tensor
+    law: Tensor | None
     bad: Tensor
+    sure: Tensor | None = None
+
+    @property
+    def probs(self) -> Tensor:
+        """[B, M, V]; point masses are written out when they are first asked for."""
+        if self.law is None:
+            assert self.sure is not None
+            self.law = _one_hot(self.logits, self.sure)
+        return self.law
 
 
 def fold(logits: Tensor, sequences: Seq[Sampled], contexts: Contexts) -> Folded:
@@ -171,26 +187,38 @@ def fold(logits: Tensor, sequences: Seq[Sampled], contexts: Contexts) -> Folded:
     if any(s.params.edits for s in sequences):
         logits = _edited(logits, sequences, contexts)
     if all(s.params.greedy for s in sequences):
-        peak, top = logits.max(-1)  # NaN wins a maximum, so one pass finds argmax and trouble
-        return Folded(_one_hot(logits, top), ~torch.isfinite(peak))
+        top = likeliest(logits)
+        peak = logits.gather(-1, top[..., None])[..., 0]  # NaN, if there is one, wins a maximum
+        return Folded(logits, None, peak.isfinite().logical_not_(), top)
     probs, peak = _sampling_law(logits, sequences)
     bad = ~torch.isfinite(peak)
     greedy = [s.params.greedy for s in sequences]
     if any(greedy):
         rows = torch.tensor(greedy, device=logits.device)
-        probs[rows] = _one_hot(logits[rows], logits[rows].argmax(-1))
+        probs[rows] = _one_hot(logits[rows], likeliest(logits[rows]))
     # A place without a law gets some law, so that a NaN can't leak into a neighbour's arithmetic.
     # On a CPU asking is free, and saves a pass over all laws.
     if bad.device.type != "cpu" or bool(bad.any()):
         probs.masked_fill_(bad[..., None], 0)[..., 0] += bad
-    return Folded(probs, bad)
+    return Folded(logits, probs, bad)
 
 
 def best(logits: Tensor, sequences: Seq[Sampled], contexts: Contexts) -> Tensor:
     """The token [B, M] that `fold` puts all mass on at temperature 0, without the laws."""
     if any(s.params.edits for s in sequences):
         logits = _edited(logits, sequences, contexts)
-    return logits.argmax(-1)
+    return likeliest(logits)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """The first of the highest [..., V], or of the NaN if there are any: int64 [...].
+
+    On a CPU by numpy, whose search is vectorised: 13 places of 49,152 tokens take 50 µs, torch's
+    own search 1,900.
+    """
+    if logits.device.type != "cpu" or logits.dtype not in (torch.float32, torch.float64):
+        return logits.argmax(-1)
+    return torch.from_numpy(np.asarray(logits.detach().numpy().argmax(-1)))
 
 
 def _one_hot(logits: Tensor, tokens: Tensor) -> Tensor:

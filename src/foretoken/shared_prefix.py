@@ -17,7 +17,7 @@ from torch import Tensor
 
 from foretoken.draws import Draws
 from foretoken.paths import longest_match, path_to
-from foretoken.protocols import Verdict
+from foretoken.protocols import Scores, Verdict
 from foretoken.tree import DraftTree
 
 
@@ -36,14 +36,15 @@ Rule = Callable[[Choice], tuple[Tensor, Tensor]]
 [B, V] of the token if all are, of any mass."""
 
 
-def descend(trees: DraftTree, probs: Tensor, draws: Draws, rule: Rule) -> Verdict:
+def descend(trees: DraftTree, scores: Scores, draws: Draws, rule: Rule) -> Verdict:
     """Accept one token a depth by `rule`, as long as one is accepted.
 
     Without proposals every node was chosen, as drafters do at temperature 0, and the target's own
     samples decide.
     """
     if trees.proposals is None:
-        return longest_match(trees, probs, draws.pick)
+        return longest_match(trees, scores, draws.pick)
+    probs = scores.probs
     rows = torch.arange(trees.batch, device=probs.device)
     last = torch.zeros_like(rows)  # [B] the first slot of the accepted branches
     alive = last[:, None] == torch.arange(trees.nodes + 1, device=probs.device)  # [B, S]

@@ -55,7 +55,7 @@ def step(
     scored = perf_counter()
     assert out.logits is not None
     folded = fold(out.logits, sequences, trees.contexts)
-    scores = Scores(out.logits, folded.probs, folded.bad, out.hidden)
+    scores = Scores(out.logits, folded, folded.bad, out.hidden)
     steps = _settle(trees, scores, verifier(trees, scores, draws))
     for sequence, done in zip(sequences, steps, strict=True):
         sequence.tokens.extend(done.tokens)

@@ -85,6 +85,20 @@ class DraftTree:
         return counted & (self.kinds >= 0) & (self.kinds != Kind.AUXILIARY)
 
     @cached_property
+    def offered(self) -> list[tuple[int, int]]:
+        """Of each sequence, how many nodes may be accepted and the deepest one's depth.
+
+        Costs one transfer to the host where that isn't known there.
+        """
+        if self.nodes == 0:
+            return [(0, 0)] * self.batch
+        if self.kinds is None and self.kind != Kind.AUXILIARY and self.is_chain:
+            return [(count, count) for count in self.counts]
+        depths = self.depths[:, 1:] * self.valid
+        pairs = torch.stack((self.valid.sum(1), depths.amax(1)), 1).tolist()
+        return [(nodes, depth) for nodes, depth in pairs]
+
+    @cached_property
     def ancestors(self) -> Tensor:
         """[B, S, S] bool: slot i sees slot j (itself and every node above it)."""
         slots = self.nodes + 1

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _SIX = ("T=0.3 plain", "T=1 top_k", "T=1 top_p", "T=1 repetition", "T=1.5 plain", "T=1.5 min_p")
 """Every temperature and processor at least once; all fifteen cells are tried on a tiny model."""
+_MANY = 12
+"""Prompts of --all."""
 _COLOURS = {"passed": "green", "near_tie": "yellow", "failed": "red"}
 
 
@@ -58,7 +61,9 @@ def certify(
     ] = False,
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Every method and exact rule, six cells, more prompts."),
+        typer.Option(
+            "--all", help="Every method that fits, every exact rule, six cells, more tokens."
+        ),
     ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the record here as JSON.")
@@ -90,12 +95,16 @@ def certify(
     )  # fmt: skip
     plan = _plan(plain, prompt, None if own == SamplingParams() else own, samples, first_tokens,
                  quick, everything)  # fmt: skip
-    configs = _every_method(draft_model) if everything else [config or _none_given()]
     checks = []
-    for check in _run(plain, configs, plan, not as_json):
-        checks.append(check)
-        if out is not None:  # after every check, so that nothing is lost when killed
-            _save(out, _record(plain, checks, plan))
+    with TemporaryDirectory() as folder:
+        store = _datastore(plain, prompt, folder) if everything else ""
+        configs = _every_method(draft_model, store) if everything else [config or _none_given()]
+        if everything:
+            configs = [one for one in configs if _reaches(plain, one)]
+        for check in _run(plain, configs, plan, not as_json):
+            checks.append(check)
+            if out is not None:  # after every check, so that nothing is lost when killed
+                _save(out, _record(plain, checks, plan))
     if as_json:
         print(_record(plain, checks, plan))
     else:
@@ -108,16 +117,35 @@ def _none_given() -> dict[str, Any]:
     raise ForetokenError("Name what is to be checked, e.g. --method pld, or give --all.")
 
 
-def _every_method(draft_model: str | None) -> list[dict[str, Any]]:
+def _datastore(plain: LLM, given: list[str] | None, folder: str) -> str:
+    """What REST reads: the target's own answers to more prompts than are checked."""
+    from foretoken.datastore import build
+    from foretoken.sampling import SamplingParams
+
+    prompts = [list(prompt) for prompt in bundled_prompts(plain, given, 2 * _MANY)]
+    answers = plain.generate(prompts, SamplingParams(temperature=0, max_tokens=32))
+    texts = [p + a.outputs[0].token_ids for p, a in zip(prompts, answers, strict=True)]
+    build(folder, {"vocab_size": plain.model.vocab_size}, texts)
+    return folder
+
+
+def _reaches(plain: LLM, config: dict[str, Any]) -> bool:
+    """Whether the target gives what the method needs of it."""
+    from foretoken.methods import build
+
+    return plain.engine.target.levels.issuperset(build(config)[0].wants.levels)
+
+
+def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any]]:
     """Every lossless row of the method table, two of them composed, and small-model chains under
     every other exact rule for them."""
-    from foretoken.methods import JOINTS, METHODS, drafter_class, verifier_class, verifier_names
+    from foretoken.methods import JOINTS, METHODS, options_of, verifier_class, verifier_names
     from foretoken.tree import Kind
 
     small = {"method": "sps", "model": draft_model or "mini-draft"}
+    needed = {"model": small["model"], "datastore": datastore}
     rows = [
-        {**(small if "model" in drafter_class(row.drafter).__dataclass_fields__ else {}),
-         "method": row.name}
+        {key: needed[key] for key in needed if key in options_of(row.name)} | {"method": row.name}
         for row in METHODS.values()
         if row.lossless and not row.trained
     ]  # fmt: skip
@@ -138,7 +166,7 @@ def _plan(
     from foretoken.certify import PROCESSORS, TEMPERATURES, Plan, cells
 
     every = cells(TEMPERATURES, list(PROCESSORS))
-    prompts = bundled_prompts(plain, given, 2 if quick else 24 if everything else 6)
+    prompts = bundled_prompts(plain, given, 2 if quick else _MANY if everything else 6)
     if own is not None:
         chosen = {f"T={own.temperature:g} as given": own}
     elif everything:
@@ -146,7 +174,8 @@ def _plan(
     else:
         chosen = cells(TEMPERATURES[:1], ["plain", "top_p"] if quick else list(PROCESSORS))
     return Plan(
-        tuple(prompts), chosen, batches=(1, 3), max_tokens=16 if quick else 32,
+        tuple(prompts), chosen, batches=(1, 4 if everything else 3),
+        max_tokens=16 if quick else 64 if everything else 32,
         samples=min(samples, 1000) if quick else samples, first_tokens=first_tokens,
     )  # fmt: skip
 

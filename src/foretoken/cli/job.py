@@ -192,7 +192,7 @@ def _configs(given: dict[str, Any], draft: str | None) -> tuple[Configs, dict[st
         raise ForetokenError(f"{BASELINE} is plain decoding; give your method another label.")
     for config in configs.values():
         build(config)
-    return configs, reasons
+    return configs, {name: why for name, why in reasons.items() if name not in configs}
 
 
 def _own_configs(given: str | None) -> Configs:

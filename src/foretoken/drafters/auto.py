@@ -15,7 +15,7 @@ Legend: B sequences, P parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,8 +80,10 @@ class Auto(Parts):
         self._step: _Step | None = None
         self._seen: set[int] = set()  # trees whose shape is known
         self._open = False  # whether some scout's word waits for the text to come
-        self._plain_since = 0.0
         self._untimed = 0
+        self._rests = self._rested = self._resting = 0  # steps, steps gone by, sequences
+        self._plain: dict[int, DraftTree] = {}  # by sequences
+        self._before: set[int] = set()  # who computed in the step before
         if self.lenient:
             self.wants = Wants("a", self.wants.hidden)
 
@@ -92,6 +94,7 @@ class Auto(Parts):
             self.drafters = [part for part, good in zip(self.drafters, served, strict=True) if good]
         super().bind(access)
         self.shared = _Learned(self, self.shared)
+        self._watching = [part for part in self.drafters if not part.follows]
 
     @property
     def control(self) -> Controller:
@@ -118,13 +121,18 @@ class Auto(Parts):
         return CostModel({1: 1.0, 64: 1.5}, drafts, fixed=True)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        control = self.control
-        scouts = control.to_ask(len(sequences))
-        if not scouts and control.rests(len(sequences)):
-            self._step = None
-            self._plain_since = perf_counter()
-            return empty(len(sequences), self._device)
-        began = perf_counter()
+        count = len(sequences)
+        if self._rested < self._rests and count == self._resting:
+            self._rested += 1
+            return self._plain[count]
+        began, control = perf_counter(), self.control
+        self._wake()
+        scouts = control.to_ask(count)
+        if not scouts and (steps := control.rests(count)):
+            self._rest(count, steps)
+            return self._nothing(count)
+        if self._open:
+            self._follow(sequences)
         rooms = [min(budget, self.num_speculative_tokens) for budget in budgets]
         said, asked = {}, {}
         for number in scouts:
@@ -141,11 +149,27 @@ class Auto(Parts):
                 tree = said[number]
                 tree = tree if len(rows) == len(sequences) else tree.take(rows)
             pieces.append((rows, tree.trim([choice.nodes[row] for row in rows])))
-        tree = placed(pieces, len(sequences), self._device)
+        tree = placed(pieces, count, self._device) if pieces else self._nothing(count)
         thought = decided - began - sum(asked.values())
         asked = {number: spent + thought / len(asked) for number, spent in asked.items()}
         self._step = _Step(choice, asked, decided, perf_counter())
         return tree
+
+    def _rest(self, count: int, steps: int) -> None:
+        """Plain steps without thought; this is the first of them."""
+        self._rests, self._rested, self._resting = steps, 1, count
+        self._before.clear()
+        self.chose = [NONE] * count
+
+    def _nothing(self, count: int) -> DraftTree:
+        if count not in self._plain:
+            self._plain[count] = empty(count, self._device)
+        return self._plain[count]
+
+    def _wake(self) -> None:
+        if self._rested:
+            self.control.rested(self._resting, self._rested)
+        self._rests = self._rested = 0
 
     def _computed(
         self, number: int, rows: Seq[int], choice: Choice, sequences: Seq[Sequence],
@@ -185,6 +209,10 @@ class Auto(Parts):
         return views
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        if self._rested and steps[0].tokens:
+            for part in self._watching:
+                part.observe(sequences, steps)
+            return
         came = perf_counter()
         now, self._step = self._step, None
         takers = now.choice.takers if now is not None else [None] * len(steps)
@@ -199,14 +227,14 @@ class Auto(Parts):
                 for taker, step in zip(takers, steps, strict=True)
             ]
             part.observe(sequences, own)
-        if prefill:
+        if now is None:
             return
         self.chose = [NONE if taker is None else self.names[taker] for taker in takers]
         if self._open:
             self._follow(sequences)
-        if now is not None:
-            self._learn(now, sequences, steps)
+        self._learn(now, sequences, steps)
         self._time(now, came, steps)
+        self._before = {number for number in self.control.computing if number in takers}
 
     def _follow(self, sequences: Seq[Sequence]) -> None:
         """What the text says of the scouts' words."""
@@ -232,27 +260,32 @@ class Auto(Parts):
                     views[number].checked(control.rates[number], shapes[row], asked, step.path)
                 else:
                     views[number].hot = False
-        control.done(choice, now.asked, [len(step.path) for step in steps])
+        dearer = sum(control.costs.dearer(*draft) for draft in self._drafts(now, steps))
+        control.done(choice, now.asked, [len(step.path) for step in steps], dearer)
 
-    def _time(self, now: _Step | None, came: float, steps: Seq[Step]) -> None:
+    def _drafts(self, now: _Step, steps: Seq[Step]) -> Iterator[tuple[str, int, int, float]]:
+        """Of the part that computed: its name, for how many, how deep, and the milliseconds."""
+        control, takers = self.control, now.choice.takers
+        for number in {taker for taker in takers if taker in control.computing}:
+            assert number is not None
+            rows = [row for row, taker in enumerate(takers) if taker == number]
+            levels = control.shapes[number].levels(max(steps[row].drafted for row in rows))
+            yield self.names[number], len(rows), levels, 1000 * (now.drafted - now.decided)
+
+    def _time(self, now: _Step, came: float, steps: Seq[Step]) -> None:
         """Now and then what the step says of costs: all that follows the draft is the pass."""
         self._untimed += 1
         if self._untimed < _TIMED:
             return
         self._untimed, costs = 0, self.control.costs
-        since = now.drafted if now is not None else self._plain_since
-        costs.saw_pass(len(steps) * (1 + steps[0].tree.nodes), 1000 * (came - since))
-        if now is None:
-            return
+        costs.saw_pass(len(steps) * (1 + steps[0].tree.nodes), 1000 * (came - now.drafted))
+        after = perf_counter() - came
         for number, spent in now.asked.items():
-            costs.saw_draft(self.names[number], len(steps), 0, 1000 * spent)
-        takers = now.choice.takers
-        for number in {taker for taker in takers if taker in self.control.computing}:
-            assert number is not None
-            rows = [row for row, taker in enumerate(takers) if taker == number]
-            levels = self.control.shapes[number].levels(max(steps[row].drafted for row in rows))
-            spent = 1000 * (now.drafted - now.decided)
-            costs.saw_draft(self.names[number], len(rows), levels, spent)
+            whole = 1000 * (spent + after / len(now.asked))  # thinking is part of asking
+            costs.saw_draft(self.names[number], len(steps), 0, whole)
+        if self._before:  # who rested has to catch up, which says nothing of the next steps
+            for draft in self._drafts(now, steps):
+                costs.saw_draft(*draft)
 
 
 class _Learned:
@@ -263,6 +296,7 @@ class _Learned:
 
     def reset(self) -> None:
         if self._auto.costs is not None:
+            self._auto._wake()
             self._auto.control.reset()
         if self._parts is not None:
             self._parts.reset()

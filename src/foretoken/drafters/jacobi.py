@@ -75,7 +75,7 @@ class Jacobi(BaseDrafter):
         if not steps or not steps[0].tokens or not steps[0].tree.is_chain:
             said: list[list[int]] = []
         else:
-            said = steps[0].scores.probs.argmax(-1).tolist()  # [B][S]
+            said = steps[0].scores.best.tolist()  # [B][S]
         for sequence, step in zip(sequences, steps, strict=True):
             later = said[step.row][len(step.path) + 1 : step.drafted + 1] if said else []
             sequence.state[self] = later

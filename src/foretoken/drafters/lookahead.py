@@ -73,7 +73,7 @@ class Lookahead(BaseDrafter):
         """The window's nodes are the last ones of a row, and its last level the last of these."""
         if not steps or not steps[0].tokens:
             return  # prefill brings no scores
-        said = steps[0].scores.probs.argmax(-1).tolist()  # [B][S]
+        said = steps[0].scores.best.tolist()  # [B][S]
         for sequence, step in zip(sequences, steps, strict=True):
             state, end = self._state(sequence), step.drafted + 1
             if state.scored and step.drafted:

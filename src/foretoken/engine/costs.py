@@ -1,9 +1,11 @@
 """Measures what steps cost on this machine, for a drafter that decides by it, and keeps it.
 
-The target's pass is timed over 1 to 64 tokens behind a short context, in 12 passes at most, and
-each part's step (draft and observe) at two lengths. What was measured is kept in the cache folder
-under machine, threads, model and drafter: a model's speed is that of its shape, dtype and backend,
-whatever its weights are called. Where nothing can be kept, it is measured each time.
+The target's pass is timed over 1 to 64 tokens behind a short context, in 12 passes, and each part's
+step (draft and observe) at two lengths; again and again where that takes next to no time, since a
+fast model's first passes are several times as slow as the later ones. What was measured is kept in
+the cache folder under machine, threads, model and drafter: a model's speed is that of its shape,
+dtype and backend, whatever its weights are called. Where nothing can be kept, it is measured each
+time.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from functools import partial
+from statistics import median
 from time import perf_counter
 from typing import Protocol, runtime_checkable
 
@@ -35,7 +38,8 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 _TWICE = 16  # passes up to so many tokens are made twice, and the first time doesn't count
 _CONTEXT = 64
 _LENGTHS = (1, 4)  # of drafts that are timed,
-_ROUNDS = 2  # each so often
+_ROUNDS = 8  # each so often,
+_BRIEF = 0.2  # at least twice, and then for so many seconds; the same for passes
 _PERIOD = 16  # after which the text that they follow comes again
 _DEARER = 1.5
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
@@ -127,12 +131,19 @@ def _wait(device: torch.device) -> None:
 def _passes(model: CausalLM) -> dict[str, float]:
     context = max(1, min(_CONTEXT, model.max_length - max(WIDTHS) - 1))
     probe = PassProbe(model, 1, context, max(WIDTHS))
-    found = {}
     for width in WIDTHS:
         if width <= _TWICE:
             probe.run(width)
-        found[str(width)] = timed(lambda width=width: probe.run(width), model.device)  # type: ignore[misc]
-    return found
+    rounds = _rounds(lambda: [timed(partial(probe.run, n), model.device) for n in WIDTHS], 1)
+    return {str(width): median(each) for width, *each in zip(WIDTHS, *rounds, strict=True)}
+
+
+def _rounds(work: Callable[[], list[float]], least: int) -> list[list[float]]:
+    """Of at most `_ROUNDS` rounds in a short time the later half: the first ones are slow."""
+    began, found = perf_counter(), [work() for _ in range(least)]
+    while len(found) < _ROUNDS and perf_counter() - began < _BRIEF:
+        found.append(work())
+    return found[len(found) // 2 :]
 
 
 def _draft(
@@ -146,11 +157,12 @@ def _draft(
     whole.begin(sequence)
     while target.pending(sequence):
         prefill(target, whole, [sequence], _CONTEXT, Clock())
-    for _ in range(_ROUNDS):  # the last one counts
-        short, long = (_step(target, part, verifier, sequence, n) for n in _LENGTHS)
+    rounds = _rounds(
+        lambda: [x for n in _LENGTHS for x in _step(target, part, verifier, sequence, n)], 2
+    )
     whole.end([sequence])
     target.end(sequence)
-    return _line(*short, *long)
+    return _line(*map(median, zip(*rounds, strict=True)))
 
 
 def _room(target: ModelTarget) -> int:
@@ -160,7 +172,7 @@ def _room(target: ModelTarget) -> int:
 
 def _step(
     target: ModelTarget, part: Drafter, verifier: Verifier, sequence: Sequence, nodes: int
-) -> tuple[int, float]:
+) -> tuple[float, float]:
     """How deep the draft was, and the milliseconds of the drafter's own work."""
     clock = Clock()
     [done] = step(target, part, verifier, [sequence], [nodes], clock)
@@ -168,7 +180,7 @@ def _step(
     return levels, 1000 * clock.draft
 
 
-def _line(few: int, short: float, many: int, long: float) -> dict[str, float]:
+def _line(few: float, short: float, many: float, long: float) -> dict[str, float]:
     """Levels count where a deeper draft clearly takes longer."""
     if many <= few or long < _DEARER * short:
         return {"call": max(short, long)}

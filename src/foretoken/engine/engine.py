@@ -24,7 +24,6 @@ from foretoken.models.target import ModelTarget
 from foretoken.protocols import LEVELS, Drafter, Step, Verifier
 from foretoken.sampling import SamplingParams, log_probabilities
 from foretoken.step import Clock, prefill, step
-from foretoken.tree import Kind
 
 
 class Engine:
@@ -203,7 +202,7 @@ class Engine:
             self._logprobs(sample, done, block)
         accepted = min(len(done.path), len(block))
         sample.emit(block, accepted)
-        drafted, depth = _offered(done)
+        drafted, depth = done.tree.offered[done.row]
         for stats in (request.stats, self.stats):
             strayed = min(done.strayed, accepted)
             stats.record(len(block), drafted, accepted, depth, strayed)
@@ -254,16 +253,6 @@ class Engine:
     def reset_stats(self) -> None:
         """Start counting anew."""
         self.clock, self.stats = Clock(), EngineStats()
-
-
-def _offered(done: Step) -> tuple[int, int]:
-    """How many nodes might have been accepted, and the deepest one's depth: auxiliary ones, which
-    the drafter has scored for itself, are no drafts."""
-    tree, row = done.tree, done.row
-    if tree.kinds is None and tree.kind != Kind.AUXILIARY and tree.is_chain:
-        return done.drafted, done.drafted
-    real = tree.valid[row]
-    return int(real.sum()), int((tree.depths[row, 1:] * real).max()) if tree.nodes else 0
 
 
 def check_pairing(target: ModelTarget, drafter: Drafter, verifier: Verifier) -> None:

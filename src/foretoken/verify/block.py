@@ -30,4 +30,4 @@ class Block:
     kinds: ClassVar[frozenset[Kind]] = frozenset(Kind) - {Kind.PADDING}
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
-        return as_a_block(trees, scores.probs, draws)
+        return as_a_block(trees, scores, draws)

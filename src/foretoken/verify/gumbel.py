@@ -33,4 +33,4 @@ class Gumbel:
     kinds: ClassVar[frozenset[Kind]] = frozenset(Kind) - {Kind.PADDING}
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
-        return longest_match(trees, scores.probs, draws.pick)
+        return longest_match(trees, scores, draws.pick)

@@ -41,8 +41,8 @@ class KSeq:
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
         if trees.is_chain:
-            return token_by_token(trees, scores.probs, draws)
-        return descend(trees, scores.probs, draws, _k_seq)
+            return token_by_token(trees, scores, draws)
+        return descend(trees, scores, draws, _k_seq)
 
 
 def _k_seq(choice: Choice) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,7 @@ class MultiCandidate:
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
         if trees.is_chain:
-            return token_by_token(trees, scores.probs, draws)
+            return token_by_token(trees, scores, draws)
         rows = torch.arange(trees.batch, device=trees.tokens.device)
         last = torch.zeros_like(rows)  # [B] the deepest accepted slot
         going = torch.ones_like(rows, dtype=torch.bool)

@@ -46,7 +46,7 @@ class OptimalTransport:
     kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.INDEPENDENT, Kind.AUXILIARY})
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
-        return descend(trees, scores.probs, draws, _transport)
+        return descend(trees, scores, draws, _transport)
 
 
 def _transport(choice: Choice) -> tuple[Tensor, Tensor]:

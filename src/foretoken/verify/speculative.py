@@ -27,4 +27,4 @@ class Speculative:
     kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.CHOSEN, Kind.INDEPENDENT})
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
-        return token_by_token(trees, scores.probs, draws)
+        return token_by_token(trees, scores, draws)

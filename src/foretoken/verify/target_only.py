@@ -30,4 +30,4 @@ class TargetOnly:
     kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
-        return longest_match(trees, scores.probs, draws.pick)
+        return longest_match(trees, scores, draws.pick)

@@ -45,7 +45,7 @@ class Traversal:
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
         if trees.is_chain:
-            return as_a_block(trees, scores.probs, draws)
+            return as_a_block(trees, scores, draws)
         first, final = _debts(trees, scores.probs)
         passed = draws.accept(final[:, 1:])  # [B, N]
         turn = torch.where(passed, _turns(trees), trees.nodes)
