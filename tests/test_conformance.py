@@ -89,6 +89,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "widths": {"law": (2, 1)},
     "level_sizes": {"law": (2, 1)},
     "tree": {"law": ((0,), (1,), (0, 0))},
+    "depth": {"law": 2},
+    "top_k": {"law": 2},
+    "tree_nodes": {"law": 3},
     "context_window": {"": 4},
     "k_matrix": {"": ((4, 2), (0, 3)), "law": ((1, 1), (0, 1))},
 }

@@ -80,6 +80,10 @@ def nll(drafter: Tensor, tokens: Tensor) -> Tensor:
     return -_log(drafter).gather(-1, tokens.expand(drafter.shape[:-1])[..., None])[..., 0]
 
 
+FEATURE = "feature"
+"""The name of smooth L1 to the target's next state, for drafters that predict it; not a divergence
+of logits, so it adds nothing here."""
+
 DIVERGENCES: dict[str, Divergence] = {
     "kl_div": kl_div, "rkl": rkl, "jsd": jsd, "tv": tv, "nla": nla, "ce": ce,
 }  # fmt: skip
@@ -97,8 +101,8 @@ class Objective:
 
     def __post_init__(self) -> None:
         for name in self.mix:
-            if name != NLL and name not in DIVERGENCES:
-                raise unknown("objective", name, [*DIVERGENCES, NLL])
+            if name not in (NLL, FEATURE) and name not in DIVERGENCES:
+                raise unknown("objective", name, [*DIVERGENCES, NLL, FEATURE])
         if not self.mix or min(self.mix.values()) < 0 or not any(self.mix.values()):
             raise ForetokenError(
                 f"The objective is {dict(self.mix)}; give weights that are not negative, and at "
@@ -110,7 +114,7 @@ class Objective:
     @property
     def reads_target(self) -> bool:
         """Whether the target's logits are needed at all."""
-        return any(weight for name, weight in self.mix.items() if name != NLL)
+        return any(self.mix.get(name) for name in DIVERGENCES)
 
     def __call__(self, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
         """[...] for logits [..., V] and the text's tokens [...]; target: None where not read."""
@@ -118,9 +122,14 @@ class Objective:
         for name, weight in self.mix.items():
             if name == NLL:
                 parts.append(weight * nll(drafter, tokens))
-            elif weight:
+            elif weight and name != FEATURE:
                 assert target is not None
                 parts.append(weight * DIVERGENCES[name](drafter, target))
+        if not parts:
+            raise ForetokenError(
+                f"The objective is {dict(self.mix)}; give a weight to one of the losses of logits "
+                "too."
+            )
         return torch.stack(parts).sum(0)
 
 

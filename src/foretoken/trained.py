@@ -75,6 +75,9 @@ class Trained(nn.Module):
         """The loss, a mean over what counts."""
         raise NotImplementedError
 
+    def count(self, counts: Tensor) -> None:
+        """How often each token stands in the text to be learned, [V]; said before `start`."""
+
     def start(self, target: Ends) -> None:
         """Take over what begins as a copy of the target's."""
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 Ids = NDArray[np.integer]
 
@@ -56,6 +58,12 @@ class Records:
 
     def answer(self, i: int) -> list[int]:
         return [int(t) for t in self.tokens[self.answers[i] : self.starts[i + 1]]]
+
+    def counts(self, vocab_size: int) -> Tensor:
+        """[V] how often each token stands in an answer."""
+        answers = [self.tokens[a:b] for a, b in zip(self.answers, self.starts[1:], strict=True)]
+        found = np.bincount(np.concatenate(answers), minlength=vocab_size)
+        return torch.from_numpy(found)
 
     def split(self, held: int) -> tuple[Records, Records]:
         """The records to learn from, and `held` others, evenly spread."""

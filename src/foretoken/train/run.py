@@ -62,6 +62,7 @@ def make(
     about = {"target_name": target, "recipe": recipe_}
     torch.manual_seed(seed)
     module = cls.module.built(facts, recipe.shape, "the recipe").to(model.device, frozen.dtype)
+    module.count(learned.counts(facts.vocab_size))
     module.start(frozen)
     options = dict(METHODS[method].options) if method in METHODS else {}
     drafter: Any = create(cls, method, {**options, **recipe.serving, "model": module})

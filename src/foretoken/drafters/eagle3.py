@@ -1,0 +1,174 @@
+"""EAGLE-3: a layer on states from three depths of the target, trained on its own outputs.
+
+Source: Li et al. 2025 (EAGLE-3), sections 3.1 and 3.2. An entry's feature is what `fc` makes of the
+target's states behind three layers; the attention reads it beside the token's embedding, both
+normed. A head of its own over the likeliest tokens of the training text says what comes next. In
+training the layer runs on its own outputs for `unroll` steps, as it will in drafting, and no state
+is aimed at. Drafts are EAGLE-2's trees. Departures: the layers captured in a target of fewer than 8
+are 1, L/2 and L - 1; the loss leaves out text tokens that the head has not.
+
+Legend: B rows, T places, I unrolled steps, D width, V vocabulary, R reduced vocabulary, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from foretoken.features import DynamicTree, layer_shape, path_chances
+from foretoken.heads import heads_loss, heads_ranks
+from foretoken.lesson import Lesson
+from foretoken.losses import Objective
+from foretoken.models.feature_layer import FeatureLayer, Mix, unroll
+from foretoken.models.load import find
+from foretoken.protocols import Wants
+from foretoken.trained import Ends, Facts, Trained, read_config, weight_of
+
+
+class Layer3(FeatureLayer):
+    """The layer with norms of its own for what its attention reads."""
+
+    def __init__(self, width: int, **shape: Any) -> None:
+        super().__init__(layer_shape(width, 2, **shape))
+        self.hidden_norm = nn.RMSNorm(width, eps=1e-6)
+        self.input_layernorm = nn.RMSNorm(width, eps=1e-6)
+
+
+class Eagle3Module(Trained):
+    """heads, kv_heads, intermediate: of its one decoder layer; capture: three of the target's
+    layers, counted as `Wants.hidden` counts them; draft_vocab_size: tokens that its head knows;
+    unroll: steps on its own outputs that training takes."""
+
+    method: ClassVar[str] = "eagle3"
+    d2t: Tensor
+    t2d: Tensor
+
+    def __init__(
+        self, facts: Facts, heads: int | None = None, kv_heads: int | None = None,
+        intermediate: int | None = None, capture: Seq[int] | None = None,
+        draft_vocab_size: int = 32_000, unroll: int = 7,
+    ) -> None:  # fmt: skip
+        width, small = facts.hidden_size, min(draft_vocab_size, facts.vocab_size)
+        layer = Layer3(width, heads=heads, kv_heads=kv_heads, intermediate=intermediate)
+        of, layers = layer.self_attn.of, list(capture or usual(facts.layers))
+        super().__init__(
+            facts, heads=of.heads, kv_heads=of.kv_heads, intermediate=of.intermediate,
+            capture=layers, draft_vocab_size=small, unroll=unroll,
+        )  # fmt: skip
+        self.of = of
+        self.fc = nn.Linear(len(layers) * width, width, bias=False)
+        self.layers = nn.ModuleList([layer])
+        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.lm_head = nn.Linear(width, small, bias=False)
+        self.register_buffer("d2t", torch.zeros(small, dtype=torch.int64))
+        self.register_buffer("t2d", torch.arange(facts.vocab_size) < small)
+
+    @property
+    def hidden(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The captured layers, and the last state, whose laws are the goal."""
+        return (*dict.fromkeys(self.shape["capture"]), -1)
+
+    @property
+    def ids(self) -> Tensor:
+        """[R] the target's id of each token that the head knows."""
+        return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+
+    def count(self, counts: Tensor) -> None:
+        """Take the likeliest tokens of the training text for the head's own."""
+        most = counts.sort(descending=True, stable=True).indices[: len(self.d2t)]
+        ids = most.sort().values.to(self.d2t.device)
+        self.d2t.copy_(ids - torch.arange(len(ids), device=ids.device))
+        self.t2d.zero_()
+        self.t2d[ids] = True
+
+    def start(self, target: Ends) -> None:
+        with torch.no_grad():
+            weight = weight_of(target, self.facts.hidden_size, self.lm_head.weight)
+            self.lm_head.weight.copy_(weight[self.ids])
+
+    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+        """[..., D] of the captured layers' states."""
+        out: Tensor = self.fc(torch.cat([hidden[layer] for layer in self.shape["capture"]], -1))
+        return out
+
+    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """[B, T, D] features and embeddings of the tokens behind them -> [B, T, D]."""
+        layer: Any = self.layers[0]
+        x = torch.cat((layer.input_layernorm(near), layer.hidden_norm(features)), -1)
+        out: Tensor = layer(x, features, positions, mix)
+        return out
+
+    def few(self, outputs: Tensor) -> Tensor:
+        """[..., D] -> logits [..., R]."""
+        said: Tensor = self.lm_head(self.norm(outputs))
+        return said
+
+    def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        """[..., D] -> logits [..., V], -inf at what its head doesn't know."""
+        few = self.few(outputs)
+        whole = few.new_full((*few.shape[:-1], self.facts.vocab_size), -torch.inf)
+        return whole.index_copy(-1, self.ids, few)
+
+    def outputs(self, lesson: Lesson, steps: int) -> Tensor:
+        """[B, T, I, D], as `unroll` has it."""
+        features = self.features(lesson.hidden)
+        near = lesson.embed(lesson.tokens).to(features.dtype)
+        return unroll(self, features, near, lesson.positions, lesson.sees, steps)
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        outputs = self.norm(self.outputs(lesson, self.shape["unroll"]))
+        goal = _Reduced(objective.mix, objective.decay, ids=self.ids, known=self.t2d)
+        return heads_loss(lesson, outputs, self.lm_head, [self.lm_head.weight], goal)
+
+    def ranks(self, lesson: Lesson, depth: int) -> Tensor:
+        """[B, T, depth], as `heads_ranks` has it; what the head doesn't know is no guess."""
+        ranks = heads_ranks(lesson, self.outputs(lesson, depth), self._say)
+        for i in range(depth):
+            unknown = ~self.t2d[lesson.tokens.roll(-1 - i, 1)]
+            ranks[:, :, i] = torch.where(unknown, 1 << 30, ranks[:, :, i])
+        return ranks
+
+    def chances(self, lesson: Lesson, depth: int) -> Tensor:
+        """[B, T, depth], as `path_chances` has it."""
+        return path_chances(lesson, self.outputs(lesson, depth), self._say)
+
+    def _say(self, outputs: Tensor) -> Tensor:
+        return self.say(outputs, self.lm_head)
+
+
+def usual(layers: int) -> tuple[int, int, int]:
+    """Which three of so many layers are captured."""
+    return (2, layers // 2, layers - 3) if layers >= 8 else (1, layers // 2, layers - 1)
+
+
+@dataclass(frozen=True)
+class _Reduced(Objective):
+    """An objective over the tokens `ids` alone; known [V]: whether a token is one of them."""
+
+    ids: Tensor = None  # type: ignore[assignment]
+    known: Tensor = None  # type: ignore[assignment]
+
+    def __call__(self, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
+        place = torch.searchsorted(self.ids, tokens).clamp(max=len(self.ids) - 1)
+        few = None if target is None else target[..., self.ids]
+        return super().__call__(drafter, few, place) * self.known[tokens]
+
+
+@dataclass(eq=False)
+class Eagle3(DynamicTree):
+    """model: a checkpoint's folder, hub id or bundled name; depth: levels of the tree; top_k: paths
+    that each level goes on from, and children of each; tree_nodes: nodes that are kept, those of
+    the likeliest paths."""
+
+    module: ClassVar[type[Trained]] = Eagle3Module
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = isinstance(self.model, Eagle3Module)
+        shape = self.model.shape if given else read_config(find(self.model))["shape"]
+        self.wants = Wants("bc", tuple(dict.fromkeys(shape.get("capture", ()))))

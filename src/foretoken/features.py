@@ -1,0 +1,196 @@
+"""What the EAGLE family shares: EAGLE-1's weights, and drafting with a dynamic tree.
+
+Sources: Li et al. 2024 (EAGLE), section 3 (the layer and its loss); Li et al. 2024 (EAGLE-2),
+section 4 (the tree). Weights are named as SafeAILab names them; embedding and head are the
+target's. Departure: the layer has heads of about 48 and a feed-forward of 8/3 of the width where
+the shape doesn't say otherwise, since a target's own numbers aren't known here.
+
+Legend: B rows, T places, I unrolled steps, M frontier nodes, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from foretoken.builders import Frontier, beam
+from foretoken.draws import Draws
+from foretoken.heads import heads_loss, heads_ranks
+from foretoken.lesson import Lesson
+from foretoken.losses import FEATURE, Objective
+from foretoken.models.feature_layer import (
+    FeatureLayer,
+    FeatureModel,
+    LayerShape,
+    Mix,
+    heads_for,
+    unroll,
+)
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.trained import Facts, Trained
+from foretoken.tree import DraftTree, placed
+
+_NOISE = 0.1  # largest noise on the features while training
+
+
+def layer_shape(
+    width: int, wide: int, heads: int | None, kv_heads: int | None, intermediate: int | None
+) -> LayerShape:
+    """A layer of this width whose attention reads `wide` times it; None: what is usual."""
+    many = heads or heads_for(width)
+    return LayerShape(width, wide * width, many, kv_heads or many, intermediate or 8 * width // 3)
+
+
+class EagleModule(Trained):
+    """heads, kv_heads, intermediate: of its one decoder layer; unroll: steps on its own outputs
+    that training takes (the paper has 1)."""
+
+    method: ClassVar[str] = "eagle"
+
+    def __init__(
+        self, facts: Facts, heads: int | None = None, kv_heads: int | None = None,
+        intermediate: int | None = None, unroll: int = 1,
+    ) -> None:  # fmt: skip
+        width = facts.hidden_size
+        of = layer_shape(width, 1, heads, kv_heads, intermediate)
+        super().__init__(
+            facts, heads=of.heads, kv_heads=of.kv_heads, intermediate=of.intermediate, unroll=unroll
+        )
+        self.of = of
+        self.fc = nn.Linear(2 * width, width)
+        self.layers = nn.ModuleList([FeatureLayer(of)])
+
+    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+        """The target's normed last states."""
+        return hidden[-1]
+
+    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """[B, T, D] features and embeddings of the tokens behind them -> [B, T, D]."""
+        x = self.fc(torch.cat((near, features), -1))
+        out: Tensor = self.layers[0](x, x, positions, mix)
+        return out
+
+    def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        """[..., D] -> logits [..., V]."""
+        return head(outputs)
+
+    def outputs(self, lesson: Lesson, steps: int) -> Tensor:
+        """[B, T, I, D], as `unroll` has it."""
+        features = self.features(lesson.hidden)
+        if self.training:
+            features = features + (2 * torch.rand_like(features) - 1) * _NOISE
+        near = lesson.embed(lesson.tokens).to(features.dtype)
+        return unroll(self, features, near, lesson.positions, lesson.sees, steps)
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        outputs = self.outputs(lesson, self.shape["unroll"])
+        loss = heads_loss(lesson, outputs, lesson.head, [], objective)
+        weight = objective.mix.get(FEATURE, 0.0)
+        return loss + weight * self._apart(lesson, outputs, objective.decay) if weight else loss
+
+    def _apart(self, lesson: Lesson, outputs: Tensor, decay: float) -> Tensor:
+        """Smooth L1 from each output to the state that it stands for, a mean over what counts.
+
+        Step i of place t stands for the state of token t + 1 + i, behind which token t + 2 + i is.
+        """
+        total, length = outputs.new_zeros(()), outputs.shape[1]
+        for i in range(min(outputs.shape[2], length - 2)):
+            goal, mine = lesson.hidden[-1][:, 1 + i : length - 1], outputs[:, : length - 2 - i, i]
+            inside = lesson.positions[:, 2 + i :] >= 2 + i
+            far = F.smooth_l1_loss(mine, goal, reduction="none").mean(-1)
+            total = total + decay**i * (far * inside * lesson.weight[:, 2 + i :]).sum()
+        return total / lesson.weight.sum().clamp(min=1e-9)
+
+    def ranks(self, lesson: Lesson, depth: int) -> Tensor:
+        """[B, T, depth], as `heads_ranks` has it."""
+        return heads_ranks(lesson, self.outputs(lesson, depth), lesson.head)
+
+    def chances(self, lesson: Lesson, depth: int) -> Tensor:
+        """[B, T, depth], as `path_chances` has it."""
+        return path_chances(lesson, self.outputs(lesson, depth), lesson.head)
+
+
+def path_chances(
+    lesson: Lesson, outputs: Tensor, logits: Callable[[Tensor], Tensor], chunk: int = 128
+) -> Tensor:
+    """[B, T, I] how likely the drafter holds the text's next i + 1 tokens behind each root; 0 where
+    no root is."""
+    batch, length, depth, _ = outputs.shape
+    found = outputs.new_zeros(batch, length, depth)
+    row, root = ((lesson.room >= 0) & (lesson.positions > 0)).nonzero(as_tuple=True)
+    ahead = torch.arange(1, depth + 1, device=row.device)
+    for at in range(0, len(row), chunk):
+        r, t = row[at : at + chunk], root[at : at + chunk]
+        goal = lesson.tokens[r[:, None], (t[:, None] + ahead).clamp(max=length - 1)]
+        law = logits(outputs[r, t - 1]).softmax(-1)
+        found[r, t] = law.gather(-1, goal[..., None])[..., 0].cumprod(-1).to(found.dtype)
+    return found
+
+
+@dataclass(eq=False)
+class DynamicTree(BaseDrafter):
+    """model: a checkpoint's folder, hub id or bundled name; depth: levels of the tree; top_k: paths
+    that each level goes on from, and children of each; tree_nodes: nodes that are kept, those of
+    the likeliest paths."""
+
+    model: Any = None
+    depth: int = 6
+    top_k: int = 10
+    tree_nodes: int = 59
+
+    module: ClassVar[type[Trained]] = EagleModule
+    wants = Wants("bc", (-1,))
+    trees = True
+
+    def __post_init__(self) -> None:
+        self.module.named(self.model)
+
+    def bind(self, access: Access) -> None:
+        module: Any = self.module.load(self.model, access)
+        self._access, self._model = access, FeatureModel(module, module.of, access)
+
+    def begin(self, sequence: Sequence) -> None:
+        self._model.begin(sequence)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        rows = [b for b, s in enumerate(sequences) if budgets[b] > 0 and self._model.ready(s)]
+        some, device = [sequences[row] for row in rows], self._access.device
+        if not rows:
+            return placed([], len(sequences), device)
+
+        def ask(frontier: Frontier) -> Tensor:
+            return self._model.level(some, frontier).softmax(-1)
+
+        nodes = [min(self.tree_nodes, budgets[row]) for row in rows]
+        tree = beam(ask, self.top_k, self.depth, nodes, device)
+        return placed([(rows, tree)], len(sequences), device)
+
+    def reached(self, module: Any, lesson: Lesson) -> Tensor:
+        """[B, T, depth] whether a step whose root stands there accepts more than n places.
+
+        Which paths the other nodes take isn't known from one pass: a token counts as in the tree
+        if it is one of `top_k` and its path likelier than the last of `tree_nodes` paths would be,
+        were all alike.
+        """
+        ranks = module.ranks(lesson, self.depth)
+        ahead = torch.arange(1, self.depth + 1, device=ranks.device)
+        likely = module.chances(lesson, self.depth) * self.tree_nodes >= 1
+        there = (ranks < self.top_k) & likely & (ahead <= lesson.room[..., None])
+        found: Tensor = there.cumprod(-1).bool()
+        return found
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        self._model.observe(sequences, steps)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        self._model.fork(sequence, copy)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        for sequence in sequences:
+            self._model.end(sequence)

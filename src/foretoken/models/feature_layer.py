@@ -1,0 +1,290 @@
+"""A decoder layer that drafts from a target's states: trained over whole texts, served by a cache.
+
+Entry t of a text reads what the target made of token t (its feature) and token t + 1, and its
+output stands for the feature of token t + 1, from which token t + 2 is guessed. While drafting, an
+entry's feature is the output of the entry before it. Source: Li et al. 2024 (EAGLE), section 3.1.
+Weights are named as in a Llama layer.
+
+Legend: B rows, T entries, M frontier nodes, D width, H heads, K key/value heads, W head width,
+V vocabulary, I unrolled steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from foretoken.builders import Frontier
+from foretoken.models import attention
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import Feed, chain_feed, frontier_feed
+from foretoken.protocols import Access, Sequence, Step
+
+Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Queries [B, T, H, W], keys and values [B, T, K, W] -> [B, T, H·W]."""
+
+_SPARE = 512  # cache places behind the context: nodes of a draft that starts at its end
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """reads: width of what the attention reads; outer: width of what is added to and handed on."""
+
+    outer: int
+    reads: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    rope_theta: float = 10_000.0
+
+    @property
+    def head_dim(self) -> int:
+        return self.outer // self.heads
+
+
+def heads_for(width: int) -> int:
+    """As many heads of about 48 as divide the width into even ones."""
+    most = max(1, width // 48)
+    return next((h for h in range(most, 0, -1) if width % (2 * h) == 0), 1)
+
+
+class Attention(nn.Module):
+    """Its four products, and the rotation."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        self.of = shape
+        inner, kept = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.q_proj = nn.Linear(shape.reads, inner, bias=False)
+        self.k_proj = nn.Linear(shape.reads, kept, bias=False)
+        self.v_proj = nn.Linear(shape.reads, kept, bias=False)
+        self.o_proj = nn.Linear(inner, shape.outer, bias=False)
+
+    def forward(self, x: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        q, k, v = (
+            product(x).unflatten(-1, (-1, self.of.head_dim))
+            for product in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        cos, sin = self._rotary(positions, q)
+        mixed = mix(_turned(q, cos, sin), _turned(k, cos, sin), v)
+        out: Tensor = self.o_proj(mixed)
+        return out
+
+    def _rotary(self, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, T, 1, W] each."""
+        size = self.of.head_dim
+        wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+        steps = torch.arange(0, size, 2, dtype=wide, device=like.device) / size
+        angle = positions[..., None].to(wide) * self.of.rope_theta**-steps
+        angle = torch.cat((angle, angle), -1)[..., None, :]
+        return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin
+
+
+class Mlp(nn.Module):
+    def __init__(self, width: int, intermediate: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(width, intermediate, bias=False)
+        self.up_proj = nn.Linear(width, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class FeatureLayer(nn.Module):
+    """Attention and feed-forward; what stands before the attention is the module's own."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        self.self_attn = Attention(shape)
+        self.mlp = Mlp(shape.outer, shape.intermediate)
+        self.post_attention_layernorm = nn.RMSNorm(shape.outer, eps=1e-6)
+
+    def forward(self, x: Tensor, beside: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """x [B, T, reads] goes through the attention and is added to beside [B, T, D]."""
+        beside = beside + self.self_attn(x, positions, mix)
+        out: Tensor = beside + self.mlp(self.post_attention_layernorm(beside))
+        return out
+
+
+class Reads(Protocol):
+    """A module around such a layer."""
+
+    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+        """The target's states by layer [..., D] -> the entries' features [..., D]."""
+        ...
+
+    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """Features, and embeddings of the tokens behind them -> outputs, all [B, T, D]."""
+        ...
+
+    def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        """[..., D] -> logits [..., V]; head: the target's."""
+        ...
+
+
+def unroll(
+    module: Reads, features: Tensor, embeddings: Tensor, positions: Tensor, sees: Tensor, steps: int
+) -> Tensor:
+    """Outputs [B, T, I, D]: step i of place t guesses token t + 2 + i, as drafting along the true
+    text would from entry t on, with its own outputs as features behind that.
+
+    features, embeddings: [B, T, D] of the tokens themselves; sees [B, T, T].
+    """
+    keys: list[Tensor] = []
+    values: list[Tensor] = []
+
+    def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        groups = q.shape[2] // k.shape[2]
+        keys.append(k.repeat_interleave(groups, 2))
+        values.append(v.repeat_interleave(groups, 2))
+        return _unrolled(q, keys, values, sees)
+
+    state, found = features, []
+    for i in range(steps):
+        near = embeddings.roll(-1 - i, 1)  # what wraps counts nowhere
+        state = module.entry(state, near, positions + i, mix)
+        found.append(state)
+    return torch.stack(found, 2)
+
+
+def _unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], sees: Tensor) -> Tensor:
+    """Each place sees the first step's keys where `sees` says, and of later steps its own.
+
+    q, keys, values: [B, T, H, W].
+    """
+    turned = q.transpose(1, 2)
+    first, worth = keys[0].transpose(1, 2), values[0].transpose(1, 2)
+    seen = sees[:, None] | torch.eye(sees.shape[1], dtype=torch.bool, device=sees.device)
+    if len(keys) == 1:
+        mixed = F.scaled_dot_product_attention(turned, first, worth, attn_mask=seen)
+        return mixed.transpose(1, 2).flatten(2)
+    scale = q.shape[-1] ** -0.5
+    history = (turned @ first.transpose(2, 3) * scale).masked_fill(~seen, -torch.inf)
+    own = torch.stack([(q * k).sum(-1) for k in keys[1:]], -1) * scale  # [B, T, H, I - 1]
+    shares = torch.cat((history, own.transpose(1, 2)), -1).softmax(-1)
+    length = first.shape[2]
+    mixed = (shares[..., :length] @ worth).transpose(1, 2)
+    for i, value in enumerate(values[1:]):
+        mixed = mixed + shares[..., length + i].transpose(1, 2)[..., None] * value
+    return mixed.flatten(2)
+
+
+@dataclass
+class _Held:
+    """Features that have no entry in the cache yet, and the prompt's last one, or none."""
+
+    waiting: Tensor
+    prompt: Tensor
+
+
+class FeatureModel:
+    """Such a module with a cache of its own, which follows the text of each sequence.
+
+    Of a text of n tokens whose last one is the root, entry n - 2 is the last; a draft's first pass
+    runs it with all that came since the draft before. Entries of drafted nodes are forgotten.
+    """
+
+    def __init__(self, module: Reads, shape: LayerShape, access: Access) -> None:
+        self._module, self._access = module, access
+        self._cache = KVCache(
+            1, access.slots, shape.kv_heads, access.max_length + _SPARE, shape.head_dim,
+            access.dtype, access.device,
+        )  # fmt: skip
+        self._scale = shape.head_dim**-0.5
+        self._depths: list[int] = []  # of the nodes that a growing tree has run, the root first
+        self._outputs: Tensor | None = None  # [B, M, D] of the frontier before
+
+    def begin(self, sequence: Sequence) -> None:
+        self._cache.acquire(sequence.id)
+
+    def end(self, sequence: Sequence) -> None:
+        self._cache.release(sequence.id)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        """The copy starts behind the prompt, however far the other is."""
+        held = sequence.state.get(self)
+        if held is not None and len(held.prompt):
+            source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
+            self._cache.copy(source, target, copy.prompt_length - 2)
+            copy.state[self] = _Held(held.prompt, held.prompt)
+
+    def ready(self, sequence: Sequence) -> bool:
+        """Whether there is a feature to draft from."""
+        held = sequence.state.get(self)
+        return held is not None and len(held.waiting) > 0
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Take the features of what was read or accepted."""
+        if not steps:
+            return
+        features = self._module.features(steps[0].scores.hidden)
+        for sequence, step in zip(sequences, steps, strict=True):
+            slots = list(range(step.read)) if step.read else [0, *step.path]
+            new = features[step.row, slots]
+            held = sequence.state.setdefault(self, _Held(new[:0], new[:0]))
+            held.waiting = torch.cat((held.waiting, new))
+            if step.read:
+                held.prompt = new[-1:].clone()
+        read = [s for s, step in zip(sequences, steps, strict=True) if step.read]
+        reading = [s for s in read if len(s.state[self].waiting) > 1]
+        if reading:
+            self._enter(reading, 1)
+
+    def level(self, sequences: Seq[Sequence], frontier: Frontier) -> Tensor:
+        """[B, M, V] logits behind the nodes of a growing tree's frontier, in one pass."""
+        if not frontier.depth:
+            self._depths = [0]
+            self._outputs = self._enter(sequences, 0)
+        else:
+            assert self._outputs is not None
+            self._depths += [frontier.depth] * frontier.slots.shape[1]
+            slots = [self._cache.slot(s.id) for s in sequences]
+            feed = frontier_feed(self._cache, slots, frontier.tokens, frontier.sees, self._depths)
+            place = frontier.parents[..., None].expand(-1, -1, self._outputs.shape[-1])
+            self._outputs = self._run(self._outputs.gather(1, place), feed)
+        return self._module.say(self._outputs, self._access.head)
+
+    def _enter(self, sequences: Seq[Sequence], leave: int) -> Tensor:
+        """Run what waits, but for the last `leave` features; outputs [B, 1, D] of the last entries.
+
+        One is left of a prompt, so that there is something to run when its draft begins.
+        """
+        slots = [self._cache.slot(s.id) for s in sequences]
+        held = [s.state[self] for s in sequences]
+        counts = [len(each.waiting) - leave for each in held]
+        tokens = []
+        for sequence, slot, count in zip(sequences, slots, counts, strict=True):
+            start = self._cache.lengths[slot] + 1
+            tokens.append(sequence.tokens[start : start + count])
+        feed = chain_feed(self._cache, slots, tokens)
+        some = [each.waiting[:count] for each, count in zip(held, counts, strict=True)]
+        outputs = self._run(nn.utils.rnn.pad_sequence(some, batch_first=True), feed)
+        for each, slot, count in zip(held, slots, counts, strict=True):
+            each.waiting = each.waiting[count:]
+            self._cache.lengths[slot] += count
+        rows = torch.arange(len(slots), device=outputs.device)
+        last = torch.tensor(counts, device=outputs.device) - 1
+        return outputs[rows, last][:, None]
+
+    def _run(self, features: Tensor, feed: Feed) -> Tensor:
+        layer = self._cache.layer[0]
+
+        def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            attention.write(layer, torch.stack((k, v), 2), feed)
+            return attention.attend(q, layer, feed, self._scale)
+
+        near = self._access.embed(feed.tokens).to(features.dtype)
+        return self._module.entry(features, near, feed.positions, mix)
