@@ -1,9 +1,9 @@
 """How many tokens a pass copying brings, by task: mean acceptance length, greedy, no clock.
 
 The bundled prompts are answered one after the other by each method; drafters keep what they learn
-from prompt to prompt. REST's datastore holds the target's own answers to the other prompts, each
-with its prompt. Prompts whose answer loops (fewer than 80 % of its 4-grams are different) are left
-out: loops are easily copied.
+from prompt to prompt. REST reads `--datastore`; without one, the target's own answers to the other
+prompts, each with its prompt, which is very little. Prompts whose answer loops (fewer than 80 % of
+its 4-grams are different) are left out: loops are easily copied.
 
 `oracle` is a copier that always knows where in prompt and output the longest copy stands: no method
 that copies from the request alone can bring more. Example:
@@ -24,7 +24,7 @@ from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
 from foretoken.bench.metrics import DISTINCT_4, distinct_4
-from foretoken.datastore import build
+from foretoken.datastore import Datastore, build
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.progress import track
 
@@ -81,10 +81,8 @@ def measure(given: Namespace) -> dict[str, Any]:
     with track("Methods", len(given.methods) * len(sound), True) as advance:
         for method in given.methods:
             done = []
-            one = None if method == "rest" else LLM(
-                plain.model, tokenizer=plain.tokenizer, max_num_seqs=1,
-                speculative_config={"method": method},
-            )  # fmt: skip
+            small = method == "rest" and given.datastore is None
+            one = None if small else with_method(plain, method, given.datastore)
             for at, (task, prompt, _) in enumerate(sound):
                 [out] = one.generate([prompt], params) if one else _by_rest(
                     plain, prompt, [p + a for i, (_, p, a) in enumerate(sound) if i != at], params
@@ -93,19 +91,25 @@ def measure(given: Namespace) -> dict[str, Any]:
                 advance()
             found[method] = _by_task(done)
     looping = [task for task, _, answer in texts if distinct_4(answer) < DISTINCT_4]
+    store = given.datastore and Datastore(given.datastore, {"vocab_size": plain.model.vocab_size})
     return {
         "max_tokens": given.max_tokens, "prompts": len(texts),
+        "datastore_tokens": store.tokens if store else None,
         "looping": {task: looping.count(task) for task in dict.fromkeys(looping)},
         "methods": found,
     }  # fmt: skip
 
 
+def with_method(plain: LLM, method: str, datastore: str | None) -> LLM:
+    """The same model with a method; one that has a datastore reads this one."""
+    config = {"method": method, **({"datastore": datastore} if method == "rest" else {})}
+    return LLM(plain.model, tokenizer=plain.tokenizer, max_num_seqs=1, speculative_config=config)
+
+
 def _by_rest(plain: LLM, prompt: list[int], others: list[list[int]], params: SamplingParams) -> Any:
     with TemporaryDirectory() as folder:
         build(folder, {"vocab_size": plain.model.vocab_size}, others)
-        config = {"method": "rest", "datastore": folder}
-        llm = LLM(plain.model, tokenizer=plain.tokenizer, max_num_seqs=1, speculative_config=config)
-        return llm.generate([prompt], params)
+        return with_method(plain, "rest", folder).generate([prompt], params)
 
 
 def _by_task(done: Seq[tuple[str, AcceptanceStats]]) -> dict[str, dict[str, Any]]:
@@ -138,6 +142,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="prompts a task (default: all)")
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer (default: 64)")
     parser.add_argument("--methods", nargs="+", default=METHODS, help="default: all that copy")
+    parser.add_argument("--datastore", help="what REST reads: a folder of foretoken datastore")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
     found = measure(given)
