@@ -95,14 +95,29 @@ class Counted(ModelTarget):
 
 
 def test_costs_are_measured_once(pair: Pair, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In 12 passes, of a fast model more in no time; never again here for a model of this shape."""
+    """In 12 passes, of a fast model more in no time; then a second one tells whether it holds."""
     monkeypatch.setattr(costs, "ModelTarget", Counted)
     monkeypatch.setattr(costs, "_BRIEF", 0.0)  # as if each pass took long
-    Counted.passes = 0
+    monkeypatch.setattr(costs, "_agree", lambda ms, kept: True)
     config = {"method": "auto", "model": pair.draft}
-    LLM(pair.target, speculative_config=config)
-    assert 0 < Counted.passes <= 12
-    files = set(cache.rglob("*.json"))
-    before, Counted.passes = Counted.passes, 0
-    LLM(pair.target, speculative_config=config)
-    assert Counted.passes == 0 < before and set(cache.rglob("*.json")) == files
+
+    def passes() -> int:
+        Counted.passes = 0
+        LLM(pair.target, speculative_config=config)
+        return Counted.passes
+
+    first = passes()
+    kept = {path: path.read_text("utf-8") for path in cache.rglob("*.json")}
+    assert 2 < first <= 12
+    assert passes() == 2
+    assert {path: path.read_text("utf-8") for path in cache.rglob("*.json")} == kept
+    monkeypatch.setattr(costs, "_agree", lambda ms, kept: False)
+    assert passes() == 2 + first
+    now = {path: path.read_text("utf-8") for path in cache.rglob("*.json")}
+    assert now.keys() == kept.keys() and all(now[path] != kept[path] for path in kept)
+
+
+def test_what_is_kept_must_agree() -> None:
+    """A machine that was busy, or is now, shows it by half as much again."""
+    assert costs._agree(10.0, 14.0) and costs._agree(14.0, 10.0)
+    assert not costs._agree(10.0, 16.0) and not costs._agree(16.0, 10.0)

@@ -175,16 +175,17 @@ class DraftTree:
         )  # fmt: skip
 
     def trim(self, budgets: Seq[int]) -> DraftTree:
-        """The same trees with at most `budgets[b]` nodes each, the last drawn left out first.
+        """The same trees with at most `budgets[b]` nodes each, the last drawn left out first, and
+        no wider than the widest of them.
 
         Node order is draw order and parents stand before children, so a prefix is again a tree.
         """
-        if all(count <= budget for count, budget in zip(self.counts, budgets, strict=True)):
-            return self
         counts = [
             max(0, min(count, budget)) for count, budget in zip(self.counts, budgets, strict=True)
         ]
         width = max(counts, default=0)
+        if counts == self.counts and width == self.nodes:
+            return self
 
         def cut(x: Tensor | None) -> Tensor | None:
             return None if x is None else x[:, :width]

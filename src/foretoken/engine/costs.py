@@ -4,8 +4,9 @@ The target's pass is timed over 1 to 64 tokens behind a short context, in 12 pas
 step (draft and observe) at two lengths; again and again where that takes next to no time, since a
 fast model's first passes are several times as slow as the later ones. What was measured is kept in
 the cache folder under machine, threads, model and drafter: a model's speed is that of its shape,
-dtype and backend, whatever its weights are called. Where nothing can be kept, it is measured each
-time.
+dtype and backend, whatever its weights are called. What is kept must agree with one pass or step
+made now, since a machine may have been busy when it was measured; else it is measured anew, as it
+is each time where nothing can be kept.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from functools import partial
 from statistics import median
@@ -42,6 +43,7 @@ _ROUNDS = 8  # each so often,
 _BRIEF = 0.2  # at least twice, and then for so many seconds; the same for passes
 _PERIOD = 16  # after which the text that they follow comes again
 _DEARER = 1.5
+_AGREES = 1.5  # times as long, or as short, as what is kept
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
@@ -68,12 +70,13 @@ def price(target: ModelTarget, drafter: Drafter, verifier: Verifier) -> None:
 def measured(target: ModelTarget, drafter: Priced, verifier: Verifier) -> CostModel:
     """Passes of the target and steps of each part, measured now or earlier; serves no request."""
     here = [*_machine(target.device), *shape_of(target.model)]
-    passes = _kept(here, lambda: _passes(target.model))
+    passes = _kept(here, partial(_passes, target.model), partial(_still, target.model))
     drafts: dict[str, DraftCost] = {}
     for name, part in zip(drafter.names, drafter.drafters, strict=True):
         if _room(target) > 0:
-            measure = partial(_draft, target, drafter, part, verifier)
-            drafts[name] = DraftCost(**_kept([*here, *_identity(part)], measure))
+            tried = target, drafter, part, verifier
+            found = _kept([*here, *_identity(part)], partial(_draft, *tried), partial(_so, *tried))
+            drafts[name] = DraftCost(**found)
         else:
             drafts[name] = unmeasured(passes["1"], not part.kinds <= _CHOSEN)
     if drafter.shared is not None:
@@ -128,9 +131,24 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _passes(model: CausalLM) -> dict[str, float]:
+def _probe(model: CausalLM) -> PassProbe:
     context = max(1, min(_CONTEXT, model.max_length - max(WIDTHS) - 1))
-    probe = PassProbe(model, 1, context, max(WIDTHS))
+    return PassProbe(model, 1, context, max(WIDTHS))
+
+
+def _still(model: CausalLM, kept: dict[str, float]) -> bool:
+    """Whether a pass over one token takes what is kept."""
+    probe = _probe(model)
+    probe.run(1)  # the first one is slow
+    return _agree(timed(partial(probe.run, 1), model.device), kept["1"])
+
+
+def _agree(ms: float, kept: float) -> bool:
+    return kept / _AGREES <= ms <= kept * _AGREES
+
+
+def _passes(model: CausalLM) -> dict[str, float]:
+    probe = _probe(model)
     for width in WIDTHS:
         if width <= _TWICE:
             probe.run(width)
@@ -150,6 +168,26 @@ def _draft(
     target: ModelTarget, whole: Drafter, part: Drafter, verifier: Verifier
 ) -> dict[str, float]:
     """`DraftCost` of a part, by real steps behind a text with something to copy."""
+    with _text(target, whole) as sequence:
+        rounds = _rounds(
+            lambda: [x for n in _LENGTHS for x in _step(target, part, verifier, sequence, n)], 2
+        )
+    return _line(*map(median, zip(*rounds, strict=True)))
+
+
+def _so(
+    target: ModelTarget, whole: Drafter, part: Drafter, verifier: Verifier, kept: dict[str, float]
+) -> bool:
+    """Whether a step takes what is kept."""
+    with _text(target, whole) as sequence:
+        _step(target, part, verifier, sequence, max(_LENGTHS))
+        levels, ms = _step(target, part, verifier, sequence, max(_LENGTHS))
+    return _agree(ms, DraftCost(**kept)(1, levels))
+
+
+@contextlib.contextmanager
+def _text(target: ModelTarget, whole: Drafter) -> Iterator[Sequence]:
+    """A text with something to copy, read by the target and by the drafter."""
     context = min(_CONTEXT, _room(target))
     tokens = [i % min(_PERIOD, target.vocab_size) for i in range(context)]
     sequence = Sequence.start(tokens, SamplingParams(temperature=0))
@@ -157,12 +195,9 @@ def _draft(
     whole.begin(sequence)
     while target.pending(sequence):
         prefill(target, whole, [sequence], _CONTEXT, Clock())
-    rounds = _rounds(
-        lambda: [x for n in _LENGTHS for x in _step(target, part, verifier, sequence, n)], 2
-    )
+    yield sequence
     whole.end([sequence])
     target.end(sequence)
-    return _line(*map(median, zip(*rounds, strict=True)))
 
 
 def _room(target: ModelTarget) -> int:
@@ -211,15 +246,20 @@ def _machine(device: torch.device) -> list[str]:
     return [processor(), str(cores()), gpu, torch.__version__, f"{threads} threads", str(device)]
 
 
-def _kept(key: Seq[str], measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """What was measured under this key, now if it never was."""
+def _kept(
+    key: Seq[str], measure: Callable[[], dict[str, float]],
+    agrees: Callable[[dict[str, float]], bool],
+) -> dict[str, float]:  # fmt: skip
+    """What was measured under this key, now if it never was or doesn't agree any more."""
     name = hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:24]
     path = cache_folder() / "costs" / f"{name}.json"
     try:
-        found: dict[str, float] = json.loads(path.read_text("utf-8"))["ms"]
-        return found
+        kept: dict[str, float] = json.loads(path.read_text("utf-8"))["ms"]
+        if agrees(kept):
+            return kept
     except (OSError, ValueError, LookupError, TypeError):
-        found = measure()
+        pass  # nothing is kept, or it is damaged
+    found = measure()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}")
