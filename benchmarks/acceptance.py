@@ -20,8 +20,8 @@ from shared import bundled, options, save, table
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.bench import data
-from foretoken.bench.metrics import DISTINCT_4, distinct_4
 from foretoken.engine.stats import AcceptanceStats
+from foretoken.loops import DISTINCT_4, distinct_4
 from foretoken.progress import track
 
 TASKS = ("chat", "translation", "summarization", "qa", "math", "rag")

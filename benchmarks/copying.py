@@ -23,9 +23,9 @@ from typing import Any
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
-from foretoken.bench.metrics import DISTINCT_4, distinct_4
 from foretoken.datastore import Datastore, build
 from foretoken.engine.stats import AcceptanceStats
+from foretoken.loops import DISTINCT_4, distinct_4
 from foretoken.progress import track
 
 COPYING = ("pld", "llma", "sad", "suffix", "sam")

@@ -126,7 +126,7 @@ def test_all_builds_every_method(tmp_path: Path) -> None:
     assert all(command._reaches(plain, config) for config in configs)
     outside = LLM("mini", model_impl="transformers")
     beyond = {c["method"] for c in configs if not command._reaches(outside, c)}
-    assert beyond == {"draft_verify", "early_exit", "swift", "ppd"}
+    assert beyond == {"draft_verify", "early_exit", "swift", "ppd", "speed"}
 
 
 def test_command_asks_for_a_method() -> None:

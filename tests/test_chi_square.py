@@ -20,7 +20,8 @@ from torch import Tensor
 from foretoken import SamplingParams
 from foretoken.certify import PROCESSORS, TEMPERATURES, cells
 from foretoken.draws import Draws
-from foretoken.methods import _verifier, verifier_names
+from foretoken.methods import _verifier
+from foretoken.named import verifier_names
 from foretoken.protocols import BaseDrafter, Verifier, Wants
 from foretoken.sampling import fold
 from foretoken.testing import Pair, chi_square, sampled_counts, target_law, tiny_pair

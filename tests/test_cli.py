@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from foretoken import METHODS
 from foretoken.bench.record import read_results
 from foretoken.cli import app
-from foretoken.methods import verifier_names
+from foretoken.named import verifier_names
 
 Pair = tuple[Path, Path]
 SRC = "import sys; from foretoken.cli import main; main(sys.argv[1:])"
@@ -42,7 +42,8 @@ def sps(pair: Pair) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     "command",
     ["", "demo", "generate", "chat", "methods", "zoo", "zoo list", "zoo inflate",
-     "bench", "report", "simulate", "certify", "datastore", "datastore build", "datastore add"],
+     "bench", "report", "simulate", "certify", "export",
+     "datastore", "datastore build", "datastore add"],
 )  # fmt: skip
 def test_help_has_an_example(command: str) -> None:
     found = run(*command.split(), "--help")

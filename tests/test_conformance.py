@@ -24,8 +24,9 @@ from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.engine.engine import Engine, check_pairing
 from foretoken.errors import ForetokenError
-from foretoken.methods import _verifier, build, create, drafter_class, drafter_names
+from foretoken.methods import _verifier, build, create
 from foretoken.models.target import ModelTarget
+from foretoken.named import drafter_class, drafter_names
 from foretoken.protocols import Drafter, Sequence, Verifier
 from foretoken.step import Clock, prefill, step
 from foretoken.testing import (
@@ -65,8 +66,18 @@ def some_texts(vocab_size: int) -> TemporaryDirectory[str]:
     return folder
 
 
+@cache
+def saved(pair: Pair) -> TemporaryDirectory[str]:
+    """A small model as a checkpoint."""
+    folder = TemporaryDirectory()
+    model = pair.transformers or tiny_transformers(pair.target.vocab_size)
+    related(model, 0.02).save_pretrained(folder.name)
+    return folder
+
+
 NEEDS: dict[str, Callable[[Pair], Any]] = {
     "model": lambda pair: pair.draft,
+    "small_lm.model": lambda pair: pair.draft,  # which may be trained and needn't be
     "drafters": lambda pair: [PromptLookup(3), SmallLM(pair.draft, 1)],
     "tokenizer": lambda pair: two_tokenizers(pair.target.vocab_size)[1],
     "target_tokenizer": lambda pair: two_tokenizers(pair.target.vocab_size)[0],
@@ -77,6 +88,7 @@ NEEDS: dict[str, Callable[[Pair], Any]] = {
     "auto.costs": lambda pair: CostModel(
         {1: 1.0, 64: 1.5}, {"cheap": DraftCost(call=0.01), "dear": DraftCost(level=0.1)}, fixed=True
     ),
+    "online.drafters": lambda pair: [SmallLM(saved(pair).name, 4)],
     "datastore": lambda pair: some_texts(pair.target.vocab_size).name,
     "skip": lambda pair: (1, 2),
     "checkpoint": lambda pair: pair.transformers or tiny_transformers(pair.target.vocab_size),
@@ -98,10 +110,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """Field of a drafter -> its value where outcomes are enumerated, to keep them few; under "": in the
 other tests."""
 
-LEARNS: set[str] = {"auto", "either", "jacobi", "lookahead", "swift", "token_recycling"}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"hydra_plus": ("hydra", {"prefix": {}})}
+"""Further shapes of what is trained, under names of their own in these tests: file name, shape."""
+
+NAMES = [*drafter_names(), *VARIANTS]
+
+LEARNS: set[str] = {
+    "auto", "either", "jacobi", "lookahead", "parallel_prompt", "swift", "token_recycling",
+}  # fmt: skip
 """Drafters whose drafts depend on more than the text: what they saw before counts."""
 
-SHARES: set[str] = {"auto", "swift", "token_recycling"}
+SHARES: set[str] = {"auto", "online", "swift", "token_recycling"}
 """Drafters that can't be kept from learning of other requests, or whose drafts depend on the
 company: with them, a rule whose draws depend on the draft keeps the law, but not the tokens that a
 request gets when it is alone."""
@@ -115,17 +134,24 @@ TOKENS = 24
 
 def given(name: str, pair: Pair) -> dict[str, Any]:
     """The options without which a drafter can't be built; what is to be trained is random."""
-    cls = drafter_class(name)
+    cls = class_of(name)
     fields = [field.name for field in dataclasses.fields(cls)]
     own = {field: NEEDS.get(f"{name}.{field}", NEEDS.get(field)) for field in fields}
     options: dict[str, Any] = {field: give(pair) for field, give in own.items() if give}
-    return {**options, "model": untrained(cls.module, pair)} if hasattr(cls, "module") else options
+    if hasattr(cls, "module") and f"{name}.model" not in NEEDS:
+        options["model"] = untrained(cls.module, pair, name)
+    return options
+
+
+def class_of(name: str) -> type[Any]:
+    return drafter_class(VARIANTS.get(name, (name, {}))[0])
 
 
 @cache
-def untrained(module: type[Trained], pair: Pair) -> Trained:
+def untrained(module: type[Trained], pair: Pair, name: str) -> Trained:
     """A drafter's weights for this target, none of them 0."""
-    made = module(Facts.of(pair.target)).to(pair.target.dtype)
+    shape = VARIANTS.get(name, (name, {}))[1]
+    made = module(Facts.of(pair.target), **shape).to(pair.target.dtype)
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in made.parameters():
@@ -135,8 +161,8 @@ def untrained(module: type[Trained], pair: Pair) -> Trained:
 
 
 def make_drafter(name: str, pair: Pair, purpose: str = "") -> Drafter:
-    """A new drafter by file name, with what it needs."""
-    cls = drafter_class(name)
+    """A new drafter by file name, or a variant, with what it needs."""
+    cls = class_of(name)
     fields = [f.name for f in dataclasses.fields(cls)]
     options = given(name, pair)
     options |= {f: SETTINGS[f][purpose] for f in fields if purpose in SETTINGS.get(f, {})}
@@ -173,7 +199,7 @@ def cells() -> Iterator[Any]:
     All rules, those without a method too, are held to the law in test_law and test_verify_exact.
     """
     pair, target = models("native"), None
-    for name in drafter_names():
+    for name in NAMES:
         for rule_name in RULES:
             rule = _verifier(rule_name)
             target = target or ModelTarget(pair.target, 1, 8)
@@ -199,7 +225,7 @@ def needs_only(name: str, levels: frozenset[str], pair: Pair) -> bool:
 
 def test_every_drafter_has_a_cell() -> None:
     """No drafter is left without an exact rule, and no exact rule without a drafter."""
-    assert {p.values[0] for p in CELLS} == set(drafter_names())
+    assert {p.values[0] for p in CELLS} == set(NAMES)
     exact = {name for name in RULES if _verifier(name).exact}
     assert {type(p.values[1]) for p in CELLS} == {type(_verifier(name)) for name in exact}
 
@@ -227,7 +253,7 @@ def test_sampled_text_is_plain_decodings(name: str, rule: Verifier, batch: int) 
     outputs = check_seeded(
         lambda p: make_drafter(name, p), rule, pair, slots=batch, prompts=PROMPTS
     )
-    assert name in ("nothing", "ppd") or sum(output.stats.drafted for output in outputs)
+    assert name in ("nothing", "ppd", "speed") or sum(output.stats.drafted for output in outputs)
 
 
 @each_cell
@@ -324,8 +350,8 @@ def drafts_follow(make: Make, rule: Verifier, pair: Pair) -> None:
 
 def _begun(pair: Pair, drafter: Drafter, sequences: list[Sequence]) -> ModelTarget:
     target = ModelTarget(pair.target, len(sequences), 128)
-    target.hidden = drafter.wants.hidden
     drafter.bind(target)
+    target.hidden = drafter.wants.hidden
     for sequence in sequences:
         target.begin(sequence)
         drafter.begin(sequence)
@@ -378,7 +404,7 @@ def test_samples_of_one_request(name: str, rule: Verifier) -> None:
     samples_hold(lambda p: make_drafter(name, p), rule, models("native"))
 
 
-@pytest.mark.parametrize("name", [n for n in drafter_names() if n not in LEARNS])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in LEARNS])
 def test_drafts_follow_from_the_text(name: str) -> None:
     """No rejected token, stale state or wrong position is left in a drafter's memory."""
     rule = next(p.values[1] for p in CELLS if p.values[0] == name)

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken import ForetokenError, SamplingParams
+from foretoken import ForetokenError
 from foretoken.drafters.eagle import TREE, Eagle
 from foretoken.drafters.eagle2 import Eagle2
 from foretoken.drafters.eagle3 import Eagle3, Eagle3Module, usual
-from foretoken.drafters.nothing import Nothing
 from foretoken.features import EagleModule
 from foretoken.lesson import Estimate, Lesson, estimate
 from foretoken.losses import DIVERGENCES, FEATURE, Objective
@@ -25,10 +24,7 @@ from foretoken.train.records import Records
 from foretoken.trained import Facts
 from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.target_only import TargetOnly
-
-LIMIT = 20
-PROMPTS = [[1, 2, 3], [4, 5], [9] * 6, [7, 3, 7, 3], [20, 1], [8, 8, 2, 1, 0]]
-GREEDY = SamplingParams(temperature=0, max_tokens=LIMIT)
+from lessons import GREEDY, PROMPTS, written
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +35,7 @@ def small() -> Pair:
 @pytest.fixture(scope="module")
 def records(small: Pair) -> Records:
     """What the target writes greedily."""
-    outputs = serve(small.target, Nothing(), TargetOnly(), PROMPTS, GREEDY)
-    pairs = [(p, o.token_ids) for p, o in zip(PROMPTS, outputs, strict=True)]
-    return Records.of(pairs, LIMIT, 23)
+    return written(small.target)
 
 
 def made(cls: Any, pair: Pair, **shape: Any) -> Any:

@@ -16,7 +16,8 @@ from foretoken import SamplingParams
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
-from foretoken.methods import _verifier, verifier_names
+from foretoken.methods import _verifier
+from foretoken.named import verifier_names
 from foretoken.protocols import BaseDrafter, Drafter, Sequence, Verifier
 from foretoken.testing import (
     Drawn,

@@ -146,7 +146,7 @@ def test_text_is_the_targets_and_drafts_are_accepted(deep: Pair, drafter: Drafte
 def test_the_adapter_is_refused(deep: Pair) -> None:
     """Level e is the native model's alone; a pruned copy needs level a and is served anywhere."""
     target = HFModel(deep.transformers)
-    for name in ("draft_verify", "early_exit", "swift", "ppd"):
+    for name in ("draft_verify", "early_exit", "swift", "ppd", "speed"):
         with pytest.raises(ForetokenError, match="model_impl='native'"):
             LLM(target, speculative_config={"method": name})
     assert LLM(target, speculative_config={"method": "pruned"}).generate([[1, 2]], GREEDY)

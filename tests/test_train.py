@@ -230,7 +230,7 @@ def test_a_loss_that_is_none(checkpoints: tuple[Path, Path], tmp_path: Path) -> 
     records = Records.of([([1, 2], [3, 4, 5])] * 4, 8, model.vocab_size)
     with pytest.raises(ForetokenError, match="loss is nan at step 0"):
         train(
-            module, Frozen(model), records, records, Recipe(length=16, max_tokens=8),
+            module, Frozen(model), lambda step: [records], records, Recipe(length=16, max_tokens=8),
             lambda m, lesson: lesson.room[..., None] > 9, tmp_path,
         )  # fmt: skip
     assert Progress().step == 0

@@ -146,6 +146,13 @@ def test_a_walk_by_hand() -> None:
     assert total.acceptance_length == pytest.approx(6 / 3.5)
 
 
+class HydraPlus(HydraHeads):
+    """With the decoder layer over the states."""
+
+    def __init__(self, facts: Facts, **shape: Any) -> None:
+        super().__init__(facts, **{"prefix": {"heads": 2}, **shape})
+
+
 CHAIN = ((0,), (0, 0), (0, 0, 0))
 EACH: list[tuple[type[Any], type[Any], dict[str, Any]]] = [
     (Medusa, MedusaHeads, {"tree": CHAIN}),
@@ -153,6 +160,8 @@ EACH: list[tuple[type[Any], type[Any], dict[str, Any]]] = [
     (Medusa, MedusaHeads, {"tree": ((0,), (1,), (1, 0))}),
     (Hydra, HydraHeads, {"tree": CHAIN}),
     (Hydra, HydraHeads, {"tree": "medusa"}),
+    (Hydra, HydraPlus, {"tree": "medusa"}),
+    (Hydra, HydraPlus, {"tree": CHAIN}),
     (Blockwise, BlockwiseHeads, {}),
     (Blockwise, BlockwiseHeads, {"num_speculative_tokens": 2}),
 ]
@@ -185,12 +194,27 @@ def test_hydra_heads_see_what_was_drafted(small: Pair, records: Records) -> None
     """A lesson's states are the heads' own on the true tokens, each of which counts."""
     heads = randomised(HydraHeads(Facts.of(small.target), num_layers=2))
     lesson = Frozen(small.target).lesson(packed(records), (-1,))
-    states = heads.states(lesson)
+    states = heads.along(lesson)
     for i, head in enumerate(heads.heads):
         near = lesson.embed(lesson.tokens[0, 6 : 7 + i])
         torch.testing.assert_close(states[0, 5, i], head(lesson.hidden[-1][0, 5], near))
         other = head(lesson.hidden[-1][0, 5], near + 1)
         assert not torch.allclose(states[0, 5, i], other)
+
+
+def test_the_layer_before_hydras_heads(small: Pair, records: Records) -> None:
+    """At first it changes nothing; its output counts, and each of its weights learns."""
+    frozen, facts = Frozen(small.target), Facts.of(small.target)
+    lesson = frozen.lesson(packed(records), (-1,))
+    fresh = HydraPlus(facts, own_lm_heads=False).double()
+    said = fresh.logits(fresh.along(lesson), lesson.head)
+    torch.testing.assert_close(said[:, :, 1], lesson.head(lesson.hidden[-1]))
+    heads = randomised(fresh, scale=0.1)
+    heads(lesson, Objective({"kl_div": 1.0})).backward()
+    assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in heads.parameters())
+    with_layer = heads.along(lesson)
+    heads.prefix = None
+    assert not torch.allclose(with_layer, heads.along(lesson))
 
 
 def test_trees() -> None:

@@ -36,10 +36,10 @@ from tables import readme
 from foretoken import LLM, SamplingParams, zoo
 from foretoken.bench.environment import environment
 from foretoken.bench.identity import compare
-from foretoken.bench.metrics import DISTINCT_4, distinct_4
 from foretoken.bench.record import write_json, write_text
 from foretoken.bench.suite import load_suite
 from foretoken.errors import ForetokenError, unknown
+from foretoken.loops import DISTINCT_4, distinct_4
 from foretoken.progress import track
 
 RESULTS = HERE.parent / "results"

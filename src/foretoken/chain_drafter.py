@@ -51,6 +51,28 @@ class ChainModel(Protocol):
     def end(self, sequence: Sequence) -> None: ...
 
 
+class AllAtOnce:
+    """`behind` and `after` of a `ChainModel` whose laws all come from one pass, `ahead`; so none
+    depends on the tokens drafted before it."""
+
+    _said: Tensor
+    _next = 0
+
+    def ahead(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, C, V] logits behind each text and of the C - 1 places after it."""
+        raise NotImplementedError
+
+    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V]; the others wait for `after`."""
+        self._said, self._next = self.ahead(sequences), 0
+        return self._said[:, :1]
+
+    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] of the next place, whatever the tokens [B] before it."""
+        self._next += 1
+        return self._said[:, self._next : self._next + 1]
+
+
 class ChainDrafter(BaseDrafter):
     """A drafter sets `length` when it is made, and `_lm` in `bind`."""
 
@@ -63,16 +85,20 @@ class ChainDrafter(BaseDrafter):
         self._lm.begin(sequence)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        limits = [
-            min(self.length.limit(s), budget, self._lm.room(s))
-            for s, budget in zip(sequences, budgets, strict=True)
-        ]
+        limits = self._limits(sequences, budgets)
         rows = [row for row, limit in enumerate(limits) if limit > 0]
         if len(rows) == len(limits):
             return self._chain(sequences, limits, draws)
         some, own = [sequences[row] for row in rows], [limits[row] for row in rows]
         pieces = [(rows, self._chain(some, own, draws.take(rows)))] if rows else []
         return placed(pieces, len(sequences), self._lm.device)
+
+    def _limits(self, sequences: Seq[Sequence], budgets: Seq[int]) -> list[int]:
+        """How many tokens may be drafted for each."""
+        return [
+            min(self.length.limit(s), budget, self._lm.room(s))
+            for s, budget in zip(sequences, budgets, strict=True)
+        ]
 
     def _chain(self, sequences: Seq[Sequence], counts: list[int], draws: Draws) -> DraftTree:
         """At most `counts` tokens of each sequence."""

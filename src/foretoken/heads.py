@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from foretoken.best_first import best_first
 from foretoken.builders import MEDUSA_63
 from foretoken.errors import ForetokenError
 from foretoken.lesson import Lesson
-from foretoken.losses import Objective, chunked
+from foretoken.losses import Objective, chunked, getting_there
 from foretoken.protocols import Sequence, Step
 
 Paths = tuple[tuple[int, ...], ...]
@@ -36,7 +37,8 @@ _CHUNK = 128  # places whose logits of all heads stand at once
 def heads_loss(
     lesson: Lesson, states: Tensor, logits: Logits, parameters: Seq[Tensor], objective: Objective
 ) -> Tensor:
-    """The sum over heads of decay^i times head i's mean loss; states [B, T, H, D] at place t.
+    """The sum over heads of decay^i (times the dynamic weight) times head i's mean loss; states
+    [B, T, H, D] at place t.
 
     The target's logits behind a token are made once for all heads that guess it.
     """
@@ -47,6 +49,10 @@ def heads_loss(
     seen = states[row[:, None], place.clamp(min=0), heads]  # [P, H, D]
     weight = lesson.weight[row, token]
     share = inside * weight[:, None] * objective.decay**heads / weight.sum().clamp(min=1e-9)
+    if objective.dynamic:
+        chances = _chances(lesson, states, logits, objective)
+        there = getting_there(chances)[row[:, None], place.clamp(min=0), heads]
+        share = share * there**objective.dynamic
     said = lesson.hidden[-1][row, (token - 1).clamp(min=0)] if objective.reads_target else None
     goal = lesson.tokens[row, token]
 
@@ -56,6 +62,35 @@ def heads_loss(
         return (loss * share[at]).sum()
 
     return chunked(measure, [seen], parameters, _CHUNK)
+
+
+def guesses_loss(
+    lesson: Lesson, states: Tensor, row: Tensor, token: Tensor, ahead: Tensor, objective: Objective
+) -> Tensor:
+    """The mean loss of states [P, D] that guess tokens [P] of rows [P] through the target's head,
+    each weighted by its token and decay^ahead [P]."""
+    share = lesson.weight[row, token] * objective.decay**ahead
+    share = share / share.sum().clamp(min=1e-9)
+    said = lesson.hidden[-1][row, token - 1] if objective.reads_target else None
+    goal = lesson.tokens[row, token]
+
+    def measure(at: slice, part: Tensor) -> Tensor:
+        target = None if said is None else lesson.head(said[at])
+        return (objective(lesson.head(part), target, goal[at]) * share[at]).sum()
+
+    return chunked(measure, [states])
+
+
+@torch.no_grad()
+def _chances(lesson: Lesson, states: Tensor, logits: Logits, objective: Objective) -> Tensor:
+    """[B, T, H] how likely head i of place t holds token t + 2 + i."""
+    goal = torch.stack([lesson.tokens.roll(-2 - i, 1) for i in range(states.shape[2])], 2)
+    flat, goals = states.flatten(0, 1), goal.flatten(0, 1)
+    parts = [
+        objective.chance(logits(flat[at : at + _CHUNK]), goals[at : at + _CHUNK])
+        for at in range(0, len(flat), _CHUNK)
+    ]
+    return torch.cat(parts).view(goal.shape)
 
 
 def heads_ranks(lesson: Lesson, states: Tensor, logits: Logits) -> Tensor:
@@ -169,8 +204,29 @@ class _Held:
     last: Tensor
 
 
+class States(Protocol):
+    """Of each sequence the state [D] that heads read when they draft behind its root."""
+
+    def begin(self, sequence: Sequence) -> None: ...
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Keep up, after a step or a chunk of the prompt."""
+        ...
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None: ...
+
+    def of(self, sequences: Seq[Sequence]) -> tuple[list[int], Tensor | None]:
+        """The rows that have one, and their states [rows, D]."""
+        ...
+
+    def end(self, sequence: Sequence) -> None: ...
+
+
 class LastStates:
     """Of each sequence the target's normed state [D] that its root was read from."""
+
+    def begin(self, sequence: Sequence) -> None:
+        pass
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """Keep it, after a step or a chunk of the prompt."""
@@ -198,3 +254,6 @@ class LastStates:
         rows = [row for row, sequence in enumerate(sequences) if self in sequence.state]
         held = [sequences[row].state[self].last for row in rows]
         return rows, torch.stack(held) if held else None
+
+    def end(self, sequence: Sequence) -> None:
+        pass

@@ -17,6 +17,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+Append = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Embeddings [B, X, D] of tokens of no text, their positions [B, X], and who of them sees which of
+the T + X tokens [B, X, T + X] -> their normed last states [B, X, D], which gradients pass through.
+"""
+
 
 @dataclass(frozen=True)
 class Lesson:
@@ -27,7 +32,9 @@ class Lesson:
     much a token counts as one to be predicted. room: [B, T] the most nodes of a draft whose root
     stands there, or -1 where serving never has a root. hidden: layer -> [B, T, D], as `Wants`
     counts layers. head: normed last states [..., D] -> logits [..., V]. embed: ids -> [..., D].
-    Neither of the two is trained.
+    append: what the target makes of tokens behind the rows, see `Append`. None of the three is
+    trained. kv: layer, from 0 -> its keys and values [B, K, T, W] of the text. temperature: what
+    the text was written at.
     """
 
     tokens: Tensor
@@ -38,12 +45,23 @@ class Lesson:
     hidden: dict[int, Tensor]
     head: Callable[[Tensor], Tensor]
     embed: Callable[[Tensor], Tensor]
+    append: Append
+    kv: Callable[[int], tuple[Tensor, Tensor]]
+    temperature: float = 0.0
 
     @property
     def sees(self) -> Tensor:
         """[B, T, T] bool: who sees whom."""
         same = self.records[:, :, None] == self.records[:, None, :]
         return same.tril()
+
+
+def chain(chances: Tensor, room: Tensor, most: int) -> Tensor:
+    """[B, T, most] the chance that more than n places of a chain are accepted, from those [B, T]
+    that the token behind each place is."""
+    ahead = torch.stack([chances.roll(-n, 1) for n in range(most)], 2).cumprod(-1)
+    within: Tensor = torch.arange(most, device=room.device) < room[..., None]
+    return ahead * within
 
 
 @dataclass

@@ -10,6 +10,7 @@ Legend: P places, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -93,11 +94,14 @@ DIVERGENCES: dict[str, Divergence] = {
 class Objective:
     """A weighted sum of divergences, by name, and of "nll" to the text's own tokens.
 
-    decay: factor of the loss from one drafted place to the next (Medusa and EAGLE-3 have 0.8).
+    decay: factor of the loss from one drafted place to the next (Medusa and EAGLE-3 have 0.8; see
+    `exponential`). dynamic: if not 0, a place counts besides as often as a draft gets there, to
+    this power (see `getting_there`).
     """
 
     mix: Mapping[str, float] = field(default_factory=lambda: {NLL: 1.0})
     decay: float = 0.8
+    dynamic: float = 0.0
 
     def __post_init__(self) -> None:
         for name in self.mix:
@@ -110,11 +114,17 @@ class Objective:
             )
         if not 0 < self.decay <= 1:
             raise ForetokenError(f"decay is {self.decay}; it must be above 0 and at most 1.")
+        if self.dynamic < 0:
+            raise ForetokenError(f"dynamic is {self.dynamic}; it can't be negative.")
 
     @property
     def reads_target(self) -> bool:
         """Whether the target's logits are needed at all."""
         return any(self.mix.get(name) for name in DIVERGENCES)
+
+    def chance(self, drafter: Tensor, tokens: Tensor) -> Tensor:
+        """[...] how likely logits [..., V] hold the text's tokens [...]."""
+        return (-nll(drafter, tokens)).exp()
 
     def __call__(self, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
         """[...] for logits [..., V] and the text's tokens [...]; target: None where not read."""
@@ -131,6 +141,20 @@ class Objective:
                 "too."
             )
         return torch.stack(parts).sum(0)
+
+
+def exponential(gamma: float) -> float:
+    """The decay of the weights exp(-i / gamma), which speculators calls gamma."""
+    if gamma <= 0:
+        raise ForetokenError(f"gamma is {gamma}; it must be above 0.")
+    return math.exp(-1 / gamma)
+
+
+def getting_there(chances: Tensor) -> Tensor:
+    """[..., N] the chance that a draft gets to each place: that all places before it, of chances
+    [..., N], are right."""
+    edge = torch.ones_like(chances[..., :1])
+    return torch.cat((edge, chances[..., :-1]), -1).cumprod(-1)
 
 
 Measure = Callable[..., Tensor]

@@ -8,8 +8,6 @@ here to be used; it gets one when the combination deserves a name.
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import pkgutil
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import suppress
@@ -18,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from foretoken.errors import ForetokenError, unknown
+from foretoken.named import drafter_class, drafter_names, verifier_class, verifier_names
 from foretoken.protocols import Drafter, Verifier
 from foretoken.tree import Kind
 from foretoken.tuned import untuned
@@ -100,6 +99,26 @@ METHODS: dict[str, Method] = {
                "Li et al. 2024 (EAGLE-2)"),
         Method("eagle3", "eagle3", "by the tree", "dynamic, 59 nodes", "target_only", True, True,
                "Li et al. 2025 (EAGLE-3)"),
+        Method("pass", "lookahead_embeddings", "fixed", "chain", "speculative", True, True,
+               "Monea et al. 2023 (PaSS)"),
+        Method("parallel_prompt", "parallel_prompt", "by the tree", "dynamic, 60 nodes",
+               "target_only", True, True, "Chen et al. 2024 (Parallel Prompt Decoding)"),
+        Method("dflash", "dflash", "fixed", "chain", "speculative", True, True,
+               "Chen et al. 2026 (DFlash)"),
+        Method("dflash_tree", "dflash_tree", "by the tree", "by chance, 59 nodes", "target_only",
+               True, True, "DDTree 2026, of DFlash's laws"),
+        Method("glide", "glide", "fixed", "chain", "speculative", True, True,
+               "Du et al. 2024 (GliDe)"),
+        Method("glide_cape", "glide_cape", "fixed", "chain with siblings", "target_only", True,
+               True, "Du et al. 2024 (CaPE)"),
+        Method("mtp", "mtp", "fixed", "chain, or drawn or top-k", "multi_candidate", True, True,
+               "DeepSeek-AI 2024 (DeepSeek-V3); Cai et al. 2025 (FastMTP)"),
+        Method("kangaroo", "kangaroo", "below a probability", "chain", "speculative", True, True,
+               "Liu et al. 2024 (Kangaroo)"),
+        Method("specdec", "specdec", "fixed", "chain", "speculative", True, True,
+               "Xia et al. 2023 (SpecDec)"),
+        Method("specdec_top_beta", "specdec", "fixed", "chain", "top_beta", False, True,
+               "Xia et al. 2023 (SpecDec)"),
         Method("tli", "tli", "fixed or adaptive", "chain", "speculative", True, False,
                "Timor et al. 2025 (TLI)"),
         Method("slem", "slem", "fixed", "chain", "target_only", True, False,
@@ -114,6 +133,10 @@ METHODS: dict[str, Method] = {
                "Li et al. 2017 (pruning by norm)"),
         Method("ppd", "ppd", "–", "–", "target_only", True, False,
                "Yang et al. 2024 (Predictive Pipelined Decoding)"),
+        Method("speed", "speed", "–", "–", "target_only", True, False,
+               "Hooper et al. 2023 (SPEED)"),
+        Method("online", "online", "its part's", "its part's", "speculative", True, False,
+               "Liu et al. 2024 (Online Speculative Decoding)"),
         Method("auto", "auto", "by measured cost", "its parts'", "target_only", True, False,
                "Liu et al. 2024 (SmartSpec); Hou et al. 2025 (BanditSpec)"),
     )
@@ -124,6 +147,9 @@ JOINTS = {"+": "either", "|": "merged"}
 
 AUTO = "auto"
 """The method that chooses among others; "auto:pld,sps" names them."""
+
+ONLINE = "online"
+"""The method whose drafter learns while it serves; "online:medusa" names it, else it is "sps"."""
 
 MOST = "num_speculative_tokens"
 
@@ -175,6 +201,9 @@ def build(config: Mapping[str, Any] | None) -> tuple[Drafter, Verifier, str]:
         return drafter, _verifier(rule), type(drafter).__name__
     if method.partition(":")[0] == AUTO:
         return _auto(method, options, verifier)
+    wrapper, _, part = method.partition(":")
+    if wrapper == ONLINE and "drafters" not in options:
+        return _composed(method, ONLINE, [part or "sps"], options, verifier)
     for joint in JOINTS:
         if joint in method:
             return _joined(method, joint, options, verifier)
@@ -298,11 +327,13 @@ def create(cls: type[Any], name: str, options: Mapping[str, Any]) -> Drafter:
 
 
 def options_of(name: str) -> set[str]:
-    """The options that a method takes; of "auto" those of all that it may choose from."""
-    if name.partition(":")[0] != AUTO:
+    """The options that a method takes; of "auto" and "online" those of its parts too."""
+    wrapper, _, part = name.partition(":")
+    parts = {AUTO: lambda: auto_parts(name, ["model"]), ONLINE: lambda: [part or "sps"]}
+    if wrapper not in parts:
         return set(_fields(_part(name)[0]))
-    parts = auto_parts(name, ["model"])
-    return {*_fields(drafter_class(AUTO)), *(f for part in parts for f in _fields(_part(part)[0]))}
+    of_parts = (field for each in parts[wrapper]() for field in _fields(_part(each)[0]))
+    return {*_fields(drafter_class(wrapper)), *of_parts}
 
 
 def _fields(cls: type[Any]) -> list[str]:
@@ -313,53 +344,6 @@ def _fields(cls: type[Any]) -> list[str]:
 def _own_name(key: str, known: Collection[str]) -> str:
     """An option's name here, where other libraries call it otherwise."""
     return key if key in known else OPTION_ALIASES.get(key, key)
-
-
-def drafter_names() -> list[str]:
-    """The file names in `foretoken.drafters`."""
-    return _modules("foretoken.drafters")
-
-
-def verifier_names() -> list[str]:
-    """The file names in `foretoken.verify`."""
-    return _modules("foretoken.verify")
-
-
-def _modules(package: str) -> list[str]:
-    folder = importlib.import_module(package).__path__
-    return sorted(m.name for m in pkgutil.iter_modules(folder))
-
-
-def drafter_class(name: str) -> type[Any]:
-    """The class of a drafter by file name, or of an outsider by "package.module:Class"."""
-    return _outsider("Drafter", name) if ":" in name else _only_class("foretoken.drafters", name)
-
-
-def _outsider(what: str, name: str) -> type[Any]:
-    """A class of another package, by "package.module:Class"."""
-    module, _, attribute = name.partition(":")
-    try:
-        found: type[Any] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ForetokenError(
-            f"{what} {name!r} can't be imported ({error}); give package.module:Class."
-        ) from error
-    return found
-
-
-def verifier_class(name: str) -> type[Any]:
-    """The class of an acceptance rule by file name, or of an outsider by "package.module:Class"."""
-    return _outsider("Verifier", name) if ":" in name else _only_class("foretoken.verify", name)
-
-
-def _only_class(package: str, name: str) -> type[Any]:
-    """The class whose name is the file's name without underscores, in any case."""
-    module = importlib.import_module(f"{package}.{name}")
-    wanted = name.replace("_", "")
-    for attribute, value in vars(module).items():
-        if isinstance(value, type) and attribute.lower() == wanted:
-            return value
-    raise ForetokenError(f"{package}.{name} has no class named like its file.")
 
 
 def _verifier(rule: str | Verifier) -> Verifier:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,18 +23,22 @@ class Parts(BaseDrafter):
         if len(self.drafters) < self.least:
             raise ForetokenError("Name at least two drafters, e.g. 'pld+sps' or 'pld|sps'.")
         parts = self.drafters
-        hidden = sorted({layer for part in parts for layer in part.wants.hidden})
         levels = sorted({level for part in parts for level in part.wants.levels})
-        self.wants = Wants("".join(levels), tuple(hidden))
+        self.wants = Wants("".join(levels), self._hidden())
         self.kinds = frozenset(kind for part in parts for kind in part.kinds)
         self.trees = any(part.trees for part in parts)
 
     def bind(self, access: Access) -> None:
         for part in self.drafters:
             part.bind(access)
+        self.wants = replace(self.wants, hidden=self._hidden())
         self._device = access.device
         learned = [part.shared for part in self.drafters if part.shared is not None]
         self.shared = _SharedParts(learned) if learned else None
+
+    def _hidden(self) -> tuple[int, ...]:
+        """The layers that any part reads, as far as they are known before `bind`."""
+        return tuple(sorted({layer for part in self.drafters for layer in part.wants.hidden}))
 
     def begin(self, sequence: Sequence) -> None:
         for part in self.drafters:

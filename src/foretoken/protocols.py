@@ -171,13 +171,17 @@ class Access(Protocol):
 
     tokenizer: the target's, if the engine was given one. source: the folder or the loaded
     transformers model that its weights are from, None where that isn't known. scratches: passes
-    made by `scratch` and its like so far, each of which overwrites the one before.
+    made by `scratch` and its like so far, each of which overwrites the one before. hidden: layers
+    whose states a scoring pass must bring, as `Wants` counts them. cycle: behind how many layers
+    their weights begin anew.
     """
 
     levels: frozenset[str]
     vocab_size: int
     width: int
     layers: int
+    kv_heads: int
+    head_dim: int
     device: torch.device
     dtype: torch.dtype
     slots: int
@@ -186,6 +190,8 @@ class Access(Protocol):
     tokenizer: Any
     source: Any
     scratches: int
+    hidden: tuple[int, ...]
+    cycle: int
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D] (level c)."""
@@ -213,11 +219,25 @@ class Access(Protocol):
         """Bring a scratch cell to the front, right behind the committed length."""
         ...
 
+    def scratch_tree(self, sequences: Seq[Sequence], trees: DraftTree) -> Any:
+        """The same for each sequence's root and a tree below it (level b, where it's no chain)."""
+        ...
+
+    def extra_tokens(self, embeddings: Tensor) -> int:
+        """The number of the first of new tokens, which passes read as these [K, D] embeddings;
+        trees name them in `extras` (level d)."""
+        ...
+
     def run(self, states: Tensor, feed: Any, sublayers: Iterable[int]) -> Tensor:
         """Run the named ones of the 2L sub-layers on [B, T, D], in order (level e).
 
         2i is the attention of layer i and 2i + 1 its feed-forward; a prefix can be continued.
         """
+        ...
+
+    def run_beside(self, states: Tensor, feeds: Seq[Any], firsts: Seq[int], count: int) -> Tensor:
+        """Run `count` layers on tokens [R, 1, D], each from a layer of its own on, with its own
+        feed; layers that share their weights run as one product (level e)."""
         ...
 
     def norm(self, states: Tensor) -> Tensor:

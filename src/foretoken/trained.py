@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from foretoken import formats
 from foretoken.errors import ForetokenError
 from foretoken.lesson import Lesson
 from foretoken.losses import Objective
-from foretoken.models.load import find
 from foretoken.protocols import Access
 
 _WEIGHTS, _CONFIG, _METHOD = "model.safetensors", "config.json", "foretoken_method"
@@ -27,22 +27,25 @@ _WEIGHTS, _CONFIG, _METHOD = "model.safetensors", "config.json", "foretoken_meth
 
 @dataclass(frozen=True)
 class Facts:
-    """What a target must have in common with the one that a drafter was trained for."""
+    """What a target must have in common with the one that a drafter was trained for; None where
+    that isn't known."""
 
     hidden_size: int
     vocab_size: int
     layers: int
+    kv_heads: int | None = None
+    head_dim: int | None = None
 
     @classmethod
     def of(cls, target: Any) -> Facts:
         """Of an `Access` or a `CausalLM`."""
-        return cls(target.width, target.vocab_size, target.layers)
+        return cls(target.width, target.vocab_size, target.layers, target.kv_heads, target.head_dim)
 
     def check(self, given: Facts, what: str) -> None:
         """Raises `ForetokenError` that names the first value that differs, and both of it."""
         for each in fields(self):
             mine, theirs = getattr(self, each.name), getattr(given, each.name)
-            if mine != theirs:
+            if mine != theirs and None not in (mine, theirs):
                 raise ForetokenError(
                     f"{what} was trained for a target of {each.name} {mine} and this target has "
                     f"{theirs}; use a checkpoint that was trained for this target."
@@ -81,6 +84,10 @@ class Trained(nn.Module):
     def start(self, target: Ends) -> None:
         """Take over what begins as a copy of the target's."""
 
+    def groups(self) -> list[dict[str, Any]]:
+        """Its parameters as an optimiser's groups; factor: of a group's learning rate."""
+        return [{"params": list(self.parameters()), "factor": 1.0}]
+
     def tally(self, lesson: Lesson) -> Tensor | None:
         """Counts of a held-out lesson, which are summed and given to `note`, if there are any."""
         return None
@@ -92,14 +99,27 @@ class Trained(nn.Module):
         """Write the checkpoint; each file is replaced whole or not at all."""
         from safetensors.torch import save
 
-        config = {
+        own = self.stored.state_dict()
+        first = {weight.data_ptr(): name for name, weight in reversed(own.items())}  # of shared
+        weights = {name: own[name].detach().cpu().contiguous() for name in sorted(first.values())}
+        folder.mkdir(parents=True, exist_ok=True)
+        replace(folder / _WEIGHTS, save(weights))
+        replace(folder / _CONFIG, (json.dumps(self.described(extra), indent=1) + "\n").encode())
+
+    @property
+    def stored(self) -> nn.Module:
+        """What the checkpoint's tensors are named in."""
+        return self
+
+    def described(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """The checkpoint's config.json."""
+        return {
             _METHOD: self.method, "target": asdict(self.facts), "shape": self.shape,
             "notes": self.notes, **extra,
         }  # fmt: skip
-        weights = {name: w.detach().cpu().contiguous() for name, w in self.state_dict().items()}
-        folder.mkdir(parents=True, exist_ok=True)
-        replace(folder / _WEIGHTS, save(weights))
-        replace(folder / _CONFIG, (json.dumps(config, indent=1) + "\n").encode())
+
+    def furnish(self, folder: Path, tokenizer: Any) -> None:
+        """Put into a finished checkpoint's folder what else belongs there."""
 
     @classmethod
     def load(cls, source: Any, access: Access) -> Self:
@@ -111,17 +131,26 @@ class Trained(nn.Module):
             source.facts.check(Facts.of(access), f"This {cls.method} module")
             return source
         cls.named(source)
-        folder = find(source)
+        folder = formats.find(source)
         config = read_config(folder)
         if config[_METHOD] != cls.method:
             raise ForetokenError(
                 f"{source} is a checkpoint of method {config[_METHOD]!r} and not of {cls.method!r}."
             )
-        facts = Facts(**config["target"])
-        facts.check(Facts.of(access), str(source))
+        this = Facts.of(access)
+        facts = Facts(**{**asdict(this), **config["target"]})
+        facts.check(this, str(source))
         module = cls.built(facts, config["shape"], str(source)).to(access.device, access.dtype)
         module.notes = dict(config.get("notes", {}))
-        module.read(folder)
+        if max(module.hidden) > access.layers:
+            raise ForetokenError(
+                f"{source} reads the states behind layer {max(module.hidden)} and this target has "
+                f"{access.layers} layers; use a checkpoint that was trained for this target."
+            )
+        if "published" in config:
+            formats.fill(module, config["published"].tensors(), access, str(source))
+        else:
+            module.read(folder)
         return module.eval().requires_grad_(False)
 
     @classmethod
@@ -147,10 +176,10 @@ class Trained(nn.Module):
     def read(self, folder: Path) -> None:
         """Take the weights of a checkpoint."""
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        from safetensors.torch import load_model
 
         try:
-            self.load_state_dict(load_file(folder / _WEIGHTS))
+            load_model(self.stored, folder / _WEIGHTS)
         except (OSError, SafetensorError) as error:
             raise ForetokenError(
                 f"{folder / _WEIGHTS} is missing or damaged; fetch or train it again."
@@ -163,7 +192,8 @@ class Trained(nn.Module):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A checkpoint's config.json. Raises `ForetokenError` where it is none of a trained drafter."""
+    """A checkpoint's config.json; of one that another project made what it amounts to, and itself
+    as "published". Raises `ForetokenError` where it is none of a trained drafter."""
     try:
         config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
         known = isinstance(config[_METHOD], str) and bool(Facts(**config["target"]))
@@ -171,8 +201,14 @@ def read_config(folder: Path) -> dict[str, Any]:
             return dict(config)
     except (OSError, ValueError, KeyError, TypeError):
         pass
+    found = formats.recognise(folder)
+    if found is not None:
+        return {
+            _METHOD: found.method, "target": found.target, "shape": found.shape, "published": found
+        }  # fmt: skip
     raise ForetokenError(
-        f"{folder} is no checkpoint of a trained drafter; give one that 'foretoken train' made."
+        f"{folder} is no checkpoint of a trained drafter; give one that 'foretoken train' made, or "
+        "one of the formats in docs/formats.md."
     )
 
 

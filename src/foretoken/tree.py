@@ -46,6 +46,8 @@ class DraftTree:
         kind: the kind of all nodes where `kinds` is None.
         proposals: [B, R, V] the laws that drawn nodes came from, or None.
         rows: [B, N] int64 row of `proposals` of each node; None where it is the node's own index.
+        extras: [B, N] int64: of an auxiliary node that stands for an extra token of the drafter's
+            that token's number (see `Access.extra_tokens`), else 0; None where there are none.
     """
 
     tokens: Tensor
@@ -55,6 +57,7 @@ class DraftTree:
     kind: Kind = Kind.CHOSEN
     proposals: Tensor | None = None
     rows: Tensor | None = None
+    extras: Tensor | None = None
 
     @property
     def batch(self) -> int:
@@ -171,7 +174,7 @@ class DraftTree:
 
         return DraftTree(
             self.tokens[index], [self.counts[row] for row in rows], pick(self.parents),
-            pick(self.kinds), self.kind, pick(self.proposals), pick(self.rows),
+            pick(self.kinds), self.kind, pick(self.proposals), pick(self.rows), pick(self.extras),
         )  # fmt: skip
 
     def trim(self, budgets: Seq[int]) -> DraftTree:
@@ -192,7 +195,7 @@ class DraftTree:
 
         return DraftTree(
             self.tokens[:, :width], counts, cut(self.parents), cut(self.kinds), self.kind,
-            self.proposals, cut(self.rows),
+            self.proposals, cut(self.rows), cut(self.extras),
         )  # fmt: skip
 
 
@@ -273,6 +276,7 @@ def placed(pieces: Seq[tuple[Seq[int], DraftTree]], batch: int, device: torch.de
         kinds=None if alike else spread(_kinds), kind=trees[0].kind,
         proposals=spread(lambda tree: tree.proposals) if drawn else None,
         rows=None if own_rows or not drawn else spread(_rows),
+        extras=spread(_extras) if any(tree.extras is not None for tree in trees) else None,
     )  # fmt: skip
 
 
@@ -315,10 +319,12 @@ def beside(trees: Seq[DraftTree]) -> DraftTree:
         return torch.cat(list(parts), 1).gather(1, order[:, : max(counts)])
 
     drawn = [tree.proposals for tree in trees if tree.proposals is not None]
+    extra = any(tree.extras is not None for tree in trees)
     whole = DraftTree(
         sorted_([tree.tokens for tree in trees]), counts, moved.gather(1, sorted_(parents)),
         kinds=sorted_([_kinds(tree) for tree in trees]),
         proposals=torch.cat(drawn, 1) if drawn else None, rows=sorted_(rows) if drawn else None,
+        extras=sorted_([_extras(tree) for tree in trees]) if extra else None,
     )  # fmt: skip
     whole.parents = whole.parent_slots * _counted(whole)  # padding has no depth
     return whole
@@ -353,3 +359,8 @@ def _rows(tree: DraftTree) -> Tensor:
     if tree.proposals is None:
         return torch.zeros_like(tree.tokens)
     return torch.arange(tree.nodes, device=tree.tokens.device).expand(tree.batch, -1)
+
+
+def _extras(tree: DraftTree) -> Tensor:
+    """[B, N] the number of each node's extra token, 0 where it has none."""
+    return torch.zeros_like(tree.tokens) if tree.extras is None else tree.extras

@@ -16,21 +16,13 @@ from foretoken.bench.ideal import nodes_per_step
 from foretoken.bench.plan import BASELINE
 from foretoken.bench.record import LATENCIES, Answer, Identity, Measured, Run, SpecBench
 from foretoken.bench.scores import corpus
+from foretoken.loops import DISTINCT_4, distinct_4
 
 RESAMPLES = 2_000
-DISTINCT_4 = 0.8
-"""A plain greedy answer with a smaller share of different 4-grams loops, and is left out."""
-
 References = Mapping[tuple[str, int], tuple[str, ...]]
 """(prompt, turn) -> the answers taken as right."""
 
 _WORST = ("identical", "near_tie", "different")
-
-
-def distinct_4(tokens: Seq[object]) -> float:
-    """Different 4-grams over all 4-grams; 1 where there are none."""
-    grams = [tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3)]
-    return len(set(grams)) / len(grams) if grams else 1.0
 
 
 def looping(plain: Iterable[Answer], threshold: float = DISTINCT_4) -> list[str]:

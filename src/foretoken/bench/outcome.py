@@ -12,6 +12,7 @@ from foretoken.bench.ideal import add_ideals
 from foretoken.bench.plan import TUNED, Plan
 from foretoken.bench.record import SCHEMA, Answer, Results, Target
 from foretoken.bench.suite import Suite
+from foretoken.loops import DISTINCT_4
 
 
 def outcome(
@@ -30,7 +31,7 @@ def outcome(
             "prompts": 0,
             "turns": 0,
             "max_tokens": plan.max_tokens,
-            "distinct_4_threshold": metrics.DISTINCT_4,
+            "distinct_4_threshold": DISTINCT_4,
             "left_out": [],
             "skipped": list(skipped),
             "history": "own" if plan.own_history else "autoregressive",

@@ -92,6 +92,7 @@ def _register() -> None:
         chat,
         datastore,
         demo,
+        export,
         generate,
         layers,
         methods,
@@ -112,6 +113,7 @@ def _register() -> None:
     app.command("tune")(tune.tune)
     app.command("methods")(methods.methods)
     app.command("train")(train.train)
+    app.command("export")(export.export)
     app.command("layers")(layers.layers)
     app.add_typer(zoo.app, name="zoo")
     app.add_typer(datastore.app, name="datastore")

@@ -139,7 +139,8 @@ def _reaches(plain: LLM, config: dict[str, Any]) -> bool:
 def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any]]:
     """Every lossless row of the method table, two of them composed, and small-model chains under
     every other exact rule for them."""
-    from foretoken.methods import JOINTS, METHODS, options_of, verifier_class, verifier_names
+    from foretoken.methods import JOINTS, METHODS, options_of
+    from foretoken.named import verifier_class, verifier_names
     from foretoken.tree import Kind
 
     small = {"method": "sps", "model": draft_model or "mini-draft"}

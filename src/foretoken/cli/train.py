@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from foretoken.train.data import Conversation
     from foretoken.train.loop import Progress
 
-_Method = Annotated[str, typer.Argument(help="A method with 'trained' in 'foretoken methods'.")]
+_Method = Annotated[
+    str, typer.Argument(help="A method with 'trained' in 'foretoken methods', sps or medusa2.")
+]
 _Target = Annotated[str, typer.Option("--target", help="Folder, hub id or bundled name.")]
 _Data = Annotated[
     list[str],
@@ -27,7 +29,12 @@ _Recipe = Annotated[str | None, typer.Option(help="A recipe's name or .yaml; els
 _Set = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the recipe, e.g. lr=5e-4.")
 ]
-_Source = Annotated[str, typer.Option(help="target (what it writes), fixed (the file's), mixed.")]
+_Source = Annotated[
+    str, typer.Option(help="target (it writes), fixed (the file's), drafter, or e.g. target+fixed.")
+]
+_After = Annotated[
+    list[str] | None, typer.Option(help="A trained small model to stand beside: learn its misses.")
+]
 _Limit = Annotated[int | None, typer.Option(help="Use this many of the prompts, evenly spread.")]
 _Every = Annotated[float, typer.Option(help="Seconds between two saved states.")]
 
@@ -40,6 +47,7 @@ def train(
     recipe: _Recipe = None,
     changes: _Set = None,
     source: _Source = "target",
+    after: _After = None,
     limit: _Limit = None,
     seed: Annotated[int, typer.Option(help="Of texts, batches and weights.")] = 0,
     every: _Every = 60.0,
@@ -54,6 +62,7 @@ def train(
     """
     import yaml
 
+    from foretoken.train import joint
     from foretoken.train.recipe import read_recipe
     from foretoken.train.run import make
 
@@ -63,10 +72,13 @@ def train(
     if limit is not None and limit < len(prompts):
         prompts = [prompts[i * len(prompts) // limit] for i in range(limit)]
     with _bar(settings.steps) as say:
-        trial = make(
-            method, target, prompts, settings, out, source=source, seed=seed, every=every,
-            say=say, device=device,
-        )  # fmt: skip
+        how: dict[str, Any] = {"seed": seed, "every": every, "say": say, "device": device}
+        if method == joint.METHOD:
+            trial = joint.make(target, prompts, settings, out, source=source, **how)
+        else:
+            trial = make(
+                method, target, prompts, settings, out, source=source, after=after or (), **how
+            )
     expected, served = trial.expected.acceptance_length, trial.served.mean_acceptance_length
     print(
         f"{out} · {trial.progress.step} steps · mean acceptance length {expected:.3f} estimated, "

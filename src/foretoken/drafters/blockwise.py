@@ -22,15 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretoken.draws import Draws
-from foretoken.heads import LastStates, accepted, heads_loss, heads_ranks, rank_counts, rates_of
+from foretoken.head_drafter import Heads
+from foretoken.heads import LastStates, accepted
 from foretoken.lesson import Lesson
-from foretoken.losses import Objective
 from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
 from foretoken.trained import Facts, Trained
 from foretoken.tree import DraftTree, placed
 
 
-class BlockwiseHeads(Trained):
+class BlockwiseHeads(Heads):
     """num_heads: places guessed ahead; hidden_factor: units for each place, in widths."""
 
     method: ClassVar[str] = "blockwise"
@@ -47,18 +47,8 @@ class BlockwiseHeads(Trained):
         out: Tensor = x[..., None, :] + torch.einsum("...hf,hfd->...hd", units, self.down)
         return out
 
-    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        return heads_loss(lesson, self.states(lesson.hidden[-1]), lesson.head, (), objective)
-
-    def ranks(self, lesson: Lesson) -> Tensor:
-        """[B, T, H], as `heads_ranks` has it."""
-        return heads_ranks(lesson, self.states(lesson.hidden[-1]), lesson.head)
-
-    def tally(self, lesson: Lesson) -> Tensor:
-        return rank_counts(self.ranks(lesson), lesson.room)
-
-    def note(self, counts: Tensor) -> None:
-        self.notes["rates"] = rates_of(counts)
+    def along(self, lesson: Lesson) -> Tensor:
+        return self.states(lesson.hidden[-1])
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ Legend: B rows, T places, I unrolled steps, D width, V vocabulary, R reduced voc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,28 +21,34 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.features import DynamicTree, layer_shape, path_chances
+from foretoken.formats import find
 from foretoken.heads import heads_loss, heads_ranks
 from foretoken.lesson import Lesson
 from foretoken.losses import Objective
 from foretoken.models.feature_layer import FeatureLayer, Mix, unroll
-from foretoken.models.load import find
-from foretoken.protocols import Wants
+from foretoken.protocols import Access, Wants
 from foretoken.trained import Ends, Facts, Trained, read_config, weight_of
+
+NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+"""What published checkpoints may norm besides: what the layer adds to; the captured states, all
+together or each by itself; its outputs, before the next entry reads them."""
 
 
 class Layer3(FeatureLayer):
     """The layer with norms of its own for what its attention reads."""
 
     def __init__(self, width: int, **shape: Any) -> None:
-        super().__init__(layer_shape(width, 2, **shape))
-        self.hidden_norm = nn.RMSNorm(width, eps=1e-6)
-        self.input_layernorm = nn.RMSNorm(width, eps=1e-6)
+        of = layer_shape(width, 2, **shape)
+        super().__init__(of)
+        self.hidden_norm = nn.RMSNorm(width, eps=of.norm_eps)
+        self.input_layernorm = nn.RMSNorm(width, eps=of.norm_eps)
 
 
 class Eagle3Module(Trained):
-    """heads, kv_heads, intermediate: of its one decoder layer; capture: three of the target's
-    layers, counted as `Wants.hidden` counts them; draft_vocab_size: tokens that its head knows;
-    unroll: steps on its own outputs that training takes."""
+    """heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one decoder layer;
+    capture: three of the target's layers, counted as `Wants.hidden` counts them; draft_vocab_size:
+    tokens that its head knows; norms: those of `NORMS` that it has; unroll: steps on its own
+    outputs that training takes."""
 
     method: ClassVar[str] = "eagle3"
     d2t: Tensor
@@ -51,19 +57,23 @@ class Eagle3Module(Trained):
     def __init__(
         self, facts: Facts, heads: int | None = None, kv_heads: int | None = None,
         intermediate: int | None = None, capture: Seq[int] | None = None,
-        draft_vocab_size: int = 32_000, unroll: int = 7,
+        draft_vocab_size: int = 32_000, unroll: int = 7, norms: Seq[str] = (), **layer: Any,
     ) -> None:  # fmt: skip
         width, small = facts.hidden_size, min(draft_vocab_size, facts.vocab_size)
-        layer = Layer3(width, heads=heads, kv_heads=kv_heads, intermediate=intermediate)
-        of, layers = layer.self_attn.of, list(capture or usual(facts.layers))
+        only = Layer3(width, heads=heads, kv_heads=kv_heads, intermediate=intermediate, **layer)
+        of, layers = only.self_attn.of, list(capture or usual(facts.layers))
         super().__init__(
             facts, heads=of.heads, kv_heads=of.kv_heads, intermediate=of.intermediate,
-            capture=layers, draft_vocab_size=small, unroll=unroll,
+            capture=layers, draft_vocab_size=small, unroll=unroll, norms=list(norms), **layer,
         )  # fmt: skip
         self.of = of
         self.fc = nn.Linear(len(layers) * width, width, bias=False)
-        self.layers = nn.ModuleList([layer])
-        self.norm = nn.RMSNorm(width, eps=1e-6)
+        if "norm_before_fc" in norms:
+            self.input_norm = nn.RMSNorm(len(layers) * width, eps=of.norm_eps)
+        if "fc_norm" in norms:
+            self.fc_norm = nn.ModuleList(nn.RMSNorm(width, eps=of.norm_eps) for _ in layers)
+        self.layers = nn.ModuleList([only])
+        self.norm = nn.RMSNorm(width, eps=of.norm_eps)
         self.lm_head = nn.Linear(width, small, bias=False)
         self.register_buffer("d2t", torch.zeros(small, dtype=torch.int64))
         self.register_buffer("t2d", torch.arange(facts.vocab_size) < small)
@@ -93,19 +103,33 @@ class Eagle3Module(Trained):
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
         """[..., D] of the captured layers' states."""
-        out: Tensor = self.fc(torch.cat([hidden[layer] for layer in self.shape["capture"]], -1))
+        states = [hidden[layer] for layer in self.shape["capture"]]
+        if "fc_norm" in self.shape["norms"]:
+            states = [norm(state) for norm, state in zip(self.fc_norm, states, strict=True)]
+        joined = torch.cat(states, -1)
+        if "norm_before_fc" in self.shape["norms"]:
+            joined = self.input_norm(joined)
+        out: Tensor = self.fc(joined)
         return out
 
     def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
         """[B, T, D] features and embeddings of the tokens behind them -> [B, T, D]."""
         layer: Any = self.layers[0]
-        x = torch.cat((layer.input_layernorm(near), layer.hidden_norm(features)), -1)
-        out: Tensor = layer(x, features, positions, mix)
-        return out
+        normed = layer.hidden_norm(features)
+        beside = normed if "norm_before_residual" in self.shape["norms"] else features
+        x = torch.cat((layer.input_layernorm(near), normed), -1)
+        out: Tensor = layer(x, beside, positions, mix)
+        return self.norm(out) if "norm_output" in self.shape["norms"] else out
+
+    def _normed(self, outputs: Tensor) -> Tensor:
+        """What the head reads."""
+        normed = "norm_output" in self.shape["norms"]
+        found: Tensor = outputs if normed else self.norm(outputs)
+        return found
 
     def few(self, outputs: Tensor) -> Tensor:
         """[..., D] -> logits [..., R]."""
-        said: Tensor = self.lm_head(self.norm(outputs))
+        said: Tensor = self.lm_head(self._normed(outputs))
         return said
 
     def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
@@ -121,8 +145,8 @@ class Eagle3Module(Trained):
         return unroll(self, features, near, lesson.positions, lesson.sees, steps)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        outputs = self.norm(self.outputs(lesson, self.shape["unroll"]))
-        goal = _Reduced(objective.mix, objective.decay, ids=self.ids, known=self.t2d)
+        outputs = self._normed(self.outputs(lesson, self.shape["unroll"]))
+        goal = _Reduced(**vars(objective), ids=self.ids, known=self.t2d)
         return heads_loss(lesson, outputs, self.lm_head, [self.lm_head.weight], goal)
 
     def ranks(self, lesson: Lesson, depth: int) -> Tensor:
@@ -153,8 +177,14 @@ class _Reduced(Objective):
     ids: Tensor = None  # type: ignore[assignment]
     known: Tensor = None  # type: ignore[assignment]
 
+    def chance(self, drafter: Tensor, tokens: Tensor) -> Tensor:
+        return super().chance(drafter, self._place(tokens)) * self.known[tokens]
+
+    def _place(self, tokens: Tensor) -> Tensor:
+        return torch.searchsorted(self.ids, tokens).clamp(max=len(self.ids) - 1)
+
     def __call__(self, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
-        place = torch.searchsorted(self.ids, tokens).clamp(max=len(self.ids) - 1)
+        place = self._place(tokens)
         few = None if target is None else target[..., self.ids]
         return super().__call__(drafter, few, place) * self.known[tokens]
 
@@ -170,5 +200,12 @@ class Eagle3(DynamicTree):
     def __post_init__(self) -> None:
         super().__post_init__()
         given = isinstance(self.model, Eagle3Module)
-        shape = self.model.shape if given else read_config(find(self.model))["shape"]
-        self.wants = Wants("bc", tuple(dict.fromkeys(shape.get("capture", ()))))
+        self._want(self.model.shape if given else read_config(find(self.model))["shape"])
+
+    def bind(self, access: Access) -> None:
+        super().bind(access)
+        self._want(self._module.shape)
+
+    def _want(self, shape: Mapping[str, Any]) -> None:
+        """The captured layers; some checkpoints leave them to the target's depth."""
+        self.wants = Wants("bc", tuple(dict.fromkeys(shape.get("capture", (-1,)))))

@@ -4,15 +4,17 @@ Source: Ankner et al. 2024 (Hydra), sections 3 and 4. Head i reads the state tha
 from and the embeddings of the root and of the i tokens drafted behind it on the same path; its
 first layer brings them to one width, the others are blocks x + SiLU(Wx), and a language-model head
 follows. Hydra++ has deeper heads (`num_layers` 4) that learn the target's whole law ("kl_div").
-Departures: the last state is added to the first layer's output, which starts at zero, so that an
-untrained head says what the target says; Hydra++'s extra decoder layer over the states is not
-there.
+Hydra++ also has a decoder layer over the states before the heads (`prefix`), with a cache of its
+own that follows the text. Departures: the last state is added to the first layer's output, which
+starts at zero, and the decoder layer starts as the identity, so that an untrained head says what
+the target says.
 
 Legend: B rows, T places, H heads, M frontier nodes, D width, V vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,160 +24,154 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretoken.builders import Frontier, expand, widths_of
-from foretoken.draws import Draws
-from foretoken.heads import (
-    LastStates,
-    Paths,
-    accepted,
-    fitting,
-    heads_loss,
-    heads_ranks,
-    rank_counts,
-    rates_of,
-    tree_of,
-)
+from foretoken.features import layer_shape
+from foretoken.head_drafter import Heads, HeadTree
+from foretoken.heads import LastStates, Paths, States
 from foretoken.lesson import Lesson
-from foretoken.losses import Objective
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
-from foretoken.trained import Ends, Facts, Trained, weight_of
-from foretoken.tree import DraftTree, placed
+from foretoken.models.feature_layer import FeatureLayer, FeatureModel, LayerShape, Mix, unroll
+from foretoken.protocols import Access, Sequence
+from foretoken.trained import Facts
+from foretoken.tree import DraftTree
+
+
+class PrefixLayer(FeatureLayer):
+    """A decoder layer over the target's states, at first the identity."""
+
+    def __init__(self, of: LayerShape) -> None:
+        super().__init__(of)
+        self.of = of
+        self.input_layernorm = nn.RMSNorm(of.outer, eps=1e-6)
+        nn.init.zeros_(self.self_attn.o_proj.weight)
+        nn.init.zeros_(self.mlp.down_proj.weight)
+
+    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+        """The target's normed last states."""
+        return hidden[-1]
+
+    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """[B, T, D] -> [B, T, D]; the tokens behind the states are not read."""
+        out: Tensor = self(self.input_layernorm(features), features, positions, mix)
+        return out
+
+    def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        """[..., D] -> logits [..., V]."""
+        return head(outputs)
+
+
+class PrefixStates:
+    """What such a layer makes of the state that each root was read from; its cache is its own."""
+
+    def __init__(self, layer: PrefixLayer, access: Access) -> None:
+        self._model = FeatureModel(layer, layer.of, access)
+        self.begin, self.observe = self._model.begin, self._model.observe
+        self.fork, self.end = self._model.fork, self._model.end
+
+    def of(self, sequences: Seq[Sequence]) -> tuple[list[int], Tensor | None]:
+        """The rows that have one, and their states [rows, D]."""
+        rows = [row for row, sequence in enumerate(sequences) if self._model.ready(sequence)]
+        some = [sequences[row] for row in rows]
+        return rows, self._model.behind(some)[:, 0] if rows else None
 
 
 class HydraHead(nn.Module):
-    """Head `index`: its first layer reads the state and index + 1 embeddings."""
+    """Head `index`: its first layer reads the state and index + 1 embeddings; what is added to that
+    is the state, or a `learned` product of all that it reads."""
 
-    def __init__(self, width: int, index: int, num_layers: int, vocab_size: int | None) -> None:
+    def __init__(
+        self, width: int, index: int, num_layers: int, vocab_size: int | None, learned: bool
+    ) -> None:
         super().__init__()
+        self.skip = nn.Linear((index + 2) * width, width) if learned else None
         self.join = nn.Linear((index + 2) * width, width)
         self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(num_layers - 1))
         for layer in (self.join, *self.blocks):
             for weight in layer.parameters():
                 nn.init.zeros_(weight)
         if vocab_size is not None:
-            self.lm_head = nn.Linear(width, vocab_size, bias=False)
+            self.lm_head = nn.Linear(width, vocab_size, bias=learned)
 
     def forward(self, state: Tensor, embeddings: Tensor) -> Tensor:
         """[..., D] and [..., index + 1, D] -> [..., D]."""
-        x = state + F.silu(self.join(torch.cat((state, embeddings.flatten(-2)), -1)))
+        joined = torch.cat((state, embeddings.flatten(-2)), -1)
+        x = (state if self.skip is None else self.skip(joined)) + F.silu(self.join(joined))
         for block in self.blocks:
             x = x + F.silu(block(x))
         return x
 
 
-class HydraHeads(Trained):
+class HydraHeads(Heads):
     """num_heads: places guessed ahead; num_layers: of each head; own_lm_heads: whether each head
-    has a language-model head of its own."""
+    has a language-model head of its own; prefix: of the decoder layer over the states that comes
+    before the heads (Hydra++), what of its `LayerShape` isn't usual, or None for no such layer;
+    learned_residual: whether heads add a product of their own in place of the state, and have
+    biases, as Ankner's do."""
 
     method: ClassVar[str] = "hydra"
 
     def __init__(
-        self, facts: Facts, num_heads: int = 4, num_layers: int = 1, own_lm_heads: bool = True
-    ) -> None:
+        self, facts: Facts, num_heads: int = 4, num_layers: int = 1, own_lm_heads: bool = True,
+        prefix: Mapping[str, Any] | None = None, learned_residual: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(
-            facts, num_heads=num_heads, num_layers=num_layers, own_lm_heads=own_lm_heads
-        )
-        vocab = facts.vocab_size if own_lm_heads else None
+            facts, num_heads=num_heads, num_layers=num_layers, own_lm_heads=own_lm_heads,
+            prefix=prefix, learned_residual=learned_residual,
+        )  # fmt: skip
+        width, vocab = facts.hidden_size, facts.vocab_size if own_lm_heads else None
+        own = None if prefix is None else layer_shape(width, 1, **prefix)
+        self.prefix = None if own is None else PrefixLayer(own)
         self.heads = nn.ModuleList(
-            HydraHead(facts.hidden_size, i, num_layers, vocab) for i in range(num_heads)
+            HydraHead(width, i, num_layers, vocab, learned_residual) for i in range(num_heads)
         )
 
-    def _own(self) -> list[Tensor]:
-        """The language-model heads' matrices [V, D], or none."""
+    def follow(self, access: Access) -> States:
+        return LastStates() if self.prefix is None else PrefixStates(self.prefix, access)
+
+    def own(self) -> list[Tensor]:
         heads: list[Any] = list(self.heads) if self.shape["own_lm_heads"] else []
-        return [head.lm_head.weight for head in heads]
+        return [weight for head in heads for weight in head.lm_head.parameters()]
 
-    def start(self, target: Ends) -> None:
-        with torch.no_grad():
-            for weight in self._own():
-                weight.copy_(weight_of(target, self.facts.hidden_size, weight))
-
-    def states(self, lesson: Lesson) -> Tensor:
+    def along(self, lesson: Lesson) -> Tensor:
         """[B, T, H, D]: head i at place t sees the true tokens t + 1 … t + 1 + i."""
         state, found = lesson.hidden[-1], []
         near = lesson.embed(lesson.tokens).to(state.dtype)
+        if self.prefix is not None:
+            state = unroll(self.prefix, state, near, lesson.positions, lesson.sees, 1)[:, :, 0]
         ahead = [near.roll(-1 - i, 1) for i in range(len(self.heads))]  # what wraps counts nowhere
         for i, head in enumerate(self.heads):
             found.append(head(state, torch.stack(ahead[: i + 1], -2)))
         return torch.stack(found, -2)
 
+    def say(self, index: int, state: Tensor, head: Any) -> Tensor:
+        """One head's logits [..., V] of its states [..., D]."""
+        mine: Any = self.heads[index]
+        said: Tensor = (mine.lm_head if self.shape["own_lm_heads"] else head)(state)
+        return said
+
     def logits(self, states: Tensor, head: Any) -> Tensor:
-        """[..., H, D] -> [..., H, V]; head: the target's."""
         parts = [self.say(i, states[..., i, :], head) for i in range(len(self.heads))]
         return torch.stack(parts, -2)
 
-    def say(self, index: int, state: Tensor, head: Any) -> Tensor:
-        """One head's logits [..., V] of its states [..., D]."""
-        own = self._own()
-        said: Tensor = F.linear(state, own[index]) if own else head(state)
-        return said
-
-    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        return heads_loss(
-            lesson, self.states(lesson), lambda x: self.logits(x, lesson.head), self._own(),
-            objective,
-        )  # fmt: skip
-
-    def ranks(self, lesson: Lesson) -> Tensor:
-        """[B, T, H], as `heads_ranks` has it."""
-        return heads_ranks(lesson, self.states(lesson), lambda x: self.logits(x, lesson.head))
-
-    def tally(self, lesson: Lesson) -> Tensor:
-        return rank_counts(self.ranks(lesson), lesson.room)
-
-    def note(self, counts: Tensor) -> None:
-        self.notes["rates"] = rates_of(counts)
-
 
 @dataclass(eq=False)
-class Hydra(BaseDrafter):
+class Hydra(HeadTree):
     """model: a checkpoint's folder, hub id or bundled name; tree: "medusa" (63 nodes), "planned"
     (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths."""
 
-    model: Any = None
-    tree: str | Seq[Seq[int]] = "medusa"
-    tree_nodes: int = 63
+    module: ClassVar[type[Heads]] = HydraHeads
 
-    module: ClassVar[type[Trained]] = HydraHeads
-    wants = Wants("bc", (-1,))
-    trees = True
-
-    def __post_init__(self) -> None:
-        HydraHeads.named(self.model)
-
-    def bind(self, access: Access) -> None:
-        self._heads = HydraHeads.load(self.model, access)
-        self._access, self._states = access, LastStates()
-        self._widths = widths_of(self._tree(self._heads))
-
-    def _tree(self, heads: Trained) -> Paths:
+    def paths(self, heads: Heads) -> Paths:
         """Level by level, as `expand` makes it."""
-        paths = tree_of(self.tree, self.tree_nodes, heads.notes.get("rates"))
-        fit = fitting(paths, heads.shape["num_heads"], heads.facts.vocab_size)
-        return tuple(sorted(fit, key=lambda path: (len(path), path)))
+        return tuple(sorted(super().paths(heads), key=lambda path: (len(path), path)))
 
-    def reached(self, heads: HydraHeads, lesson: Lesson) -> Tensor:
-        """[B, T, depth] whether a step whose root stands there accepts more than n places."""
-        return accepted(heads.ranks(lesson), lesson.room, self._tree(heads))
-
-    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        rows, states = self._states.of(sequences)
-        device = self._access.device
-        if states is None or not self._widths:
-            return placed([], len(sequences), device)
-        roots = torch.tensor([[sequences[row].tokens[-1]] for row in rows], device=device)
+    def grown(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
+        heads, access = self._heads, self._access
 
         def ask(frontier: Frontier) -> Tensor:
             nodes = frontier.slots.shape[1]
-            path = torch.cat((roots[:, None].expand(-1, nodes, -1), frontier.paths), 2)
-            head, state = self._heads.heads[frontier.depth], states[:, None].expand(-1, nodes, -1)
-            out = head(state, self._access.embed(path).to(state.dtype))
-            return self._heads.say(frontier.depth, out, self._access.head).softmax(-1)
+            path = torch.cat((roots[:, None, None].expand(-1, nodes, -1), frontier.paths), 2)
+            head, state = heads.heads[frontier.depth], states[:, None].expand(-1, nodes, -1)
+            out = head(state, access.embed(path).to(state.dtype))
+            law: Tensor = heads.say(frontier.depth, out, access.head).softmax(-1)
+            return law
 
-        tree = expand(ask, self._widths, [budgets[row] for row in rows], device)
-        return placed([(rows, tree)], len(sequences), device)
-
-    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        self._states.observe(sequences, steps)
-
-    def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        self._states.fork(sequence, copy)
+        return expand(ask, widths_of(self._paths), budgets, access.device)

@@ -115,9 +115,9 @@ class PPD(BaseDrafter):
 
     def _score(self, sequences: Seq[Sequence], feed: Any) -> Pass:
         """The root's pass, in two halves, beside the first half of the guesses'."""
-        if feed.tokens.shape[1] > 1:  # another drafter's nodes are to be scored too
-            return self._access.whole(sequences, feed)
         access = self._access
+        if feed.tokens.shape[1] > 1 or access.hidden:  # another drafter's nodes, or what it reads
+            return access.whole(sequences, feed)
         entered = self._entered(sequences, feed)
         top = access.head(access.norm(entered))[:, 0].topk(self.pipelining.guesses).indices
         ahead = access.scratch_next(sequences, top, 1)

@@ -3,20 +3,25 @@
 Source: Leviathan et al. 2023; Chen et al. 2023. The proposal is the small model's law under the
 request's own sampling parameters (temperature, truncation, penalties), as those papers' section on
 sampling settings asks; the draft length is a rule of `length.py`. The rule "fallback" makes it the
-small model of Big Little Decoder (Kim et al. 2023; see `length.Fallback`).
+small model of Big Little Decoder (Kim et al. 2023; see `length.Fallback`). The model may be
+trained for its target (Zhou et al. 2024, DistillSpec; see `trained_lm.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from torch import Tensor
 
 from foretoken.chain_drafter import ChainDrafter
 from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
+from foretoken.lesson import Lesson, chain
 from foretoken.models.draft_model import DraftModel
 from foretoken.models.model import CausalLM
 from foretoken.protocols import Access, Wants
+from foretoken.trained_lm import TrainedLM
 
 
 @dataclass(eq=False)
@@ -31,6 +36,7 @@ class SmallLM(ChainDrafter):
     assistant_confidence_threshold: float | None = None
     draft_cost: float | None = None
 
+    module: ClassVar[type[TrainedLM]] = TrainedLM
     wants = Wants("a")
     follows = True
 
@@ -53,3 +59,7 @@ class SmallLM(ChainDrafter):
         self._lm = own = DraftModel(self.model, access)
         self.lm: CausalLM = own.lm
         """One pass of it drafts one token of every sequence."""
+
+    def reached(self, module: TrainedLM, lesson: Lesson) -> Tensor:
+        """[B, T, N] the chance that a step whose root stands there accepts more than n places."""
+        return chain(module.chances(lesson), lesson.room, self.num_speculative_tokens)

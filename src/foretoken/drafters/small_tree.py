@@ -6,8 +6,8 @@ K, 1, 1, …) or without (MCSD, Sequoia). Sources: Miao et al. 2024 (SpecInfer),
 Sun et al. 2023 (SpecTr), section 4; Yang et al. 2024 (MCSD), section 3; Chen et al. 2024 (Sequoia),
 section 4. Several models' trees stand under one root (SpecInfer's merge): chosen nodes are merged
 where they share a prefix; drawn ones never are, since a second draw of a token is a second chance
-for it. Departures: the models are taken as they are (no boost-tuning), and trees have one shape for
-all sequences; a greedy sequence beside sampled ones gets a chain.
+for it. Boost-tuning is in `train/boost.py`. Departures: trees have one shape for all sequences; a
+greedy sequence beside sampled ones gets a chain.
 
 Legend: B sequences, N tree nodes, V vocabulary.
 """

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from foretoken import layer_set
+from foretoken.comb import Comb
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.models.self_model import SelfModel
@@ -81,7 +82,7 @@ class Swift(BaseDrafter):
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         """Likelier siblings stand first, and the first one's children behind them all."""
         lm = self._model(self.shared.best)
-        combs = [_Comb(min(n, lm.room(s))) for s, n in zip(sequences, budgets, strict=True)]
+        combs = [Comb(min(n, lm.room(s))) for s, n in zip(sequences, budgets, strict=True)]
         best = None
         for _ in range(self.num_speculative_tokens):
             if not any(comb.open for comb in combs):
@@ -113,25 +114,6 @@ class Swift(BaseDrafter):
 
     def _model(self, left_out: Seq[int]) -> SelfModel:
         return SelfModel(self._access, layer_set.kept(left_out, self._access.layers))
-
-
-class _Comb:
-    """A growing chain of likeliest tokens, each with siblings, of at most `limit` nodes."""
-
-    def __init__(self, limit: int) -> None:
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.open = limit > 0
-        self._limit = limit
-        self._end = 0  # slot of the chain's last token
-
-    def grow(self, ids: Seq[float]) -> None:
-        """The next place's tokens, the chain's own first."""
-        fitting = ids[: self._limit - len(self.tokens)]
-        self.parents += [self._end] * len(fitting)
-        self._end = len(self.tokens) + 1
-        self.tokens += map(int, fitting)
-        self.open = len(self.tokens) < self._limit
 
 
 def _width(confidence: float, sequence: Sequence) -> int:

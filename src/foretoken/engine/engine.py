@@ -44,8 +44,9 @@ class Engine:
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
         self._requests: dict[int, Request] = {}
-        target.hidden, target.tokenizer = drafter.wants.hidden, tokenizer
+        target.tokenizer = tokenizer
         drafter.bind(target)
+        target.hidden = drafter.wants.hidden  # some learn it from the target
         price(target, drafter, verifier)
 
     @property

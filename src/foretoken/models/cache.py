@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Seq
+from copy import copy
 
 import torch
+import torch.nn.functional as F
 
 from foretoken.errors import ForetokenError
 
@@ -81,6 +83,16 @@ class KVCache:
         self.data[:, :, target, :, :length] = self.data[:, :, source, :, :length]
         self.lengths[target] = length
         self._written[target] = max(self._written[target], length)
+
+    def grown(self, rows: int, length: int, more: int) -> KVCache:
+        """The first rows' first `length` places with room for `more` behind them, a tensor for
+        each layer, so that gradients pass through what is written there; nothing else is kept."""
+        cache = copy(self)
+        cache.max_length = length + more
+        cache.layer = [
+            F.pad(each[:, :rows, :, :length], (0, 0, 0, more + 1)) for each in self.layer
+        ]
+        return cache
 
     def reserve(self, slots: Seq[int], counts: Seq[int]) -> None:
         """Check that so many more tokens fit behind each slot's committed length."""

@@ -67,6 +67,7 @@ class Contrastive:
         self.vocab_size, self.width = self.expert.vocab_size, self.expert.width
         self.max_length = min(self.expert.max_length, self.amateur.max_length)
         self.layers = self.expert.layers
+        self.kv_heads, self.head_dim = self.expert.kv_heads, self.expert.head_dim
         self.parameters = self.expert.parameters + self.amateur.parameters
         self.bytes_read = self.expert.bytes_read + self.amateur.bytes_read
         self.dtype, self.device = self.expert.dtype, self.expert.device

@@ -90,14 +90,9 @@ class DraftModel:
 
     def behind(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, V] logits behind each text, whatever of it is not in the cache being run."""
-        slots = self._slots(sequences)
-        for sequence in sequences:
-            self._close(sequence, _BEHIND)
-        held = self._cache.lengths
-        missing = [s.tokens[held[slot] :] for s, slot in zip(sequences, slots, strict=True)]
+        slots, missing = self._behind(sequences)
         logits = self._run(chain_feed(self._cache, slots, missing))
-        for slot, tokens in zip(slots, missing, strict=True):
-            held[slot] += len(tokens)
+        self._keep(slots, missing)
         return logits
 
     def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
@@ -107,6 +102,22 @@ class DraftModel:
         for slot in slots:
             self._cache.lengths[slot] += 1
         return logits
+
+    def block(self, sequences: Seq[Sequence], embeddings: Tensor) -> Tensor:
+        """[B, K + 1, V] logits behind each text and each of the K extra tokens after it, which are
+        read as these embeddings [K, D] and forgotten; whatever of the text is missing is run."""
+        slots, missing = self._behind(sequences)
+        many = len(embeddings)
+        feed = chain_feed(self._cache, slots, [[*tokens, *[0] * many] for tokens in missing])
+        roots = torch.tensor([len(tokens) - 1 for tokens in missing], device=self.device)[:, None]
+        number = torch.arange(feed.tokens.shape[1], device=self.device) - roots - 1  # [B, T]
+        place = number.clamp(0, max(0, many - 1))
+        feed.replaced = (number >= 0) & (number < many), embeddings[place]
+        feed.last, feed.logits = None, False
+        states = self.lm.forward(feed, self._cache, (-1,)).hidden[-1]
+        ahead = roots + torch.arange(many + 1, device=self.device)
+        self._keep(slots, missing)
+        return self.lm.head(states.gather(1, ahead[..., None].expand(-1, -1, states.shape[-1])))
 
     def level(self, sequences: Seq[Sequence], frontier: Frontier) -> Tensor:
         """[B, M, V] logits behind the nodes of a growing tree's frontier, in one pass."""
@@ -153,6 +164,19 @@ class DraftModel:
     def commit(self, sequences: Seq[Sequence], paths: Seq[Seq[int]]) -> None:
         """Keep root and accepted slots in the cache, forget the rest of the pass."""
         self._cache.keep(self._slots(sequences), paths)
+
+    def _behind(self, sequences: Seq[Sequence]) -> tuple[list[int], list[list[int]]]:
+        """Slots, and the few last tokens of each text that are not in the cache."""
+        slots = self._slots(sequences)
+        for sequence in sequences:
+            self._close(sequence, _BEHIND)
+        held = self._cache.lengths
+        return slots, [s.tokens[held[slot] :] for s, slot in zip(sequences, slots, strict=True)]
+
+    def _keep(self, slots: Seq[int], tokens: Seq[Seq[int]]) -> None:
+        """These tokens are in the cache now."""
+        for slot, run in zip(slots, tokens, strict=True):
+            self._cache.lengths[slot] += len(run)
 
     def _slots(self, sequences: Seq[Sequence]) -> list[int]:
         return [self._cache.slot(s.id) for s in sequences]

@@ -11,17 +11,17 @@ V vocabulary, I unrolled steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretoken.builders import Frontier
-from foretoken.models import attention
+from foretoken.models import attention, rope
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed, frontier_feed
 from foretoken.protocols import Access, Sequence, Step
@@ -34,7 +34,10 @@ _SPARE = 512  # cache places behind the context: nodes of a draft that starts at
 
 @dataclass(frozen=True)
 class LayerShape:
-    """reads: width of what the attention reads; outer: width of what is added to and handed on."""
+    """reads: width of what the attention reads; outer: width of what is added to and handed on;
+    head_width: of a head, if it isn't outer / heads; rope_scaling: as transformers writes it;
+    qk_norm: whether queries and keys are normed, head by head; qkv_bias: whether queries, keys and
+    values have biases."""
 
     outer: int
     reads: int
@@ -42,10 +45,15 @@ class LayerShape:
     kv_heads: int
     intermediate: int
     rope_theta: float = 10_000.0
+    rope_scaling: Mapping[str, Any] | None = None
+    norm_eps: float = 1e-6
+    head_width: int | None = None
+    qk_norm: bool = False
+    qkv_bias: bool = False
 
     @property
     def head_dim(self) -> int:
-        return self.outer // self.heads
+        return self.head_width or self.outer // self.heads
 
 
 def heads_for(width: int) -> int:
@@ -61,32 +69,51 @@ class Attention(nn.Module):
         super().__init__()
         self.of = shape
         inner, kept = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        self.q_proj = nn.Linear(shape.reads, inner, bias=False)
-        self.k_proj = nn.Linear(shape.reads, kept, bias=False)
-        self.v_proj = nn.Linear(shape.reads, kept, bias=False)
+        self.q_proj = nn.Linear(shape.reads, inner, bias=shape.qkv_bias)
+        self.k_proj = nn.Linear(shape.reads, kept, bias=shape.qkv_bias)
+        self.v_proj = nn.Linear(shape.reads, kept, bias=shape.qkv_bias)
         self.o_proj = nn.Linear(inner, shape.outer, bias=False)
+        self.q_norm, self.k_norm = (
+            nn.RMSNorm(shape.head_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
+            for _ in range(2)
+        )
 
     def forward(self, x: Tensor, positions: Tensor, mix: Mix) -> Tensor:
-        q, k, v = (
-            product(x).unflatten(-1, (-1, self.of.head_dim))
-            for product in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        cos, sin = self._rotary(positions, q)
-        mixed = mix(_turned(q, cos, sin), _turned(k, cos, sin), v)
-        out: Tensor = self.o_proj(mixed)
+        rotary = turning(self.of, positions, x)
+        out: Tensor = self.o_proj(mix(self.queries(x, rotary), *self.keys(x, rotary)))
         return out
 
-    def _rotary(self, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, T, 1, W] each."""
-        size = self.of.head_dim
-        wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+    def queries(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        """[B, T, H, W]"""
+        return turned(self.q_norm(self._heads(self.q_proj(x))), *rotary)
+
+    def keys(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, T, K, W]."""
+        keys = turned(self.k_norm(self._heads(self.k_proj(x))), *rotary)
+        return keys, self._heads(self.v_proj(x))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[B, T, H·W] -> [B, T, H, W]"""
+        return x.view(*x.shape[:-1], -1, self.of.head_dim)
+
+
+def turning(of: LayerShape, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin at positions [B, T], [B, T, 1, W] each, of the dtype of `like`."""
+    size = of.head_dim
+    wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+    if of.rope_scaling:
+        frequency, scale = rope.scaled(size, of.rope_theta, of.rope_scaling)
+        frequency = frequency.to(like.device, wide)
+    else:
         steps = torch.arange(0, size, 2, dtype=wide, device=like.device) / size
-        angle = positions[..., None].to(wide) * self.of.rope_theta**-steps
-        angle = torch.cat((angle, angle), -1)[..., None, :]
-        return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
+        frequency, scale = of.rope_theta**-steps, 1.0
+    angle = positions[..., None].to(wide) * frequency
+    angle = torch.cat((angle, angle), -1)[..., None, :]
+    return (angle.cos() * scale).to(like.dtype), (angle.sin() * scale).to(like.dtype)
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Queries or keys [B, T, H, W] at the positions of `turning`."""
     a, b = x.chunk(2, -1)
     return x * cos + torch.cat((-b, a), -1) * sin
 
@@ -110,7 +137,7 @@ class FeatureLayer(nn.Module):
         super().__init__()
         self.self_attn = Attention(shape)
         self.mlp = Mlp(shape.outer, shape.intermediate)
-        self.post_attention_layernorm = nn.RMSNorm(shape.outer, eps=1e-6)
+        self.post_attention_layernorm = nn.RMSNorm(shape.outer, eps=shape.norm_eps)
 
     def forward(self, x: Tensor, beside: Tensor, positions: Tensor, mix: Mix) -> Tensor:
         """x [B, T, reads] goes through the attention and is added to beside [B, T, D]."""
@@ -182,6 +209,16 @@ def _unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], sees: Tensor) -
     return mixed.flatten(2)
 
 
+def cached(layer: Tensor, feed: Feed) -> Mix:
+    """Attention of one pass over a layer's cache [2, slots, K, max, W], which it writes to."""
+
+    def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        attention.write(layer, torch.stack((k, v), 2), feed)
+        return attention.attend(q, layer, feed, q.shape[-1] ** -0.5)
+
+    return mix
+
+
 @dataclass
 class _Held:
     """Features that have no entry in the cache yet, and the prompt's last one, or none."""
@@ -203,7 +240,6 @@ class FeatureModel:
             1, access.slots, shape.kv_heads, access.max_length + _SPARE, shape.head_dim,
             access.dtype, access.device,
         )  # fmt: skip
-        self._scale = shape.head_dim**-0.5
         self._depths: list[int] = []  # of the nodes that a growing tree has run, the root first
         self._outputs: Tensor | None = None  # [B, M, D] of the frontier before
 
@@ -243,11 +279,15 @@ class FeatureModel:
         if reading:
             self._enter(reading, 1)
 
+    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, D] outputs of the last entries, before the roots; whatever waits is run."""
+        return self._enter(sequences, 0)
+
     def level(self, sequences: Seq[Sequence], frontier: Frontier) -> Tensor:
         """[B, M, V] logits behind the nodes of a growing tree's frontier, in one pass."""
         if not frontier.depth:
             self._depths = [0]
-            self._outputs = self._enter(sequences, 0)
+            self._outputs = self.behind(sequences)
         else:
             assert self._outputs is not None
             self._depths += [frontier.depth] * frontier.slots.shape[1]
@@ -280,11 +320,7 @@ class FeatureModel:
         return outputs[rows, last][:, None]
 
     def _run(self, features: Tensor, feed: Feed) -> Tensor:
-        layer = self._cache.layer[0]
-
-        def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            attention.write(layer, torch.stack((k, v), 2), feed)
-            return attention.attend(q, layer, feed, self._scale)
-
         near = self._access.embed(feed.tokens).to(features.dtype)
-        return self._module.entry(features, near, feed.positions, mix)
+        return self._module.entry(
+            features, near, feed.positions, cached(self._cache.layer[0], feed)
+        )

@@ -1,7 +1,8 @@
 """What goes into one pass of a model: tokens, positions, and who sees whom.
 
 `chain_feed` appends plain tokens (prefill, a drafter catching up), `tree_feed` a root and its draft
-tree, `token_feed` one more token, `frontier_feed` the next level of a tree that is still growing.
+tree, `token_feed` one more token, `frontier_feed` the next level of a tree that is still growing,
+`block_feed` a block in which everyone sees everyone.
 What is thrown away afterwards comes by `scratch_feed` and `again_feed`.
 Masks are derived here and nowhere else.
 
@@ -188,6 +189,22 @@ def frontier_feed(
     return Feed(
         tokens, places[:, earlier:], sees, slots, [root + earlier for root in roots],
         cache.max_length + 1, earlier=places[:, :earlier],
+    )  # fmt: skip
+
+
+def block_feed(cache: KVCache, slots: list[int], roots: Tensor, size: int) -> Feed:
+    """Roots [B, 1] and what stands for the `size` - 1 tokens behind each, who all see each other.
+
+    The places behind a root are told by their positions alone: their tokens are the root's.
+    """
+    cache.reserve(slots, [size] * len(slots))
+    starts = [cache.lengths[slot] for slot in slots]
+    ahead = torch.arange(size, device=roots.device)
+    positions = torch.tensor(starts, device=roots.device)[:, None] + ahead
+    everyone = torch.ones(1, 1, 1, dtype=torch.bool, device=roots.device)
+    return Feed(
+        roots.expand(-1, size), positions, everyone.expand(len(slots), size, size), slots, starts,
+        cache.max_length + 1,
     )  # fmt: skip
 
 

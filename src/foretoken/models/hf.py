@@ -101,6 +101,7 @@ class HFModel:
         self.levels = frozenset("abcdf" if self._stack is not None else "abcf")
         with torch.no_grad(), evaluating(model):
             self._check()
+        self.kv_heads, self.head_dim = self._storage.heads, self._storage.width
 
     def new_cache(self, slots: int, max_length: int) -> KVCache:
         return self._storage.new(slots, max_length, self.max_length)

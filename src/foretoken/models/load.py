@@ -7,7 +7,8 @@ time, so that a backend that packs its weights never holds the model twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from foretoken.models import attention, backends, loop_attention, rope, transfor
 from foretoken.models import norm as norms
 from foretoken.models.backends import whole
 from foretoken.models.model import CausalLM
+
+CYCLE = "layer_cycle"
+"""In a config.json: behind how many layers their weights begin anew (Hooper et al. 2023)."""
 
 Weights = Callable[[str], Tensor]
 """Name of a tensor -> the tensor as stored; KeyError where there is none."""
@@ -54,8 +58,9 @@ def load_model(
     return load_native(folder, config, kind, place, backend)
 
 
-def find(source: str | Path) -> Path:
-    """The folder of a checkpoint: a path, a bundled name, or a hub id (downloaded or cached)."""
+def find(source: str | Path, also: Sequence[str] = ()) -> Path:
+    """The folder of a checkpoint: a path, a bundled name, or a hub id (downloaded or cached; with
+    files of patterns beside the usual ones)."""
     folder = Path(source)
     if folder.is_dir():
         return folder
@@ -71,7 +76,7 @@ def find(source: str | Path) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        wanted = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+        wanted = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", *also]
         return Path(snapshot_download(str(source), allow_patterns=wanted))
     except Exception as error:
         raise ForetokenError(
@@ -222,25 +227,33 @@ def build_native(
     lm_head = made(_joined(head, dtype, device), None)
     narrow = min(embedding.dtype, dtype, key=lambda kind: kind.itemsize)
     embedding = _joined([embedding], narrow, device)
-    layers = []
-    for i in range(config.num_hidden_layers):
+
+    def mix(i: int) -> transformer.Mix:
+        return partial(
+            mixing, heads=shape.heads, scale=shape.head_dim**-0.5, window=_window(config, i)
+        )
+
+    def layer(i: int) -> transformer.Layer:
         at = f"model.layers.{i}"
-        layers.append(
-            transformer.Layer(
-                attention_norm=norm(f"{at}.input_layernorm"),
-                qkv=linear(f"{at}.self_attn", "q_proj", "k_proj", "v_proj"),
-                q_norm=norm(f"{at}.self_attn.q_norm") if normed else None,
-                k_norm=norm(f"{at}.self_attn.k_norm") if normed else None,
-                mix=partial(
-                    mixing, heads=shape.heads, scale=shape.head_dim**-0.5,
-                    window=_window(config, i),
-                ),
-                out=linear(f"{at}.self_attn", "o_proj"),
-                mlp_norm=norm(f"{at}.post_attention_layernorm"),
-                gate_up=linear(f"{at}.mlp", "gate_proj", "up_proj"),
-                down=linear(f"{at}.mlp", "down_proj"),
-            )
-        )  # fmt: skip
+        return transformer.Layer(
+            attention_norm=norm(f"{at}.input_layernorm"),
+            qkv=linear(f"{at}.self_attn", "q_proj", "k_proj", "v_proj"),
+            q_norm=norm(f"{at}.self_attn.q_norm") if normed else None,
+            k_norm=norm(f"{at}.self_attn.k_norm") if normed else None,
+            mix=mix(i),
+            out=linear(f"{at}.self_attn", "o_proj"),
+            mlp_norm=norm(f"{at}.post_attention_layernorm"),
+            gate_up=linear(f"{at}.mlp", "gate_proj", "up_proj"),
+            down=linear(f"{at}.mlp", "down_proj"),
+        )
+
+    many = config.num_hidden_layers
+    cycle = getattr(config, CYCLE, None) or many
+    before, layers = read, [layer(i) for i in range(min(cycle, many))]
+    read += (read - before) * (many - len(layers)) // len(layers)
+    for i in range(len(layers), many):
+        _check_same(stored, i, i - cycle)
+        layers.append(replace(layers[i - cycle], mix=mix(i)))
     table = rope.table(config, shape.head_dim, shape.max_length + 1, dtype, device)
     model = transformer.Transformer(
         shape, embedding, layers, norm("model.norm"), lm_head, table, name, count, read,
@@ -250,6 +263,17 @@ def build_native(
         return backends.run_through(runner, model)
     model.whole = whole.make(model)
     return model
+
+
+def _check_same(stored: Weights, mine: int, earlier: int) -> None:
+    """Raises `ForetokenError` where a layer has other weights than the one that it repeats."""
+    for part in (*(f"self_attn.{n}_proj" for n in "qkvo"), "mlp.gate_proj", "mlp.down_proj"):
+        one, other = (stored(f"model.layers.{i}.{part}.weight") for i in (mine, earlier))
+        if not torch.equal(one, other):
+            raise ForetokenError(
+                f"config.json says that layers repeat ({CYCLE}), but {part} of layer {mine} isn't "
+                f"that of layer {earlier}; take {CYCLE} out of it."
+            )
 
 
 def _joined(parts: list[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -30,6 +30,8 @@ class CausalLM(Protocol):
     max_length: int
     width: int
     layers: int
+    kv_heads: int
+    head_dim: int
     parameters: int
     bytes_read: int
     dtype: torch.dtype

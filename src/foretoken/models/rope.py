@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -30,3 +32,25 @@ def table(
     cos, sin = angle.cos() * scaling, angle.sin() * scaling
     both = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1)
     return both.to(device, dtype)
+
+
+def scaled(head_dim: int, theta: float, scaling: Mapping[str, Any]) -> tuple[Tensor, float]:
+    """Frequencies [head_dim / 2] in float32, and what cos and sin are multiplied by."""
+    return _scaled(head_dim, theta, tuple(sorted(scaling.items())))
+
+
+@lru_cache
+def _scaled(
+    head_dim: int, theta: float, scaling: tuple[tuple[str, Any], ...]
+) -> tuple[Tensor, float]:
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    given = dict(scaling)
+    config = LlamaConfig(
+        hidden_size=head_dim, num_attention_heads=1, head_dim=head_dim,
+        rope_parameters={"rope_theta": theta, **given},
+        max_position_embeddings=given.get("original_max_position_embeddings", 2048),
+    )  # fmt: skip
+    frequency, scale = ROPE_INIT_FUNCTIONS[given["rope_type"]](config)
+    return frequency.float(), float(scale)

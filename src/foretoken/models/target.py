@@ -10,6 +10,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
@@ -29,13 +30,16 @@ class ModelTarget:
         self.model = model
         self.vocab_size, self.max_length, self.slots = model.vocab_size, max_length, slots
         self.levels, self.width, self.layers = model.levels, model.width, model.layers
+        self.kv_heads, self.head_dim = model.kv_heads, model.head_dim
         self.device, self.dtype, self.backend = model.device, model.dtype, model.backend
         self.nodes = nodes
         self.cache: KVCache = model.new_cache(slots, max_length + nodes + 1)
         self.hidden: tuple[int, ...] = ()
         self.source = getattr(model, "source", None)
+        self.cycle: int = getattr(model, "cycle", model.layers)
         self.tokenizer: Any = None
         self.scratches = 0
+        self._extra = torch.empty(0, self.width, dtype=self.dtype, device=self.device)
         self._score_by: Callable[[Seq[Sequence], Feed], Pass] = self.whole
 
     def begin(self, sequence: Sequence) -> None:
@@ -65,9 +69,15 @@ class ModelTarget:
         return out
 
     def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
+        return self._score_by(sequences, self._fed(sequences, trees))
+
+    def _fed(self, sequences: Seq[Sequence], trees: DraftTree) -> Feed:
         slots = [self.cache.slot(s.id) for s in sequences]
         feed = tree_feed(self.cache, slots, [s.tokens[-1] for s in sequences], trees)
-        return self._score_by(sequences, feed)
+        if trees.extras is not None:
+            numbers = F.pad(trees.extras, (1, 0))  # the root's is 0
+            feed.replaced = numbers > 0, self._extra[numbers.clamp(min=1) - 1]
+        return feed
 
     def score_by(self, run: Callable[[Seq[Sequence], Feed], Pass]) -> None:
         self._score_by = run
@@ -101,6 +111,14 @@ class ModelTarget:
         slots = [self.cache.slot(s.id) for s in sequences]
         return again_feed(self.cache, slots, torch.tensor(tokens, device=self.device))
 
+    def scratch_tree(self, sequences: Seq[Sequence], trees: DraftTree) -> Feed:
+        self.scratches += 1
+        return self._fed(sequences, trees)
+
+    def extra_tokens(self, embeddings: Tensor) -> int:
+        self._extra = torch.cat((self._extra, embeddings.detach().to(self._extra)))
+        return len(self._extra) - len(embeddings) + 1
+
     def scratch_first(self, sequence: Sequence, place: int) -> None:
         slot = self.cache.slot(sequence.id)
         first = self.cache.lengths[slot]
@@ -108,6 +126,9 @@ class ModelTarget:
 
     def run(self, states: Tensor, feed: Feed, sublayers: Iterable[int]) -> Tensor:
         return self._partial().run(states, feed, self.cache, sublayers)
+
+    def run_beside(self, states: Tensor, feeds: Seq[Feed], firsts: Seq[int], count: int) -> Tensor:
+        return self._partial().run_beside(states, feeds, firsts, count, self.cache)
 
     def norm(self, states: Tensor) -> Tensor:
         return self._partial().normed(states)

@@ -106,7 +106,8 @@ class Transformer:
         self.vocab_size, self.max_length, self.width = (
             shape.vocab_size, shape.max_length, shape.width,
         )  # fmt: skip
-        self.layers = len(layers)
+        self.cycle = _cycle(layers)
+        self.layers, self.kv_heads, self.head_dim = len(layers), shape.kv_heads, shape.head_dim
         self.dtype, self.device = rope_table.dtype, rope_table.device
         self.backend = backend
         self.parameters, self.bytes_read = parameters, bytes_read
@@ -217,9 +218,42 @@ class Transformer:
                 states = self._mlp(states, sublayer // 2)
         return states
 
+    def run_beside(
+        self, states: Tensor, feeds: Seq[Feed], firsts: Seq[int], count: int, cache: KVCache
+    ) -> Tensor:
+        """`count` layers on [R, 1, D], of each row from its own first layer on; a feed of a row and
+        a token for each. Rows whose layers share their weights go through them in one product."""
+        groups: dict[int, list[int]] = {}
+        for row, first in enumerate(firsts):
+            groups.setdefault(first % self.cycle, []).append(row)
+        out = torch.empty_like(states)
+        for rows in groups.values():
+            some = [feeds[row] for row in rows], [firsts[row] for row in rows]
+            out[rows] = self._beside(states[rows], *some, count, cache)
+        return out
+
+    def _beside(
+        self, states: Tensor, feeds: Seq[Feed], firsts: Seq[int], count: int, cache: KVCache
+    ) -> Tensor:
+        """`run_beside` where all rows' layers have the weights of the first row's."""
+        rotary = self.rotary(torch.cat([feed.positions for feed in feeds]))
+        for index in range(firsts[0], firsts[0] + count):
+            turned, mixed = self._turned(states, index, rotary), []
+            for row, feed in enumerate(feeds):
+                own = index - firsts[0] + firsts[row]
+                mix = self.stack[own].mix
+                mixed.append(mix(turned[row : row + 1], cache.layer[own], feed))
+            states = self._mlp(states + self.stack[index].out(torch.cat(mixed)), index)
+        return states
+
     def _attention(
         self, states: Tensor, index: int, rotary: tuple[Tensor, Tensor], feed: Feed, cache: KVCache
     ) -> Tensor:
+        layer, turned = self.stack[index], self._turned(states, index, rotary)
+        return states + layer.out(layer.mix(turned, cache.layer[index], feed))
+
+    def _turned(self, states: Tensor, index: int, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        """[B, T, H + 2K, W] a layer's queries, keys and values, rotated."""
         layer, shape = self.stack[index], self.shape
         batch, width, _ = states.shape
         qkv = layer.qkv(layer.attention_norm(states))
@@ -227,13 +261,18 @@ class Transformer:
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k, v = qkv.split((shape.heads, shape.kv_heads, shape.kv_heads), 2)
             qkv = torch.cat((layer.q_norm(q), layer.k_norm(k), v), 2)
-        turned = torch.addcmul(qkv * rotary[0], qkv.roll(shape.head_dim // 2, -1), rotary[1])
-        return states + layer.out(layer.mix(turned, cache.layer[index], feed))
+        return torch.addcmul(qkv * rotary[0], qkv.roll(shape.head_dim // 2, -1), rotary[1])
 
     def _mlp(self, states: Tensor, index: int) -> Tensor:
         layer = self.stack[index]
         gate, up = layer.gate_up(layer.mlp_norm(states)).chunk(2, -1)
         return states + layer.down(F.silu(gate).mul_(up))
+
+
+def _cycle(layers: Seq[Layer]) -> int:
+    """Behind how many layers their weights begin anew; all, where they never do."""
+    again = (i for i, layer in enumerate(layers) if i and layer.qkv is layers[0].qkv)
+    return next(again, len(layers))
 
 
 def _at(states: Tensor, places: list[int]) -> Tensor:

@@ -157,8 +157,9 @@ def _run(
     """Step all sequences, of one prompt, until each holds `tokens` tokens of output."""
     longest = len(sequences[0].tokens) + tokens
     target = ModelTarget(model, len(sequences), longest + 32, nodes=32)
-    target.hidden, target.tokenizer = drafter.wants.hidden, tokenizer
+    target.tokenizer = tokenizer
     drafter.bind(target)
+    target.hidden = drafter.wants.hidden
     for sequence in sequences:
         target.begin(sequence)
         drafter.begin(sequence)

@@ -101,6 +101,7 @@ class TableModel:
     """
 
     width, layers, parameters, bytes_read = 1, 1, 0, 0
+    kv_heads, head_dim = 1, 1
     dtype, device = torch.float64, _CPU
     levels = frozenset("ab")
     backend = "table"

@@ -32,13 +32,22 @@ class Rows(NamedTuple):
 @dataclass(frozen=True)
 class Batches:
     """Endless batches of `rows` rows of `length` tokens. prompt_weight: how much a prompt's token
-    counts as one to be predicted, where an answer's counts 1."""
+    counts as one to be predicted, where an answer's counts 1. parts: where the records end that
+    stand for one source; each source is drawn from as often."""
 
     records: Records
     rows: int
     length: int
     seed: int
     prompt_weight: float = 0.0
+    parts: Seq[int] = ()
+
+    @classmethod
+    def of(cls, parts: Seq[Records], rows: int, length: int, seed: int, weight: float) -> Batches:
+        """From several sources."""
+        ends = np.cumsum([len(part) for part in parts]).tolist()
+        joined = parts[0] if len(parts) == 1 else Records.joined(parts)
+        return cls(joined, rows, length, seed, weight, ends)
 
     def batch(self, number: int) -> Rows:
         """The batch of that number."""
@@ -50,9 +59,15 @@ class Batches:
         found: list[int] = []
         room = self.length
         while room > 0:
-            found.append(int(rng.integers(len(self.records))))
+            found.append(self._drawn(rng))
             room -= int(self.records.starts[found[-1] + 1] - self.records.starts[found[-1]])
         return found
+
+    def _drawn(self, rng: np.random.Generator) -> int:
+        if len(self.parts) < 2:
+            return int(rng.integers(len(self.records)))
+        part = int(rng.integers(len(self.parts)))
+        return int(rng.integers(self.parts[part - 1] if part else 0, self.parts[part]))
 
 
 def whole(records: Records, rows: int) -> Iterator[Rows]:

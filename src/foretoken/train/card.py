@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -29,17 +28,17 @@ def write_card(
         f'    LLM("{target}", speculative_config={{"method": "{module.method}", '
         f'"model": "{folder.name}"}})', "",
         f"Text: {data}. It was trained for {progress.step} steps.", "",
-        *_table(expected, served), "",
+        *table(expected, served), "",
         "The estimate comes from one pass over the held-out answers; what was served is the "
         "engine's own count on the same prompts.", "",
         "## Recipe", "",
-        *("    " + line for line in yaml.safe_dump(_plain(recipe), sort_keys=False).splitlines()),
+        *recipe_lines(recipe),
         "",
     ]  # fmt: skip
     replace(folder / "README.md", "\n".join(lines).encode())
 
 
-def _table(expected: Estimate, served: AcceptanceStats | None) -> list[str]:
+def table(expected: Estimate, served: AcceptanceStats | None) -> list[str]:
     """Acceptance length, and the share of steps that accepted each drafted place."""
     columns = ["", "acceptance length", *(f"place {n + 1}" for n in range(len(expected.rates)))]
     rows = [("estimated", expected.acceptance_length, expected.rates)]
@@ -53,8 +52,10 @@ def _table(expected: Estimate, served: AcceptanceStats | None) -> list[str]:
     return lines
 
 
-def _plain(recipe: Recipe) -> dict[str, Any]:
-    return {
+def recipe_lines(recipe: Recipe) -> list[str]:
+    """As YAML, set off."""
+    plain = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in asdict(recipe).items()
     }
+    return ["    " + line for line in yaml.safe_dump(plain, sort_keys=False).splitlines()]

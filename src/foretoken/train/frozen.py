@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,16 +13,22 @@ from torch import Tensor
 from foretoken.lesson import Lesson
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
-from foretoken.models.model import CausalLM
+from foretoken.models.model import CausalLM, Output
 from foretoken.train.batches import Rows
 
 
 class Frozen:
-    """A target that reads batches and learns nothing. nodes: the most that serving drafts."""
+    """A target that reads batches and learns nothing. nodes: the most that serving drafts;
+    temperature: what texts are written at; weigh: what becomes of a lesson's weights."""
 
-    def __init__(self, model: CausalLM, nodes: int = 64) -> None:
-        self.model, self._nodes = model, nodes
+    def __init__(
+        self, model: CausalLM, nodes: int = 64, temperature: float = 0.0,
+        weigh: Callable[[Lesson], Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self._nodes, self._temperature = model, nodes, temperature
+        self._weigh = weigh
         self._cache: KVCache | None = None
+        self._last: Feed | None = None  # whose keys and values are in the cache
 
     def lesson(self, rows: Rows, layers: Seq[int]) -> Lesson:
         """The batch on the target's device, with the states of these layers."""
@@ -30,13 +39,13 @@ class Frozen:
             tokens, positions, same.tril(), list(range(batch)), [0] * batch, length + 1,
             logits=False,
         )  # fmt: skip
-        with torch.no_grad():
-            out = self.model.forward(feed, self._cache_of(batch, length), tuple(layers))
+        out = self._read(feed, tuple(layers))
         hidden = {layer: states.to(self.dtype) for layer, states in out.hidden.items()}
-        return Lesson(
+        lesson = Lesson(
             tokens, positions, records, weight, room.clamp(max=self._nodes), hidden, self.head,
-            self.embed,
+            self.embed, partial(self._append, feed), partial(self._kv, feed), self._temperature,
         )  # fmt: skip
+        return replace(lesson, weight=self._weigh(lesson)) if self._weigh else lesson
 
     @property
     def dtype(self) -> torch.dtype:
@@ -50,6 +59,39 @@ class Frozen:
     def embed(self, tokens: Tensor) -> Tensor:
         """Embeddings of ids."""
         return self.model.embed(tokens).to(self.dtype)
+
+    def _read(self, feed: Feed, layers: Seq[int]) -> Output:
+        """The text's own pass."""
+        cache = self._cache_of(*feed.tokens.shape)
+        with torch.no_grad():
+            self._last, out = feed, self.model.forward(feed, cache, layers)
+        return out
+
+    def _append(self, feed: Feed, embeddings: Tensor, positions: Tensor, sees: Tensor) -> Tensor:
+        """See `foretoken.lesson.Append`; the text's keys and values are its own pass's."""
+        batch, length = feed.tokens.shape
+        many = embeddings.shape[1]
+        cache = self._holding(feed).grown(batch, length, many)
+        behind = Feed(
+            torch.zeros_like(positions), positions, sees, feed.slots, [length] * batch,
+            length + many + 1, logits=False, earlier=feed.positions,
+            replaced=(torch.ones_like(sees[..., 0]), embeddings.to(self.model.dtype)),
+        )  # fmt: skip
+        with torch.autocast(positions.device.type, enabled=False):
+            out = self.model.forward(behind, cache, (-1,))
+        return out.hidden[-1].to(self.dtype)
+
+    def _kv(self, feed: Feed, layer: int) -> tuple[Tensor, Tensor]:
+        """What the text's own pass put into the cache, until the next one does."""
+        batch, length = feed.tokens.shape
+        held = self._holding(feed).layer[layer][:, :batch, :, :length].to(self.dtype)
+        return held[0], held[1]
+
+    def _holding(self, feed: Feed) -> KVCache:
+        """The cache with the keys and values of this text."""
+        if self._last is not feed:
+            self._read(feed, ())
+        return self._cache_of(*feed.tokens.shape)
 
     def _cache_of(self, rows: int, length: int) -> KVCache:
         cache = self._cache

@@ -10,6 +10,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,11 +55,14 @@ class Progress:
 Reached = Callable[[Trained, Any], Tensor]
 """(module, lesson) -> [B, T, N]: see `foretoken.lesson.estimate`."""
 
+Texts = Callable[[int], Seq[Records]]
+"""Step -> the parts that its records are drawn from, each as often."""
+
 Say = Callable[[Progress], None]
 
 
 def train(
-    module: Trained, frozen: Frozen, learned: Records, held: Records, recipe: Recipe,
+    module: Trained, frozen: Frozen, learned: Texts, held: Records, recipe: Recipe,
     reached: Reached, out: Path, *, seed: int = 0, every: float = 60.0, extra: Any = None,
     say: Say = lambda progress: None,
 ) -> Progress:  # fmt: skip
@@ -69,9 +73,8 @@ def train(
     """
     accelerator = _accelerator(frozen)
     optimizer = torch.optim.AdamW(
-        module.parameters(), recipe.lr, recipe.betas, weight_decay=recipe.weight_decay
+        module.groups(), recipe.lr, recipe.betas, weight_decay=recipe.weight_decay
     )
-    batches = Batches(learned, recipe.rows, recipe.length, seed, recipe.prompt_weight)
     progress = Progress()
     accelerator.register_for_checkpointing(progress)
     wrapped, optimizer = accelerator.prepare(module, optimizer)
@@ -80,6 +83,9 @@ def train(
     while progress.step < recipe.steps and progress.stale < recipe.patience:
         torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout, noise: of the step alone
         _rate(optimizer, recipe, progress.step)
+        batches = Batches.of(
+            learned(progress.step), recipe.rows, recipe.length, seed, recipe.prompt_weight
+        )
         progress.loss = _step(
             accelerator, wrapped, optimizer, frozen, batches, recipe, progress.step
         )
@@ -140,7 +146,7 @@ def _rate(optimizer: Any, recipe: Recipe, step: int) -> None:
     cosine = recipe.floor + (1 - recipe.floor) * (1 + math.cos(math.pi * done)) / 2
     share = (step + 1) / warm if step < warm else cosine
     for group in optimizer.param_groups:
-        group["lr"] = recipe.lr * share
+        group["lr"] = recipe.lr * share * group["factor"]
 
 
 @torch.no_grad()
@@ -150,7 +156,7 @@ def evaluate(
     """What serving the held-out prompts would accept, from one teacher-forced pass."""
     module.eval()
     total = Estimate()
-    for lesson in _lessons(frozen, held, module, rows):
+    for lesson in lessons(frozen, held, module, rows):
         total.add(estimate(lesson.room, reached(module, lesson)))
     module.train()
     return total
@@ -160,13 +166,14 @@ def evaluate(
 def tally(module: Trained, frozen: Frozen, held: Records, rows: int) -> None:
     """Have the module note what it counts on held-out text."""
     module.eval()
-    parts = [module.tally(lesson) for lesson in _lessons(frozen, held, module, rows)]
+    parts = [module.tally(lesson) for lesson in lessons(frozen, held, module, rows)]
     counts = [part for part in parts if part is not None]
     if counts:
         module.note(torch.stack(counts).sum(0))
 
 
-def _lessons(frozen: Frozen, held: Records, module: Trained, rows: int) -> Iterable[Any]:
+def lessons(frozen: Frozen, held: Records, module: Trained, rows: int) -> Iterable[Any]:
+    """Every held-out record once."""
     for some in whole(held, rows):
         yield frozen.lesson(some, module.hidden)
 
@@ -177,7 +184,7 @@ def _save(accelerator: Any, folder: Path, step: int) -> None:
     if accelerator.is_main_process and making.exists():
         shutil.rmtree(making)
     accelerator.wait_for_everyone()
-    accelerator.save_state(str(making))
+    accelerator.save_state(str(making), safe_serialization=False)  # weights may be shared
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         if made.exists():

@@ -11,27 +11,34 @@ from typing import Any
 import yaml
 
 from foretoken.errors import ForetokenError, unknown
-from foretoken.losses import Objective
+from foretoken.loops import DISTINCT_4
+from foretoken.losses import Objective, exponential
 
 _FOLDER = Path(__file__).parent / "recipes"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """shape: of the drafter's module. objective: weights by name; decay: from place to place.
+    """shape: of the drafter's module. objective: weights by name; decay, or gamma, and dynamic:
+    of the places of a draft, as in `foretoken.losses`.
 
     steps, rows, length, accumulation: optimiser steps, each of `accumulation` batches of `rows`
     rows of `length` tokens on every process. lr, warmup, floor: cosine from lr to floor · lr behind
     a linear warm-up over a share of the steps. betas, weight_decay, clip: AdamW's, and the largest
     norm of the gradient. prompt_weight: what a prompt's token counts beside an answer's. held,
     evaluate_every, patience: held-out records, steps between two estimates on them, and how many
-    estimates without a new best end the training. max_tokens, temperature: of what the target
-    writes. serving: the drafter's own options that the estimate is made for.
+    estimates without a new best end the training. max_tokens, temperature: of what is written.
+    own_texts, own_every: texts that a drafter writes itself at a time, and the steps between two
+    such times (0: only once). known: what a token counts that former drafters guess. distinct:
+    answers of which a smaller share of 4-grams differ loop, and are left out, as they are easily
+    guessed and teach nothing. serving: the drafter's own options that the estimate is made for.
     """
 
     shape: Mapping[str, Any] = field(default_factory=dict)
     objective: Mapping[str, float] = field(default_factory=lambda: {"nll": 1.0})
     decay: float = 0.8
+    gamma: float | None = None
+    dynamic: float = 0.0
     steps: int = 400
     rows: int = 8
     length: int = 512
@@ -48,6 +55,10 @@ class Recipe:
     patience: int = 4
     max_tokens: int = 128
     temperature: float = 0.0
+    own_texts: int = 256
+    own_every: int = 50
+    known: float = 0.3
+    distinct: float = DISTINCT_4
     serving: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,10 +66,10 @@ class Recipe:
         for name in counts:
             if getattr(self, name) < 1:
                 raise ForetokenError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.lr <= 0 or not 0 <= self.warmup <= 1 or not 0 <= self.floor <= 1:
+        if self.lr <= 0 or not all(0 <= x <= 1 for x in (self.warmup, self.floor, self.known)):
             raise ForetokenError(
-                f"lr is {self.lr}, warmup {self.warmup} and floor {self.floor}; lr must be above "
-                "0 and the others shares."
+                f"lr is {self.lr}, warmup {self.warmup}, floor {self.floor} and known "
+                f"{self.known}; lr must be above 0 and the others shares."
             )
         if self.max_tokens >= self.length:
             raise ForetokenError(
@@ -69,7 +80,8 @@ class Recipe:
 
     @property
     def goal(self) -> Objective:
-        return Objective(dict(self.objective), self.decay)
+        decay = self.decay if self.gamma is None else exponential(self.gamma)
+        return Objective(dict(self.objective), decay, self.dynamic)
 
 
 def recipes() -> list[str]:

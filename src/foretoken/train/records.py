@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from foretoken.loops import distinct_4
+
 Ids = NDArray[np.integer]
 
 
@@ -58,6 +60,10 @@ class Records:
 
     def answer(self, i: int) -> list[int]:
         return [int(t) for t in self.tokens[self.answers[i] : self.starts[i + 1]]]
+
+    def without_loops(self, distinct: float) -> Records:
+        """Those of whose answers' 4-grams at least this share differ."""
+        return self.take([i for i in range(len(self)) if distinct_4(self.answer(i)) >= distinct])
 
     def counts(self, vocab_size: int) -> Tensor:
         """[V] how often each token stands in an answer."""

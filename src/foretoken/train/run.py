@@ -15,17 +15,20 @@ from foretoken.engine.stats import AcceptanceStats
 from foretoken.errors import ForetokenError
 from foretoken.lesson import Estimate
 from foretoken.llm import LLM
-from foretoken.methods import METHODS, create, drafter_class, drafter_names
+from foretoken.methods import METHODS, create
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
-from foretoken.sampling import SamplingParams
+from foretoken.named import drafter_class, drafter_names
+from foretoken.train.boost import Former
 from foretoken.train.card import write_card
-from foretoken.train.data import Conversation, fixed, sha_of, write
+from foretoken.train.data import Conversation, sha_of
 from foretoken.train.frozen import Frozen
 from foretoken.train.loop import Progress, evaluate, tally, train
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
+from foretoken.train.sources import params, steps, texts
 from foretoken.trained import Facts, replace
+from foretoken.trained_lm import TrainedLM
 
 
 @dataclass(frozen=True)
@@ -39,45 +42,67 @@ class Trial:
 
 def make(
     method: str, target: str, conversations: Seq[Conversation], recipe: Recipe, out: Path, *,
-    source: str = "target", seed: int = 0, every: float = 60.0, show: bool = True,
-    say: Callable[[Progress], None] = lambda progress: None, dtype: str = "auto",
-    device: str = "auto",
+    source: str = "target", after: Seq[Path | str] = (), seed: int = 0, every: float = 60.0,
+    show: bool = True, say: Callable[[Progress], None] = lambda progress: None,
+    dtype: str = "auto", device: str = "auto",
 ) -> Trial:  # fmt: skip
     """Write the texts, train, measure, and leave checkpoint and card in `out`.
 
-    source: "target" (what it writes to the prompts), "fixed" (the file's own texts) or "mixed"
-    (both). Raises `ForetokenError` for what can't be trained so.
+    source: "target" (what it writes to the prompts), "fixed" (the file's own texts), "drafter"
+    (what a small model writes itself while it learns), or several with "+" between them. after:
+    checkpoints of drafters that this one is to stand beside: it learns what they miss. Raises
+    `ForetokenError` for what can't be trained so.
     """
     cls = trainable(method)
     llm = LLM(target, dtype=dtype, device=device)
-    data = texts(llm, conversations, recipe, out / "data", source, seed, show)
-    learned, held = data.split(recipe.held)
+    found = texts(llm, conversations, recipe, out / "data", source, seed, show)
+    main = next(iter(found))
+    told = sha_of(Records.joined(list(found.values())))
+    found[main], held = found[main].split(recipe.held)
     model = plain(llm, target)
-    frozen = Frozen(model, llm.engine.target.nodes)
     facts = Facts.of(model)
     recipe_ = asdict(recipe)
-    _same_run(out, {
-        "method": method, "target": asdict(facts), "texts": sha_of(data), "seed": seed, **recipe_,
+    same_run(out, {
+        "method": method, "target": asdict(facts), "texts": told, "source": source,
+        "after": [str(folder) for folder in after], "seed": seed, **recipe_,
     })  # fmt: skip
     about = {"target_name": target, "recipe": recipe_}
-    torch.manual_seed(seed)
-    module = cls.module.built(facts, recipe.shape, "the recipe").to(model.device, frozen.dtype)
-    module.count(learned.counts(facts.vocab_size))
-    module.start(frozen)
+    former = _former(cls, facts, after, model, recipe) if after else None
+    nodes, weigh = llm.engine.target.nodes, former.weigh if former else None
+    frozen = Frozen(model, nodes, recipe.temperature, weigh)
+    module = _module(cls, facts, recipe, frozen, found[main], seed)
     options = dict(METHODS[method].options) if method in METHODS else {}
     drafter: Any = create(cls, method, {**options, **recipe.serving, "model": module})
+    reached = former.together(drafter) if former else drafter.reached
+    learned = steps(found, source, module, llm, recipe, out / "own", seed)
     progress = train(
-        module, frozen, learned, held, recipe, drafter.reached, out, seed=seed, every=every,
+        module, frozen, learned, held, recipe, reached, out, seed=seed, every=every,
         extra=about, say=say,
     )  # fmt: skip
     module.read(out)  # the best, which may not be the last
     tally(module, frozen, held, recipe.rows)
     module.save(out, about)
-    expected = evaluate(module, frozen, held, drafter.reached, recipe.rows)
-    trial = Trial(progress, expected, measure(llm, method, out, held, recipe, seed))
-    text = f"{len(learned)} records ({source}), {len(held)} held out"
+    module.furnish(out, llm.tokenizer)
+    expected = evaluate(module, frozen, held, reached, recipe.rows)
+    config = {"method": method, **recipe.serving, "model": str(out)}
+    if former:
+        config = merged([*after, out], drafter.num_speculative_tokens)
+    trial = Trial(progress, expected, measure(llm, config, held, recipe, seed))
+    text = f"{sum(map(len, found.values()))} records ({source}), {len(held)} held out"
     write_card(out, module, target, text, recipe, progress, expected, trial.served)
     return trial
+
+
+def _module(
+    cls: type[Any], facts: Facts, recipe: Recipe, frozen: Frozen, learned: Records, seed: int
+) -> Any:
+    """What is to be trained, as it begins."""
+    torch.manual_seed(seed)
+    made = cls.module.built(facts, recipe.shape, "the recipe")
+    module = made.to(frozen.model.device, frozen.dtype)
+    module.count(learned.counts(facts.vocab_size))
+    module.start(frozen)
+    return module
 
 
 def trainable(method: str) -> type[Any]:
@@ -94,28 +119,19 @@ def trainable(method: str) -> type[Any]:
     return cls
 
 
-def texts(
-    llm: LLM, conversations: Seq[Conversation], recipe: Recipe, folder: Path, source: str,
-    seed: int, show: bool,
-) -> Records:  # fmt: skip
-    """The records of a source."""
-    parts = []
-    if source not in ("target", "fixed", "mixed"):
-        raise ForetokenError(f"source is {source!r}; it must be 'target', 'fixed' or 'mixed'.")
-    if source in ("target", "mixed"):
-        params = SamplingParams(
-            temperature=recipe.temperature, max_tokens=recipe.max_tokens, seed=seed
-        )
-        longest = recipe.length - recipe.max_tokens
-        parts.append(write(llm, conversations, folder, params, longest, show=show))
-    if source in ("fixed", "mixed"):
-        parts.append(fixed(llm, conversations, recipe.length))
-    data = Records.joined(parts)
-    if len(data) < 2:
-        raise ForetokenError(
-            f"There are {len(data)} texts to learn from; give at least two prompts."
-        )
-    return data
+def merged(folders: Seq[Path | str], depth: int) -> dict[str, Any]:
+    """How several drafters are served: a chain of each, in one tree."""
+    models = [str(folder) for folder in folders]
+    return {"method": "specinfer", "models": models, "widths": (1,) * depth, "replacement": True}
+
+
+def _former(
+    cls: type[Any], facts: Facts, after: Seq[Path | str], model: CausalLM, recipe: Recipe
+) -> Former:
+    if not issubclass(cls.module, TrainedLM):
+        raise ForetokenError("Only small models learn after others; use method 'sps' with after.")
+    found = [TrainedLM.built(facts, {"model": str(folder)}, str(folder)) for folder in after]
+    return Former([each.to(model.device) for each in found], recipe.known)
 
 
 def plain(llm: LLM, target: str) -> CausalLM:
@@ -126,22 +142,20 @@ def plain(llm: LLM, target: str) -> CausalLM:
 
 
 def measure(
-    llm: LLM, method: str, folder: Path, held: Records, recipe: Recipe, seed: int
+    llm: LLM, config: Mapping[str, Any], held: Records, recipe: Recipe, seed: int
 ) -> AcceptanceStats:
     """The engine's counts on the held-out prompts, at the temperature of the recipe."""
-    config = {"method": method, **recipe.serving, "model": str(folder)}
     server = LLM(llm.model, tokenizer=llm.tokenizer, speculative_config=config)
     server.engine.eos_ids = llm.engine.eos_ids
-    params = SamplingParams(temperature=recipe.temperature, max_tokens=recipe.max_tokens, seed=seed)
     prompts = [held.prompt(i) for i in range(len(held)) if len(held.prompt(i))]
-    outputs = server.generate(prompts, params)
+    outputs = server.generate(prompts, params(recipe, seed))
     for output in outputs:
         if output.error:
             raise ForetokenError(output.error)
     return server.stats
 
 
-def _same_run(out: Path, about: Mapping[str, Any]) -> None:
+def same_run(out: Path, about: Mapping[str, Any]) -> None:
     """Note in the folder what is made there, or refuse one where something else was begun."""
     path = out / "training.json"
     if not path.exists():

@@ -1,0 +1,285 @@
+"""What a small drafter learns from: objectives and data at equal steps, and drafters in pairs.
+
+First a drafter of --draft-model's shape learns --begin steps on a file's own texts (nll, plain
+text). From there each arm goes on for --steps more: with every objective over every source of text.
+Then another learns what the distilled one misses: a boost-tuned pair, beside which stands a pair of
+the distilled one and one of another objective. Each serves the bundled prompts at temperatures 0
+and 1, four tokens a draft; prompts whose plain greedy answer loops are left out. Intervals are of
+ratios, paired over prompts, 95 %.
+
+Goes on from WORK after a kill, and takes further arms in. Example:
+
+    python benchmarks/alignment.py --data prompts.jsonl --work WORK
+    python benchmarks/alignment.py --check
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from shared import bundled, options, save
+
+from foretoken import LLM, SamplingParams
+from foretoken.bench.paired import ratio_interval, values
+from foretoken.loops import DISTINCT_4, distinct_4
+from foretoken.models.load import find, read_config
+from foretoken.progress import track
+from foretoken.train.data import read_conversations
+from foretoken.train.recipe import Recipe, read_recipe
+from foretoken.train.run import make, merged
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "alignment.md"
+SOURCES = ("fixed", "target", "drafter", "target+drafter")
+OBJECTIVES = ("nll", "kl_div", "rkl", "jsd", "tv", "nla", "ce")
+PLAIN, DISTILLED = "nll, fixed", "kl_div, target"
+OTHER = "jsd, target"
+BOOSTED, BESIDE = "boost-tuned pair", f"pair with `{OTHER}`"
+DRAFTED, WRITTEN = 4, 64
+TEMPERATURES = (0.0, 1.0)
+LENGTH = "mean acceptance length"
+NUMBERS = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
+    "rope_parameters", "bos_token_id", "eos_token_id",
+)  # fmt: skip
+
+Counts = dict[str, list[int]]
+"""Prompt -> tokens and passes."""
+
+
+def arms(given: Namespace) -> list[str]:
+    """Names of objective and source; a drafter's own tokens alone teach nothing."""
+    return [
+        f"{objective}, {source}"
+        for source in given.sources for objective in given.objectives
+        if (objective, source) != ("nll", "drafter")
+    ]  # fmt: skip
+
+
+def recipe(given: Namespace, steps: int, objective: str, shape: Mapping[str, Any]) -> Recipe:
+    return read_recipe("sps", {
+        "steps": steps, "patience": 1_000, "evaluate_every": max(1, steps // 4), "lr": given.lr,
+        "rows": given.rows, "length": given.length, "objective": {objective: 1.0}, "shape": shape,
+        "own_every": given.own_every, "temperature": given.temperature, "held": 32,
+    })  # fmt: skip
+
+
+class Bench:
+    """Trains and serves what isn't there yet."""
+
+    def __init__(self, given: Namespace) -> None:
+        self._given = given
+        self._asked = [each for name in given.data for each in read_conversations(Path(name))]
+        count = min(given.limit, len(self._asked))
+        self._asked = [self._asked[i * len(self._asked) // count] for i in range(count)]
+
+    def trained(
+        self, name: str, steps: int, source: str, objective: str, shape: Mapping[str, Any],
+        after: tuple[Path, ...] = (),
+    ) -> Path:  # fmt: skip
+        """The checkpoint of that name; texts of the target's are written once for all."""
+        out = self._given.work / name.replace(", ", "-")
+        if (out / "README.md").exists():
+            return out
+        out.mkdir(parents=True, exist_ok=True)
+        shared = self._given.work / "texts"
+        shared.mkdir(exist_ok=True)
+        if not (out / "data").is_symlink():
+            (out / "data").symlink_to(shared.resolve(), target_is_directory=True)
+        began = time.monotonic()
+        trial = make(
+            "sps", self._given.model, self._asked, recipe(self._given, steps, objective, shape),
+            out, source=source, after=after,
+        )  # fmt: skip
+        print(
+            f"{name}: {steps} steps in {time.monotonic() - began:.0f} s, estimated "
+            f"{trial.expected.acceptance_length:.3f}", flush=True,
+        )  # fmt: skip
+        return out
+
+    def served(self, name: str, config: Mapping[str, Any] | None) -> dict[str, Counts]:
+        """Temperature -> counts of each bundled prompt."""
+        path = self._given.work / f"{name.replace(', ', '-').replace(' ', '-')}.json"
+        if not path.exists():
+            found = {str(t): self._serve(config, t) for t in TEMPERATURES}
+            path.write_text(json.dumps(found))
+        loaded: dict[str, dict[str, Any]] = json.loads(path.read_text())
+        return loaded
+
+    def _serve(self, config: Mapping[str, Any] | None, temperature: float) -> Counts:
+        llm = LLM(self._given.model, speculative_config=config)
+        params = SamplingParams(temperature=temperature, max_tokens=WRITTEN, seed=0)
+        asked = bundled(self._given.prompts)
+        prompts = [llm.chat_prompt([{"role": "user", "content": p.turns[0]}]) for p in asked]
+        outs = llm.generate(prompts, params)
+        return {
+            prompt.id: [out.stats.tokens, out.stats.passes]
+            for prompt, out in zip(asked, outs, strict=True)
+            if out.error is None and not self._loops(temperature, config, out.token_ids)
+        }
+
+    def _loops(self, temperature: float, config: Any, tokens: list[int]) -> bool:
+        """Asked of plain decoding at temperature 0, whose answers all methods write."""
+        return config is None and temperature == 0 and distinct_4(tokens) < DISTINCT_4
+
+
+def ratio(before: Counts, after: Counts, keep: Counts) -> list[float]:
+    """Mean acceptance length before and after, the ratio's interval."""
+    units = np.zeros((len(keep), 2, 5))
+    for row, key in enumerate(sorted(keep)):
+        for place, counts in enumerate((before, after)):
+            units[row, place, [0, 2]] = counts[key]
+    both = values(units, LENGTH)
+    assert both is not None
+    return [*both, *ratio_interval(units, LENGTH, 0.025)]
+
+
+def compared(
+    before: dict[str, Counts], after: dict[str, Counts], keep: Counts
+) -> dict[str, dict[str, Any]]:
+    """By temperature: the lengths, and their ratio with its interval."""
+    found = {}
+    for temperature in map(str, TEMPERATURES):
+        first, second, low, high = ratio(before[temperature], after[temperature], keep)
+        found[temperature] = {
+            "before": first, "length": second, "ratio": second / first, "interval": [low, high],
+        }  # fmt: skip
+    return found
+
+
+def measure(given: Namespace) -> dict[str, Any]:
+    bench = Bench(given)
+    keep = bench.served("plain decoding", None)[str(0.0)]
+    numbers = read_config(find(given.draft_model)).to_dict()
+    shape = {key: numbers[key] for key in NUMBERS if numbers.get(key) is not None}
+    begun = bench.trained("begun", given.begin, "fixed", "nll", shape)
+    start = {"model": str(begun)}
+    counts, folders = {}, {}
+    wanted = list(dict.fromkeys([PLAIN, DISTILLED, OTHER, *arms(given)]))
+    with track("Arms", len(wanted) + 1, True) as advance:
+        for name in wanted:
+            objective, source = name.split(", ")
+            folders[name] = bench.trained(name, given.steps, source, objective, start)
+            counts[name] = bench.served(name, chain(folders[name]))
+            advance()
+        first, steps = folders[DISTILLED], given.steps
+        second = bench.trained("second", steps, "target", "kl_div", start, after=(first,))
+        alone = bench.served("second", chain(second))
+        pair = bench.served("pair", merged([first, second], DRAFTED))
+        other = bench.served("other pair", merged([first, folders[OTHER]], DRAFTED))
+        advance()
+    return {
+        "prompts": len(keep), "trained_on": given.limit, "begin": given.begin,
+        "steps": given.steps, "rows": given.rows, "length": given.length, "lr": given.lr,
+        "temperature": given.temperature, "own_every": given.own_every, "drafted": DRAFTED,
+        "max_tokens": WRITTEN,
+        "begun": compared(counts[PLAIN], bench.served("begun", chain(begun)), keep),
+        "arms": {name: compared(counts[PLAIN], counts[name], keep) for name in wanted},
+        "pairs": {
+            "distilled alone": compared(counts[PLAIN], counts[DISTILLED], keep),
+            "second alone": compared(counts[DISTILLED], alone, keep),
+            BESIDE: compared(counts[DISTILLED], other, keep),
+            BOOSTED: compared(counts[DISTILLED], pair, keep),
+            f"{BOOSTED}, to the second": compared(alone, pair, keep),
+            f"{BOOSTED}, to the other pair": compared(other, pair, keep),
+        },
+    }  # fmt: skip
+
+
+def chain(folder: Path) -> dict[str, Any]:
+    return {"method": "sps", "model": str(folder), "num_speculative_tokens": DRAFTED}
+
+
+def page(found: Mapping[str, Any]) -> list[str]:
+    """The tables of docs/alignment.md."""
+    names = list(found["arms"])
+    sources = list(dict.fromkeys(name.split(", ")[1] for name in names))
+    objectives = list(dict.fromkeys(name.split(", ")[0] for name in names))
+    lines = []
+    for temperature in map(str, TEMPERATURES):
+        lines += [
+            f"Temperature {float(temperature):g}; in brackets the interval of the ratio to "
+            f"`{PLAIN}`:", "",
+            "| objective | " + " | ".join(f"`{source}`" for source in sources) + " |",
+            "|---" + "|--:" * len(sources) + "|",
+        ]  # fmt: skip
+        for objective in objectives:
+            cells = [found["arms"].get(f"{objective}, {source}") for source in sources]
+            said = [cell(each[temperature]) if each else "–" for each in cells]
+            lines.append(f"| `{objective}` | " + " | ".join(said) + " |")
+        lines.append("")
+    lines += [
+        f"Pairs; `distilled alone` to `{PLAIN}`, the others to `distilled alone` if not said:", "",
+        "| | T = 0 | T = 1 |", "|---|--:|--:|",
+        *(
+            f"| {name} | " + " | ".join(cell(each[str(t)]) for t in TEMPERATURES) + " |"
+            for name, each in found["pairs"].items()
+        ),
+    ]  # fmt: skip
+    return lines
+
+
+def cell(each: Mapping[str, Any]) -> str:
+    low, high = each["interval"]
+    return f"{each['length']:.2f} ({low:.2f}-{high:.2f})"
+
+
+def failures(found: Mapping[str, Any]) -> list[str]:
+    """What is asked for and wasn't reached."""
+    bad = []
+    for temperature in map(str, TEMPERATURES):
+        gained = found["arms"][DISTILLED][temperature]["ratio"]
+        if gained < 1.08:
+            bad.append(f"T = {temperature}: distilled is {gained:.3f} times plain text, not 1.08")
+        for name in (BOOSTED, f"{BOOSTED}, to the second"):
+            low = found["pairs"][name][temperature]["interval"][0]
+            if low <= 1:
+                bad.append(f"T = {temperature}: the interval of {name} begins at {low:.3f}")
+    if PAGE.is_file() and "\n".join(page(found)) not in PAGE.read_text(encoding="utf-8"):
+        bad.append(f"{PAGE.name} hasn't these tables")
+    return bad
+
+
+def main() -> int:
+    parser = options(__doc__)
+    parser.add_argument("--data", nargs="+", default=[], help="prompts with answers, .jsonl")
+    parser.add_argument("--work", type=Path, help="folder of what is trained")
+    parser.add_argument("--limit", type=int, default=10_000, help="at most so many conversations")
+    parser.add_argument("--prompts", type=int, help="serve so many of the bundled prompts")
+    parser.add_argument("--begin", type=int, default=600, help="steps of the common start")
+    parser.add_argument("--steps", type=int, default=200, help="steps of each arm")
+    parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--temperature", type=float, default=0.0, help="of what is written")
+    parser.add_argument("--own-every", type=int, default=50, help="steps between own texts")
+    parser.add_argument("--objectives", nargs="+", default=OBJECTIVES, choices=OBJECTIVES)
+    parser.add_argument("--sources", nargs="*", default=SOURCES, choices=SOURCES)
+    parser.add_argument("--check", action="store_true", help="look at the results there are")
+    given = parser.parse_args()
+    if given.check:
+        path = given.out / "alignment.json"
+        if not path.exists():
+            print(f"{path} isn't there; run this with --data and --work first", file=sys.stderr)
+            return 1
+        found = json.loads(path.read_text(encoding="utf-8"))
+        print("\n".join(failures(found)) or "all as wanted")
+        return 1 if failures(found) else 0
+    if not given.data or not given.work:
+        parser.error("give --data and --work, or --check")
+    given.work.mkdir(parents=True, exist_ok=True)
+    found = measure(given)
+    print("\n".join(page(found)))
+    save("alignment", given, found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

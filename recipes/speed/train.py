@@ -1,0 +1,167 @@
+"""Trains a target whose layers are a few, run through in cycles, as method `speed` wants it.
+
+`python recipes/speed/train.py --data train.jsonl.gz --minutes 20 --out FOLDER`. The
+layers begin as some of a teacher's (a Llama), embedding, norm and head as its own, and what stands
+behind every cycle learns the teacher's law at every place of the text: the last cycle, as it is
+what speaks, and the others, as they guess. Source of the architecture: Hooper et al. 2023 (SPEED);
+that the guesses are trained too, and from a teacher, is this recipe's.
+
+Goes on from FOLDER/state.pt if there is one, and may be killed at any time. What is written is an
+ordinary checkpoint in which layers repeat. At the end it answers the bundled prompts, and
+FOLDER/figures.json says what the pipeline saved.
+
+Legend: B rows, T places, D width, C cycles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from foretoken import LLM, SamplingParams, zoo
+from foretoken.bench.suite import load_suite
+from foretoken.lesson import Lesson
+from foretoken.losses import chunked, kl_div
+from foretoken.models.load import CYCLE, find, load_model
+from foretoken.train.batches import Batches
+from foretoken.train.data import fixed, read_conversations
+from foretoken.train.frozen import Frozen
+
+WARM = 0.05  # of the time: the rate rises; then it falls to 0
+SAVE_EVERY = 60.0  # seconds
+
+
+def cyclic(teacher: LlamaForCausalLM, cycle: int, cycles: int) -> LlamaForCausalLM:
+    """`cycle` of its layers, evenly spread, each a module that stands there `cycles` times."""
+    config, old = copy.deepcopy(teacher.config), teacher.model.layers
+    config.num_hidden_layers, config.layer_types = cycle * cycles, None
+    setattr(config, CYCLE, cycle)
+    student = LlamaForCausalLM(config)
+    student.load_state_dict(teacher.state_dict(), strict=False)
+    places = [round(i * (len(old) - 1) / max(1, cycle - 1)) for i in range(cycle)]
+    own = [copy.deepcopy(old[place]) for place in places]
+    student.model.layers = nn.ModuleList([own[i % cycle] for i in range(cycle * cycles)])
+    return student.train()
+
+
+def loss_of(student: LlamaForCausalLM, lesson: Lesson, early: float) -> Tensor:
+    """Forward KL behind every cycle, a mean over places; `early`: weight of all but the last."""
+    inner, cycle = student.model, getattr(student.config, CYCLE)
+    out = inner(
+        input_ids=lesson.tokens, attention_mask=lesson.sees[:, None],
+        position_ids=lesson.positions, use_cache=False, output_hidden_states=True,
+    )  # fmt: skip
+    behind = [
+        inner.norm(out.hidden_states[i])
+        for i in range(cycle, inner.config.num_hidden_layers, cycle)
+    ]
+    behind.append(out.last_hidden_state)
+    row, place = (lesson.records >= 0).nonzero(as_tuple=True)
+    said, head = lesson.hidden[-1][row, place], student.lm_head
+    shares = [early / max(1, len(behind) - 1)] * (len(behind) - 1) + [1.0]
+
+    def measure(at: slice, *parts: Tensor) -> Tensor:
+        law = lesson.head(said[at])
+        losses = [s * kl_div(head(x), law) for s, x in zip(shares, parts, strict=True)]
+        return torch.stack(losses).sum() / len(said)
+
+    return chunked(measure, [states[row, place] for states in behind], [head.weight])
+
+
+def write(student: LlamaForCausalLM, teacher: str, folder: Path) -> None:
+    """Each layer as often as it is run through, in float16."""
+    whole = LlamaForCausalLM(student.config)
+    whole.load_state_dict(student.state_dict())
+    whole.half().save_pretrained(folder)
+    AutoTokenizer.from_pretrained(find(teacher)).save_pretrained(folder)
+
+
+def measure(folder: Path, limit: int) -> dict[str, float]:
+    """What the pipeline saves on the bundled prompts, one by one, at temperature 0."""
+    llm = LLM(folder, max_num_seqs=1, speculative_config={"method": "speed"})
+    asked = load_suite(zoo.prompts_path(), "bundled prompts").in_turn(limit)
+    talks = [[{"role": "user", "content": prompt.turns[0]}] for prompt in asked]
+    llm.chat(talks, SamplingParams(temperature=0, max_tokens=64))
+    counts: Any = llm.engine.drafter.pipeline  # type: ignore[attr-defined]
+    names = ("match_rate", "passes_per_token", "extra_compute")
+    return {"tokens": counts.tokens, **{name: round(getattr(counts, name), 4) for name in names}}
+
+
+def save(path: Path, held: dict[str, Any]) -> None:
+    torch.save(held, path.with_suffix(".tmp"))
+    os.replace(path.with_suffix(".tmp"), path)
+
+
+def train(given: argparse.Namespace) -> LlamaForCausalLM:
+    teacher = LlamaForCausalLM.from_pretrained(find(given.teacher), dtype=torch.float32)
+    student = cyclic(teacher, given.cycle, given.cycles)
+    frozen = Frozen(load_model(given.teacher, backend="plain"))
+    llm = LLM(given.teacher)
+    texts = [talk for path in given.data for talk in read_conversations(path)][:: given.stride]
+    records = fixed(llm, texts, given.length)
+    batches = Batches(records, given.rows, given.length, seed=0, prompt_weight=1.0)
+    optimizer = torch.optim.AdamW(student.parameters(), given.lr, betas=(0.9, 0.95))
+    path, step, spent = given.out / "state.pt", 0, 0.0
+    if path.exists():
+        held = torch.load(path, weights_only=True)
+        student.load_state_dict(held["weights"])
+        optimizer.load_state_dict(held["optimizer"])
+        step, spent = held["step"], held["spent"]
+    saved = said = clock = time.monotonic()
+    while spent < given.minutes:
+        done = spent / given.minutes
+        for group in optimizer.param_groups:
+            group["lr"] = given.lr * min(max(done / WARM, 0.02), (1 - done) / (1 - WARM))
+        loss = loss_of(student, frozen.lesson(batches.batch(step), (-1,)), given.early)
+        loss.backward()
+        nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        now, step = time.monotonic(), step + 1
+        spent, clock = spent + (now - clock) / 60, now
+        if now - said > 10:
+            print(f"step {step}, {spent:.1f}/{given.minutes:.0f} min, loss {loss:.3f}", flush=True)
+            said = now
+        if now - saved > SAVE_EVERY:
+            save(path, {
+                "weights": student.state_dict(), "optimizer": optimizer.state_dict(),
+                "step": step, "spent": spent,
+            })  # fmt: skip
+            saved = now
+    return student
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--teacher", default="mini", help="a Llama: folder, hub id or bundled name")
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help=".jsonl files of texts")
+    parser.add_argument("--stride", type=int, default=1, help="take every so many of their lines")
+    parser.add_argument("--cycle", type=int, default=2, help="layers of a cycle")
+    parser.add_argument("--cycles", type=int, default=3)
+    parser.add_argument("--early", type=float, default=1.0, help="weight of the earlier cycles")
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--limit", type=int, default=20, help="prompts of each task at the end")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    write(train(given).cpu(), given.teacher, given.out)
+    figures = measure(given.out, given.limit)
+    (given.out / "figures.json").write_text(json.dumps(figures, indent=1) + "\n")
+    print(figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""`foretoken export`: a drafter as other programs read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foretoken.errors import ForetokenError
+
+if TYPE_CHECKING:
+    from foretoken.formats.write import Target
+
+_Folder = Annotated[str, typer.Argument(help="A drafter: folder, hub id or bundled name.")]
+_To = Annotated[str, typer.Option("--to", help="speculators, vllm or hf.")]
+_Out = Annotated[Path, typer.Option(help="The folder to write, which must be new or empty.")]
+_Target = Annotated[
+    str | None, typer.Option(help="Its target, if it isn't where it was when it was trained.")
+]
+
+
+def export(drafter: _Folder, to: _To, out: _Out, target: _Target = None) -> None:
+    """Write a drafter in another program's format: eagle3, dflash, or a model that drafts alone.
+
+    Example: [bold]foretoken export my-eagle3 --to vllm --out my-eagle3-vllm[/bold]
+    """
+    from safetensors.torch import load_file
+
+    from foretoken import formats
+    from foretoken.formats import write
+    from foretoken.models.load import read_config as read_model
+    from foretoken.trained import read_config
+
+    if to not in write.PROGRAMS:
+        raise ForetokenError(f"--to is {to!r}; it must be one of {', '.join(write.PROGRAMS)}.")
+    if out.exists() and any(out.iterdir()):
+        raise ForetokenError(f"{out} holds files already; name a new folder.")
+    folder = formats.find(drafter)
+    if formats.recognise(folder) is not None:
+        raise ForetokenError(f"{drafter} is in another program's format already.")
+    if "foretoken_method" in _json(folder):
+        config = read_config(folder)
+        made_for = _target(target or config.get("target_name"), config["target"], drafter)
+        write.trained(config, load_file(folder / "model.safetensors"), made_for, to, out)
+    else:
+        read_model(folder)
+        write.model(folder, to, out)
+    print(f"{out} · for {to}")
+
+
+def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
+    """Raises `ForetokenError` for one that the drafter wasn't trained for."""
+    from foretoken.formats.write import Target
+    from foretoken.models.load import find, read_config, stored_weights
+    from foretoken.trained import Facts
+
+    if not name:
+        raise ForetokenError(f"{drafter} doesn't name its target; give --target.")
+    folder = find(name)
+    config = read_config(folder)
+    this = Facts(config.hidden_size, config.vocab_size, config.num_hidden_layers)
+    Facts(**facts).check(this, drafter)
+    bundled = "/" not in name and not Path(name).exists()
+    return Target(
+        str(folder) if bundled else name, _json(folder),
+        lambda: stored_weights(folder)("model.embed_tokens.weight"),
+    )  # fmt: skip
+
+
+def _json(folder: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ForetokenError(
+            f"{folder} has no config.json that can be read; give a drafter's folder."
+        ) from error
+    return found

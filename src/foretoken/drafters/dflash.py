@@ -1,0 +1,58 @@
+"""DFlash: a whole block of tokens guessed in one pass, beside the target's states of the text.
+
+Source: Chen, Liang, Liu 2026 (DFlash), section 3. The places of a block are guessed together and
+each has a law of its own, which no drafted token changes: at temperature 0 the draft is the chain
+of likeliest tokens, above it each is drawn from its law. Module and departures: `foretoken.blocks`.
+
+Legend: B rows, T places, N places guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from foretoken.blocks import BlockModel, BlockModule
+from foretoken.chain_drafter import ChainDrafter
+from foretoken.heads import accepted
+from foretoken.length import Fixed
+from foretoken.lesson import Lesson
+from foretoken.protocols import Access, Sequence, Step, Wants
+from foretoken.trained import Trained
+
+
+@dataclass(eq=False)
+class DFlash(ChainDrafter):
+    """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: fewer places
+    than the checkpoint guesses."""
+
+    model: Any = None
+    num_speculative_tokens: int | None = None
+
+    module: ClassVar[type[Trained]] = BlockModule
+    wants = Wants("acd", (-1,))  # which layers, its checkpoint knows
+
+    def __post_init__(self) -> None:
+        BlockModule.named(self.model)
+
+    def bind(self, access: Access) -> None:
+        module = BlockModule.load(self.model, access)
+        self.length = Fixed(self._length(module))
+        self._lm: BlockModel = BlockModel(module, access)
+        self.wants = replace(self.wants, hidden=module.reads)
+
+    def _length(self, module: BlockModule) -> int:
+        return min(module.places, self.num_speculative_tokens or module.places)
+
+    def reached(self, module: BlockModule, lesson: Lesson) -> Tensor:
+        """[B, T, N] whether a step whose root stands there accepts more than n places, at
+        temperature 0."""
+        chain = [(0,) * (n + 1) for n in range(self._length(module))]
+        return accepted(module.ranks(lesson), lesson.room, chain)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        self._lm.observe(sequences, steps)
+        super().observe(sequences, steps)

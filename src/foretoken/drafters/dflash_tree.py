@@ -1,0 +1,123 @@
+"""A tree out of DFlash's one pass: the likeliest paths, were the places of a block independent.
+
+Source: the trees drawn from DFlash's laws in DDTree (2026). A path's chance is the product of its
+tokens' chances, each by the law of its place alone, and the `tree_nodes` likeliest paths' nodes are
+scored, found best first. Checkpoints are those of `dflash`. Departure: at most `top_k` tokens of a
+place are tried.
+
+Legend: B sequences, T places of a text, N places guessed, K tokens tried, C roots, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from foretoken.best_first import Branches, best_first
+from foretoken.blocks import BlockModel, BlockModule
+from foretoken.draws import Draws
+from foretoken.lesson import Lesson
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.trained import Trained
+from foretoken.tree import DraftTree, from_parents, placed
+
+_ROOTS = 128  # whose laws stand at once in an estimate
+
+
+@dataclass(eq=False)
+class DFlashTree(BaseDrafter):
+    """model: a checkpoint's folder, hub id or bundled name; top_k: tokens of a place that are
+    tried; tree_nodes: nodes that are kept, those of the likeliest paths."""
+
+    model: Any = None
+    top_k: int = 10
+    tree_nodes: int = 59
+
+    module: ClassVar[type[Trained]] = BlockModule
+    wants = Wants("bcd", (-1,))  # which layers, its checkpoint knows
+    trees = True
+
+    def __post_init__(self) -> None:
+        BlockModule.named(self.model)
+
+    def bind(self, access: Access) -> None:
+        module = BlockModule.load(self.model, access)
+        self._access, self._lm = access, BlockModel(module, access)
+        self.wants = replace(self.wants, hidden=module.reads)
+
+    def begin(self, sequence: Sequence) -> None:
+        self._lm.begin(sequence)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        device = self._access.device
+        rows = [b for b, s in enumerate(sequences) if budgets[b] > 0 and self._lm.room(s)]
+        if not rows:
+            return placed([], len(sequences), device)
+        logits = self._lm.guess([sequences[row] for row in rows])
+        found = self._likeliest(logits, [budgets[row] for row in rows])
+        tree = from_parents([f.tokens for f in found], [f.parents for f in found], device)
+        return placed([(rows, tree)], len(sequences), device)
+
+    def _likeliest(self, logits: Tensor, budgets: Seq[int]) -> list[Branches]:
+        """The tree of each row of logits [B, N, V]."""
+        top = logits.softmax(-1).topk(min(self.top_k, logits.shape[-1]))
+        rows = zip(top.values.tolist(), top.indices.tolist(), budgets, strict=True)
+        return [_tree(laws, ids, min(self.tree_nodes, budget)) for laws, ids, budget in rows]
+
+    def reached(self, module: BlockModule, lesson: Lesson) -> Tensor:
+        """[B, T, N] whether a step whose root stands there accepts more than n places."""
+        states = module.states(lesson)
+        found = torch.zeros(states.shape[:3], dtype=torch.bool)
+        roots = ((lesson.room >= 0) & (lesson.positions > 0)).nonzero()  # [C, 2]
+        for some in roots.split(_ROOTS):
+            row, root = some.T
+            trees = self._likeliest(
+                lesson.head(states[row, root - 1]), lesson.room[row, root].tolist()
+            )
+            for (b, t), tree in zip(some.tolist(), trees, strict=True):
+                found[b, t, : _depth(tree, _behind(lesson, b, t, states.shape[2]))] = True
+        return found.to(lesson.room.device)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        self._lm.observe(sequences, steps)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        self._lm.fork(sequence, copy)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        for sequence in sequences:
+            self._lm.end(sequence)
+
+
+def _tree(laws: Seq[Seq[float]], ids: Seq[Seq[int]], nodes: int) -> Branches:
+    """The likeliest `nodes` nodes where laws[i] [K] are the chances of tokens ids[i] at place i."""
+
+    def following(place: int) -> list[tuple[float, int, int]]:
+        if place == len(laws):
+            return []
+        return [(p, token, place + 1) for p, token in zip(laws[place], ids[place], strict=True)]
+
+    return best_first(0, following, nodes)
+
+
+def _behind(lesson: Lesson, row: int, root: int, most: int) -> list[int]:
+    """The record's next tokens behind a place."""
+    ahead = slice(root + 1, root + 1 + most)
+    own = lesson.records[row, ahead] == lesson.records[row, root]
+    tokens: list[int] = lesson.tokens[row, ahead][own].tolist()
+    return tokens
+
+
+def _depth(tree: Branches, text: Seq[int]) -> int:
+    """How many of the text's tokens a path of the tree follows."""
+    slots = {pair: slot for slot, pair in enumerate(zip(tree.parents, tree.tokens, strict=True), 1)}
+    slot = 0
+    for depth, token in enumerate(text):
+        if (slot, token) not in slots:
+            return depth
+        slot = slots[slot, token]
+    return len(text)

@@ -1,0 +1,48 @@
+"""GliDe: a small decoder layer drafts a chain with a look at the target's own cache.
+
+Source: Du et al. 2024 (GliDe with a CaPE), section 3.1. Module and departures:
+`foretoken.glimpse`; `glide_cape` widens its drafts.
+
+Legend: B rows, T places, N drafted places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from foretoken.chain_drafter import ChainDrafter
+from foretoken.glimpse import GlimpseModel, GlimpseModule
+from foretoken.heads import accepted, heads_ranks
+from foretoken.length import Fixed
+from foretoken.lesson import Lesson
+from foretoken.protocols import Access, Wants
+from foretoken.trained import Trained
+
+
+@dataclass(eq=False)
+class Glide(ChainDrafter):
+    """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: draft
+    length."""
+
+    model: Any = None
+    num_speculative_tokens: int = 5
+
+    module: ClassVar[type[Trained]] = GlimpseModule
+    wants = Wants("acf")
+
+    def __post_init__(self) -> None:
+        GlimpseModule.named(self.model)
+        self.length = Fixed(self.num_speculative_tokens)
+
+    def bind(self, access: Access) -> None:
+        self._lm = GlimpseModel(GlimpseModule.load(self.model, access), access)
+
+    def reached(self, module: GlimpseModule, lesson: Lesson) -> Tensor:
+        """[B, T, N] whether a step whose root stands there accepts more than n places, at
+        temperature 0."""
+        states = module.states(lesson, self.num_speculative_tokens)
+        chain = [(0,) * (n + 1) for n in range(self.num_speculative_tokens)]
+        return accepted(heads_ranks(lesson, states, lesson.head), lesson.room, chain)

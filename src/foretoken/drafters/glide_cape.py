@@ -1,0 +1,121 @@
+"""CaPE: GliDe's chain of likeliest tokens, with more candidates beside the less certain ones.
+
+Source: Du et al. 2024 (GliDe with a CaPE), section 3.2, with the numbers of its code: a place has 8
+candidates where the drafter's likeliest token has a chance below 0.3, 6 below 0.6, 4 below 0.8,
+else 2; the chain goes on from the likeliest. Checkpoints are those of `glide`. Departure: all
+tokens are chosen, at any temperature, so that the rule `target_only` keeps plain decoding's text.
+
+Legend: B sequences, T places of a text, N drafted places, K most candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from foretoken.comb import Comb
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.glimpse import GlimpseModel, GlimpseModule
+from foretoken.heads import heads_ranks
+from foretoken.lesson import Lesson
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.trained import Trained
+from foretoken.tree import DraftTree, from_parents, placed
+
+CAPE = ((0.3, 8), (0.6, 6), (0.8, 4), (1.0, 2))
+"""(the chance of the likeliest token is below, candidates at its place)."""
+
+
+@dataclass(eq=False)
+class GlideCape(BaseDrafter):
+    """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: length of the
+    chain; cape: pairs of a chance, rising to 1, and the candidates at a place whose likeliest token
+    has a lower one."""
+
+    model: Any = None
+    num_speculative_tokens: int = 5
+    cape: Seq[tuple[float, int]] = CAPE
+
+    module: ClassVar[type[Trained]] = GlimpseModule
+    wants = Wants("bcf")
+    trees = True
+
+    def __post_init__(self) -> None:
+        GlimpseModule.named(self.model)
+        below = [chance for chance, _ in self.cape]
+        if below != sorted(below) or below[-1:] != [1.0] or min(n for _, n in self.cape) < 1:
+            raise ForetokenError(
+                f"cape is {self.cape}; give pairs of a chance and a number of candidates, the "
+                "chances rising to 1.0, the numbers at least 1."
+            )
+
+    def bind(self, access: Access) -> None:
+        self._lm = GlimpseModel(GlimpseModule.load(self.model, access), access)
+
+    def begin(self, sequence: Sequence) -> None:
+        self._lm.begin(sequence)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        rows = [b for b, s in enumerate(sequences) if min(budgets[b], self._lm.room(s)) > 0]
+        some, combs = [sequences[b] for b in rows], [Comb(budgets[b]) for b in rows]
+        best: Tensor | None = None
+        for _ in range(self.num_speculative_tokens):
+            if not any(comb.open for comb in combs):
+                break
+            logits = self._lm.behind(some) if best is None else self._lm.after(some, best)
+            best = self._grow(combs, logits[:, 0].softmax(-1))
+        tree = from_parents([c.tokens for c in combs], [c.parents for c in combs], self._lm.device)
+        return placed([(rows, tree)], len(sequences), self._lm.device)
+
+    def _grow(self, combs: Seq[Comb], laws: Tensor) -> Tensor:
+        """Another place of each comb, by laws [B, V]; the chains' own tokens there [B]."""
+        widest = max(count for _, count in self.cape)
+        top = laws.topk(min(widest, laws.shape[-1]))
+        counts = self._candidates(top.values[:, 0]).tolist()
+        for comb, ids, count in zip(combs, top.indices.tolist(), counts, strict=True):
+            if comb.open:
+                comb.grow(ids[:count])
+        return top.indices[:, 0]
+
+    def _candidates(self, chances: Tensor) -> Tensor:
+        """How many [...] where the likeliest tokens have these chances [...]."""
+        below = chances.new_tensor([chance for chance, _ in self.cape[:-1]])
+        counts = torch.tensor([count for _, count in self.cape], device=chances.device)
+        return counts[(chances[..., None] >= below).sum(-1)]
+
+    def reached(self, module: GlimpseModule, lesson: Lesson) -> Tensor:
+        """[B, T, N] whether a step whose root stands there accepts more than n places."""
+        states = module.states(lesson, self.num_speculative_tokens)
+        ranks = heads_ranks(lesson, states, lesson.head)
+        widths = self._candidates(_surest(lesson, states))
+        before = widths.cumsum(-1) - widths  # nodes of the places before
+        room = lesson.room[..., None]
+        hit = (ranks < widths) & (before + ranks < room)
+        chain = ((ranks == 0) & (before < room)).cumprod(-1).bool()
+        found: Tensor = hit & torch.cat((torch.ones_like(hit[..., :1]), chain[..., :-1]), -1)
+        return found
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        for sequence, step in zip(sequences, steps, strict=True):
+            self._lm.follow(sequence, step)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        self._lm.fork(sequence, copy)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        for sequence in sequences:
+            self._lm.end(sequence)
+
+
+def _surest(lesson: Lesson, states: Tensor) -> Tensor:
+    """[B, T, N] the chance of the likeliest token of each draft's place, 0 where no root is."""
+    found = states.new_zeros(states.shape[:3])
+    row, root = ((lesson.room >= 0) & (lesson.positions > 0)).nonzero(as_tuple=True)
+    for r, t in zip(row.split(128), root.split(128), strict=True):
+        found[r, t] = lesson.head(states[r, t - 1]).softmax(-1).amax(-1).to(found.dtype)
+    return found

@@ -1,0 +1,153 @@
+"""Kangaroo: the target's first layers and a small adapter draft; the other layers verify.
+
+Source: Liu et al. 2024 (Kangaroo), section 3. The adapter is one attention between two norms, and
+shares the language-model head. A draft ends behind the first token whose law has no probability of
+at least the threshold (the second exit). Verification goes on from the states that the first layers
+left. Training: cross-entropy to the target's law, the target frozen. Weights are named as its code
+names them. Departures: the probability is the likeliest token's, when sampling too; the adapter's
+entries of drafted tokens are computed anew once they are accepted.
+
+Legend: B rows, T places, N drafted places, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from foretoken.chain_drafter import ChainDrafter
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.features import layer_shape
+from foretoken.heads import heads_loss
+from foretoken.length import Confidence, LengthRule
+from foretoken.lesson import Lesson
+from foretoken.losses import Objective
+from foretoken.models.feature_layer import Attention, LayerShape, Mix, unroll
+from foretoken.models.shallow_model import ShallowModel
+from foretoken.protocols import Access, Sequence, Wants
+from foretoken.trained import Facts, Trained
+from foretoken.tree import DraftTree
+
+_CHUNK = 64  # places of each row whose logits stand at once
+
+
+class AdapterLayer(nn.Module):
+    """x + attention(norm(x))."""
+
+    def __init__(self, of: LayerShape) -> None:
+        super().__init__()
+        self.self_attn = Attention(of)
+        self.input_layernorm = nn.RMSNorm(of.outer, of.norm_eps)
+
+    def forward(self, x: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        out: Tensor = x + self.self_attn(self.input_layernorm(x), positions, mix)
+        return out
+
+
+class KangarooAdapter(Trained):
+    """exit_layer: how many of the target's layers draft, None for 2; heads, kv_heads and `layer`
+    (as in `LayerShape`): of its attention."""
+
+    method: ClassVar[str] = "kangaroo"
+
+    def __init__(
+        self, facts: Facts, exit_layer: int | None = None, heads: int | None = None,
+        kv_heads: int | None = None, **layer: Any,
+    ) -> None:  # fmt: skip
+        of = layer_shape(facts.hidden_size, 1, heads, kv_heads, **layer)
+        depth = min(2, facts.layers - 1) if exit_layer is None else exit_layer
+        if not 1 <= depth < facts.layers:
+            raise ForetokenError(
+                f"exit_layer is {depth} and the target has {facts.layers} layers; it must be at "
+                "least 1 and less than that."
+            )
+        super().__init__(facts, exit_layer=depth, heads=of.heads, kv_heads=of.kv_heads, **layer)
+        self.of = of
+        self.layers = nn.ModuleList([AdapterLayer(of)])
+        self.norm = nn.RMSNorm(of.outer, of.norm_eps)
+
+    @property
+    def exit_layer(self) -> int:
+        depth: int = self.shape["exit_layer"]
+        return depth
+
+    @property
+    def hidden(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The exit layer, and the last state, whose laws are the goal."""
+        return (self.exit_layer, -1)
+
+    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+        """The target's states behind the exit layer."""
+        return hidden[self.exit_layer]
+
+    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """[B, T, D] -> normed [B, T, D]; the tokens behind are not read."""
+        out: Tensor = self.norm(self.layers[0](features, positions, mix))
+        return out
+
+    def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        """[..., D] -> logits [..., V]."""
+        return head(outputs)
+
+    def outputs(self, lesson: Lesson) -> Tensor:
+        """[B, T, D] behind which each place's next token is guessed."""
+        states = self.features(lesson.hidden)
+        return unroll(self, states, states, lesson.positions, lesson.sees, 1)[:, :, 0]
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        ahead = self.outputs(lesson).roll(-1, 1)[:, :, None]  # head 0 guesses two places on
+        return heads_loss(lesson, ahead, lesson.head, [], objective)
+
+    def guesses(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
+        """[B, T] whether the likeliest token behind each place is the text's, and how likely."""
+        outputs, goal = self.outputs(lesson), lesson.tokens.roll(-1, 1)
+        best = [lesson.head(part).softmax(-1).max(-1) for part in outputs.split(_CHUNK, 1)]
+        inside = lesson.records.roll(-1, 1) == lesson.records
+        inside[:, -1] = False
+        right = (torch.cat([each.indices for each in best], 1) == goal) & inside
+        return right, torch.cat([each.values for each in best], 1)
+
+
+@dataclass(eq=False)
+class Kangaroo(ChainDrafter):
+    """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: longest draft;
+    assistant_confidence_threshold: the probability below which a token is the draft's last."""
+
+    model: Any = None
+    num_speculative_tokens: int = 6
+    assistant_confidence_threshold: float = 0.6
+
+    module: ClassVar[type[Trained]] = KangarooAdapter
+    wants = Wants("acde")
+
+    def __post_init__(self) -> None:
+        KangarooAdapter.named(self.model)
+        self.length: LengthRule = Confidence(
+            self.num_speculative_tokens, self.assistant_confidence_threshold
+        )
+
+    def bind(self, access: Access) -> None:
+        adapter = KangarooAdapter.load(self.model, access)
+        self.wants = Wants("acde", (adapter.exit_layer,))
+        self._lm = ShallowModel(access, adapter.exit_layer, adapter, adapter.of)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        """Sequences that draft nothing are run too, so that verification can go on from all."""
+        return self._chain(sequences, self._limits(sequences, budgets), draws)
+
+    def reached(self, adapter: KangarooAdapter, lesson: Lesson) -> Tensor:
+        """[B, T, N] whether a step whose root stands there accepts more than n places, at
+        temperature 0."""
+        right, likely = adapter.guesses(lesson)
+        alive, found = torch.ones_like(right), []
+        for n in range(self.num_speculative_tokens):
+            alive = alive & right.roll(-n, 1) & (lesson.room > n)
+            found.append(alive)
+            alive = alive & (likely.roll(-n, 1) >= self.assistant_confidence_threshold)
+        return torch.stack(found, 2)

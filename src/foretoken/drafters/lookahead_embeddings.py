@@ -1,0 +1,115 @@
+"""PaSS: look-ahead embeddings behind the text let the target draft several tokens in one pass.
+
+Source: Monea, Joulin, Grave 2023 (PaSS: Parallel Speculative Sampling), section 3. A pass over the
+root and L trained embeddings gives L + 1 laws at once: the root's own, which is the target's law
+and so is always accepted, and one at each embedding. From each a token is drawn; the next pass
+verifies them by speculative sampling. A step is two passes of the target and brings two tokens at
+least. Only the embeddings are trained. Departure: training takes places of the text at random, many
+in one pass.
+
+Legend: B sequences, L embeddings, C = L + 1 laws, T places, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from foretoken.appended import block_chances
+from foretoken.chain_drafter import AllAtOnce, ChainDrafter
+from foretoken.length import LengthRule, schedule
+from foretoken.lesson import Lesson
+from foretoken.prompt_tokens import PromptTokens
+from foretoken.protocols import Access, Sequence, Step, Wants
+from foretoken.trained import Trained
+from foretoken.tree import DraftTree, Kind
+
+
+class PassTokens(PromptTokens):
+    """L = num_tokens."""
+
+    method: ClassVar[str] = "pass"
+
+    def ahead(self, lesson: Lesson, places: Tensor) -> Tensor:
+        """[B, R, C, D] the states that guess what follows the places [B, R]."""
+        rows = torch.arange(len(places), device=places.device)[:, None]
+        own = lesson.hidden[-1][rows, places]
+        return torch.cat((own[:, :, None], self.states(lesson, places)), 2)
+
+
+class LookaheadModel(AllAtOnce):
+    """A `ChainModel`: the target behind look-ahead embeddings."""
+
+    def __init__(self, tokens: PassTokens, access: Access) -> None:
+        self.device = access.device
+        self._access, self._many = access, len(tokens.embeddings)
+        self._first = access.extra_tokens(tokens.embeddings)
+
+    def begin(self, sequence: Sequence) -> None:
+        pass
+
+    def follow(self, sequence: Sequence, step: Step) -> None:
+        pass
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        pass
+
+    def end(self, sequence: Sequence) -> None:
+        pass
+
+    def room(self, sequence: Sequence) -> int:
+        """As many tokens as there are laws, and no more than the context holds."""
+        return max(0, min(self._many + 1, self._access.max_length + 1 - len(sequence.tokens)))
+
+    def ahead(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, C, V]"""
+        shape = len(sequences), self._many
+        numbers = torch.arange(self._many, device=self.device) + self._first
+        blocks = DraftTree(
+            torch.zeros(shape, dtype=torch.int64, device=self.device), [self._many] * shape[0],
+            kind=Kind.AUXILIARY, extras=numbers.expand(shape),
+        )  # fmt: skip
+        feed = self._access.scratch_tree(sequences, blocks)
+        logits = self._access.whole(sequences, feed).logits
+        assert logits is not None
+        return logits
+
+
+@dataclass(eq=False)
+class LookaheadEmbeddings(ChainDrafter):
+    """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: draft length,
+    at most one more than the checkpoint has embeddings; num_assistant_tokens_schedule,
+    assistant_confidence_threshold: when a draft ends before it."""
+
+    model: Any = None
+    num_speculative_tokens: int = 4
+    num_assistant_tokens_schedule: str | LengthRule = "constant"
+    assistant_confidence_threshold: float | None = None
+
+    module: ClassVar[type[Trained]] = PassTokens
+    wants = Wants("ad")
+
+    def __post_init__(self) -> None:
+        PassTokens.named(self.model)
+        self.length: LengthRule = schedule(
+            self.num_assistant_tokens_schedule,
+            self.num_speculative_tokens,
+            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
+        )
+
+    def bind(self, access: Access) -> None:
+        self._lm = LookaheadModel(PassTokens.load(self.model, access), access)
+
+    def reached(self, tokens: PassTokens, lesson: Lesson) -> Tensor:
+        """[B, T, C] the chance that a step whose root stands there accepts more than n places."""
+        most = min(len(tokens.embeddings) + 1, self.num_speculative_tokens)
+        chances = block_chances(
+            lesson, lesson.room >= 0, lambda at: tokens.ahead(lesson, at)[:, :, :most], 1, most,
+            lesson.head,
+        )  # fmt: skip
+        within = torch.arange(most, device=chances.device) < lesson.room[..., None]
+        return chances.cumprod(-1) * within

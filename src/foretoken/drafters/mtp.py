@@ -1,0 +1,83 @@
+"""MTP: the layer for the token after the next that some models are trained with, as a drafter.
+
+Sources: DeepSeek-V3 technical report (2024), section 2.2: the norms of the target's last state and
+of the next token's embedding, side by side, are brought to one width and go through a decoder
+layer; embedding and head are the target's. Cai et al. 2025 (FastMTP), section 3: one layer drafts
+several tokens on its own outputs, and is trained so, each step weighing 0.6 of the one before.
+Tensors are named as `speculators` names them. Departures: it reads the target's normed states, and
+its own normed outputs behind them; a model with a layer for each step drafts with the first alone.
+
+Legend: B rows, T places, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from foretoken.features import FeatureModule, StaticTree, layer_shape
+from foretoken.length import Fixed
+from foretoken.models.feature_layer import FeatureLayer, LayerShape, Mix
+from foretoken.trained import Facts
+
+
+class MtpLayer(FeatureLayer):
+    """A decoder layer, with what stands before and behind it."""
+
+    def __init__(self, of: LayerShape) -> None:
+        super().__init__(of)
+        width, eps = of.outer, of.norm_eps
+        self.hidden_layernorm, self.token_layernorm = nn.RMSNorm(width, eps), nn.RMSNorm(width, eps)
+        self.input_proj = nn.Linear(2 * width, width, bias=False)
+        self.input_layernorm, self.final_layernorm = nn.RMSNorm(width, eps), nn.RMSNorm(width, eps)
+
+    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """[B, T, D] states and embeddings of the tokens behind them -> [B, T, D]."""
+        both = torch.cat((self.token_layernorm(near), self.hidden_layernorm(features)), -1)
+        x = self.input_proj(both)
+        out: Tensor = self.final_layernorm(self(self.input_layernorm(x), x, positions, mix))
+        return out
+
+
+class MtpModule(FeatureModule):
+    """heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one decoder layer;
+    unroll: steps on its own outputs that training takes."""
+
+    method: ClassVar[str] = "mtp"
+
+    def __init__(
+        self, facts: Facts, heads: int | None = None, kv_heads: int | None = None,
+        intermediate: int | None = None, unroll: int = 3, **layer: Any,
+    ) -> None:  # fmt: skip
+        of = layer_shape(facts.hidden_size, 1, heads, kv_heads, intermediate, **layer)
+        super().__init__(
+            facts, heads=of.heads, kv_heads=of.kv_heads, intermediate=of.intermediate,
+            unroll=unroll, **layer,
+        )  # fmt: skip
+        self.of = of
+        self.mtp_layers = nn.ModuleList([MtpLayer(of)])
+
+    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """[B, T, D] states and embeddings of the tokens behind them -> [B, T, D]."""
+        layer: Any = self.mtp_layers[0]
+        out: Tensor = layer.entry(features, near, positions, mix)
+        return out
+
+
+@dataclass(eq=False)
+class Mtp(StaticTree):
+    """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: length of the
+    chain; tree: rank paths in its place, each with all its earlier siblings and its parent."""
+
+    num_speculative_tokens: int = 3
+
+    module: ClassVar[type[FeatureModule]] = MtpModule
+
+    def __post_init__(self) -> None:
+        length = Fixed(self.num_speculative_tokens).tokens
+        self.tree: Seq[Seq[int]] = self.tree or [(0,) * (n + 1) for n in range(length)]
+        super().__post_init__()

@@ -1,0 +1,85 @@
+"""A drafter learns from its mistakes while it serves.
+
+Source: Liu et al. 2024 (Online Speculative Decoding), section 3 and algorithm 1. Places where a
+draft was refused are kept with the target's law there, and every `every` requests the drafter takes
+one step of distillation on them, beside decoding (`foretoken.learner`). Departures: mistakes of one
+step are those since the last one began, at most `buffer_mib`; the target's law is kept as a state.
+
+What a version drafts is verified like any draft, so no text and no law changes, only the speed.
+Keys and values of requests that are running stay those of the version that made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.learner import Learner, pupil_of
+from foretoken.losses import Objective
+from foretoken.mistakes import Followed
+from foretoken.parts import Parts
+from foretoken.protocols import Access, Sequence, Step, Wants
+from foretoken.tree import DraftTree
+
+
+@dataclass(eq=False)
+class Online(Parts):
+    """drafters: the one that learns. every: requests between two steps; lr: their rate; objective:
+    divergences and their weights; window: tokens of a text that a step reads; buffer_mib: mistakes
+    that are kept; versions: how many `learner.rollback` finds, beside the first."""
+
+    every: int = 8
+    lr: float = 1e-4
+    objective: Mapping[str, float] = field(default_factory=lambda: {"kl_div": 1.0})
+    window: int = 512
+    buffer_mib: float = 64.0
+    versions: int = 4
+
+    least: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("every", "window", "versions", "lr", "buffer_mib"):
+            if getattr(self, name) <= 0:
+                raise ForetokenError(f"{name} is {getattr(self, name)}; it must be above 0.")
+        self._goal = Objective(self.objective)
+        self._part = self.drafters[0]
+        self.wants = Wants("".join(sorted({*self.wants.levels, "c"})), self._hidden())
+
+    def bind(self, access: Access) -> None:
+        pupil = pupil_of(self._part, access)
+        super().bind(access)
+        self.shared = self.learner = Learner(
+            pupil, access, every=self.every, lr=self.lr, objective=self._goal,
+            most_bytes=round(self.buffer_mib * 2**20), kept=self.versions,
+        )  # fmt: skip
+
+    def _hidden(self) -> tuple[int, ...]:
+        return tuple(sorted({*super()._hidden(), -1}))
+
+    def begin(self, sequence: Sequence) -> None:
+        super().begin(sequence)
+        sequence.state[self] = Followed(self.window)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        self.learner.turn()
+        self.chose = [f"online {self.learner.version}"] * len(sequences)
+        return self._part.draft(sequences, budgets, draws)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        self._part.observe(sequences, steps)
+        for sequence, step in zip(sequences, steps, strict=True):
+            sequence.state[self].add(step)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        super().fork(sequence, copy)
+        copy.state[self] = sequence.state[self].copy(copy.prompt_length - 1)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        super().end(sequences)
+        for sequence in sequences:
+            self.learner.note(sequence.state.pop(self).example(sequence.tokens))

@@ -1,0 +1,193 @@
+"""Parallel Prompt Decoding: trained prompt tokens behind the draft's nodes guess the next draft.
+
+Source: Chen et al. 2024 (Hardware-Aware Parallel Prompt Decoding), sections 3 and 4. Behind nodes
+of the draft stand trained prompt tokens, in the pass that verifies the draft. Those behind the last
+accepted node say what may follow, some places ahead, and fill the next tree; so one pass verifies
+and drafts, and only the prompt tokens' embeddings are trained. The trees are `prompt_trees`'.
+Departures: one embedding for each prompt token, which theirs calls no ensemble; the text's tokens
+are kept by the target's own sample, where theirs has typical acceptance (`verifier: typical`).
+
+A prompt is read without prompt tokens, so the first step drafts nothing.
+
+Legend: B sequences, T places, A prompt tokens, K ranks, N nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from foretoken.appended import block_ranks
+from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
+from foretoken.heads import rank_counts, rates_of
+from foretoken.lesson import Lesson
+from foretoken.prompt_tokens import FIRST, PromptTokens
+from foretoken.prompt_trees import PromptTree, PromptTrees
+from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.trained import Trained
+from foretoken.tree import DraftTree, Kind, placed
+
+_RANKS = 10  # of each prompt token's guesses that are candidates
+
+
+class ParallelPromptTokens(PromptTokens):
+    """A = num_tokens."""
+
+    method: ClassVar[str] = "parallel_prompt"
+
+    def ranks(self, lesson: Lesson) -> Tensor:
+        """[B, T, A] how many tokens prompt token i, behind the token before a root, holds likelier
+        than the token i + 1 behind the root."""
+        roots = (lesson.room >= 0) & (lesson.positions > 0)
+        states = partial(self.states, lesson)
+        found = block_ranks(
+            lesson, roots.roll(-1, 1), states, FIRST, len(self.embeddings), lesson.head
+        )
+        return found.roll(1, 1)
+
+    def tally(self, lesson: Lesson) -> Tensor:
+        return rank_counts(self.ranks(lesson), lesson.room, _RANKS)
+
+    def note(self, counts: Tensor) -> None:
+        self.notes["rates"] = rates_of(counts)
+
+    def trees(self, nodes: int) -> PromptTrees:
+        """Planned for the rates that the checkpoint was measured at, or for some that fall from
+        place to place and rank to rank."""
+        ranks = min(_RANKS, self.facts.vocab_size)
+        assumed = [
+            [0.5 * 0.7**i * 0.3**rank for rank in range(ranks)] for i in range(len(self.embeddings))
+        ]
+        rates = self.notes.get("rates") or assumed
+        return PromptTrees([row[:ranks] for row in rates], nodes)
+
+
+@dataclass(eq=False)
+class ParallelPrompt(BaseDrafter):
+    """model: a checkpoint's folder, hub id or bundled name; tree_nodes: nodes of a tree, candidates
+    and prompt tokens."""
+
+    model: Any = None
+    tree_nodes: int = 60
+
+    module: ClassVar[type[Trained]] = ParallelPromptTokens
+    wants = Wants("bd")
+    kinds = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
+    trees = True
+
+    def __post_init__(self) -> None:
+        ParallelPromptTokens.named(self.model)
+        if self.tree_nodes < 1:
+            raise ForetokenError(f"tree_nodes is {self.tree_nodes}; it must be at least 1.")
+
+    def bind(self, access: Access) -> None:
+        tokens = ParallelPromptTokens.load(self.model, access)
+        self._device = access.device
+        self._many, self._ranks = len(tokens.embeddings), min(_RANKS, access.vocab_size)
+        self._first = access.extra_tokens(tokens.embeddings)
+        self._trees = tokens.trees(self.tree_nodes)
+        self._templates: dict[tuple[int, int], _Template] = {}
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for row, (sequence, budget) in enumerate(zip(sequences, budgets, strict=True)):
+            guessed = len(sequence.state.get(self, ()))
+            alike[guessed, min(budget, self.tree_nodes)].append(row)
+        pieces = []
+        for (guessed, nodes), rows in alike.items():
+            template = self._template(guessed, nodes)
+            held = [sequences[row].state[self] for row in rows] if guessed else None
+            pieces.append((rows, template.filled(held, len(rows))))
+        return placed(pieces, len(sequences), self._device)
+
+    def _template(self, guessed: int, nodes: int) -> _Template:
+        if (guessed, nodes) not in self._templates:
+            tree = self._trees.of(guessed, nodes)
+            self._templates[guessed, nodes] = _template(tree, self._first, self._device)
+        return self._templates[guessed, nodes]
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Keep the likeliest tokens at the prompt tokens behind each last accepted node."""
+        if not steps or not steps[0].tokens:
+            return  # prefill brings no scores
+        for sequence in sequences:
+            sequence.state.pop(self, None)
+        tree, logits = steps[0].tree, steps[0].scores.logits
+        if tree.extras is None:
+            return
+        rows = torch.tensor([step.row for step in steps], device=logits.device)
+        slot = torch.tensor([step.last for step in steps], device=logits.device)
+        parents, extras = tree.parent_slots[rows], tree.extras[rows]
+        there, found = [], []
+        for number in range(self._first, self._first + self._many):
+            mine = (parents == slot[:, None]) & (extras == number)
+            slot = mine.byte().argmax(1) + 1
+            there.append(mine.any(1))
+            found.append(logits[rows, slot].topk(self._ranks).indices)
+        counts = torch.stack(there, 1).cumprod(1).sum(1).tolist()
+        candidates = torch.stack(found, 1)  # [B, A, K]
+        for sequence, count, own in zip(sequences, counts, candidates, strict=True):
+            if count:
+                sequence.state[self] = own[:count]
+
+    def reached(self, tokens: ParallelPromptTokens, lesson: Lesson) -> Tensor:
+        """[B, T, A] whether a step whose root stands there accepts more than n places; only for
+        the roots that serving comes to, since a draft follows from the step before."""
+        trees, every = tokens.trees(self.tree_nodes), tokens.ranks(lesson).tolist()
+        found = torch.zeros(*lesson.room.shape, len(tokens.embeddings), dtype=torch.bool)
+        for row, (rooms, ranks) in enumerate(zip(lesson.room.tolist(), every, strict=True)):
+            root = state = 0
+            for place, room in enumerate(rooms):
+                if room >= 0 and (place == 0 or rooms[place - 1] < 0):
+                    root, state = place, 0
+                if room < 0 or place != root:
+                    continue
+                tree = trees.of(state, min(room, self.tree_nodes))
+                accepted, slot = tree.follow(ranks[place])
+                found[row, place, :accepted] = True
+                root, state = place + accepted + 1, tree.prompts[slot]
+        return found.to(lesson.room.device)
+
+
+@dataclass
+class _Template:
+    """levels, ranks: of each candidate; parents, kinds, extras: [N] of candidates, then prompts."""
+
+    levels: Tensor
+    ranks: Tensor
+    parents: Tensor
+    kinds: Tensor
+    extras: Tensor
+
+    def filled(self, held: Seq[Tensor] | None, rows: int) -> DraftTree:
+        """The tree over the candidates [guessed, K] that each of so many rows holds, if any."""
+        tokens = self.levels.new_zeros(rows, len(self.parents))
+        if held is not None:
+            tokens[:, : len(self.levels)] = torch.stack(list(held))[:, self.levels, self.ranks]
+        return DraftTree(
+            tokens, [len(self.parents)] * rows, self.parents.expand(rows, -1),
+            kinds=self.kinds.expand(rows, -1), extras=self.extras.expand(rows, -1),
+        )  # fmt: skip
+
+
+def _template(tree: PromptTree, first: int, device: torch.device) -> _Template:
+    candidates = [(len(path) - 1, path[-1], tree.slots[path[:-1]]) for path in tree.paths]
+    parents, extras = [slot for _, _, slot in candidates], [0] * len(candidates)
+    for slot, prompts in enumerate(tree.prompts):
+        for i in range(prompts):
+            parents.append(len(parents) if i else slot)
+            extras.append(first + i)
+    kinds = [Kind.AUXILIARY if number else Kind.CHOSEN for number in extras]
+    levels, ranks, _ = torch.tensor(candidates, device=device).reshape(-1, 3).long().T
+    return _Template(
+        levels, ranks, torch.tensor(parents, device=device).long(),
+        torch.tensor(kinds, dtype=torch.int8, device=device),
+        torch.tensor(extras, device=device).long(),
+    )  # fmt: skip

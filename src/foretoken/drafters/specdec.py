@@ -1,0 +1,158 @@
+"""SpecDec: a small model of its own drafts a block in one pass, a mask for each place.
+
+Source: Xia et al. 2023 (SpecDec), sections 3.1 (Spec-Drafter) and 3.2 (Spec-Verification, which is
+the rule `top_beta`). A non-autoregressive model reads the text and k masks behind it and guesses
+all their places at once. Departures, as the target here is a decoder: so is the drafter, a small
+language model whose masks see the text and the masks before them, and which may begin as one that
+is there; what stands at the root and at each mask guesses the next place, so k masks bring k + 1
+tokens; training is by any objective on drawn places, without the glancing of theirs.
+
+Legend: B rows, T places, R blocks of a row, k masks, C = k + 1 guesses, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from foretoken.appended import block_chances, blocks_loss, drawn, seats
+from foretoken.chain_drafter import AllAtOnce, ChainDrafter
+from foretoken.errors import ForetokenError
+from foretoken.length import LengthRule, schedule
+from foretoken.lesson import Lesson
+from foretoken.losses import Objective
+from foretoken.models import backends
+from foretoken.models.draft_model import DraftModel
+from foretoken.models.feature_layer import heads_for
+from foretoken.models.load import build_native
+from foretoken.protocols import Access, Sequence, Wants
+from foretoken.trained import Ends, Facts, Trained
+from foretoken.trained_lm import TrainedLM
+
+_NUMBERS = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
+    "rope_parameters", "tie_word_embeddings",
+)  # fmt: skip
+"""What a checkpoint says of the language model in it."""
+
+
+class SpecDecModel(Trained):
+    """masks: k; blocks: places of each row that a step of training puts them behind. model,
+    numbers: the language model that it begins as, as in `TrainedLM`; two layers of the target's
+    width where nothing is said."""
+
+    method: ClassVar[str] = "specdec"
+
+    def __init__(
+        self, facts: Facts, masks: int = 4, blocks: int = 64, model: str | None = None,
+        **numbers: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(facts, masks=masks, blocks=blocks, model=model, **numbers)
+        self.base = TrainedLM(facts, model, **(numbers if model else {**_usual(facts), **numbers}))
+        kind = self.base.lm.config.model_type
+        if kind != "llama":
+            raise ForetokenError(
+                f"{model} is of the family {kind!r} and a block drafter begins as a 'llama'; name "
+                "another model, or give the numbers of a new one."
+            )
+        self.masks = nn.Parameter(0.02 * torch.randn(masks, self.base.lm.config.hidden_size))
+
+    def described(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        config = self.base.lm.config
+        own = {name: getattr(config, name) for name in _NUMBERS}
+        shape = {"masks": self.shape["masks"], "blocks": self.shape["blocks"], **own}
+        return {**super().described(extra), "shape": shape}
+
+    def start(self, target: Ends) -> None:
+        self.base.start(target)
+
+    def states(self, lesson: Lesson, places: Tensor) -> Tensor:
+        """[B, R, C, D] at the places [B, R] and at the masks behind each."""
+        lm, (batch, length) = self.base.lm, lesson.tokens.shape
+        positions, sees = seats(lesson, places, len(self.masks))
+        blind = sees.new_zeros(batch, length, positions.shape[1])
+        masks = self.masks.repeat(places.shape[1], 1).expand(batch, -1, -1)
+        out = lm.base_model(
+            inputs_embeds=torch.cat((lm.get_input_embeddings()(lesson.tokens), masks), 1),
+            attention_mask=torch.cat((torch.cat((lesson.sees, blind), 2), sees), 1)[:, None],
+            position_ids=torch.cat((lesson.positions, positions), 1), use_cache=False,
+        ).last_hidden_state  # fmt: skip
+        own = out[torch.arange(batch, device=out.device)[:, None], places]
+        return torch.cat((own[:, :, None], out[:, length:].unflatten(1, (len(own[0]), -1))), 2)
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        places = drawn(lesson, self.shape["blocks"], 1)
+        head = self.base.lm.get_output_embeddings()
+        states = self.states(lesson, places)
+        return blocks_loss(lesson, places, states, 1, head, list(head.parameters()), objective)
+
+
+def _usual(facts: Facts) -> dict[str, Any]:
+    width = max(16, facts.hidden_size)
+    return {
+        "hidden_size": width, "intermediate_size": 8 * width // 3, "num_hidden_layers": 2,
+        "num_attention_heads": heads_for(width), "num_key_value_heads": heads_for(width),
+        "max_position_embeddings": 8192,
+    }  # fmt: skip
+
+
+class BlockModel(AllAtOnce, DraftModel):
+    """A `ChainModel`: the language model, and its masks behind the text."""
+
+    def __init__(self, module: SpecDecModel, access: Access) -> None:
+        lm, self._masks = module.base.lm, module.masks
+        weights = lm.state_dict()
+        backend = access.backend if backends.known(access.backend) else "auto"
+        native = build_native(lm.config, weights.__getitem__, access.dtype, access.device, backend)
+        super().__init__(native, access)
+
+    def room(self, sequence: Sequence) -> int:
+        """As many tokens as there are guesses, and no more than the context holds."""
+        return min(super().room(sequence), len(self._masks) + 1)
+
+    def ahead(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, C, V]"""
+        return self.block(sequences, self._masks)
+
+
+@dataclass(eq=False)
+class SpecDec(ChainDrafter):
+    """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: draft length,
+    at most one more than the checkpoint has masks; num_assistant_tokens_schedule,
+    assistant_confidence_threshold: when a draft ends before it."""
+
+    model: Any = None
+    num_speculative_tokens: int = 5
+    num_assistant_tokens_schedule: str | LengthRule = "constant"
+    assistant_confidence_threshold: float | None = None
+
+    module: ClassVar[type[Trained]] = SpecDecModel
+    wants = Wants("a")
+    follows = True
+
+    def __post_init__(self) -> None:
+        SpecDecModel.named(self.model)
+        self.length: LengthRule = schedule(
+            self.num_assistant_tokens_schedule,
+            self.num_speculative_tokens,
+            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
+        )
+
+    def bind(self, access: Access) -> None:
+        self._lm = BlockModel(SpecDecModel.load(self.model, access), access)
+
+    def reached(self, module: SpecDecModel, lesson: Lesson) -> Tensor:
+        """[B, T, N] the chance that a step whose root stands there accepts more than n places."""
+        most = min(len(module.masks) + 1, self.num_speculative_tokens)
+        chances = block_chances(
+            lesson, lesson.room >= 0, lambda at: module.states(lesson, at)[:, :, :most], 1, most,
+            module.base.lm.get_output_embeddings(),
+        )  # fmt: skip
+        within = torch.arange(most, device=chances.device) < lesson.room[..., None]
+        return chances.cumprod(-1) * within

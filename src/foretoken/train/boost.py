@@ -1,0 +1,47 @@
+"""Several drafters, each trained on what the ones before it missed (collective boost-tuning).
+
+Source: Miao et al. 2024 (SpecInfer), section 3 (merge-based trees). There a text counts for the
+next drafter if a former one misses any of it; here each token does by the chance that all of them
+miss it, and a little even where none does, for a draft goes on behind the tokens that are easy.
+
+Legend: B rows, T places, N drafted places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.lesson import Lesson
+from foretoken.train.loop import Reached
+from foretoken.trained_lm import TrainedLM
+
+
+class Former:
+    """The drafters that were trained before. known: what a token counts that they never miss."""
+
+    def __init__(self, models: Seq[TrainedLM], known: float) -> None:
+        self._models = [model.eval().requires_grad_(False) for model in models]
+        self._known = known
+
+    @torch.no_grad()
+    def weigh(self, lesson: Lesson) -> Tensor:
+        """[B, T] what each token counts, from what it counted."""
+        missed = torch.ones_like(lesson.weight)
+        for model in self._models:
+            missed[:, 1:] *= 1 - model.chances(lesson)[:, :-1]
+        return lesson.weight * (self._known + (1 - self._known) * missed)
+
+    def together(self, drafter: SmallLM) -> Reached:
+        """The estimate of the merged tree of all chains, each as long as the drafter's: that of the
+        best chain, which is exact at temperature 0 and too low above it."""
+
+        def best(module: Any, lesson: Lesson) -> Tensor:
+            each = [drafter.reached(model, lesson) for model in (module, *self._models)]
+            return torch.stack(each).amax(0)
+
+        return best

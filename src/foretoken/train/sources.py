@@ -1,0 +1,83 @@
+"""Where a drafter's texts come from: a file, the target, or the drafter itself, and mixtures.
+
+Source of the four kinds: Zhou et al. 2024 (DistillSpec), section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from pathlib import Path
+
+from foretoken.errors import ForetokenError, unknown
+from foretoken.llm import LLM
+from foretoken.sampling import SamplingParams
+from foretoken.train.data import Conversation, fixed, write
+from foretoken.train.loop import Texts
+from foretoken.train.own import Own
+from foretoken.train.recipe import Recipe
+from foretoken.train.records import Records
+from foretoken.trained import Trained
+from foretoken.trained_lm import TrainedLM
+
+TARGET, FIXED, DRAFTER = "target", "fixed", "drafter"
+
+
+def named(source: str) -> list[str]:
+    """The sources of a mixture such as "target+drafter". Raises `ForetokenError` for others."""
+    names = [name.strip() for name in source.split("+")]
+    for name in names:
+        if name not in (TARGET, FIXED, DRAFTER):
+            raise unknown("source", name, [TARGET, FIXED, DRAFTER])
+    return list(dict.fromkeys(names))
+
+
+def texts(
+    llm: LLM, conversations: Seq[Conversation], recipe: Recipe, folder: Path, source: str,
+    seed: int, show: bool,
+) -> dict[str, Records]:  # fmt: skip
+    """The records of each source but the drafter; it is held to what the target writes, which is
+    then there too, and first."""
+    names, found = named(source), {}
+    if TARGET in names or DRAFTER in names:
+        longest = recipe.length - recipe.max_tokens
+        written = write(llm, conversations, folder, params(recipe, seed), longest, show=show)
+        found[TARGET] = written.without_loops(recipe.distinct)
+    if FIXED in names:
+        found[FIXED] = fixed(llm, conversations, recipe.length)
+    for name, records in found.items():
+        if len(records) < 2:
+            raise ForetokenError(
+                f"There are {len(records)} texts to learn from ({name}) that don't loop; give more "
+                "prompts."
+            )
+    return found
+
+
+def steps(
+    found: dict[str, Records], source: str, module: Trained, llm: LLM, recipe: Recipe, folder: Path,
+    seed: int,
+) -> Texts:  # fmt: skip
+    """The parts that each step's records are drawn from."""
+    names = named(source)
+    parts = [found[name] for name in names if name != DRAFTER]
+    if DRAFTER not in names:
+        return lambda step: parts
+    if not isinstance(module, TrainedLM):
+        raise ForetokenError(
+            f"A drafter of method {module.method!r} can't write texts by itself; use source "
+            "'target', or train method 'sps'."
+        )
+    if not parts and not recipe.goal.reads_target:
+        raise ForetokenError(
+            "A drafter learns nothing from its own tokens alone; give an objective that reads the "
+            "target's law, such as {kl_div: 1.0}."
+        )
+    own = Own(
+        module, llm, found[TARGET], folder, params(recipe, seed), recipe.own_texts, recipe.own_every
+    )
+    return lambda step: [*parts, own(step)]
+
+
+def params(recipe: Recipe, seed: int) -> SamplingParams:
+    """Of what is written."""
+    return SamplingParams(temperature=recipe.temperature, max_tokens=recipe.max_tokens, seed=seed)
