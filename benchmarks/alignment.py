@@ -19,16 +19,13 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from shared import bundled, options, save
+from lengths import WRITTEN, Counts, compared, served, telling
+from shared import options, save
 
-from foretoken import LLM, SamplingParams
-from foretoken.bench.paired import ratio_interval, values
-from foretoken.loops import DISTINCT_4, distinct_4
 from foretoken.models.load import find, read_config
 from foretoken.progress import track
 from foretoken.train.data import read_conversations
@@ -41,17 +38,13 @@ OBJECTIVES = ("nll", "kl_div", "rkl", "jsd", "tv", "nla", "ce")
 PLAIN, DISTILLED = "nll, fixed", "kl_div, target"
 OTHER = "jsd, target"
 BOOSTED, BESIDE = "boost-tuned pair", f"pair with `{OTHER}`"
-DRAFTED, WRITTEN = 4, 64
+DRAFTED = 4
 TEMPERATURES = (0.0, 1.0)
-LENGTH = "mean acceptance length"
 NUMBERS = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
     "rope_parameters", "bos_token_id", "eos_token_id",
 )  # fmt: skip
-
-Counts = dict[str, list[int]]
-"""Prompt -> tokens and passes."""
 
 
 def arms(given: Namespace) -> list[str]:
@@ -104,59 +97,27 @@ class Bench:
         )  # fmt: skip
         return out
 
-    def served(self, name: str, config: Mapping[str, Any] | None) -> dict[str, Counts]:
+    def served(self, name: str, config: Mapping[str, Any]) -> dict[str, Counts]:
         """Temperature -> counts of each bundled prompt."""
         path = self._given.work / f"{name.replace(', ', '-').replace(' ', '-')}.json"
         if not path.exists():
-            found = {str(t): self._serve(config, t) for t in TEMPERATURES}
+            model, limit = self._given.model, self._given.prompts
+            found = {str(t): served(model, config, t, limit) for t in TEMPERATURES}
             path.write_text(json.dumps(found))
-        loaded: dict[str, dict[str, Any]] = json.loads(path.read_text())
+        loaded: dict[str, Counts] = json.loads(path.read_text())
         return loaded
 
-    def _serve(self, config: Mapping[str, Any] | None, temperature: float) -> Counts:
-        llm = LLM(self._given.model, speculative_config=config)
-        params = SamplingParams(temperature=temperature, max_tokens=WRITTEN, seed=0)
-        asked = bundled(self._given.prompts)
-        prompts = [llm.chat_prompt([{"role": "user", "content": p.turns[0]}]) for p in asked]
-        outs = llm.generate(prompts, params)
-        return {
-            prompt.id: [out.stats.tokens, out.stats.passes]
-            for prompt, out in zip(asked, outs, strict=True)
-            if out.error is None and not self._loops(temperature, config, out.token_ids)
-        }
 
-    def _loops(self, temperature: float, config: Any, tokens: list[int]) -> bool:
-        """Asked of plain decoding at temperature 0, whose answers all methods write."""
-        return config is None and temperature == 0 and distinct_4(tokens) < DISTINCT_4
-
-
-def ratio(before: Counts, after: Counts, keep: Counts) -> list[float]:
-    """Mean acceptance length before and after, the ratio's interval."""
-    units = np.zeros((len(keep), 2, 5))
-    for row, key in enumerate(sorted(keep)):
-        for place, counts in enumerate((before, after)):
-            units[row, place, [0, 2]] = counts[key]
-    both = values(units, LENGTH)
-    assert both is not None
-    return [*both, *ratio_interval(units, LENGTH, 0.025)]
-
-
-def compared(
-    before: dict[str, Counts], after: dict[str, Counts], keep: Counts
+def both(
+    before: dict[str, Counts], after: dict[str, Counts], keep: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """By temperature: the lengths, and their ratio with its interval."""
-    found = {}
-    for temperature in map(str, TEMPERATURES):
-        first, second, low, high = ratio(before[temperature], after[temperature], keep)
-        found[temperature] = {
-            "before": first, "length": second, "ratio": second / first, "interval": [low, high],
-        }  # fmt: skip
-    return found
+    return {t: compared(before[t], after[t], keep) for t in map(str, TEMPERATURES)}
 
 
 def measure(given: Namespace) -> dict[str, Any]:
     bench = Bench(given)
-    keep = bench.served("plain decoding", None)[str(0.0)]
+    keep = telling(given.model, given.prompts)
     numbers = read_config(find(given.draft_model)).to_dict()
     shape = {key: numbers[key] for key in NUMBERS if numbers.get(key) is not None}
     begun = bench.trained("begun", given.begin, "fixed", "nll", shape)
@@ -180,15 +141,15 @@ def measure(given: Namespace) -> dict[str, Any]:
         "steps": given.steps, "rows": given.rows, "length": given.length, "lr": given.lr,
         "temperature": given.temperature, "own_every": given.own_every, "drafted": DRAFTED,
         "max_tokens": WRITTEN,
-        "begun": compared(counts[PLAIN], bench.served("begun", chain(begun)), keep),
-        "arms": {name: compared(counts[PLAIN], counts[name], keep) for name in wanted},
+        "begun": both(counts[PLAIN], bench.served("begun", chain(begun)), keep),
+        "arms": {name: both(counts[PLAIN], counts[name], keep) for name in wanted},
         "pairs": {
-            "distilled alone": compared(counts[PLAIN], counts[DISTILLED], keep),
-            "second alone": compared(counts[DISTILLED], alone, keep),
-            BESIDE: compared(counts[DISTILLED], other, keep),
-            BOOSTED: compared(counts[DISTILLED], pair, keep),
-            f"{BOOSTED}, to the second": compared(alone, pair, keep),
-            f"{BOOSTED}, to the other pair": compared(other, pair, keep),
+            "distilled alone": both(counts[PLAIN], counts[DISTILLED], keep),
+            "second alone": both(counts[DISTILLED], alone, keep),
+            BESIDE: both(counts[DISTILLED], other, keep),
+            BOOSTED: both(counts[DISTILLED], pair, keep),
+            f"{BOOSTED}, to the second": both(alone, pair, keep),
+            f"{BOOSTED}, to the other pair": both(other, pair, keep),
         },
     }  # fmt: skip
 

@@ -115,6 +115,22 @@ def test_command_says_it_with_its_exit_status(tmp_path: Path) -> None:
     assert done.exit_code == 1 and "failed" in done.output
 
 
+def test_a_record_is_gone_on_with(tmp_path: Path) -> None:
+    """What it holds is not checked again; another certificate's is refused."""
+    out = tmp_path / "record.json"
+    asked = ["certify", "--method", "pld", "--quick", "--dtype", "float32", "--out", str(out)]
+    first = CliRunner().invoke(app, [*asked, "--prompt", "A b c a b c."])
+    assert first.exit_code == 0, first.output
+    record = json.loads(out.read_text())
+    kept = {**record["checks"][0], "compared": "kept"}
+    out.write_text(json.dumps({**record, "checks": [kept]}))
+    again = CliRunner().invoke(app, [*asked, "--prompt", "A b c a b c."])
+    assert again.exit_code == 0, again.output
+    assert json.loads(out.read_text())["checks"] == [kept, *record["checks"][1:]]
+    other = CliRunner().invoke(app, [*asked, "--prompt", "D e f."])
+    assert other.exit_code == 1 and "prompts_sha256" in other.output and "--out" in other.output
+
+
 def test_all_builds_every_method(tmp_path: Path) -> None:
     """With the bundled small model and a datastore of the target's own answers; what needs more
     than the target gives is left out."""

@@ -79,6 +79,11 @@ class Check:
     place: int | None = None
     gap: float | None = None
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from the other lines of a certificate."""
+        return self.method, self.check, self.cell
+
     def data(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -98,23 +103,30 @@ def certify(plain: LLM, config: Mapping[str, Any], plan: Plan) -> Iterator[Check
     `plain` decodes plainly, best in float64; `config` is a `speculative_config` that can be built
     more than once (names and paths, no drafter objects).
     """
+    for line in lines(config, plan):
+        yield checked(plain, config, plan, line)
+
+
+def lines(config: Mapping[str, Any], plan: Plan) -> list[Check]:
+    """What is to be checked of a method, without outcomes."""
     drafter, _, name = build(config)
     if "verifier" in config:
         name = f"{name} by {config['verifier']}"
-    chosen = drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY}
-    greedy = SamplingParams(temperature=0, max_tokens=plan.max_tokens, ignore_eos=True)
-    for batch in plan.batches:
-        llm = _with_method(plain, config, batch)
-        yield _same(
-            plain, llm, plan.prompts, greedy, Check(name, "greedy", f"batch {batch}", "", "")
-        )
-    llm = _with_method(plain, config, max(plan.batches))
-    for cell, params in plan.cells.items():
-        if chosen:
-            seeded = replace(params, seed=1, max_tokens=plan.max_tokens, ignore_eos=True)
-            yield _same(plain, llm, plan.prompts, seeded, Check(name, "seeded", cell, "", ""))
-        else:
-            yield _law(plain, config, plan, params, Check(name, "law", cell, "", ""))
+    sampled = "seeded" if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY} else "law"
+    greedy = [Check(name, "greedy", f"batch {batch}", "", "") for batch in plan.batches]
+    return [*greedy, *(Check(name, sampled, cell, "", "") for cell in plan.cells)]
+
+
+def checked(plain: LLM, config: Mapping[str, Any], plan: Plan, line: Check) -> Check:
+    """One of the method's `lines` with its outcome."""
+    if line.check == "law":
+        return _law(plain, config, plan, plan.cells[line.cell], line)
+    if line.check == "seeded":
+        params, batch = replace(plan.cells[line.cell], seed=1), max(plan.batches)
+    else:
+        params, batch = SamplingParams(temperature=0), int(line.cell.removeprefix("batch "))
+    params = replace(params, max_tokens=plan.max_tokens, ignore_eos=True)
+    return _same(plain, _with_method(plain, config, batch), plan.prompts, params, line)
 
 
 def _with_method(plain: LLM, config: Mapping[str, Any], batch: int) -> LLM:

@@ -199,8 +199,12 @@ class DraftTree:
         )  # fmt: skip
 
 
+@lru_cache(maxsize=256)
 def empty(batch: int, device: torch.device) -> DraftTree:
-    """Nothing drafted: the step becomes a plain decoding step."""
+    """Nothing drafted: the step becomes a plain decoding step.
+
+    One tree for all such steps, so that what is derived from it is there already.
+    """
     return DraftTree(torch.zeros(batch, 0, dtype=torch.int64, device=device), [0] * batch)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import TYPE_CHECKING, TypedDict
 
 import torch
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _MOST_TOKENS = 64  # of a pass, all sequences together, unless each has only a few
 _FEW = 8
 _ARRAY_BYTES = 512 * 2**20
+_WARM = 0.01  # seconds: ten passes of a model that a cache holds, one of any other
 
 PassCost = Callable[[int, float], float]
 """(sequences, tokens of all of them together) -> milliseconds of a pass."""
@@ -97,7 +99,7 @@ class Meter:
         """Time everything once; the first time does not count."""
         self._rounds += 1
         for case in (case for cases in self._cases.values() for case in cases):
-            case.milliseconds(1)  # other work has emptied the caches; decoding finds them filled
+            case.warm()
             for width in case.times:
                 ms = case.milliseconds(width)
                 if self._rounds:
@@ -140,6 +142,13 @@ class _Case:
         self._batch, self._device = batch, model.device
         self._probe = PassProbe(model, batch, context, max(widths))
         self.kv_bytes = self._probe.kv_bytes
+
+    def warm(self) -> None:
+        """Fill the caches, as decoding finds them: what fits takes more than a pass to stay."""
+        began = perf_counter()
+        self.milliseconds(1)
+        while perf_counter() - began < _WARM:
+            self.milliseconds(1)
 
     def milliseconds(self, width: int) -> float:
         """Of one pass over so many tokens of each sequence."""

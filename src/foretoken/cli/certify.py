@@ -23,6 +23,8 @@ _SIX = ("T=0.3 plain", "T=1 top_k", "T=1 top_p", "T=1 repetition", "T=1.5 plain"
 """Every temperature and processor at least once; all fifteen cells are tried on a tiny model."""
 _MANY = 12
 """Prompts of --all."""
+_CODE = ("torch", "transformers", "foretoken", "git_commit")
+"""What of the environment must be equal for a certificate to be gone on with."""
 _COLOURS = {"passed": "green", "near_tie": "yellow", "failed": "red"}
 
 
@@ -66,7 +68,8 @@ def certify(
         ),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write the record here as JSON.")
+        Path | None,
+        typer.Option("--out", help="Write the record here as JSON; goes on with what is there."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead.")] = False,
 ) -> None:
@@ -95,18 +98,19 @@ def certify(
     )  # fmt: skip
     plan = _plan(plain, prompt, None if own == SamplingParams() else own, samples, first_tokens,
                  quick, everything)  # fmt: skip
-    checks = []
+    head = _head(plain, model, plan)
+    checks = _begun(out, head)
     with TemporaryDirectory() as folder:
         store = _datastore(plain, prompt, folder) if everything else ""
         configs = _every_method(draft_model, store) if everything else [config or _none_given()]
         if everything:
             configs = [one for one in configs if _reaches(plain, one)]
-        for check in _run(plain, configs, plan, not as_json):
+        for check in _run(plain, configs, plan, checks, not as_json):
             checks.append(check)
             if out is not None:  # after every check, so that nothing is lost when killed
-                _save(out, _record(plain, checks, plan))
+                _save(out, _record(head, checks))
     if as_json:
-        print(_record(plain, checks, plan))
+        print(_record(head, checks))
     else:
         _table(checks)
     if any(check.outcome == "failed" for check in checks):
@@ -198,27 +202,63 @@ def bundled_prompts(plain: LLM, given: list[str] | None, limit: int) -> list[tup
 
 
 def _run(
-    plain: LLM, configs: list[dict[str, Any]], plan: Plan, show: bool
-) -> Iterator[Check]:  # fmt: skip
-    from foretoken.certify import certify
+    plain: LLM, configs: list[dict[str, Any]], plan: Plan, known: list[Check], show: bool
+) -> Iterator[Check]:
+    """The checks that are not `known`, as they are made."""
+    from foretoken.certify import checked, lines
     from foretoken.progress import track
 
-    with track("Checks", len(configs) * plan.checks, show) as advance:
-        for config in configs:
-            for check in certify(plain, config, plan):
-                yield check
-                advance()
+    keys = {check.key for check in known}
+    todo = [(c, line) for c in configs for line in lines(c, plan) if line.key not in keys]
+    with track("Checks", len(todo), show) as advance:
+        for config, line in todo:
+            yield checked(plain, config, plan, line)
+            advance()
 
 
-def _record(plain: LLM, checks: list[Check], plan: Plan) -> str:
+def _head(plain: LLM, model: str, plan: Plan) -> dict[str, Any]:
+    """What a certificate is of; `environment` aside, only an equal one is gone on with."""
+    import hashlib
+
     from foretoken.bench.environment import environment
 
-    record = {
+    return {
         "environment": environment(),
+        "model": model,
+        "implementation": type(plain.model).__name__,
         "dtype": str(plain.model.dtype).removeprefix("torch."),
         "prompts": len(plan.prompts),
-        "checks": [check.data() for check in checks],
+        "prompts_sha256": hashlib.sha256(repr(plan.prompts).encode()).hexdigest(),
+        "max_tokens": plan.max_tokens,
+        "samples": plan.samples,
+        "first_tokens": plan.first_tokens,
     }
+
+
+def _begun(out: Path | None, head: dict[str, Any]) -> list[Check]:
+    """The checks that `out` holds. Raises `ForetokenError` for another certificate's."""
+    from foretoken.certify import Check
+
+    if out is None or not out.exists():
+        return []
+    try:
+        found = json.loads(out.read_text(encoding="utf-8"))
+        checks = [Check(**check) for check in found["checks"]]
+        before = {**head, **found, **{key: found["environment"][key] for key in _CODE}}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ForetokenError(f"{out} is no certificate; give another --out.") from error
+    now = {**head, **{key: head["environment"][key] for key in _CODE}}
+    for key in now.keys() - {"environment"}:
+        if before[key] != now[key]:
+            raise ForetokenError(
+                f"{out} holds a certificate with {key} {before[key]!r}, and now it is "
+                f"{now[key]!r}; give another --out."
+            )
+    return checks
+
+
+def _record(head: dict[str, Any], checks: list[Check]) -> str:
+    record = {**head, "checks": [check.data() for check in checks]}
     return json.dumps(record, indent=1, ensure_ascii=False)
 
 

@@ -82,7 +82,6 @@ class Auto(Parts):
         self._open = False  # whether some scout's word waits for the text to come
         self._untimed = 0
         self._rests = self._rested = self._resting = 0  # steps, steps gone by, sequences
-        self._plain: dict[int, DraftTree] = {}  # by sequences
         self._before: set[int] = set()  # who computed in the step before
         if self.lenient:
             self.wants = Wants("a", self.wants.hidden)
@@ -124,13 +123,13 @@ class Auto(Parts):
         count = len(sequences)
         if self._rested < self._rests and count == self._resting:
             self._rested += 1
-            return self._plain[count]
+            return empty(count, self._device)
         began, control = perf_counter(), self.control
         self._wake()
         scouts = control.to_ask(count)
         if not scouts and (steps := control.rests(count)):
             self._rest(count, steps)
-            return self._nothing(count)
+            return empty(count, self._device)
         if self._open:
             self._follow(sequences)
         rooms = [min(budget, self.num_speculative_tokens) for budget in budgets]
@@ -149,7 +148,7 @@ class Auto(Parts):
                 tree = said[number]
                 tree = tree if len(rows) == len(sequences) else tree.take(rows)
             pieces.append((rows, tree.trim([choice.nodes[row] for row in rows])))
-        tree = placed(pieces, count, self._device) if pieces else self._nothing(count)
+        tree = placed(pieces, count, self._device) if pieces else empty(count, self._device)
         thought = decided - began - sum(asked.values())
         asked = {number: spent + thought / len(asked) for number, spent in asked.items()}
         self._step = _Step(choice, asked, decided, perf_counter())
@@ -160,11 +159,6 @@ class Auto(Parts):
         self._rests, self._rested, self._resting = steps, 1, count
         self._before.clear()
         self.chose = [NONE] * count
-
-    def _nothing(self, count: int) -> DraftTree:
-        if count not in self._plain:
-            self._plain[count] = empty(count, self._device)
-        return self._plain[count]
 
     def _wake(self) -> None:
         if self._rested:

@@ -18,10 +18,6 @@ class Nothing(BaseDrafter):
 
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device
-        self._trees: dict[int, DraftTree] = {}  # by sequences: a plain step has nothing to make
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        count = len(sequences)
-        if count not in self._trees:
-            self._trees[count] = empty(count, self._device)
-        return self._trees[count]
+        return empty(len(sequences), self._device)

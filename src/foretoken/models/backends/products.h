@@ -5,8 +5,9 @@
 // extension, for any CPU; int8 wants AVX2.
 //
 // Weights lie in panels: WIDTH output columns side by side, for every input (int8: for every four).
-// For one to three rows several panels are read at a time, as one stream of addresses does not use
-// all of the memory's speed; for more, the next stretch is fetched while this one is multiplied.
+// Several panels are read at a time, as one stream of addresses does not use all of the memory's
+// speed: input by input for one to three rows; for more, two panels stretch by stretch, and the next
+// stretch is fetched while this one is multiplied.
 
 #pragma once
 
@@ -124,18 +125,22 @@ static void store(const float *sums, float *y, long M, long N, long columns, flo
     for (long n = 0; n < columns; n++) y[m * N + n] = sums[m * columns + n] * unit;
 }
 
-// y[M][N] = x wᵀ · unit for up to MANY rows and one panel. A stretch of the panel is used by all
-// rows while it is in the first-level cache.
-template <typename W>
+// y[M][N] = x wᵀ · unit for up to MANY rows and S panels. A stretch of a panel is used by all rows
+// while it is in the first-level cache; panels take turns, as two streams are fetched faster than
+// one: four rows take a tenth less time, without pages of 2 MiB a sixth.
+template <int S, typename W>
 static void many(Rows<float> x, const W *w, float *y, long M, long N, long K, float unit) {
-  float sums[MANY * WIDTH];
-  memset(sums, 0, 4 * M * WIDTH);
-  for (long k = 0; k < K; k += CHUNK, w += CHUNK * WIDTH) {
+  float sums[S][MANY * WIDTH];
+  for (int s = 0; s < S; s++) memset(sums[s], 0, 4 * M * WIDTH);
+  for (long k = 0; k < K; k += CHUNK) {
     long count = K - k < CHUNK ? K - k : CHUNK;
-    multiply<1, W>({x.start + k, x.apart}, {w, WIDTH}, sums, WIDTH, M, count, w + CHUNK * WIDTH,
-                   WIDTH * sizeof(W));
+    for (int s = 0; s < S; s++) {
+      const W *own = w + (s * K + k) * WIDTH;
+      multiply<1, W>({x.start + k, x.apart}, {own, WIDTH}, sums[s], WIDTH, M, count,
+                     own + CHUNK * WIDTH, WIDTH * sizeof(W));
+    }
   }
-  store(sums, y, M, N, WIDTH, unit);
+  for (int s = 0; s < S; s++) store(sums[s], y + s * WIDTH, M, N, WIDTH, unit);
 }
 
 // The same for R rows and S panels.
@@ -146,16 +151,19 @@ static void few(Rows<float> x, const W *w, float *y, long N, long K, float unit)
   store(sums, y, R, N, S * WIDTH, unit);
 }
 
-// One panel or, for few rows, as many of the `left` ones as are best read together -> how many.
+// As many of the `left` panels as are best read together -> how many.
 template <typename W>
 static long some(Rows<float> x, const W *w, float *y, long M, long N, long K, long left,
                  float unit) {
   if (M == 1 && left >= 4) return few<1, 4>(x, w, y, N, K, unit), 4;
   if (M == 2 && left >= 2) return few<2, 2>(x, w, y, N, K, unit), 2;
   if (M == 3 && left >= 2 && sizeof(W) == 4) return few<3, 2>(x, w, y, N, K, unit), 2;
+  // Beyond a group of rows, and with half the bytes, multiplying takes longer than fetching.
+  bool two = left >= 2 && M <= ROWS && sizeof(W) == 4;
   for (long m = 0; m < M; m += MANY)
-    many({x.start + m * x.apart, x.apart}, w, y + m * N, M - m < MANY ? M - m : MANY, N, K, unit);
-  return 1;
+    (two ? many<2, W> : many<1, W>)({x.start + m * x.apart, x.apart}, w, y + m * N,
+                                    M - m < MANY ? M - m : MANY, N, K, unit);
+  return 1 + two;
 }
 
 // What a product multiplies with: N outputs, filled up to whole panels, of K inputs. bias may be

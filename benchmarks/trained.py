@@ -1,0 +1,125 @@
+"""What the trained drafters bring: mean acceptance length on the bundled prompts, greedy.
+
+Each drafter drafts as its paper's defaults have it, from the checkpoints in --work (a folder by
+each recipe's name, as `foretoken train NAME --out WORK/NAME` leaves them). What was estimated in
+training stands beside it. Prompts whose plain answer loops are left out; ratios have 95 %
+intervals, paired over prompts. Checkpoints that are not there are named and left out. Example:
+
+    python benchmarks/trained.py --work checkpoints --check
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from lengths import WRITTEN, compared, served, telling
+from shared import options, save, table
+
+from foretoken.progress import track
+
+METHODS = {
+    "blockwise": ("blockwise", "blockwise"),
+    "medusa": ("medusa", "medusa"),
+    "hydra": ("hydra", "hydra"),
+    "hydra++": ("hydra", "hydra-plus"),
+    "eagle": ("eagle", "eagle"),
+    "eagle2": ("eagle2", "eagle"),
+    "eagle3": ("eagle3", "eagle3"),
+    "kangaroo": ("kangaroo", "kangaroo"),
+    "mtp": ("mtp", "mtp"),
+    "pass": ("pass", "pass"),
+    "parallel_prompt": ("parallel_prompt", "parallel_prompt"),
+    "specdec": ("specdec", "specdec"),
+    "dflash": ("dflash", "dflash"),
+    "dflash_tree": ("dflash_tree", "dflash"),
+    "glide": ("glide", "glide"),
+    "glide_cape": ("glide_cape", "glide"),
+}
+"""Row -> method and recipe."""
+LENGTHS = {"medusa": 2.0, "eagle": 2.5, "dflash": 2.0}
+RATIOS = {("hydra", "medusa"): 1.0, ("eagle2", "eagle"): 1.0, ("eagle3", "eagle2"): 0.95}
+"""What the first must be of the second, at least; above it where that is 1."""
+
+
+def measure(given: Namespace) -> dict[str, Any]:
+    there = {
+        row: (method, given.work / recipe)
+        for row, (method, recipe) in METHODS.items()
+        if (given.work / recipe / "README.md").exists()
+    }
+    keep = telling(given.model, given.limit)
+    counts = {}
+    with track("Methods", len(there), True) as advance:
+        for row, (method, folder) in there.items():
+            config = {"method": method, "model": str(folder)}
+            counts[row] = served(given.model, config, 0.0, given.limit)
+            advance()
+    ratios = {
+        f"{one} / {other}": {**compared(counts[other], counts[one], keep), "wanted": wanted}
+        for (one, other), wanted in RATIOS.items() if one in counts and other in counts
+    }  # fmt: skip
+    return {
+        "prompts": len(keep),
+        "max_tokens": WRITTEN,
+        "lengths": {row: compared(own, own, keep)["length"] for row, own in counts.items()},
+        "cards": {row: card(folder) for row, (_, folder) in there.items()},
+        "ratios": ratios,
+        "left_out": [row for row in METHODS if row not in there],
+    }
+
+
+def card(folder: Path) -> dict[str, float]:
+    """What was estimated and served on the texts that training held out."""
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| (estimated|served) \| ([0-9.]+) \|", text, re.MULTILINE)
+    return {name: float(length) for name, length in found}
+
+
+def failures(found: dict[str, Any]) -> list[str]:
+    lengths = found["lengths"]
+    bad = [
+        f"{row}: {lengths[row]:.3f} tokens a step, wanted {wanted}"
+        for row, wanted in LENGTHS.items() if row in lengths and lengths[row] < wanted
+    ]  # fmt: skip
+    for name, each in found["ratios"].items():
+        if each["ratio"] < each["wanted"] or each["ratio"] == each["wanted"] == 1.0:
+            bad.append(f"{name} is {each['ratio']:.3f}, wanted {each['wanted']}")
+    return bad + [f"{row} is not there" for row in LENGTHS if row not in lengths]
+
+
+def show(found: dict[str, Any]) -> None:
+    rows = [["", "mean acceptance length", "wanted", "held out: estimated", "served"]]
+    for row, length in found["lengths"].items():
+        told = [f"{found['cards'][row][key]:.3f}" for key in ("estimated", "served")]
+        rows.append([row, f"{length:.3f}", str(LENGTHS.get(row, "")), *told])
+    table(rows)
+    print()
+    rows = [["ratio", "", "95 %", "wanted"]]
+    for name, each in found["ratios"].items():
+        low, high = each["interval"]
+        rows.append([name, f"{each['ratio']:.3f}", f"{low:.3f}-{high:.3f}", str(each["wanted"])])
+    table(rows)
+    if found["left_out"]:
+        print(f"\nnot there: {', '.join(found['left_out'])}")
+
+
+def main() -> int:
+    parser = options(__doc__)
+    parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoints")
+    parser.add_argument("--limit", type=int, help="so many of the bundled prompts")
+    parser.add_argument("--check", action="store_true", help="fail where a bar is missed")
+    given = parser.parse_args()
+    found = measure(given)
+    show(found)
+    bad = failures(found)
+    print("\n" + ("\n".join(bad) or "every bar is reached"))
+    save("trained", given, {**found, "met": not bad})
+    return int(bool(bad) and given.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
