@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _MOST_TOKENS = 64  # of a pass, all sequences together, unless each has only a few
 _FEW = 8
 _ARRAY_BYTES = 512 * 2**20
-_WARM = 0.01  # seconds: ten passes of a model that a cache holds, one of any other
+_WARM = 0.01  # seconds: ten passes of a target that a cache holds, as decoding finds it, one of any
+# other; between a draft model's passes are the target's, which take the cache
 
 PassCost = Callable[[int, float], float]
 """(sequences, tokens of all of them together) -> milliseconds of a pass."""
@@ -99,7 +100,7 @@ class Meter:
         """Time everything once; the first time does not count."""
         self._rounds += 1
         for case in (case for cases in self._cases.values() for case in cases):
-            case.warm()
+            case.warm(_WARM if case.model is self._model else 0.0)
             for width in case.times:
                 ms = case.milliseconds(width)
                 if self._rounds:
@@ -139,15 +140,15 @@ class _Case:
     def __init__(self, model: CausalLM, batch: int, context: int) -> None:
         widths = [w for w in WIDTHS if w <= _FEW or w * batch <= _MOST_TOKENS]
         self.times: dict[int, list[float]] = {width: [] for width in widths}
-        self._batch, self._device = batch, model.device
+        self.model, self._batch, self._device = model, batch, model.device
         self._probe = PassProbe(model, batch, context, max(widths))
         self.kv_bytes = self._probe.kv_bytes
 
-    def warm(self) -> None:
-        """Fill the caches, as decoding finds them: what fits takes more than a pass to stay."""
+    def warm(self, seconds: float) -> None:
+        """Fill the caches for so long, at least by a pass: what fits takes several to stay."""
         began = perf_counter()
         self.milliseconds(1)
-        while perf_counter() - began < _WARM:
+        while perf_counter() - began < seconds:
             self.milliseconds(1)
 
     def milliseconds(self, width: int) -> float:
