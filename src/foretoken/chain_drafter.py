@@ -73,16 +73,32 @@ class AllAtOnce:
         return self._said[:, self._next : self._next + 1]
 
 
-class ChainDrafter(BaseDrafter):
-    """A drafter sets `length` when it is made, and `_lm` in `bind`."""
+class WithModel(BaseDrafter):
+    """A drafter whose model follows all sequences; it sets `_lm` in `bind`."""
 
-    kinds = frozenset({Kind.INDEPENDENT})
-
-    length: LengthRule
     _lm: ChainModel
 
     def begin(self, sequence: Sequence) -> None:
         self._lm.begin(sequence)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        for sequence, step in zip(sequences, steps, strict=True):
+            self._lm.follow(sequence, step)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        self._lm.fork(sequence, copy)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        for sequence in sequences:
+            self._lm.end(sequence)
+
+
+class ChainDrafter(WithModel):
+    """A drafter sets `length` when it is made."""
+
+    kinds = frozenset({Kind.INDEPENDENT})
+
+    length: LengthRule
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         limits = self._limits(sequences, budgets)
@@ -144,17 +160,10 @@ class ChainDrafter(BaseDrafter):
         return [min(c, made) if end else c for c, end in zip(counts, ends, strict=True)]
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        super().observe(sequences, steps)
         for sequence, step in zip(sequences, steps, strict=True):
-            self._lm.follow(sequence, step)
             if step.tokens:
                 self.length.observe(sequence, step.drafted, len(step.path))
-
-    def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        self._lm.fork(sequence, copy)
-
-    def end(self, sequences: Seq[Sequence]) -> None:
-        for sequence in sequences:
-            self._lm.end(sequence)
 
 
 def _looked_at(logits: Tensor, law: Tensor | None, sequences: Seq[Sequence]) -> Tensor:

@@ -17,13 +17,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from foretoken.chain_drafter import WithModel
 from foretoken.comb import Comb
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.glimpse import GlimpseModel, GlimpseModule
 from foretoken.heads import heads_ranks
 from foretoken.lesson import Lesson
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.protocols import Access, Sequence, Wants
 from foretoken.trained import Trained
 from foretoken.tree import DraftTree, from_parents, placed
 
@@ -32,7 +33,7 @@ CAPE = ((0.3, 8), (0.6, 6), (0.8, 4), (1.0, 2))
 
 
 @dataclass(eq=False)
-class GlideCape(BaseDrafter):
+class GlideCape(WithModel):
     """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: length of the
     chain; cape: pairs of a chance, rising to 1, and the candidates at a place whose likeliest token
     has a lower one."""
@@ -56,9 +57,6 @@ class GlideCape(BaseDrafter):
 
     def bind(self, access: Access) -> None:
         self._lm = GlimpseModel(GlimpseModule.load(self.model, access), access)
-
-    def begin(self, sequence: Sequence) -> None:
-        self._lm.begin(sequence)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         rows = [b for b, s in enumerate(sequences) if min(budgets[b], self._lm.room(s)) > 0]
@@ -99,17 +97,6 @@ class GlideCape(BaseDrafter):
         chain = ((ranks == 0) & (before < room)).cumprod(-1).bool()
         found: Tensor = hit & torch.cat((torch.ones_like(hit[..., :1]), chain[..., :-1]), -1)
         return found
-
-    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        for sequence, step in zip(sequences, steps, strict=True):
-            self._lm.follow(sequence, step)
-
-    def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        self._lm.fork(sequence, copy)
-
-    def end(self, sequences: Seq[Sequence]) -> None:
-        for sequence in sequences:
-            self._lm.end(sequence)
 
 
 def _surest(lesson: Lesson, states: Tensor) -> Tensor:

@@ -23,8 +23,9 @@ from foretoken.appended import block_chances
 from foretoken.chain_drafter import AllAtOnce, ChainDrafter
 from foretoken.length import LengthRule, schedule
 from foretoken.lesson import Lesson
+from foretoken.models.self_model import OnTarget
 from foretoken.prompt_tokens import PromptTokens
-from foretoken.protocols import Access, Sequence, Step, Wants
+from foretoken.protocols import Access, Sequence, Wants
 from foretoken.trained import Trained
 from foretoken.tree import DraftTree, Kind
 
@@ -41,25 +42,13 @@ class PassTokens(PromptTokens):
         return torch.cat((own[:, :, None], self.states(lesson, places)), 2)
 
 
-class LookaheadModel(AllAtOnce):
+class LookaheadModel(AllAtOnce, OnTarget):
     """A `ChainModel`: the target behind look-ahead embeddings."""
 
     def __init__(self, tokens: PassTokens, access: Access) -> None:
         self.device = access.device
         self._access, self._many = access, len(tokens.embeddings)
         self._first = access.extra_tokens(tokens.embeddings)
-
-    def begin(self, sequence: Sequence) -> None:
-        pass
-
-    def follow(self, sequence: Sequence, step: Step) -> None:
-        pass
-
-    def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        pass
-
-    def end(self, sequence: Sequence) -> None:
-        pass
 
     def room(self, sequence: Sequence) -> int:
         """As many tokens as there are laws, and no more than the context holds."""

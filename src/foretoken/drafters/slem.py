@@ -18,15 +18,16 @@ from typing import Any
 
 import torch
 
+from foretoken.chain_drafter import WithModel
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.models.foreign import ForeignModel
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.protocols import Access, Sequence, Wants
 from foretoken.tree import DraftTree, chains
 
 
 @dataclass(eq=False)
-class Slem(BaseDrafter):
+class Slem(WithModel):
     """model: folder, hub id or loaded model; tokenizer: its own, where the folder has none;
     target_tokenizer: where the target was loaded without; num_speculative_tokens: how many tokens
     of its own the small model writes."""
@@ -51,10 +52,9 @@ class Slem(BaseDrafter):
             )
 
     def bind(self, access: Access) -> None:
-        self._lm = ForeignModel(self.model, access, self.tokenizer, self.target_tokenizer)
-
-    def begin(self, sequence: Sequence) -> None:
-        self._lm.begin(sequence)
+        self._lm: ForeignModel = ForeignModel(
+            self.model, access, self.tokenizer, self.target_tokenizer
+        )
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         drafts: list[list[int]] = [[] for _ in sequences]
@@ -94,14 +94,3 @@ class Slem(BaseDrafter):
             return theirs.starting(text)
         whole = theirs.going_on(theirs.text(word) + text)
         return whole[len(word) :] if whole[: len(word)] == word else theirs.going_on(text)
-
-    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        for sequence, step in zip(sequences, steps, strict=True):
-            self._lm.follow(sequence, step)
-
-    def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        self._lm.fork(sequence, copy)
-
-    def end(self, sequences: Seq[Sequence]) -> None:
-        for sequence in sequences:
-            self._lm.end(sequence)

@@ -20,14 +20,8 @@ from torch import Tensor
 from foretoken.protocols import Access, Sequence, Step
 
 
-class SelfModel:
-    """A `ChainModel` of the named ones of the target's 2L sub-layers; needs its levels c and e."""
-
-    def __init__(self, access: Access, sublayers: Iterable[int]) -> None:
-        self.sublayers = tuple(sublayers)
-        self.device = access.device
-        self._access = access
-        self._ahead = 0  # tokens behind the committed length that this draft has run
+class OnTarget:
+    """What a `ChainModel` on the target's own cache does as sequences come and go: nothing."""
 
     def begin(self, sequence: Sequence) -> None:
         pass
@@ -40,6 +34,16 @@ class SelfModel:
 
     def end(self, sequence: Sequence) -> None:
         pass
+
+
+class SelfModel(OnTarget):
+    """A `ChainModel` of the named ones of the target's 2L sub-layers; needs its levels c and e."""
+
+    def __init__(self, access: Access, sublayers: Iterable[int]) -> None:
+        self.sublayers = tuple(sublayers)
+        self.device = access.device
+        self._access = access
+        self._ahead = 0  # tokens behind the committed length that this draft has run
 
     def room(self, sequence: Sequence) -> int:
         """How many tokens may be drafted before the context ends."""
