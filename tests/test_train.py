@@ -216,6 +216,7 @@ def test_records() -> None:
     ]  # fmt: skip
     learned, held = both.split(1)
     assert len(learned) == 2 and held.answer(0) == [3] and both.limit == 8
+    assert len(both.apart(held)) == 2 and len(both.apart(both)) == 1  # what has no prompt stays
 
 
 def test_a_loss_that_is_none(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

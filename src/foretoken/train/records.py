@@ -71,6 +71,11 @@ class Records:
         found = np.bincount(np.concatenate(answers), minlength=vocab_size)
         return torch.from_numpy(found)
 
+    def apart(self, held: Records) -> Records:
+        """Those that have none of the held ones' prompts."""
+        theirs = {tuple(held.prompt(i)) for i in range(len(held))} - {()}
+        return self.take([i for i in range(len(self)) if tuple(self.prompt(i)) not in theirs])
+
     def split(self, held: int) -> tuple[Records, Records]:
         """The records to learn from, and `held` others, evenly spread."""
         held = min(held, len(self) // 2)

@@ -59,6 +59,7 @@ def make(
     main = next(iter(found))
     told = sha_of(Records.joined(list(found.values())))
     found[main], held = found[main].split(recipe.held)
+    found = {name: part if name == main else part.apart(held) for name, part in found.items()}
     model = plain(llm, target)
     facts = Facts.of(model)
     recipe_ = asdict(recipe)
