@@ -38,7 +38,8 @@ def hold_to(folder: Path, plan: Mapping[str, Any]) -> None:
     Raises `ForetokenError` where it holds answers of another plan, naming the first difference.
     """
     if (folder / PLAN).is_file():
-        _compare(folder, read_plan(folder), plan)
+        if _answers(folder):
+            compare(folder, read_plan(folder), plan)
     elif _answers(folder):
         raise ForetokenError(
             f"{folder} holds answers and no {PLAN} to go on with; give another --out."
@@ -51,11 +52,12 @@ def _answers(folder: Path) -> bool:
     return any(folder.glob("results*.json")) or (samples.exists() and samples.stat().st_size > 0)
 
 
-def _compare(folder: Path, before: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
-    for key in {**plan, **before} if _answers(folder) else ():
+def compare(where: Path, before: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    """Raises `ForetokenError` for the first difference from what was begun there."""
+    for key in {**plan, **before}:
         if before.get(key) != plan.get(key):
             raise ForetokenError(
-                f"{folder} holds a run with {key} {json.dumps(before.get(key))}, and now it is "
+                f"{where} holds a run with {key} {json.dumps(before.get(key))}, and now it is "
                 f"{json.dumps(plan.get(key))}; give what it was begun with, or another --out."
             )
 

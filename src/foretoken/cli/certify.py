@@ -98,7 +98,7 @@ def certify(
     )  # fmt: skip
     plan = _plan(plain, prompt, None if own == SamplingParams() else own, samples, first_tokens,
                  quick, everything)  # fmt: skip
-    head = _head(plain, model, plan)
+    head = _head(plain, model, plan, {"all": draft_model} if everything else config)
     checks = _begun(out, head)
     with TemporaryDirectory() as folder:
         store = _datastore(plain, prompt, folder) if everything else ""
@@ -216,8 +216,8 @@ def _run(
             advance()
 
 
-def _head(plain: LLM, model: str, plan: Plan) -> dict[str, Any]:
-    """What a certificate is of; `environment` aside, only an equal one is gone on with."""
+def _head(plain: LLM, model: str, plan: Plan, methods: Any) -> dict[str, Any]:
+    """What a certificate is of; only an equal one is gone on with, see `_told`."""
     import hashlib
 
     from foretoken.bench.environment import environment
@@ -227,33 +227,35 @@ def _head(plain: LLM, model: str, plan: Plan) -> dict[str, Any]:
         "model": model,
         "implementation": type(plain.model).__name__,
         "dtype": str(plain.model.dtype).removeprefix("torch."),
+        "methods": methods,
         "prompts": len(plan.prompts),
-        "prompts_sha256": hashlib.sha256(repr(plan.prompts).encode()).hexdigest(),
         "max_tokens": plan.max_tokens,
         "samples": plan.samples,
-        "first_tokens": plan.first_tokens,
+        "plan_sha256": hashlib.sha256(repr(plan).encode()).hexdigest(),
     }
+
+
+def _told(head: dict[str, Any]) -> dict[str, Any]:
+    """A head in JSON's types, with nothing of the environment but the code."""
+    told = json.loads(json.dumps(head))
+    environment = told.pop("environment")
+    return {**told, **{key: environment[key] for key in _CODE}}
 
 
 def _begun(out: Path | None, head: dict[str, Any]) -> list[Check]:
     """The checks that `out` holds. Raises `ForetokenError` for another certificate's."""
+    from foretoken.bench.resume import compare
     from foretoken.certify import Check
 
     if out is None or not out.exists():
         return []
     try:
         found = json.loads(out.read_text(encoding="utf-8"))
-        checks = [Check(**check) for check in found["checks"]]
-        before = {**head, **found, **{key: found["environment"][key] for key in _CODE}}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        checks = [Check(**check) for check in found.pop("checks")]
+        before = _told(found)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ForetokenError(f"{out} is no certificate; give another --out.") from error
-    now = {**head, **{key: head["environment"][key] for key in _CODE}}
-    for key in now.keys() - {"environment"}:
-        if before[key] != now[key]:
-            raise ForetokenError(
-                f"{out} holds a certificate with {key} {before[key]!r}, and now it is "
-                f"{now[key]!r}; give another --out."
-            )
+    compare(out, before, _told(head))
     return checks
 
 
