@@ -62,6 +62,17 @@ class Asked(SmallLM):
         return super().draft(sequences, budgets, draws)
 
 
+@dataclass(eq=False)
+class Watched(SmallLM):
+    """Notes for how many sequences it observes a step."""
+
+    observed: list[int] = field(default_factory=list)
+
+    def observe(self, sequences: Any, steps: Any) -> None:
+        self.observed.append(len(sequences))
+        super().observe(sequences, steps)
+
+
 MIXED: dict[str, tuple[Callable[[Pair], Auto], Any]] = {
     "copy and draw": (lambda p: auto(PromptLookup(4), SmallLM(p.draft, 6)), Speculative()),
     "draw only": (lambda p: auto(SmallLM(p.draft, 6)), Speculative()),
@@ -143,6 +154,19 @@ def test_only_those_who_take_it_wait_for_the_small_model(pair: Pair) -> None:
     outputs = serve(pair.target, auto(copy, small), Speculative(), prompts, GREEDY, slots=2)
     assert texts(outputs) == known and 1 in small.rows
     assert outputs[0].stats.chosen["Oracle0"] > outputs[1].stats.chosen["Oracle0"] == 0
+
+
+def test_who_computes_reads_no_prompt_until_chosen(pair: Pair) -> None:
+    """Where drafts never pay, the small model makes no pass over the second prompt."""
+    drafter = auto(Watched(pair.draft), curve=STEEP)
+    engine = Engine(ModelTarget(pair.target, 1, 512), drafter, Speculative())
+    read = []
+    for prompt in PROMPTS[:2]:
+        engine.add(prompt, GREEDY)
+        while engine.busy:
+            engine.step()
+        read.append(len(drafter.drafters[0].observed))
+    assert read[0] == read[1] > 0
 
 
 def test_a_trees_shape_is_learned(pair: Pair) -> None:

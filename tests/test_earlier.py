@@ -68,6 +68,30 @@ def test_the_latest_texts_stay(texts: list[list[int]], limit: int) -> None:
         assert all(mark < 0 for mark in marks) and len(set(marks)) == len(marks)
 
 
+@given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=12), st.booleans())))
+def test_texts_wait_for_the_index(texts: list[tuple[list[int], bool]]) -> None:
+    """However seldom it is asked for, it has what it would have had, in the same order."""
+    seldom, often = EarlierTexts(Listed(), 20, 4), EarlierTexts(Listed(), 20, 4)
+    for text, asked in texts:
+        seldom.add(text)
+        often.add(text)
+        expected = often.index.texts
+        if asked:
+            assert seldom.index.texts == expected
+    assert seldom.index.texts == often.index.texts and seldom.tokens == often.tokens
+
+
+def test_the_index_takes_in_a_little_at_a_time() -> None:
+    """Many texts that ended while nobody asked don't hold up the step that asks."""
+    memory = EarlierTexts(Listed(), 10_000, 4)
+    for _ in range(30):
+        memory.add([1] * 99)
+    sizes = [len(memory.index.texts) for _ in range(6)]
+    assert sizes == [6, 12, 18, 24, 30, 30]
+    memory.add([1] * 5_000)
+    assert len(memory.index.texts) == 31
+
+
 @each
 @given(texts=TEXTS)
 def test_the_index_is_bounded(name: str, texts: list[list[int]]) -> None:

@@ -49,13 +49,14 @@ class Row:
 class Choice:
     """takers: the part whose draft each sequence takes, or None; nodes: how many of it. ms: what
     the step is thought to take. trial: the tokens a millisecond that were given up to learn
-    something, 0 where nothing was. saved: milliseconds that each scout's word is thought to save
-    beside the others'."""
+    something, 0 where nothing was. due: whether a trial was thought of. saved: milliseconds that
+    each scout's word is thought to save beside the others'."""
 
     takers: list[int | None]
     nodes: list[int]
     ms: float
     trial: float = 0.0
+    due: bool = False
     saved: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -173,6 +174,7 @@ class Controller:
         best = self._fastest(rows, free, self.computing if thought else ())
         choice = self._trial(rows, free, best) if due else None
         choice = choice or self._shared_out(rows, free, best)
+        choice.due = due
         self._computed = any(taker in self.computing for taker in choice.takers)
         if self._computed:
             self._pause = _CONSIDER
@@ -180,6 +182,10 @@ class Controller:
             self._pause = min(2 * self._pause, _SELDOM)
         self._rest = 0 if any(choice.nodes) else self._pause
         return choice
+
+    def thought(self, ms: float) -> None:
+        """To think of a trial took so long; that is paid for like the trial."""
+        self._for_trials -= ms
 
     def _expected(self, row: Row, part: int, shape: Shape, hope: float = 0.0) -> list[float]:
         found = expected(shape, self.rates[part], row.views[part], hope)

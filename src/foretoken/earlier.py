@@ -1,7 +1,8 @@
 """What was written before: the latest texts of all requests, behind an index, within a bound.
 
 This is a copying drafter's `shared` memory. Texts come in whole and leave in the order in which
-they came; how they are found again is the index's business.
+they came; how they are found again is the index's business. A text enters it when the index is next
+asked for, so that a drafter that nobody asks costs nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Sequence as Seq
+from itertools import islice
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -18,6 +20,7 @@ from foretoken.arrayfile import read_arrays, write_arrays
 from foretoken.errors import ForetokenError
 
 _KIND = "memory of earlier texts"
+_AT_ONCE = 512  # tokens that enter the index at a time, or one text, so that no step waits for long
 
 
 class Index(Protocol):
@@ -41,9 +44,22 @@ class EarlierTexts(Generic[IndexT]):
     def __init__(self, index: IndexT, limit: int, vocab_size: int) -> None:
         if limit < 1:
             raise ForetokenError(f"max_cached_tokens is {limit}; it must be at least 1.")
-        self.index, self.limit, self._vocab_size = index, limit, vocab_size
+        self._index, self.limit, self._vocab_size = index, limit, vocab_size
         self._texts: deque[array[int]] = deque()
+        self._waiting = 0  # how many of the latest texts are not yet in the index
         self._marks = self.tokens = 0
+
+    @property
+    def index(self) -> IndexT:
+        """With the next of the texts that wait."""
+        taken, first = 0, len(self._texts) - self._waiting
+        for text in islice(self._texts, first, None) if self._waiting else ():
+            self._index.add(text)
+            self._waiting -= 1
+            taken += len(text)
+            if taken >= _AT_ONCE:
+                break
+        return self._index
 
     def add(self, tokens: Seq[int]) -> None:
         """Remember a text and forget the oldest ones that there is no room for."""
@@ -51,20 +67,23 @@ class EarlierTexts(Generic[IndexT]):
         if not text:
             return
         while self.tokens + len(text) > self.limit:
+            if len(self._texts) > self._waiting:
+                self._index.drop(self._texts[0])
+            else:
+                self._waiting -= 1
             oldest = self._texts.popleft()
-            self.index.drop(oldest)
             self.tokens -= len(oldest) - 1
         self.tokens += len(text)
         self._marks += 1
         text.append(-self._marks)
         self._texts.append(text)
-        self.index.add(text)
+        self._waiting += 1
 
     def reset(self) -> None:
         """Forget everything."""
         self._texts.clear()
-        self.index.clear()
-        self.tokens = 0
+        self._index.clear()
+        self._waiting = self.tokens = 0
 
     def save(self, path: str | Path) -> None:
         """Write the texts to a file; the index is made anew when they are loaded."""

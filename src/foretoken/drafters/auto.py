@@ -40,11 +40,12 @@ _TIMED = 2  # steps, of which the last is timed
 
 @dataclass(slots=True)
 class _Step:
-    """From `draft` to `observe`. asked: the scouts, and the seconds that each took; decided,
+    """From `draft` to `observe`. asked: the scouts, and the seconds that each took; began, decided,
     drafted: when."""
 
     choice: Choice
     asked: dict[int, float]
+    began: float
     decided: float
     drafted: float
 
@@ -151,7 +152,7 @@ class Auto(Parts):
         tree = placed(pieces, count, self._device) if pieces else empty(count, self._device)
         thought = decided - began - sum(asked.values())
         asked = {number: spent + thought / len(asked) for number, spent in asked.items()}
-        self._step = _Step(choice, asked, decided, perf_counter())
+        self._step = _Step(choice, asked, began, decided, perf_counter())
         return tree
 
     def _rest(self, count: int, steps: int) -> None:
@@ -211,9 +212,11 @@ class Auto(Parts):
         now, self._step = self._step, None
         takers = now.choice.takers if now is not None else [None] * len(steps)
         prefill = not steps[0].tokens
+        # Who computes reads a prompt when it is first chosen, if it ever is.
+        late = self._control.computing if self._control is not None else ()
         for number, part in enumerate(self.drafters):
             asked = now is not None and (number in now.asked or number in takers)
-            if part.follows and not (asked or prefill):
+            if part.follows and not asked and (not prefill or number in late):
                 continue
             # Of a draft that is another's, a part must not think that it was its own.
             own = [
@@ -229,6 +232,8 @@ class Auto(Parts):
         self._learn(now, sequences, steps)
         self._time(now, came, steps)
         self._before = {number for number in self.control.computing if number in takers}
+        if now.choice.due and not now.asked:
+            self.control.thought(1000 * (now.decided - now.began + perf_counter() - came))
 
     def _follow(self, sequences: Seq[Sequence]) -> None:
         """What the text says of the scouts' words."""
