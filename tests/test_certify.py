@@ -11,13 +11,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from foretoken import LLM, METHODS, SamplingParams
-from foretoken.certify import Plan, bin_of, certify, prefix_bins
+from foretoken import LLM, METHODS, ForetokenError, SamplingParams
+from foretoken.certify import Plan, bin_of, certify, lines, prefix_bins
 from foretoken.cli import app
 from foretoken.cli import certify as command
+from foretoken.drafters.hydra import HydraHeads
+from foretoken.features import EagleModule
 from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair, table_pair, target_law
 from foretoken.testing.models import logits_after
+from foretoken.trained import Facts
 from foretoken.tree import DraftTree, Kind, chains
 from foretoken.verify.speculative import Speculative
 
@@ -144,6 +147,28 @@ def test_all_builds_every_method(tmp_path: Path) -> None:
     outside = LLM("mini", model_impl="transformers")
     beyond = {c["method"] for c in configs if not command._reaches(outside, c)}
     assert beyond == {"draft_verify", "early_exit", "swift", "ppd", "speed"}
+
+
+def test_all_takes_trained_drafters(tmp_path: Path) -> None:
+    """Each checkpoint with every method that reads it; what is another target's is no drafter."""
+    plain = LLM("mini", max_num_seqs=4)
+    facts = Facts.of(plain.model)
+    for folder, module in {
+        "eagle": EagleModule(facts), "hydra": HydraHeads(facts, own_lm_heads=False),
+        "hydra-plus": HydraHeads(facts, own_lm_heads=False, num_layers=2),
+        "foreign": EagleModule(Facts(32, 64, 2)),
+    }.items():  # fmt: skip
+        module.save(tmp_path / folder, {})
+    configs = command._trained(plain, tmp_path)
+    found = [(each["method"], Path(each["model"]).name) for each in configs]
+    assert found == [
+        ("hydra", "hydra"), ("hydra", "hydra-plus"), ("eagle", "eagle"), ("eagle2", "eagle"),
+    ]  # fmt: skip
+    plan = Plan(((1, 2),), {}, max_tokens=4)
+    named = [line.method for config in configs for line in lines(config, plan)]
+    assert len({*named}) == 4 and "hydra with hydra-plus" in named
+    with pytest.raises(ForetokenError, match="None of the folders"):
+        command._trained(plain, tmp_path / "eagle")
 
 
 def test_command_asks_for_a_method() -> None:

@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from foretoken.bench.identity import compare
 from foretoken.llm import LLM
-from foretoken.methods import build
+from foretoken.methods import METHODS, build
 from foretoken.models.model import CausalLM
 from foretoken.sampling import SamplingParams
 from foretoken.testing.laws import chi_square, reference_law, sampled_counts
@@ -110,6 +111,8 @@ def certify(plain: LLM, config: Mapping[str, Any], plan: Plan) -> Iterator[Check
 def lines(config: Mapping[str, Any], plan: Plan) -> list[Check]:
     """What is to be checked of a method, without outcomes."""
     drafter, _, name = build(config)
+    if name in METHODS and METHODS[name].trained and isinstance(config["model"], (str, Path)):
+        name = f"{name} with {Path(config['model']).name}"
     if "verifier" in config:
         name = f"{name} by {config['verifier']}"
     sampled = "seeded" if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY} else "law"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -210,6 +210,20 @@ def read_config(folder: Path) -> dict[str, Any]:
         f"{folder} is no checkpoint of a trained drafter; give one that 'foretoken train' made, or "
         "one of the formats in docs/formats.md."
     )
+
+
+def checkpoints(folders: Iterable[Path], target: Any) -> dict[Path, str]:
+    """Those folders that hold a drafter which was trained for such a target (an `Access` or a
+    `CausalLM`), and each one's method."""
+    found = {}
+    for folder in folders:
+        try:
+            config = read_config(folder)
+            Facts(**config["target"]).check(Facts.of(target), str(folder))
+        except ForetokenError:
+            continue
+        found[folder] = config[_METHOD]
+    return found
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -67,6 +67,12 @@ def certify(
             "--all", help="Every method that fits, every exact rule, six cells, more tokens."
         ),
     ] = False,
+    drafters: Annotated[
+        Path | None,
+        typer.Option(
+            help="For --all: a folder of trained drafters, each in a folder; else the bundled ones."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Write the record here as JSON; goes on with what is there."),
@@ -98,13 +104,15 @@ def certify(
     )  # fmt: skip
     plan = _plan(plain, prompt, None if own == SamplingParams() else own, samples, first_tokens,
                  quick, everything)  # fmt: skip
-    head = _head(plain, model, plan, {"all": draft_model} if everything else config)
+    trained = _trained(plain, drafters) if everything else []
+    told = {"all": draft_model, "trained": [Path(one["model"]).name for one in trained]}
+    head = _head(plain, model, plan, told if everything else config)
     checks = _begun(out, head)
     with TemporaryDirectory() as folder:
         store = _datastore(plain, prompt, folder) if everything else ""
         configs = _every_method(draft_model, store) if everything else [config or _none_given()]
         if everything:
-            configs = [one for one in configs if _reaches(plain, one)]
+            configs = [one for one in [*configs, *trained] if _reaches(plain, one)]
         for check in _run(plain, configs, plan, checks, not as_json):
             checks.append(check)
             if out is not None:  # after every check, so that nothing is lost when killed
@@ -140,9 +148,34 @@ def _reaches(plain: LLM, config: dict[str, Any]) -> bool:
     return plain.engine.target.levels.issuperset(build(config)[0].wants.levels)
 
 
+def _trained(plain: LLM, folder: Path | None) -> list[dict[str, Any]]:
+    """Every lossless row of the method table that drafts with weights trained for this target, with
+    each of the folder's, or the bundled, checkpoints that it can draft with."""
+    from foretoken import zoo
+    from foretoken.methods import METHODS
+    from foretoken.named import drafter_class
+    from foretoken.trained import checkpoints
+
+    def read_by(drafter: str) -> str:
+        """The method that a drafter's checkpoints are of."""
+        cls: Any = drafter_class(drafter)
+        return str(cls.module.method)
+
+    folders = [zoo.path(name) for name in zoo.names()] if folder is None else [*folder.glob("*/")]
+    found = checkpoints(sorted(folders), plain.model)
+    if folder is not None and not found:
+        raise ForetokenError(f"None of the folders in {folder} holds a drafter for this target.")
+    rows = [row for row in METHODS.values() if row.lossless and row.trained]
+    reads = {row.name: read_by(row.drafter) for row in rows}
+    return [
+        {"method": row.name, "model": str(path)}
+        for row in rows for path, method in found.items() if reads[row.name] == method
+    ]  # fmt: skip
+
+
 def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any]]:
-    """Every lossless row of the method table, two of them composed, and small-model chains under
-    every other exact rule for them."""
+    """Every lossless row of the method table that needs no training, two of them composed, and
+    small-model chains under every other exact rule for them."""
     from foretoken.methods import JOINTS, METHODS, options_of
     from foretoken.named import verifier_class, verifier_names
     from foretoken.tree import Kind
