@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,18 +27,29 @@ def show(
     Example: [bold]foretoken zoo list[/bold]
     """
     from foretoken import zoo
-    from foretoken.zoo.shape import Shape, parameters_read
 
     rows: list[dict[str, Any]] = []
     for name in zoo.names():
-        config = json.loads((zoo.path(name) / "config.json").read_text("utf-8"))
-        read = parameters_read(Shape.of(config))
-        rows.append({"name": name, "parameters_read": read, "path": str(zoo.path(name))})
+        folder = zoo.path(name)
+        rows.append({"name": name, "parameters_read": _read(folder), "path": str(folder)})
     if as_json:
         print(json.dumps(rows, indent=1))
         return
     for row in rows:
         print(f"{row['name']:<12} {row['parameters_read'] / 1e6:>6.1f} M parameters  {row['path']}")
+
+
+def _read(folder: Path) -> int:
+    """The parameters that a pass reads; of a trained drafter all that it has of its own."""
+    from safetensors import safe_open
+
+    from foretoken.zoo.shape import Shape, parameters_read
+
+    config = _config(folder)
+    if "foretoken_method" not in config:
+        return parameters_read(Shape.of(config))
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
 
 
 @app.command("inflate")

@@ -1,0 +1,56 @@
+"""Puts trained drafters among the bundled models, their weights in float16.
+
+    python recipes/zoo/bundle.py --work CHECKPOINTS --out src/foretoken/zoo/models eagle medusa
+
+takes CHECKPOINTS/eagle, as `foretoken train eagle --out CHECKPOINTS/eagle` leaves it, in as
+`mini-eagle`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+PREFIX = "mini-"
+
+
+def bundle(folder: Path, out: Path) -> None:
+    """One drafter's folder: weights, config.json without its training, and card."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    del config["recipe"]  # which is in the card
+    weights = load_file(folder / "model.safetensors")
+    half = {name: w.half() if w.is_floating_point() else w for name, w in weights.items()}
+    for name, weight in half.items():
+        if not torch.isfinite(weight.float()).all():
+            raise SystemExit(f"{folder}: {name} doesn't fit float16")
+    name = PREFIX + folder.name
+    made = out / name
+    if made.exists():
+        shutil.rmtree(made)
+    made.mkdir(parents=True)
+    save_file(half, made / "model.safetensors")
+    (made / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    card = re.sub('"model": "[^"]*"', f'"model": "{name}"', card)
+    (made / "README.md").write_text(card, encoding="utf-8")
+    print(f"{made}: {(made / 'model.safetensors').stat().st_size / 2**20:.1f} MiB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoints")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the bundled models")
+    parser.add_argument("names", nargs="+", help="folders in --work")
+    options = parser.parse_args()
+    for name in options.names:
+        bundle(options.work / name, options.out)
+
+
+if __name__ == "__main__":
+    main()
