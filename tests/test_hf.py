@@ -7,8 +7,10 @@ in float64, on tiny random models whose weights are large enough for attention t
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -301,6 +303,41 @@ def test_experts_that_have_no_float64_are_refused_with_the_remedy() -> None:
     with pytest.raises(ForetokenError, match="experts_implementation='eager'") as caught:
         HFModel(model)
     assert_sentence(str(caught.value), "MixtralForCausalLM")
+
+
+def test_the_head_is_read_beside_a_pass() -> None:
+    """A drafter that learns on another thread takes nothing from the pass, nor the pass from it."""
+    model = HFModel(tf.LlamaForCausalLM(tf.LlamaConfig(**SMALL)).eval())
+    states = torch.randn(40, model.width)
+    texts = [[3, 4, 5, 6]]
+
+    def passed() -> Any:
+        cache = model.new_cache(1, 16)
+        return model.forward(chain_feed(cache, [cache.acquire(0)], texts), cache, (0, -1))
+
+    with torch.no_grad():
+        want, said = passed(), model.head(states)
+        with ThreadPoolExecutor(1) as beside:
+            over = Event()
+
+            def reads() -> int:
+                many = 0
+                with torch.no_grad():
+                    while not over.is_set():
+                        assert torch.equal(model.head(states), said)
+                        many += 1
+                return many
+
+            job = beside.submit(reads)
+            try:
+                for _ in range(300):
+                    got = passed()
+                    assert torch.equal(got.logits, want.logits)
+                    assert all(torch.equal(got.hidden[i], want.hidden[i]) for i in (0, -1))
+            finally:
+                over.set()
+            assert job.result() > 30
+    assert "forward" not in vars(model.model.model)
 
 
 def test_the_users_model_stays_as_it_was() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -25,8 +26,8 @@ from foretoken.errors import ForetokenError
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed, tree_feed
 from foretoken.models.hf_cache import (
+    Answers,
     Storage,
-    answering,
     evaluating,
     grouped_heads,
     max_length,
@@ -87,6 +88,7 @@ class HFModel:
         self.source: Any = model
         self.name = type(model).__name__
         self._decoder: Any = model.get_decoder()
+        self._answers = Answers(self._decoder)
         if reason := unsupported(model.config) or unfit(model, self._decoder):
             raise ForetokenError(f"{self.name} can't be served: {reason}.")
         config = model.config.get_text_config(decoder=True)
@@ -132,7 +134,7 @@ class HFModel:
         cap logits in ways of their own.
         """
         flat = states.reshape(-1, 1, states.shape[-1])
-        with answering(self._decoder, self._answer(last_hidden_state=flat)):
+        with self._answers(self._answer(last_hidden_state=flat)):
             out = self.model(inputs_embeds=flat, use_cache=False, return_dict=True)
         logits: Tensor = out.logits
         return logits.view(*states.shape[:-1], -1)
@@ -155,15 +157,18 @@ class HFModel:
     def _taps(self, hidden: Seq[int], kept: dict[int, Tensor]) -> Iterator[None]:
         """Catch the states asked for: 0 enters the first layer, i leaves layer i, -1 the decoder.
 
-        Not `output_hidden_states`: there the last layer's states are normed already.
+        Not `output_hidden_states`: there the last layer's states are normed already. Another
+        thread may be reading the head, which calls the decoder too.
         """
-        handles = []
+        handles, mine = [], get_ident()
 
         def leave(layer: int, output: Any) -> None:
-            kept[layer] = output if isinstance(output, Tensor) else output[0]
+            if get_ident() == mine:
+                kept[layer] = output if isinstance(output, Tensor) else output[0]
 
         def enter(_: Any, args: Any, kwargs: Any) -> None:
-            kept[0] = args[0] if args else kwargs["hidden_states"]
+            if get_ident() == mine:
+                kept[0] = args[0] if args else kwargs["hidden_states"]
 
         try:
             for layer in hidden:

@@ -12,6 +12,7 @@ import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock, local
 from typing import Any
 
 import torch
@@ -175,18 +176,48 @@ def evaluating(model: Any) -> Iterator[None]:
             module.training = True
 
 
-@contextmanager
-def answering(module: Any, output: Any) -> Iterator[None]:
-    """`module` answers `output` to whatever it is called with."""
-    own = module.__dict__.get("forward")
-    module.forward = lambda *args, **kwargs: output
-    try:
-        yield
-    finally:
-        if own is None:
-            del module.forward
+class Answers:
+    """Has a module answer something given, to those threads alone that ask for it.
+
+    A drafter that learns beside decoding reads the head while the decoder runs.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._module, self._own, self._asking = module, None, 0
+        self._lock, self._given = Lock(), local()
+
+    @contextmanager
+    def __call__(self, output: Any) -> Iterator[None]:
+        """`output` to whatever this thread calls the module with."""
+        self._given.output = output
+        with self._lock:
+            self._asking += 1
+            if self._asking == 1:
+                self._put_in()
+        try:
+            yield
+        finally:
+            del self._given.output
+            with self._lock:
+                self._asking -= 1
+                if not self._asking:
+                    self._take_out()
+
+    def _put_in(self) -> None:
+        self._own, forward, given = (
+            self._module.__dict__.get("forward"), self._module.forward, self._given,
+        )  # fmt: skip
+
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            return given.output if hasattr(given, "output") else forward(*args, **kwargs)
+
+        self._module.forward = answer
+
+    def _take_out(self) -> None:
+        if self._own is None:
+            del self._module.forward
         else:
-            module.forward = own
+            self._module.forward = self._own
 
 
 @contextmanager
