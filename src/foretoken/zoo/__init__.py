@@ -1,7 +1,8 @@
-"""Small models that come with foretoken: a target, `mini`, and its drafter, `mini-draft`.
+"""Small models that come with foretoken: a target, `mini`, its drafter `mini-draft`, and drafters
+that read the target's states, such as `mini-eagle`.
 
-Both are ordinary Hugging Face checkpoint folders; their model cards say what they were trained on
-and how well they do. `recipes/zoo` trains them again.
+The first two are ordinary Hugging Face checkpoint folders; the model cards say what all were
+trained on and how well they do. `recipes/zoo` trains them again.
 """
 
 from __future__ import annotations
