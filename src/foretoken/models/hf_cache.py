@@ -204,9 +204,8 @@ class Answers:
                     self._take_out()
 
     def _put_in(self) -> None:
-        self._own, forward, given = (
-            self._module.__dict__.get("forward"), self._module.forward, self._given,
-        )  # fmt: skip
+        self._own = self._module.__dict__.get("forward")
+        forward, given = self._module.forward, self._given
 
         def answer(*args: Any, **kwargs: Any) -> Any:
             return given.output if hasattr(given, "output") else forward(*args, **kwargs)
