@@ -157,7 +157,7 @@ def test_training_stops_early(
 
 def test_what_is_refused(checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path) -> None:
     """Another training's folder, methods and settings that aren't there."""
-    run(checkpoints[0], prompts, tmp_path / "out", steps=1)
+    run(checkpoints[0], prompts, tmp_path / "out", steps=1, lr=1e-3)
     with pytest.raises(ForetokenError, match=r"lr was 0.001 and is now 0.5; give another --out"):
         run(checkpoints[0], prompts, tmp_path / "out", steps=1, lr=0.5)
     with pytest.raises(ForetokenError, match="nothing to train for method 'pld'"):
