@@ -5,7 +5,8 @@ target's states behind three layers; the attention reads it beside the token's e
 normed. A head of its own over the likeliest tokens of the training text says what comes next. In
 training the layer runs on its own outputs for `unroll` steps, as it will in drafting, and no state
 is aimed at. Drafts are EAGLE-2's trees. Departures: the layers captured in a target of fewer than 8
-are 1, L/2 and L - 1; the loss leaves out text tokens that the head has not.
+are 1, L/2 and L - 1; `fc` begins as the last of the three; the loss leaves out text tokens that
+the head has not.
 
 Legend: B rows, T places, I unrolled steps, D width, V vocabulary, R reduced vocabulary, L layers.
 """
@@ -98,8 +99,9 @@ class Eagle3Module(Trained):
 
     def start(self, target: Ends) -> None:
         with torch.no_grad():
-            weight = weight_of(target, self.facts.hidden_size, self.lm_head.weight)
-            self.lm_head.weight.copy_(weight[self.ids])
+            width = self.facts.hidden_size
+            self.lm_head.weight.copy_(weight_of(target, width, self.lm_head.weight)[self.ids])
+            self.fc.weight.zero_()[:, -width:].fill_diagonal_(1.0)  # the last captured layer
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
         """[..., D] of the captured layers' states."""
