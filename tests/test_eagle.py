@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,22 @@ def test_an_unrolled_step_is_a_drafted_one(small: Pair, records: Records) -> Non
                 out = module.entry(known, near[:, 1 : count + 1], torch.arange(count)[None], mix)
             torch.testing.assert_close(found[0, start + place, i], out[0, -1])
             known = torch.cat((known, out[:, -1:]), 1)
+
+
+def test_later_steps_are_made_where_tokens_count(small: Pair, records: Records) -> None:
+    """The same as where all is made, and nothing elsewhere."""
+    module = made(EagleModule, small)
+    every = lesson_of(small, records, [[0]], 60)
+    few = replace(every, weight=every.weight * (every.weight == 1))  # answers alone
+    with torch.no_grad():
+        whole, part = module.outputs(every, 3), module.outputs(few, 3)
+    for i in range(3):
+        counts = few.weight.roll(-2 - i, 1) > 0
+        counts[:, -2 - i :] = False
+        assert counts.any()
+        torch.testing.assert_close(part[:, :, i][counts], whole[:, :, i][counts])
+    left_out = (part[:, :, 1:] == 0).all(-1).all(-1)
+    assert left_out.any() and not (part[:, :, 0] == 0).all(-1).any()
 
 
 def test_the_loss_counts_states_of_the_same_text(small: Pair, records: Records) -> None:

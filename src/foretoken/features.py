@@ -73,7 +73,7 @@ class FeatureModule(Trained):
         """[B, T, I, D], as `unroll` has it."""
         features = self.features(lesson.hidden)
         near = lesson.embed(lesson.tokens).to(features.dtype)
-        return unroll(self, features, near, lesson.positions, lesson.sees, steps)
+        return unroll(self, features, near, lesson, steps)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         outputs = self.outputs(lesson, self.shape["unroll"])

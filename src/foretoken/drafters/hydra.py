@@ -135,7 +135,7 @@ class HydraHeads(Heads):
         state, found = lesson.hidden[-1], []
         near = lesson.embed(lesson.tokens).to(state.dtype)
         if self.prefix is not None:
-            state = unroll(self.prefix, state, near, lesson.positions, lesson.sees, 1)[:, :, 0]
+            state = unroll(self.prefix, state, near, lesson, 1)[:, :, 0]
         ahead = [near.roll(-1 - i, 1) for i in range(len(self.heads))]  # what wraps counts nowhere
         for i, head in enumerate(self.heads):
             found.append(head(state, torch.stack(ahead[: i + 1], -2)))

@@ -98,7 +98,7 @@ class KangarooAdapter(Trained):
     def outputs(self, lesson: Lesson) -> Tensor:
         """[B, T, D] behind which each place's next token is guessed."""
         states = self.features(lesson.hidden)
-        return unroll(self, states, states, lesson.positions, lesson.sees, 1)[:, :, 0]
+        return unroll(self, states, states, lesson, 1)[:, :, 0]
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         ahead = self.outputs(lesson).roll(-1, 1)[:, :, None]  # head 0 guesses two places on

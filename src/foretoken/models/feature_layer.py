@@ -5,8 +5,8 @@ output stands for the feature of token t + 1, from which token t + 2 is guessed.
 entry's feature is the output of the entry before it. Source: Li et al. 2024 (EAGLE), section 3.1.
 Weights are named as in a Llama layer.
 
-Legend: B rows, T entries, M frontier nodes, D width, H heads, K key/value heads, W head width,
-V vocabulary, I unrolled steps.
+Legend: B rows, T entries, S of them, M frontier nodes, D width, H heads, K key/value heads, W head
+width, V vocabulary, I unrolled steps.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretoken.builders import Frontier
+from foretoken.lesson import Lesson
 from foretoken.models import attention, rope
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed, frontier_feed
@@ -163,44 +164,64 @@ class Reads(Protocol):
 
 
 def unroll(
-    module: Reads, features: Tensor, embeddings: Tensor, positions: Tensor, sees: Tensor, steps: int
+    module: Reads, features: Tensor, embeddings: Tensor, lesson: Lesson, steps: int
 ) -> Tensor:
     """Outputs [B, T, I, D]: step i of place t guesses token t + 2 + i, as drafting along the true
     text would from entry t on, with its own outputs as features behind that.
 
-    features, embeddings: [B, T, D] of the tokens themselves; sees [B, T, T].
+    features, embeddings: [B, T, D] of the tokens themselves. Steps behind the first are made where
+    a token counts that one of the place's steps guesses, and may be 0 elsewhere: most of a row is
+    prompts, where nothing is drafted.
     """
     keys: list[Tensor] = []
     values: list[Tensor] = []
+    sees, some = lesson.sees, _drafting(lesson.weight, steps)[..., None]  # some [B, S, 1]
+    before = sees.take_along_dim(some, 1)
 
     def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         groups = q.shape[2] // k.shape[2]
         keys.append(k.repeat_interleave(groups, 2))
         values.append(v.repeat_interleave(groups, 2))
-        return _unrolled(q, keys, values, sees)
+        if len(keys) == 1:
+            return _along(q, keys[0], values[0], sees)
+        return _unrolled(q, keys, values, before)
 
-    state, found = features, []
-    for i in range(steps):
-        near = embeddings.roll(-1 - i, 1)  # what wraps counts nowhere
-        state = module.entry(state, near, positions + i, mix)
-        found.append(state)
+    near = embeddings.roll(-1, 1)  # what wraps counts nowhere
+    found = [module.entry(features, near, lesson.positions, mix)]
+    state = found[0].take_along_dim(some, 1)
+    places = lesson.positions.take_along_dim(some[..., 0], 1)
+    for i in range(1, steps):
+        near = embeddings.roll(-1 - i, 1).take_along_dim(some, 1)
+        state = module.entry(state, near, places + i, mix)
+        found.append(torch.zeros_like(features).scatter(1, some.expand_as(state), state))
     return torch.stack(found, 2)
 
 
-def _unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], sees: Tensor) -> Tensor:
-    """Each place sees the first step's keys where `sees` says, and of later steps its own.
+def _drafting(weight: Tensor, steps: int) -> Tensor:
+    """[B, S] the places t of rows [B, T] such that one of the tokens t + 2 … t + 1 + steps counts,
+    and as many others as make the rows even."""
+    counts = torch.stack([weight.roll(-2 - i, 1) > 0 for i in range(steps)]).any(0)
+    most = int(counts.sum(1).max())
+    return counts.int().argsort(dim=1, descending=True, stable=True)[:, :most]
 
-    q, keys, values: [B, T, H, W].
-    """
+
+def _along(q: Tensor, key: Tensor, value: Tensor, sees: Tensor) -> Tensor:
+    """Each place sees the keys where `sees` [B, T, T] says, and its own; q, key, value: [B, T, H,
+    W]."""
+    seen = sees[:, None] | torch.eye(sees.shape[1], dtype=torch.bool, device=sees.device)
+    q, key, value = (x.transpose(1, 2) for x in (q, key, value))
+    mixed = F.scaled_dot_product_attention(q, key, value, attn_mask=seen)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def _unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], sees: Tensor) -> Tensor:
+    """Each place sees the first step's keys [B, T, H, W] where `sees` [B, S, T] says, and of later
+    steps its own; q, later keys and values: [B, S, H, W]."""
     turned = q.transpose(1, 2)
     first, worth = keys[0].transpose(1, 2), values[0].transpose(1, 2)
-    seen = sees[:, None] | torch.eye(sees.shape[1], dtype=torch.bool, device=sees.device)
-    if len(keys) == 1:
-        mixed = F.scaled_dot_product_attention(turned, first, worth, attn_mask=seen)
-        return mixed.transpose(1, 2).flatten(2)
     scale = q.shape[-1] ** -0.5
-    history = (turned @ first.transpose(2, 3) * scale).masked_fill(~seen, -torch.inf)
-    own = torch.stack([(q * k).sum(-1) for k in keys[1:]], -1) * scale  # [B, T, H, I - 1]
+    history = (turned @ first.transpose(2, 3) * scale).masked_fill(~sees[:, None], -torch.inf)
+    own = torch.stack([(q * k).sum(-1) for k in keys[1:]], -1) * scale  # [B, S, H, I - 1]
     shares = torch.cat((history, own.transpose(1, 2)), -1).softmax(-1)
     length = first.shape[2]
     mixed = (shares[..., :length] @ worth).transpose(1, 2)
