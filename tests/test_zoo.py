@@ -39,7 +39,7 @@ def prompts() -> list[dict]:
 
 
 def test_names_and_paths() -> None:
-    assert zoo.names() == ["mini", "mini-draft", "mini-eagle"]
+    assert zoo.names() == ["mini", "mini-draft", "mini-eagle", "mini-medusa"]
     assert (zoo.path("mini") / "model.safetensors").exists()
     with pytest.raises(ValueError, match="Did you mean 'mini-draft'"):
         zoo.path("mini_draft")
