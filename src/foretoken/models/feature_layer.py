@@ -175,8 +175,7 @@ def unroll(
     """
     keys: list[Tensor] = []
     values: list[Tensor] = []
-    sees, some = lesson.sees, _drafting(lesson.weight, steps)[..., None]  # some [B, S, 1]
-    before = sees.take_along_dim(some, 1)
+    sees = lesson.sees
 
     def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         groups = q.shape[2] // k.shape[2]
@@ -188,6 +187,10 @@ def unroll(
 
     near = embeddings.roll(-1, 1)  # what wraps counts nowhere
     found = [module.entry(features, near, lesson.positions, mix)]
+    if steps == 1:
+        return found[0][:, :, None]
+    some = _drafting(lesson.weight, steps)[..., None]  # [B, S, 1]
+    before = sees.take_along_dim(some, 1)
     state = found[0].take_along_dim(some, 1)
     places = lesson.positions.take_along_dim(some[..., 0], 1)
     for i in range(1, steps):
@@ -206,11 +209,9 @@ def _drafting(weight: Tensor, steps: int) -> Tensor:
 
 
 def _along(q: Tensor, key: Tensor, value: Tensor, sees: Tensor) -> Tensor:
-    """Each place sees the keys where `sees` [B, T, T] says, and its own; q, key, value: [B, T, H,
-    W]."""
-    seen = sees[:, None] | torch.eye(sees.shape[1], dtype=torch.bool, device=sees.device)
+    """Each place sees the keys where `sees` [B, T, T] says; q, key, value: [B, T, H, W]."""
     q, key, value = (x.transpose(1, 2) for x in (q, key, value))
-    mixed = F.scaled_dot_product_attention(q, key, value, attn_mask=seen)
+    mixed = F.scaled_dot_product_attention(q, key, value, attn_mask=sees[:, None])
     return mixed.transpose(1, 2).flatten(2)
 
 
