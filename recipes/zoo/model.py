@@ -21,16 +21,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from foretoken.train.muon import precision
+
 CHUNK = 1024
-
-
-def precision(device: str) -> torch.dtype:
-    """bfloat16 where the machine multiplies in it; elsewhere it is fifty times slower."""
-    if device == "cuda":
-        return torch.bfloat16
-    can = torch.cpu.get_capabilities()
-    fast = can.get("amx_bf16") or can.get("avx512_bf16")
-    return torch.bfloat16 if fast else torch.float32
 
 
 def mixed(device: str) -> torch.autocast:

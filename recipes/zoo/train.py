@@ -19,10 +19,11 @@ import torch
 from batches import MIXES, Sampler
 from grow import grow
 from model import Config, Llama, chunked_loss, compile_loss, mixed, save_hf
-from muon import Muon
 from presets import PRESETS, Stage
 from torch import Tensor, nn
 from workers import Loss, device_type, workers
+
+from foretoken.train.muon import Muon
 
 AVERAGE = 0.995  # of the running mean of weights that part-way exports are made from
 LONGEST_STEP = 10.0  # seconds that one step may count: it may have been suspended meanwhile

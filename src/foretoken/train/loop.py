@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from foretoken.errors import ForetokenError
 from foretoken.lesson import Estimate, estimate
 from foretoken.train.batches import Batches, whole
 from foretoken.train.frozen import Frozen
+from foretoken.train.muon import optimizers
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.trained import Trained
@@ -72,22 +74,19 @@ def train(
     `out` if there is a state in it.
     """
     accelerator = _accelerator(frozen)
-    optimizer = torch.optim.AdamW(
-        module.groups(), recipe.lr, recipe.betas, weight_decay=recipe.weight_decay
-    )
     progress = Progress()
     accelerator.register_for_checkpointing(progress)
-    wrapped, optimizer = accelerator.prepare(module, optimizer)
+    wrapped, *learners = accelerator.prepare(module, *optimizers(module, module.groups(), recipe))
     _resume(accelerator, out / _STATES)
     saved = time.monotonic()
     while progress.step < recipe.steps and progress.stale < recipe.patience:
         torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout, noise: of the step alone
-        _rate(optimizer, recipe, progress.step)
+        _rate(learners, recipe, progress.step)
         batches = Batches.of(
             learned(progress.step), recipe.rows, recipe.length, seed, recipe.prompt_weight
         )
         progress.loss = _step(
-            accelerator, wrapped, optimizer, frozen, batches, recipe, progress.step
+            accelerator, wrapped, learners, frozen, batches, recipe, progress.step
         )
         progress.step += 1
         if progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps:
@@ -116,10 +115,10 @@ def _accelerator(frozen: Frozen) -> Any:
 
 
 def _step(
-    accelerator: Any, module: Any, optimizer: Any, frozen: Frozen, batches: Batches,
+    accelerator: Any, module: Any, learners: Seq[Any], frozen: Frozen, batches: Batches,
     recipe: Recipe, step: int,
 ) -> float:  # fmt: skip
-    """One step of the optimiser; the mean loss of its batches on this process."""
+    """One step of the optimisers; the mean loss of its batches on this process."""
     total = 0.0
     goal, layers = recipe.goal, accelerator.unwrap_model(module).hidden
     for part in range(recipe.accumulation):
@@ -134,19 +133,20 @@ def _step(
         raise ForetokenError(f"The loss is {total} at step {step}; lower lr or clip.")
     if recipe.clip:
         accelerator.clip_grad_norm_(module.parameters(), recipe.clip)
-    optimizer.step()
-    optimizer.zero_grad()
+    for learner in learners:
+        learner.step()
+        learner.zero_grad()
     return total
 
 
-def _rate(optimizer: Any, recipe: Recipe, step: int) -> None:
+def _rate(learners: Seq[Any], recipe: Recipe, step: int) -> None:
     """Warm-up, then cosine down to the floor."""
     warm = max(1, round(recipe.warmup * recipe.steps))
     done = (step - warm) / max(1, recipe.steps - warm)
     cosine = recipe.floor + (1 - recipe.floor) * (1 + math.cos(math.pi * done)) / 2
     share = (step + 1) / warm if step < warm else cosine
-    for group in optimizer.param_groups:
-        group["lr"] = recipe.lr * share * group["factor"]
+    for group in chain.from_iterable(learner.param_groups for learner in learners):
+        group["lr"] = group["peak"] * share * group["factor"]
 
 
 @torch.no_grad()

@@ -24,7 +24,8 @@ class Recipe:
 
     steps, rows, length, accumulation: optimiser steps, each of `accumulation` batches of `rows`
     rows of `length` tokens on every process. lr, warmup, floor: cosine from lr to floor · lr behind
-    a linear warm-up over a share of the steps. betas, weight_decay, clip: AdamW's, and the largest
+    a linear warm-up over a share of the steps. matrix_lr: that of the matrices between states if
+    Muon is to move them (0: AdamW moves all). betas: AdamW's. weight_decay, clip: and the largest
     norm of the gradient. prompt_weight: what a prompt's token counts beside an answer's. held,
     evaluate_every, patience: held-out records, steps between two estimates on them, and how many
     estimates without a new best end the training. max_tokens, temperature: of what is written.
@@ -44,6 +45,7 @@ class Recipe:
     length: int = 512
     accumulation: int = 1
     lr: float = 1e-3
+    matrix_lr: float = 0.0
     warmup: float = 0.1
     floor: float = 0.0
     betas: tuple[float, float] = (0.9, 0.95)
@@ -66,10 +68,15 @@ class Recipe:
         for name in counts:
             if getattr(self, name) < 1:
                 raise ForetokenError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.lr <= 0 or not all(0 <= x <= 1 for x in (self.warmup, self.floor, self.known)):
+        if (
+            self.lr <= 0
+            or self.matrix_lr < 0
+            or not all(0 <= x <= 1 for x in (self.warmup, self.floor, self.known))
+        ):
             raise ForetokenError(
-                f"lr is {self.lr}, warmup {self.warmup}, floor {self.floor} and known "
-                f"{self.known}; lr must be above 0 and the others shares."
+                f"lr is {self.lr}, matrix_lr {self.matrix_lr}, warmup {self.warmup}, floor "
+                f"{self.floor} and known {self.known}; lr must be above 0, matrix_lr 0 or more and "
+                "the others shares."
             )
         if self.max_tokens >= self.length:
             raise ForetokenError(
