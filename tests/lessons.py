@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from typing import Any
+
+import torch
 
 from foretoken import SamplingParams
 from foretoken.drafters.nothing import Nothing
 from foretoken.engine.outputs import RequestOutput
-from foretoken.lesson import Estimate
+from foretoken.lesson import Estimate, estimate
+from foretoken.losses import Objective
 from foretoken.models.model import CausalLM
+from foretoken.protocols import Verifier
 from foretoken.testing import serve
+from foretoken.train.batches import Rows, whole
+from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
 from foretoken.verify.target_only import TargetOnly
 
@@ -23,6 +31,46 @@ def written(target: CausalLM) -> Records:
     outputs = serve(target, Nothing(), TargetOnly(), PROMPTS, GREEDY)
     pairs = [(p, o.token_ids) for p, o in zip(PROMPTS, outputs, strict=True)]
     return Records.of(pairs, LIMIT, target.vocab_size)
+
+
+def taught(
+    module: Any, target: CausalLM, rows: Callable[[int], Rows], goal: Objective,
+    steps: int = 40, lr: float = 1e-2, left: float = 0.7,
+) -> Any:  # fmt: skip
+    """The module after some steps of learning, its loss at most that share of what it was."""
+    frozen, losses = Frozen(target), []
+    optimizer = torch.optim.AdamW(module.train().parameters(), lr)
+    for step in range(steps):
+        loss = module(frozen.lesson(rows(step), module.hidden), goal)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < left * losses[0]
+    return module.eval().requires_grad_(False)
+
+
+def estimated(drafter: Any, module: Any, target: CausalLM, records: Records) -> Estimate:
+    """What serving these records is expected to accept."""
+    frozen, total = Frozen(target), Estimate()
+    with torch.no_grad():
+        for rows in whole(records, 4):
+            lesson = frozen.lesson(rows, module.hidden)
+            total.add(estimate(lesson.room, drafter.reached(module, lesson)))
+    return total
+
+
+def check_estimate(
+    drafter: Any, module: Any, target: CausalLM, records: Records, rule: Verifier
+) -> Estimate:
+    """Some drafts are accepted; steps and accepted places, one by one, are those that are served,
+    with prompts in chunks and one of a single token; the text is plain decoding's."""
+    total = estimated(drafter, module, target, records)
+    outputs = serve(target, drafter, rule, PROMPTS, GREEDY, slots=3, chunk=2)
+    assert [o.token_ids for o in outputs] == [records.answer(i) for i in range(len(records))]
+    assert_served(total, outputs)
+    assert total.reached[0] > 0
+    return total
 
 
 def assert_served(expected: Estimate, outputs: Seq[RequestOutput]) -> None:

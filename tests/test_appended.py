@@ -13,22 +13,21 @@ from foretoken.appended import drawn
 from foretoken.drafters.lookahead_embeddings import LookaheadEmbeddings, PassTokens
 from foretoken.drafters.parallel_prompt import ParallelPrompt, ParallelPromptTokens
 from foretoken.drafters.specdec import SpecDec, SpecDecModel
-from foretoken.lesson import Estimate, Lesson, estimate
 from foretoken.losses import DIVERGENCES, Objective
 from foretoken.models.feed import Feed
 from foretoken.models.hf import HFModel
 from foretoken.models.target import ModelTarget
 from foretoken.prompt_trees import PromptTree, PromptTrees
-from foretoken.protocols import Sequence, Verifier
-from foretoken.testing import Pair, serve, tiny_pair
-from foretoken.train.batches import collate, whole
+from foretoken.protocols import Sequence
+from foretoken.testing import Pair, tiny_pair
+from foretoken.train.batches import collate
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
 from foretoken.trained import Facts
 from foretoken.tree import DraftTree, Kind, beside, chains
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
-from lessons import GREEDY, PROMPTS, assert_served, written
+from lessons import GREEDY, check_estimate, written
 
 
 @pytest.fixture(scope="module")
@@ -110,31 +109,12 @@ def test_the_loss_by_hand(small: Pair, records: Records) -> None:
     assert (module.embeddings.grad.abs().sum(-1) > 0).all()
 
 
-def estimated(drafter: Any, module: Any, pair: Pair, records: Records) -> Estimate:
-    frozen, total = Frozen(pair.target), Estimate()
-    with torch.no_grad():
-        for rows in whole(records, 4):
-            lesson: Lesson = frozen.lesson(rows, module.hidden)
-            total.add(estimate(lesson.room, drafter.reached(module, lesson)))
-    return total
-
-
-def check_estimate(
-    drafter: Any, module: Any, pair: Pair, records: Records, rule: Verifier
-) -> Estimate:
-    """Steps and accepted places, one by one, are those that are served."""
-    total = estimated(drafter, module, pair, records)
-    outputs = serve(pair.target, drafter, rule, PROMPTS, GREEDY, slots=3, chunk=2)
-    assert_served(total, outputs)
-    return total
-
-
 @pytest.mark.parametrize("most", [4, 2])
 def test_pass_estimates_what_is_served(small: Pair, records: Records, most: int) -> None:
     module = made(PassTokens, small)
     module.embeddings.data = torch.randn(3, 32).double()
     drafter = LookaheadEmbeddings(module, num_speculative_tokens=most)
-    total = check_estimate(drafter, module, small, records, Speculative())
+    total = check_estimate(drafter, module, small.target, records, Speculative())
     assert total.acceptance_length > 1.9 and total.reached[1] > 0
 
 
@@ -187,7 +167,7 @@ def test_parallel_prompts_estimate_what_is_served(
     module.embeddings.data = torch.randn(3, 32).double()
     module.notes["rates"] = [[0.5, 0.2, 0.1, 0.05], [0.4, 0.2, 0.1], [0.3, 0.2]]
     drafter = ParallelPrompt(module, tree_nodes=nodes)
-    total = check_estimate(drafter, module, small, records, TargetOnly())
+    total = check_estimate(drafter, module, small.target, records, TargetOnly())
     assert total.acceptance_length > 1.02
 
 
@@ -238,7 +218,7 @@ def test_specdec_estimates_what_is_served(small: Pair, records: Records, most: i
     module.masks.data = torch.randn(3, 32).double()
     module.base.lm.load_state_dict(small.transformers.state_dict())  # else it is never right
     drafter = SpecDec(module, num_speculative_tokens=most)
-    total = check_estimate(drafter, module, small, records, Speculative())
+    total = check_estimate(drafter, module, small.target, records, Speculative())
     assert total.acceptance_length > 1.9
     assert most == 1 or total.reached[1] > 0
 

@@ -13,17 +13,17 @@ from foretoken.blocks import BlockModule, usual
 from foretoken.drafters.dflash import DFlash
 from foretoken.drafters.dflash_tree import DFlashTree
 from foretoken.drafters.nothing import Nothing
-from foretoken.lesson import Estimate, Lesson, estimate
+from foretoken.lesson import Lesson
 from foretoken.losses import DIVERGENCES, Objective
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair, serve, tiny_pair
-from foretoken.train.batches import collate, whole
+from foretoken.train.batches import collate
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
 from foretoken.trained import Facts
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
-from lessons import GREEDY, PROMPTS, assert_served, written
+from lessons import GREEDY, PROMPTS, check_estimate, taught, written
 
 SHAPE: dict[str, Any] = dict(num_layers=2, block_size=5, heads=2, kv_heads=1)
 
@@ -51,18 +51,12 @@ def lesson_of(pair: Pair, module: Any, records: Records, layout: list[list[int]]
 @pytest.fixture(scope="module")
 def learned(small: Pair, records: Records) -> BlockModule:
     """Trained for a few steps, on the very texts."""
-    module = made(small)
-    optimizer = torch.optim.Adam(module.parameters(), 3e-3)
-    lesson = lesson_of(small, module, records, [[0, 1, 2], [3, 4, 5]])
-    losses = []
-    for _ in range(40):
-        loss = module.train()(lesson, Objective({"kl_div": 1.0}))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
-    return module.eval().requires_grad_(False)
+    rows = collate(records, [[0, 1, 2], [3, 4, 5]], 60, 0.25)
+    goal = Objective({"kl_div": 1.0})
+    found: BlockModule = taught(
+        made(small), small.target, lambda step: rows, goal, lr=3e-3, left=0.5
+    )
+    return found
 
 
 @pytest.mark.parametrize(
@@ -76,13 +70,8 @@ def learned(small: Pair, records: Records) -> BlockModule:
 def test_the_estimate_is_what_is_served(
     small: Pair, records: Records, learned: BlockModule, drafter: Any, rule: Any
 ) -> None:
-    """Steps and accepted places, prompts in chunks and a prompt of one token included."""
-    made, frozen, total = drafter(learned), Frozen(small.target), Estimate()
-    for rows in whole(records, 4):
-        lesson = frozen.lesson(rows, learned.hidden)
-        total.add(estimate(lesson.room, made.reached(learned, lesson)))
-    outputs = serve(small.target, made, rule, PROMPTS, GREEDY, slots=3, chunk=2)
-    assert_served(total, outputs)
+    """Steps and accepted places of chains and trees."""
+    total = check_estimate(drafter(learned), learned, small.target, records, rule)
     assert total.reached[1] > 0
 
 

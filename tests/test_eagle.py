@@ -14,18 +14,18 @@ from foretoken.drafters.eagle import TREE, Eagle
 from foretoken.drafters.eagle2 import Eagle2
 from foretoken.drafters.eagle3 import Eagle3, Eagle3Module, usual
 from foretoken.features import EagleModule
-from foretoken.lesson import Estimate, Lesson, estimate
+from foretoken.lesson import Lesson
 from foretoken.losses import DIVERGENCES, FEATURE, Objective
 from foretoken.models.feature_layer import heads_for
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair, serve, tiny_pair
-from foretoken.train.batches import collate, whole
+from foretoken.train.batches import collate
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
 from foretoken.trained import Facts
 from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.target_only import TargetOnly
-from lessons import GREEDY, PROMPTS, written
+from lessons import GREEDY, PROMPTS, check_estimate, written
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +53,7 @@ def lesson_of(pair: Pair, records: Records, layout: list[list[int]], length: int
 def test_the_estimate_is_what_is_served(small: Pair, records: Records, tree: Any) -> None:
     """Each step's acceptance, the drafter's own states along the text included."""
     module = made(EagleModule, small)
-    drafter, frozen, total = Eagle(module, tree=tree), Frozen(small.target), Estimate()
-    with torch.no_grad():
-        for rows in whole(records, 4):
-            lesson = frozen.lesson(rows, (-1,))
-            total.add(estimate(lesson.room, drafter.reached(module, lesson)))
-    outputs = serve(small.target, drafter, MultiCandidate(), PROMPTS, GREEDY, slots=3, chunk=2)
-    assert total.tokens == sum(o.stats.tokens for o in outputs)
-    assert total.steps == sum(o.stats.passes for o in outputs)
-    assert total.reached[0] > 0
+    check_estimate(Eagle(module, tree=tree), module, small.target, records, MultiCandidate())
 
 
 def test_an_unrolled_step_is_a_drafted_one(small: Pair, records: Records) -> None:
@@ -163,18 +155,12 @@ def test_the_estimate_of_a_chain(
     small: Pair, records: Records, drafter_cls: Any, module_cls: Any
 ) -> None:
     """With one path a level the tree is a chain, and the estimate is what is served."""
-    module, frozen, total = made(module_cls, small), Frozen(small.target), Estimate()
+    module = made(module_cls, small)
     if module_cls is Eagle3Module:
         module.count(records.counts(23))
-        module.start(frozen)
+        module.start(Frozen(small.target))
     drafter = drafter_cls(module, depth=3, top_k=1, tree_nodes=1000)
-    with torch.no_grad():
-        for rows in whole(records, 4):
-            lesson = frozen.lesson(rows, module.hidden)
-            total.add(estimate(lesson.room, drafter.reached(module, lesson)))
-    outputs = serve(small.target, drafter, TargetOnly(), PROMPTS, GREEDY, slots=3, chunk=2)
-    assert total.steps == sum(o.stats.passes for o in outputs)
-    assert total.reached[0] > 0
+    check_estimate(drafter, module, small.target, records, TargetOnly())
 
 
 def test_eagle3_keeps_to_its_vocabulary(small: Pair, records: Records) -> None:

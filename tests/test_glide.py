@@ -11,18 +11,17 @@ from foretoken import ForetokenError, SamplingParams
 from foretoken.drafters.glide import Glide
 from foretoken.drafters.glide_cape import GlideCape
 from foretoken.glimpse import GlimpseModule
-from foretoken.lesson import Estimate, estimate
 from foretoken.losses import DIVERGENCES, Objective
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Sequence
 from foretoken.testing import Pair, serve, tiny_pair
-from foretoken.train.batches import collate, whole
+from foretoken.train.batches import collate
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
 from foretoken.trained import Facts
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
-from lessons import GREEDY, PROMPTS, assert_served, written
+from lessons import GREEDY, PROMPTS, check_estimate, taught, written
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +43,12 @@ def made(pair: Pair, **shape: Any) -> GlimpseModule:
 @pytest.fixture(scope="module")
 def learned(small: Pair, records: Records) -> GlimpseModule:
     """Trained for a few steps, on the very texts."""
-    module, frozen = made(small), Frozen(small.target)
-    optimizer = torch.optim.Adam(module.parameters(), 3e-3)
-    lesson = frozen.lesson(collate(records, [[0, 1, 2], [3, 4, 5]], 70, 0.25), (-1,))
-    losses = []
-    for _ in range(40):
-        loss = module.train()(lesson, Objective({"kl_div": 1.0}))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
-    return module.eval().requires_grad_(False)
+    rows = collate(records, [[0, 1, 2], [3, 4, 5]], 70, 0.25)
+    goal = Objective({"kl_div": 1.0})
+    found: GlimpseModule = taught(
+        made(small), small.target, lambda step: rows, goal, lr=3e-3, left=0.5
+    )
+    return found
 
 
 @pytest.mark.parametrize(
@@ -69,13 +62,8 @@ def learned(small: Pair, records: Records) -> GlimpseModule:
 def test_the_estimate_is_what_is_served(
     small: Pair, records: Records, learned: GlimpseModule, drafter: Any, rule: Any
 ) -> None:
-    """Steps and accepted places, budgets and a prompt of one token included."""
-    made, frozen, total = drafter(learned), Frozen(small.target), Estimate()
-    for rows in whole(records, 4):
-        lesson = frozen.lesson(rows, (-1,))
-        total.add(estimate(lesson.room, made.reached(learned, lesson)))
-    outputs = serve(small.target, made, rule, PROMPTS, GREEDY, slots=3, chunk=2)
-    assert_served(total, outputs)
+    """Steps and accepted places, budgets included."""
+    total = check_estimate(drafter(learned), learned, small.target, records, rule)
     assert total.reached[1] > 0
 
 

@@ -11,20 +11,19 @@ import torch
 from foretoken import ForetokenError
 from foretoken.drafters.kangaroo import Kangaroo, KangarooAdapter
 from foretoken.draws import GreedyDraws
-from foretoken.lesson import Estimate, estimate
 from foretoken.losses import Objective
 from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Sequence
 from foretoken.step import Clock, prefill, step
 from foretoken.testing import Pair, check_greedy, serve, tiny_pair
-from foretoken.train.batches import Batches, collate, whole
+from foretoken.train.batches import Batches, collate
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
 from foretoken.trained import Facts
 from foretoken.tree import DraftTree
 from foretoken.verify.speculative import Speculative
-from lessons import GREEDY, LIMIT, PROMPTS, assert_served, written
+from lessons import GREEDY, LIMIT, PROMPTS, check_estimate, taught, written
 
 
 @pytest.fixture(scope="module")
@@ -42,18 +41,10 @@ def records(small: Pair) -> Records:
 def adapter(small: Pair, records: Records) -> KangarooAdapter:
     """Trained for a few steps on these very texts, so that drafts are accepted."""
     torch.manual_seed(3)
-    made, frozen = KangarooAdapter(Facts.of(small.target)).double(), Frozen(small.target)
-    batches, goal = Batches(records, 4, 64, 0), Objective({"kl_div": 1.0}, 1.0)
-    optimizer = torch.optim.AdamW(made.parameters(), 1e-2)
-    losses = []
-    for number in range(60):
-        loss = made(frozen.lesson(batches.batch(number), made.hidden), goal)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < 0.7 * losses[0]
-    return made.eval().requires_grad_(False)
+    made, goal = KangarooAdapter(Facts.of(small.target)).double(), Objective({"kl_div": 1.0}, 1.0)
+    batches = Batches(records, 4, 64, 0)
+    found: KangarooAdapter = taught(made, small.target, batches.batch, goal, steps=60)
+    return found
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.9])
@@ -62,14 +53,7 @@ def test_the_estimate_is_what_is_served(
 ) -> None:
     """Places and steps, the second exit and the ends of texts included; the text stays."""
     drafter = Kangaroo(adapter, 4, threshold)
-    frozen, total = Frozen(small.target), Estimate()
-    for rows in whole(records, 4):
-        lesson = frozen.lesson(rows, adapter.hidden)
-        total.add(estimate(lesson.room, drafter.reached(adapter, lesson)))
-    outputs = serve(small.target, drafter, Speculative(), PROMPTS, GREEDY, slots=3, chunk=2)
-    assert [o.token_ids for o in outputs] == [records.answer(i) for i in range(len(records))]
-    assert_served(total, outputs)
-    assert total.reached[0] > 0
+    check_estimate(drafter, adapter, small.target, records, Speculative())
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -9,16 +9,15 @@ import torch
 
 from foretoken import ForetokenError
 from foretoken.drafters.mtp import Mtp, MtpModule
-from foretoken.lesson import Estimate, estimate
 from foretoken.losses import Objective
 from foretoken.models.target import ModelTarget
-from foretoken.testing import Pair, serve, tiny_pair
-from foretoken.train.batches import Batches, collate, whole
+from foretoken.testing import Pair, tiny_pair
+from foretoken.train.batches import Batches, collate
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
 from foretoken.trained import Facts
 from foretoken.verify.multi_candidate import MultiCandidate
-from lessons import GREEDY, PROMPTS, assert_served, written
+from lessons import check_estimate, taught, written
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +39,9 @@ def new(pair: Pair, **shape: Any) -> MtpModule:
 @pytest.fixture(scope="module")
 def trained(small: Pair, records: Records) -> MtpModule:
     """A few steps on these very texts."""
-    module, frozen = new(small), Frozen(small.target)
-    batches, goal = Batches(records, 4, 64, 0), Objective({"kl_div": 1.0}, 0.6)
-    optimizer = torch.optim.AdamW(module.parameters(), 1e-2)
-    losses = []
-    for step in range(40):
-        loss = module(frozen.lesson(batches.batch(step), module.hidden), goal)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < 0.7 * losses[0]
-    return module.eval().requires_grad_(False)
+    goal = Objective({"kl_div": 1.0}, 0.6)
+    found: MtpModule = taught(new(small), small.target, Batches(records, 4, 64, 0).batch, goal)
+    return found
 
 
 @pytest.mark.parametrize("options", [{}, {"tree": ((0,), (1,), (0, 0), (1, 0), (1, 1))}])
@@ -59,14 +49,9 @@ def test_the_estimate_is_what_is_served(
     small: Pair, records: Records, trained: MtpModule, options: dict[str, Any]
 ) -> None:
     """Chain and tree, each place; the text is plain decoding's."""
-    drafter, frozen, total = Mtp(trained, **options), Frozen(small.target), Estimate()
+    drafter = Mtp(trained, **options)
     assert drafter.trees == bool(options)
-    for rows in whole(records, 4):
-        lesson = frozen.lesson(rows, trained.hidden)
-        total.add(estimate(lesson.room, drafter.reached(trained, lesson)))
-    outputs = serve(small.target, drafter, MultiCandidate(), PROMPTS, GREEDY, slots=3, chunk=2)
-    assert [o.token_ids for o in outputs] == [records.answer(i) for i in range(len(records))]
-    assert_served(total, outputs)
+    total = check_estimate(drafter, trained, small.target, records, MultiCandidate())
     assert total.acceptance_length > 1.2
 
 

@@ -22,15 +22,14 @@ from foretoken.losses import DIVERGENCES, Objective, nll
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Scores, Sequence, Step, Verifier
 from foretoken.testing import Pair, serve, tiny_pair
-from foretoken.train.batches import Batches, Rows, collate, whole
+from foretoken.train.batches import Batches, Rows, collate
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
 from foretoken.trained import Facts, Trained
 from foretoken.tree import empty
 from foretoken.verify.target_only import TargetOnly
 from foretoken.verify.typical import Typical
-
-LIMIT = 20
+from lessons import check_estimate, written
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +52,8 @@ def randomised(heads: Any, seed: int = 0, scale: float = 0.3) -> Any:
 
 @pytest.fixture(scope="module")
 def records(small: Pair) -> Records:
-    """What the target writes greedily to six prompts."""
-    prompts = [[1, 2, 3], [4, 5], [9] * 6, [7, 3, 7, 3], [20, 1], [8, 8, 2, 1, 0]]
-    params = SamplingParams(temperature=0, max_tokens=LIMIT)
-    from foretoken.drafters.nothing import Nothing
-
-    outputs = serve(small.target, Nothing(), TargetOnly(), prompts, params)
-    pairs = [(p, o.token_ids) for p, o in zip(prompts, outputs, strict=True)]
-    return Records.of(pairs, LIMIT, 23)
+    """What the target writes greedily."""
+    return written(small.target)
 
 
 def packed(records: Records) -> Rows:
@@ -83,7 +76,7 @@ def test_the_loss_is_the_papers_sum(small: Pair, records: Records, mix: dict[str
     heads, objective = heads_for(small, num_heads=3), Objective(mix, 0.8)
     loss = heads(Frozen(small.target).lesson(packed(records), (-1,)), objective)
     total = weight = 0.0
-    for i in range(len(records)):
+    for i in range(6):  # the records that are packed
         text = records.prompt(i) + records.answer(i)
         alone = collate(records, [[i]], len(text), 0.25)
         lesson = Frozen(small.target).lesson(alone, (-1,))
@@ -172,22 +165,9 @@ def test_the_estimate_is_what_is_served(
     small: Pair, records: Records, drafter_cls: Any, heads_cls: Any, options: dict[str, Any]
 ) -> None:
     """Steps and accepted places, one by one, ends of texts and full budgets included."""
-    frozen = Frozen(small.target)
     shape = {"own_lm_heads": False} if heads_cls is not BlockwiseHeads else {}
     heads = randomised(heads_cls(Facts.of(small.target), **shape), scale=0.03)
-    drafter = drafter_cls(heads, **options)
-    total = Estimate()
-    for rows in whole(records, 4):
-        lesson = frozen.lesson(rows, (-1,))
-        total.add(estimate(lesson.room, drafter.reached(heads, lesson)))
-    prompts = [records.prompt(i) for i in range(len(records))]
-    params = SamplingParams(temperature=0, max_tokens=LIMIT)
-    outputs = serve(small.target, drafter, TargetOnly(), prompts, params, slots=3)
-    assert total.tokens == sum(o.stats.tokens for o in outputs)
-    assert total.steps == sum(o.stats.passes for o in outputs)
-    for place, count in enumerate(total.reached):
-        assert count == sum(sum(o.stats.accepted_at[place : place + 1]) for o in outputs)
-    assert total.reached[0] > 0
+    check_estimate(drafter_cls(heads, **options), heads, small.target, records, TargetOnly())
 
 
 def test_hydra_heads_see_what_was_drafted(small: Pair, records: Records) -> None:
