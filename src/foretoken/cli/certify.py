@@ -70,7 +70,8 @@ def certify(
     drafters: Annotated[
         Path | None,
         typer.Option(
-            help="For --all: a folder of trained drafters, each in a folder; else the bundled ones."
+            help="For --all: only the methods that the trained drafters in this folder draft with, "
+            "each drafter in a folder; else the bundled ones and all methods that need none."
         ),
     ] = None,
     out: Annotated[
@@ -104,15 +105,18 @@ def certify(
     )  # fmt: skip
     plan = _plan(plain, prompt, None if own == SamplingParams() else own, samples, first_tokens,
                  quick, everything)  # fmt: skip
-    trained = _trained(plain, drafters) if everything else []
-    told = {"all": draft_model, "trained": [Path(one["model"]).name for one in trained]}
+    trained, others = _trained(plain, drafters) if everything else [], drafters is None
+    names = [Path(one["model"]).name for one in trained]
+    told = {"all": draft_model, "trained": names} if others else {"trained": names}
     head = _head(plain, model, plan, told if everything else config)
     checks = _begun(out, head)
     with TemporaryDirectory() as folder:
-        store = _datastore(plain, prompt, folder) if everything else ""
-        configs = _every_method(draft_model, store) if everything else [config or _none_given()]
         if everything:
-            configs = [one for one in [*configs, *trained] if _reaches(plain, one)]
+            store = _datastore(plain, prompt, folder) if others else ""
+            rest = _every_method(draft_model, store) if others else []
+            configs = [one for one in [*rest, *trained] if _reaches(plain, one)]
+        else:
+            configs = [config or _none_given()]
         for check in _run(plain, configs, plan, checks, not as_json):
             checks.append(check)
             if out is not None:  # after every check, so that nothing is lost when killed
