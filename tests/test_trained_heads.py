@@ -174,12 +174,12 @@ def test_hydra_heads_see_what_was_drafted(small: Pair, records: Records) -> None
     """A lesson's states are the heads' own on the true tokens, each of which counts."""
     heads = randomised(HydraHeads(Facts.of(small.target), num_layers=2))
     lesson = Frozen(small.target).lesson(packed(records), (-1,))
-    states = heads.along(lesson)
+    states = heads.along(lesson, torch.tensor([[9, 5]]))
     for i, head in enumerate(heads.heads):
         near = lesson.embed(lesson.tokens[0, 6 : 7 + i])
-        torch.testing.assert_close(states[0, 5, i], head(lesson.hidden[-1][0, 5], near))
+        torch.testing.assert_close(states[0, 1, i], head(lesson.hidden[-1][0, 5], near))
         other = head(lesson.hidden[-1][0, 5], near + 1)
-        assert not torch.allclose(states[0, 5, i], other)
+        assert not torch.allclose(states[0, 1, i], other)
 
 
 def test_the_layer_before_hydras_heads(small: Pair, records: Records) -> None:
@@ -187,14 +187,15 @@ def test_the_layer_before_hydras_heads(small: Pair, records: Records) -> None:
     frozen, facts = Frozen(small.target), Facts.of(small.target)
     lesson = frozen.lesson(packed(records), (-1,))
     fresh = HydraPlus(facts, own_lm_heads=False).double()
-    said = fresh.logits(fresh.along(lesson), lesson.head)
+    places = torch.arange(lesson.tokens.shape[1])[None]
+    said = fresh.logits(fresh.along(lesson, places), lesson.head)
     torch.testing.assert_close(said[:, :, 1], lesson.head(lesson.hidden[-1]))
     heads = randomised(fresh, scale=0.1)
     heads(lesson, Objective({"kl_div": 1.0})).backward()
     assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in heads.parameters())
-    with_layer = heads.along(lesson)
+    with_layer = heads.along(lesson, places)
     heads.prefix = None
-    assert not torch.allclose(with_layer, heads.along(lesson))
+    assert not torch.allclose(with_layer, heads.along(lesson, places))
 
 
 def test_trees() -> None:

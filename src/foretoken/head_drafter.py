@@ -40,8 +40,8 @@ from foretoken.tree import DraftTree, placed
 class Heads(Trained):
     """A module of `num_heads` heads, the i-th of which guesses the token i + 1 behind the root."""
 
-    def along(self, lesson: Lesson) -> Tensor:
-        """Each head's states along a text [B, T, H, D], at the place before the root."""
+    def along(self, lesson: Lesson, places: Tensor) -> Tensor:
+        """Each head's states [B, S, H, D] at places [B, S] of a text, those before the roots."""
         raise NotImplementedError
 
     def follow(self, access: Access) -> States:
@@ -68,14 +68,19 @@ class Heads(Trained):
         return torch.stack(parts, -2)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        states = self.along(lesson)
+        places = lesson.drafting(self.shape["num_heads"])  # most of a row is prompts
+        some = self.along(lesson, places)
+        states = some.new_zeros(*lesson.tokens.shape, *some.shape[2:])
+        states = states.scatter(1, places[..., None, None].expand_as(some), some)
         return heads_loss(
             lesson, states, lambda x: self.logits(x, lesson.head), self.own(), objective
         )
 
     def ranks(self, lesson: Lesson) -> Tensor:
         """[B, T, H], as `heads_ranks` has it."""
-        return heads_ranks(lesson, self.along(lesson), lambda x: self.logits(x, lesson.head))
+        every = torch.arange(lesson.tokens.shape[1], device=lesson.tokens.device)
+        states = self.along(lesson, every.expand_as(lesson.tokens))
+        return heads_ranks(lesson, states, lambda x: self.logits(x, lesson.head))
 
     def tally(self, lesson: Lesson) -> Tensor:
         return rank_counts(self.ranks(lesson), lesson.room)

@@ -55,6 +55,13 @@ class Lesson:
         same = self.records[:, :, None] == self.records[:, None, :]
         return same.tril()
 
+    def drafting(self, most: int) -> Tensor:
+        """[B, S] the places t such that one of the tokens t + 2 … t + 1 + most counts, and as many
+        others as make the rows even: where a drafter of so many places has something to learn."""
+        counts = torch.stack([self.weight.roll(-2 - i, 1) > 0 for i in range(most)]).any(0)
+        longest = int(counts.sum(1).max())
+        return counts.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
+
 
 def chain(chances: Tensor, room: Tensor, most: int) -> Tensor:
     """[B, T, most] the chance that more than n places of a chain are accepted, from those [B, T]

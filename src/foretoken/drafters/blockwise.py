@@ -47,8 +47,8 @@ class BlockwiseHeads(Heads):
         out: Tensor = x[..., None, :] + torch.einsum("...hf,hfd->...hd", units, self.down)
         return out
 
-    def along(self, lesson: Lesson) -> Tensor:
-        return self.states(lesson.hidden[-1])
+    def along(self, lesson: Lesson, places: Tensor) -> Tensor:
+        return self.states(lesson.hidden[-1].take_along_dim(places[..., None], 1))
 
 
 @dataclass(eq=False)

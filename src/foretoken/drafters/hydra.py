@@ -130,15 +130,18 @@ class HydraHeads(Heads):
         heads: list[Any] = list(self.heads) if self.shape["own_lm_heads"] else []
         return [weight for head in heads for weight in head.lm_head.parameters()]
 
-    def along(self, lesson: Lesson) -> Tensor:
-        """[B, T, H, D]: head i at place t sees the true tokens t + 1 … t + 1 + i."""
-        state, found = lesson.hidden[-1], []
+    def along(self, lesson: Lesson, places: Tensor) -> Tensor:
+        """[B, S, H, D]: head i at place t sees the true tokens t + 1 … t + 1 + i."""
+        state, some, found = lesson.hidden[-1], places[..., None], []
         near = lesson.embed(lesson.tokens).to(state.dtype)
         if self.prefix is not None:
             state = unroll(self.prefix, state, near, lesson, 1)[:, :, 0]
-        ahead = [near.roll(-1 - i, 1) for i in range(len(self.heads))]  # what wraps counts nowhere
+        state = state.take_along_dim(some, 1)
+        ahead = torch.arange(1, len(self.heads) + 1, device=places.device)
+        tokens = (some + ahead) % near.shape[1]  # [B, S, H]; what wraps counts nowhere
+        behind = near.take_along_dim(tokens.flatten(1)[..., None], 1).unflatten(1, tokens.shape[1:])
         for i, head in enumerate(self.heads):
-            found.append(head(state, torch.stack(ahead[: i + 1], -2)))
+            found.append(head(state, behind[:, :, : i + 1]))
         return torch.stack(found, -2)
 
     def say(self, index: int, state: Tensor, head: Any) -> Tensor:

@@ -65,8 +65,8 @@ class MedusaHeads(Heads):
     def own(self) -> list[Tensor]:
         return [head[-1].weight for head in self._heads()] if self.shape["own_lm_heads"] else []
 
-    def along(self, lesson: Lesson) -> Tensor:
-        return self.states(lesson.hidden[-1])
+    def along(self, lesson: Lesson, places: Tensor) -> Tensor:
+        return self.states(lesson.hidden[-1].take_along_dim(places[..., None], 1))
 
     def states(self, x: Tensor) -> Tensor:
         """The target's states [..., D] -> each head's [..., H, D]."""

@@ -189,7 +189,7 @@ def unroll(
     found = [module.entry(features, near, lesson.positions, mix)]
     if steps == 1:
         return found[0][:, :, None]
-    some = _drafting(lesson.weight, steps)[..., None]  # [B, S, 1]
+    some = lesson.drafting(steps)[..., None]  # [B, S, 1]
     before = sees.take_along_dim(some, 1)
     state = found[0].take_along_dim(some, 1)
     places = lesson.positions.take_along_dim(some[..., 0], 1)
@@ -198,14 +198,6 @@ def unroll(
         state = module.entry(state, near, places + i, mix)
         found.append(torch.zeros_like(features).scatter(1, some.expand_as(state), state))
     return torch.stack(found, 2)
-
-
-def _drafting(weight: Tensor, steps: int) -> Tensor:
-    """[B, S] the places t of rows [B, T] such that one of the tokens t + 2 … t + 1 + steps counts,
-    and as many others as make the rows even."""
-    counts = torch.stack([weight.roll(-2 - i, 1) > 0 for i in range(steps)]).any(0)
-    most = int(counts.sum(1).max())
-    return counts.int().argsort(dim=1, descending=True, stable=True)[:, :most]
 
 
 def _along(q: Tensor, key: Tensor, value: Tensor, sees: Tensor) -> Tensor:
