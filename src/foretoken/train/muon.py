@@ -1,6 +1,6 @@
 """Muon: momentum whose matrices are orthogonalised (Jordan et al. 2024), beside AdamW.
 
-Small drafters learn from few tokens on a laptop, and need half as many steps with it. torch's Muon
+Drafters that norm what they read need half as many steps with it. torch's Muon
 always works in bfloat16, which a CPU without such products emulates, fifty times slower; this one
 takes the machine's own precision. A matrix must be whole on its process: not for sharded training.
 """
