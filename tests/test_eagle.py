@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from foretoken import ForetokenError
+from foretoken.builders import Frontier, beam
 from foretoken.drafters.eagle import TREE, Eagle
 from foretoken.drafters.eagle2 import Eagle2
 from foretoken.drafters.eagle3 import Eagle3, Eagle3Module, usual
-from foretoken.features import EagleModule
+from foretoken.features import EagleModule, in_beam
 from foretoken.lesson import Lesson
 from foretoken.losses import DIVERGENCES, FEATURE, Objective
 from foretoken.models.feature_layer import heads_for
@@ -146,6 +147,27 @@ def test_the_dynamic_tree_takes_the_likeliest(small: Pair) -> None:
         assert all(o.stats.drafted <= nodes * o.stats.passes for o in outputs)
         steps.append(sum(o.stats.passes for o in outputs))
     assert steps[0] >= steps[-1]
+
+
+def test_a_text_is_where_the_beam_finds_it() -> None:
+    """Where laws depend on the level alone, a path is said to be in the tree just if it is."""
+    random = torch.Generator().manual_seed(5)
+    laws = (2 * torch.randn(40, 3, 7, generator=random)).softmax(-1)
+    goal = torch.multinomial(laws.flatten(0, 1), 1, generator=random).view(40, 3)
+    nodes = torch.randint(0, 12, (40,), generator=random)
+    found = in_beam(laws, goal, 3, nodes)
+
+    def ask(frontier: Frontier) -> torch.Tensor:
+        return laws[:, frontier.depth, None].expand(-1, frontier.slots.shape[1], -1)
+
+    tree = beam(ask, 3, 3, nodes.tolist(), torch.device("cpu"))
+    for b in range(40):
+        paths: list[tuple[int, ...]] = [()]
+        for node in range(int(tree.counts[b])):
+            paths.append((*paths[int(tree.parent_slots[b, node])], int(tree.tokens[b, node])))
+        wanted = [tuple(goal[b, : n + 1].tolist()) in paths for n in range(3)]
+        assert found[b].tolist() == wanted
+    assert found[:, 0].any() and found[:, 2].any() and not found.all()
 
 
 @pytest.mark.parametrize(

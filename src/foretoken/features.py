@@ -6,7 +6,7 @@ embedding and head are the target's. Departure: the layer has heads of about 48 
 of 8/3 of the width where the shape doesn't say otherwise, since a target's own numbers aren't known
 here.
 
-Legend: B rows, T places, I unrolled steps, M frontier nodes, D width, V vocabulary.
+Legend: B rows, T places, R roots, I unrolled steps, M frontier nodes, D width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from foretoken.trained import Facts, Trained
 from foretoken.tree import DraftTree, Kind, placed
 
 _NOISE = 0.1  # largest noise on the features while training
+_CHUNK = 128  # roots whose laws of all levels stand at once
 
 
 def layer_shape(
@@ -82,10 +83,6 @@ class FeatureModule(Trained):
     def ranks(self, lesson: Lesson, depth: int) -> Tensor:
         """[B, T, depth], as `heads_ranks` has it."""
         return heads_ranks(lesson, self.outputs(lesson, depth), lesson.head)
-
-    def chances(self, lesson: Lesson, depth: int) -> Tensor:
-        """[B, T, depth], as `path_chances` has it."""
-        return path_chances(lesson, self.outputs(lesson, depth), lesson.head)
 
 
 class EagleModule(FeatureModule):
@@ -142,21 +139,26 @@ class EagleModule(FeatureModule):
         return total / lesson.weight.sum().clamp(min=1e-9)
 
 
-def path_chances(
-    lesson: Lesson, outputs: Tensor, logits: Callable[[Tensor], Tensor], chunk: int = 128
-) -> Tensor:
-    """[B, T, I] how likely the drafter holds the text's next i + 1 tokens behind each root; 0 where
-    no root is."""
-    batch, length, depth, _ = outputs.shape
-    found = outputs.new_zeros(batch, length, depth)
-    row, root = ((lesson.room >= 0) & (lesson.positions > 0)).nonzero(as_tuple=True)
-    ahead = torch.arange(1, depth + 1, device=row.device)
-    for at in range(0, len(row), chunk):
-        r, t = row[at : at + chunk], root[at : at + chunk]
-        goal = lesson.tokens[r[:, None], (t[:, None] + ahead).clamp(max=length - 1)]
-        law = logits(outputs[r, t - 1]).softmax(-1)
-        found[r, t] = law.gather(-1, goal[..., None])[..., 0].cumprod(-1).to(found.dtype)
-    return found
+def in_beam(laws: Tensor, goal: Tensor, width: int, nodes: Tensor) -> Tensor:
+    """[R, I] whether tokens `goal` [R, I] are in the tree that `beam` makes of R roots, each level
+    with the law [R, I, V] behind the goals before it, whichever path it is asked behind.
+
+    nodes: [R] how many are kept of each tree.
+    """
+    mine = laws.gather(-1, goal[..., None])
+    right = ((laws > mine).sum(-1) < width) & (mine[..., 0] > 0)
+    tops, mine = laws.topk(min(width, laws.shape[-1])).values, mine[..., 0].cumprod(-1)
+    paths, levels, found = laws.new_ones(len(laws), 1), [], []
+    alive = torch.ones_like(right[:, 0])
+    for i in range(laws.shape[1]):
+        every = (paths[:, :, None] * tops[:, i, None]).flatten(1)
+        paths = every.topk(min(width, every.shape[1])).values
+        levels.append(every)
+        found.append(alive & right[:, i])
+        alive = found[-1] & (mine[:, i] >= paths[:, -1])
+    ranked = torch.cat(levels, 1).sort(descending=True).values
+    last = ranked.gather(1, (nodes[:, None] - 1).clamp(0, ranked.shape[1] - 1))
+    return torch.stack(found, 1) & (mine >= last) & (nodes > 0)[:, None]
 
 
 @dataclass(eq=False)
@@ -219,15 +221,21 @@ class DynamicTree(FeatureDrafter):
     def reached(self, module: Any, lesson: Lesson) -> Tensor:
         """[B, T, depth] whether a step whose root stands there accepts more than n places.
 
-        Which paths the other nodes take isn't known from one pass: a token counts as in the tree
-        if it is one of `top_k` and its path likelier than the last of `tree_nodes` paths would be,
-        were all alike.
+        What is drafted behind other paths isn't known from one pass: it is taken to be what is
+        drafted behind the text's own.
         """
-        ranks = module.ranks(lesson, self.depth)
-        ahead = torch.arange(1, self.depth + 1, device=ranks.device)
-        likely = module.chances(lesson, self.depth) * self.tree_nodes >= 1
-        there = (ranks < self.top_k) & likely & (ahead <= lesson.room[..., None])
-        found: Tensor = there.cumprod(-1).bool()
+        outputs, length = module.outputs(lesson, self.depth), lesson.tokens.shape[1]
+        found = lesson.tokens.new_zeros(*lesson.tokens.shape, self.depth, dtype=torch.bool)
+        row, root = ((lesson.room > 0) & (lesson.positions > 0)).nonzero(as_tuple=True)
+        ahead = torch.arange(1, self.depth + 1, device=row.device)
+        for r, t in zip(row.split(_CHUNK), root.split(_CHUNK), strict=True):
+            place, room = (t[:, None] + ahead).clamp(max=length - 1), lesson.room[r, t]
+            laws = module.say(outputs[r, t - 1], lesson.head).softmax(-1)
+            nodes = room.clamp(max=self.tree_nodes)
+            there = in_beam(laws, lesson.tokens[r[:, None], place], self.top_k, nodes)
+            own = lesson.records[r[:, None], place] == lesson.records[r, t][:, None]
+            inside = own & (t[:, None] + ahead < length) & (ahead <= room[:, None])
+            found[r, t] = (there & inside).cumprod(-1).bool()
         return found
 
 

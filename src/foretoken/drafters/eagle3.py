@@ -21,9 +21,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from foretoken.features import DynamicTree, layer_shape, path_chances
+from foretoken.features import DynamicTree, layer_shape
 from foretoken.formats import find
-from foretoken.heads import heads_loss, heads_ranks
+from foretoken.heads import heads_loss
 from foretoken.lesson import Lesson
 from foretoken.losses import Objective
 from foretoken.models.feature_layer import FeatureLayer, Mix, unroll
@@ -150,21 +150,6 @@ class Eagle3Module(Trained):
         outputs = self._normed(self.outputs(lesson, self.shape["unroll"]))
         goal = _Reduced(**vars(objective), ids=self.ids, known=self.t2d)
         return heads_loss(lesson, outputs, self.lm_head, [self.lm_head.weight], goal)
-
-    def ranks(self, lesson: Lesson, depth: int) -> Tensor:
-        """[B, T, depth], as `heads_ranks` has it; what the head doesn't know is no guess."""
-        ranks = heads_ranks(lesson, self.outputs(lesson, depth), self._say)
-        for i in range(depth):
-            unknown = ~self.t2d[lesson.tokens.roll(-1 - i, 1)]
-            ranks[:, :, i] = torch.where(unknown, 1 << 30, ranks[:, :, i])
-        return ranks
-
-    def chances(self, lesson: Lesson, depth: int) -> Tensor:
-        """[B, T, depth], as `path_chances` has it."""
-        return path_chances(lesson, self.outputs(lesson, depth), self._say)
-
-    def _say(self, outputs: Tensor) -> Tensor:
-        return self.say(outputs, self.lm_head)
 
 
 def usual(layers: int) -> tuple[int, int, int]:
