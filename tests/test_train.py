@@ -28,7 +28,7 @@ pytest.importorskip("accelerate")
 WORDS = ["the sea", "a house", "one night", "red wine", "cold bread", "my friend", "so long"]
 SMALL: dict[str, Any] = {
     "length": 96, "max_tokens": 32, "held": 3, "rows": 2, "steps": 8, "evaluate_every": 3,
-    "patience": 9,
+    "patience": 9, "matrix_lr": 0.01,
 }  # fmt: skip
 
 

@@ -39,7 +39,9 @@ def prompts() -> list[dict]:
 
 
 def test_names_and_paths() -> None:
-    assert zoo.names() == ["mini", "mini-draft", "mini-eagle", "mini-medusa"]
+    assert zoo.names() == [
+        "mini", "mini-draft", "mini-eagle", "mini-eagle3", "mini-hydra", "mini-medusa",
+    ]  # fmt: skip
     assert (zoo.path("mini") / "model.safetensors").exists()
     with pytest.raises(ValueError, match="Did you mean 'mini-draft'"):
         zoo.path("mini_draft")

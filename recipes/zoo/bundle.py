@@ -35,6 +35,7 @@ def bundle(folder: Path, out: Path) -> None:
         shutil.rmtree(made)
     made.mkdir(parents=True)
     save_file(half, made / "model.safetensors")
+    (made / "model.safetensors").chmod(0o644)  # which safetensors leaves to its owner alone
     (made / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     card = (folder / "README.md").read_text(encoding="utf-8")
     card = re.sub('"model": "[^"]*"', f'"model": "{name}"', card)
