@@ -21,7 +21,7 @@ from foretoken.train.data import read_conversations, write
 from foretoken.train.loop import Progress, train
 from foretoken.train.recipe import Recipe, read_recipe, recipes
 from foretoken.train.records import Records
-from foretoken.train.run import Trial, make, trainable
+from foretoken.train.run import Trial, make, same_run, trainable
 
 pytest.importorskip("accelerate")
 
@@ -195,6 +195,13 @@ def test_answers_are_written_once(
     assert (again.tokens == first.tokens).all() and (again.answers == first.answers).all()
     with pytest.raises(ForetokenError, match="made for prompts"):
         write(llm, asked[1:], tmp_path, params, 200, show=False)
+
+
+def test_a_run_is_noted_in_a_new_folder(tmp_path: Path) -> None:
+    """Also where no texts were written there before, as with the file's own."""
+    same_run(tmp_path / "new" / "out", {"method": "sps"})
+    with pytest.raises(ForetokenError, match="method was 'sps' and is now 'medusa'"):
+        same_run(tmp_path / "new" / "out", {"method": "medusa"})
 
 
 def test_bad_prompts(tmp_path: Path) -> None:

@@ -159,6 +159,7 @@ def measure(
 def same_run(out: Path, about: Mapping[str, Any]) -> None:
     """Note in the folder what is made there, or refuse one where something else was begun."""
     path = out / "training.json"
+    out.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         replace(path, (json.dumps(about, indent=1) + "\n").encode())
         return
