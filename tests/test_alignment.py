@@ -74,6 +74,18 @@ def test_a_checkpoint_like_any_other(checkpoints: tuple[Path, Path], tmp_path: P
     assert said.token_ids == LLM(checkpoints[0]).generate("the sea", params)[0].token_ids
 
 
+def test_a_files_own_texts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """In a new folder; the estimate is still that of the target's own answers."""
+    said = [dataclasses.replace(each, answer="one two three " * 3) for each in ASKED]
+    out = tmp_path / "new" / "out"
+    trial = make(
+        "sps", str(checkpoints[0]), said, read_recipe("sps", SMALL), out, source="fixed", show=False
+    )
+    expected, served = trial.expected, trial.served
+    assert expected.tokens == served.tokens > 0
+    assert expected.acceptance_length == pytest.approx(served.mean_acceptance_length, rel=1e-3)
+
+
 def test_goes_on_with_its_own_texts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """Stopped and gone on with, by what it writes itself: the very weights of one run."""
     settings = {"own_every": 4, "own_texts": 3, "shape": {"model": str(checkpoints[1])}}

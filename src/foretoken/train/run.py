@@ -26,7 +26,7 @@ from foretoken.train.frozen import Frozen
 from foretoken.train.loop import Progress, evaluate, tally, train
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
-from foretoken.train.sources import params, steps, texts
+from foretoken.train.sources import FIXED, answered, params, steps, texts
 from foretoken.trained import Facts, replace
 from foretoken.trained_lm import TrainedLM
 
@@ -60,6 +60,8 @@ def make(
     told = sha_of(Records.joined(list(found.values())))
     found[main], held = found[main].split(recipe.held)
     found = {name: part if name == main else part.apart(held) for name, part in found.items()}
+    if main == FIXED:
+        held = answered(llm, held, recipe, seed)
     model = plain(llm, target)
     facts = Facts.of(model)
     recipe_ = asdict(recipe)
