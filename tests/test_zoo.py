@@ -40,7 +40,8 @@ def prompts() -> list[dict]:
 
 def test_names_and_paths() -> None:
     assert zoo.names() == [
-        "mini", "mini-draft", "mini-eagle", "mini-eagle3", "mini-hydra", "mini-medusa",
+        "mini", "mini-dflash", "mini-draft", "mini-eagle", "mini-eagle3", "mini-hydra",
+        "mini-medusa", "mini-mtp",
     ]  # fmt: skip
     assert (zoo.path("mini") / "model.safetensors").exists()
     with pytest.raises(ValueError, match="Did you mean 'mini-draft'"):
