@@ -59,8 +59,9 @@ def arms(given: Namespace) -> list[str]:
 def recipe(given: Namespace, steps: int, objective: str, shape: Mapping[str, Any]) -> Recipe:
     return read_recipe("sps", {
         "steps": steps, "patience": 1_000, "evaluate_every": max(1, steps // 4), "lr": given.lr,
-        "rows": given.rows, "length": given.length, "objective": {objective: 1.0}, "shape": shape,
-        "own_every": given.own_every, "temperature": given.temperature, "held": 32,
+        "matrix_lr": given.matrix_lr, "rows": given.rows, "length": given.length, "shape": shape,
+        "objective": {objective: 1.0}, "own_every": given.own_every, "held": 32,
+        "temperature": given.temperature,
     })  # fmt: skip
 
 
@@ -139,8 +140,8 @@ def measure(given: Namespace) -> dict[str, Any]:
     return {
         "prompts": len(keep), "trained_on": given.limit, "begin": given.begin,
         "steps": given.steps, "rows": given.rows, "length": given.length, "lr": given.lr,
-        "temperature": given.temperature, "own_every": given.own_every, "drafted": DRAFTED,
-        "max_tokens": WRITTEN,
+        "matrix_lr": given.matrix_lr, "temperature": given.temperature, "max_tokens": WRITTEN,
+        "own_every": given.own_every, "drafted": DRAFTED,
         "begun": both(counts[PLAIN], bench.served("begun", chain(begun)), keep),
         "arms": {name: both(counts[PLAIN], counts[name], keep) for name in wanted},
         "pairs": {
@@ -219,6 +220,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--matrix-lr", type=float, default=2e-2, help="of the matrices, by Muon")
     parser.add_argument("--temperature", type=float, default=0.0, help="of what is written")
     parser.add_argument("--own-every", type=int, default=50, help="steps between own texts")
     parser.add_argument("--objectives", nargs="+", default=OBJECTIVES, choices=OBJECTIVES)
