@@ -1,8 +1,8 @@
 """What a small drafter learns from: objectives and data at equal steps, and drafters in pairs.
 
-First a drafter of --draft-model's shape learns --begin steps on a file's own texts (nll, plain
-text). From there each arm goes on for --steps more: with every objective over every source of text.
-Then another learns what the distilled one misses: a boost-tuned pair, beside which stands a pair of
+First a drafter of --draft-model's shape learns --begin steps on a file's own texts, prompts and
+answers (nll, plain text). From there each arm goes on for --steps more: with every objective over
+every source of text. Then another learns what the distilled one misses: a boost-tuned pair, beside which stands a pair of
 the distilled one and one of another objective. Each serves the bundled prompts at temperatures 0
 and 1, four tokens a draft; prompts whose plain greedy answer loops are left out. Intervals are of
 ratios, paired over prompts, 95 %.
@@ -56,12 +56,14 @@ def arms(given: Namespace) -> list[str]:
     ]  # fmt: skip
 
 
-def recipe(given: Namespace, steps: int, objective: str, shape: Mapping[str, Any]) -> Recipe:
+def recipe(
+    given: Namespace, steps: int, objective: str, shape: Mapping[str, Any], prompt_weight: float
+) -> Recipe:
     return read_recipe("sps", {
         "steps": steps, "patience": 1_000, "evaluate_every": max(1, steps // 4), "lr": given.lr,
         "matrix_lr": given.matrix_lr, "rows": given.rows, "length": given.length, "shape": shape,
         "objective": {objective: 1.0}, "own_every": given.own_every, "held": 32,
-        "temperature": given.temperature,
+        "temperature": given.temperature, "prompt_weight": prompt_weight,
     })  # fmt: skip
 
 
@@ -76,7 +78,7 @@ class Bench:
 
     def trained(
         self, name: str, steps: int, source: str, objective: str, shape: Mapping[str, Any],
-        after: tuple[Path, ...] = (),
+        after: tuple[Path, ...] = (), prompt_weight: float = 0.0,
     ) -> Path:  # fmt: skip
         """The checkpoint of that name; texts of the target's are written once for all."""
         out = self._given.work / name.replace(", ", "-")
@@ -88,10 +90,8 @@ class Bench:
         if not (out / "data").is_symlink():
             (out / "data").symlink_to(shared.resolve(), target_is_directory=True)
         began = time.monotonic()
-        trial = make(
-            "sps", self._given.model, self._asked, recipe(self._given, steps, objective, shape),
-            out, source=source, after=after,
-        )  # fmt: skip
+        chosen = recipe(self._given, steps, objective, shape, prompt_weight)
+        trial = make("sps", self._given.model, self._asked, chosen, out, source=source, after=after)
         print(
             f"{name}: {steps} steps in {time.monotonic() - began:.0f} s, estimated "
             f"{trial.expected.acceptance_length:.3f}", flush=True,
@@ -121,7 +121,7 @@ def measure(given: Namespace) -> dict[str, Any]:
     keep = telling(given.model, given.prompts)
     numbers = read_config(find(given.draft_model)).to_dict()
     shape = {key: numbers[key] for key in NUMBERS if numbers.get(key) is not None}
-    begun = bench.trained("begun", given.begin, "fixed", "nll", shape)
+    begun = bench.trained("begun", given.begin, "fixed", "nll", shape, prompt_weight=1.0)
     start = {"model": str(begun)}
     counts, folders = {}, {}
     wanted = list(dict.fromkeys([PLAIN, DISTILLED, OTHER, *arms(given)]))
@@ -215,7 +215,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, help="folder of what is trained")
     parser.add_argument("--limit", type=int, default=10_000, help="at most so many conversations")
     parser.add_argument("--prompts", type=int, help="serve so many of the bundled prompts")
-    parser.add_argument("--begin", type=int, default=600, help="steps of the common start")
+    parser.add_argument("--begin", type=int, default=4000, help="steps of the common start")
     parser.add_argument("--steps", type=int, default=200, help="steps of each arm")
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--length", type=int, default=512)
