@@ -2,10 +2,10 @@
 
 First a drafter of --draft-model's shape learns --begin steps on a file's own texts, prompts and
 answers (nll, plain text). From there each arm goes on for --steps more: with every objective over
-every source of text. Then another learns what the distilled one misses: a boost-tuned pair, beside which stands a pair of
-the distilled one and one of another objective. Each serves the bundled prompts at temperatures 0
-and 1, four tokens a draft; prompts whose plain greedy answer loops are left out. Intervals are of
-ratios, paired over prompts, 95 %.
+every source of text. Then another learns what the distilled one misses: a boost-tuned pair, beside
+which stands a pair of the distilled one and one of another objective. Each serves the bundled
+prompts at temperatures 0 and 1, four tokens a draft; prompts whose plain greedy answer loops are
+left out. Intervals are of ratios, paired over prompts, 95 %.
 
 Goes on from WORK after a kill, and takes further arms in. Example:
 
