@@ -1,8 +1,8 @@
 """Muon: momentum whose matrices are orthogonalised (Jordan et al. 2024), beside AdamW.
 
-Drafters that norm what they read need half as many steps with it. torch's Muon
-always works in bfloat16, which a CPU without such products emulates, fifty times slower; this one
-takes the machine's own precision. A matrix must be whole on its process: not for sharded training.
+EAGLE-3 needs half as many steps with it. torch's Muon always works in bfloat16, which a CPU without
+such products emulates, fifty times slower; this one takes the machine's own precision. A matrix
+must be whole on its process: not for sharded training.
 """
 
 from __future__ import annotations

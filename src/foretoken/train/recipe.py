@@ -25,7 +25,7 @@ class Recipe:
     steps, rows, length, accumulation: optimiser steps, each of `accumulation` batches of `rows`
     rows of `length` tokens on every process. lr, warmup, floor: cosine from lr to floor · lr behind
     a linear warm-up over a share of the steps. matrix_lr: that of the matrices between states if
-    Muon is to move them (0: AdamW moves all). betas: AdamW's. weight_decay, clip: and the largest
+    Muon is to move them (0: AdamW moves all). betas: AdamW's. weight_decay: of both. clip: largest
     norm of the gradient. prompt_weight: what a prompt's token counts beside an answer's. held,
     evaluate_every, patience: held-out records, steps between two estimates on them, and how many
     estimates without a new best end the training. max_tokens, temperature: of what is written.
