@@ -1,11 +1,12 @@
 """What a small drafter learns from: objectives and data at equal steps, and drafters in pairs.
 
-First a drafter of --draft-model's shape learns --begin steps on a file's own texts, prompts and
-answers (nll, plain text). From there each arm goes on for --steps more: with every objective over
-every source of text. Then another learns what the distilled one misses: a boost-tuned pair, beside
-which stands a pair of the distilled one and one of another objective. Each serves the bundled
-prompts at temperatures 0 and 1, four tokens a draft; prompts whose plain greedy answer loops are
-left out. Intervals are of ratios, paired over prompts, 95 %.
+Two drafters of --draft-model's shape learn --begin steps from nothing: one the answers of a file
+(nll, plain text), one the target's law along what the target writes to the same prompts
+(distilled). From the first each arm goes on for --steps more: every objective over every source of
+text. From the second two go on: one learns what the distilled one misses, a boost-tuned pair with
+it, and one goes on as before, a pair to compare with. Each serves the bundled prompts at
+temperatures 0 and 1, four tokens a draft; prompts whose plain greedy answer loops are left out.
+Intervals are of ratios, paired over prompts, 95 %.
 
 Goes on from WORK after a kill, and takes further arms in. Example:
 
@@ -35,9 +36,9 @@ from foretoken.train.run import make, merged
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "alignment.md"
 SOURCES = ("fixed", "target", "drafter", "target+drafter")
 OBJECTIVES = ("nll", "kl_div", "rkl", "jsd", "tv", "nla", "ce")
-PLAIN, DISTILLED = "nll, fixed", "kl_div, target"
-OTHER = "jsd, target"
-BOOSTED, BESIDE = "boost-tuned pair", f"pair with `{OTHER}`"
+PLAIN, DISTILLED, FIRST = "plain text", "distilled", "nll, fixed"
+SECOND, FURTHER = "second, on what it misses", "second, as before"
+BOOSTED, BESIDE = "boost-tuned pair", "pair with the other second"
 DRAFTED = 4
 TEMPERATURES = (0.0, 1.0)
 NUMBERS = (
@@ -56,14 +57,12 @@ def arms(given: Namespace) -> list[str]:
     ]  # fmt: skip
 
 
-def recipe(
-    given: Namespace, steps: int, objective: str, shape: Mapping[str, Any], prompt_weight: float
-) -> Recipe:
+def recipe(given: Namespace, steps: int, objective: str, shape: Mapping[str, Any]) -> Recipe:
     return read_recipe("sps", {
         "steps": steps, "patience": 1_000, "evaluate_every": max(1, steps // 4), "lr": given.lr,
         "matrix_lr": given.matrix_lr, "rows": given.rows, "length": given.length, "shape": shape,
         "objective": {objective: 1.0}, "own_every": given.own_every, "held": 32,
-        "temperature": given.temperature, "prompt_weight": prompt_weight,
+        "temperature": given.temperature, "max_tokens": WRITTEN,
     })  # fmt: skip
 
 
@@ -71,27 +70,27 @@ class Bench:
     """Trains and serves what isn't there yet."""
 
     def __init__(self, given: Namespace) -> None:
-        self._given = given
+        self.given = given
         self._asked = [each for name in given.data for each in read_conversations(Path(name))]
         count = min(given.limit, len(self._asked))
         self._asked = [self._asked[i * len(self._asked) // count] for i in range(count)]
 
     def trained(
         self, name: str, steps: int, source: str, objective: str, shape: Mapping[str, Any],
-        after: tuple[Path, ...] = (), prompt_weight: float = 0.0,
+        after: tuple[Path, ...] = (),
     ) -> Path:  # fmt: skip
         """The checkpoint of that name; texts of the target's are written once for all."""
-        out = self._given.work / name.replace(", ", "-")
+        out = self.given.work / file_name(name)
         if (out / "README.md").exists():
             return out
         out.mkdir(parents=True, exist_ok=True)
-        shared = self._given.work / "texts"
+        shared = self.given.work / "texts"
         shared.mkdir(exist_ok=True)
         if not (out / "data").is_symlink():
             (out / "data").symlink_to(shared.resolve(), target_is_directory=True)
         began = time.monotonic()
-        chosen = recipe(self._given, steps, objective, shape, prompt_weight)
-        trial = make("sps", self._given.model, self._asked, chosen, out, source=source, after=after)
+        chosen = recipe(self.given, steps, objective, shape)
+        trial = make("sps", self.given.model, self._asked, chosen, out, source=source, after=after)
         print(
             f"{name}: {steps} steps in {time.monotonic() - began:.0f} s, estimated "
             f"{trial.expected.acceptance_length:.3f}", flush=True,
@@ -100,13 +99,17 @@ class Bench:
 
     def served(self, name: str, config: Mapping[str, Any]) -> dict[str, Counts]:
         """Temperature -> counts of each bundled prompt."""
-        path = self._given.work / f"{name.replace(', ', '-').replace(' ', '-')}.json"
+        path = self.given.work / f"{file_name(name)}.json"
         if not path.exists():
-            model, limit = self._given.model, self._given.prompts
+            model, limit = self.given.model, self.given.prompts
             found = {str(t): served(model, config, t, limit) for t in TEMPERATURES}
             path.write_text(json.dumps(found))
         loaded: dict[str, Counts] = json.loads(path.read_text())
         return loaded
+
+
+def file_name(name: str) -> str:
+    return name.replace(", ", "-").replace(" ", "-")
 
 
 def both(
@@ -121,37 +124,46 @@ def measure(given: Namespace) -> dict[str, Any]:
     keep = telling(given.model, given.prompts)
     numbers = read_config(find(given.draft_model)).to_dict()
     shape = {key: numbers[key] for key in NUMBERS if numbers.get(key) is not None}
-    begun = bench.trained("begun", given.begin, "fixed", "nll", shape, prompt_weight=1.0)
-    start = {"model": str(begun)}
-    counts, folders = {}, {}
-    wanted = list(dict.fromkeys([PLAIN, DISTILLED, OTHER, *arms(given)]))
-    with track("Arms", len(wanted) + 1, True) as advance:
+    learnt = {
+        PLAIN: bench.trained(PLAIN, given.begin, "fixed", "nll", shape),
+        DISTILLED: bench.trained(DISTILLED, given.begin, "target", given.distilled_by, shape),
+    }  # fmt: skip
+    counts = {name: bench.served(name, chain(folder)) for name, folder in learnt.items()}
+    start = {"model": str(learnt[PLAIN])}
+    wanted = list(dict.fromkeys([FIRST, *arms(given)]))
+    with track("Arms", len(wanted), True) as advance:
         for name in wanted:
             objective, source = name.split(", ")
-            folders[name] = bench.trained(name, given.steps, source, objective, start)
-            counts[name] = bench.served(name, chain(folders[name]))
+            folder = bench.trained(name, given.steps, source, objective, start)
+            counts[name] = bench.served(name, chain(folder))
             advance()
-        first, steps = folders[DISTILLED], given.steps
-        second = bench.trained("second", steps, "target", "kl_div", start, after=(first,))
-        alone = bench.served("second", chain(second))
-        pair = bench.served("pair", merged([first, second], DRAFTED))
-        other = bench.served("other pair", merged([first, folders[OTHER]], DRAFTED))
-        advance()
     return {
         "prompts": len(keep), "trained_on": given.limit, "begin": given.begin,
         "steps": given.steps, "rows": given.rows, "length": given.length, "lr": given.lr,
         "matrix_lr": given.matrix_lr, "temperature": given.temperature, "max_tokens": WRITTEN,
-        "own_every": given.own_every, "drafted": DRAFTED,
-        "begun": both(counts[PLAIN], bench.served("begun", chain(begun)), keep),
-        "arms": {name: both(counts[PLAIN], counts[name], keep) for name in wanted},
-        "pairs": {
-            "distilled alone": both(counts[PLAIN], counts[DISTILLED], keep),
-            "second alone": both(counts[DISTILLED], alone, keep),
-            BESIDE: both(counts[DISTILLED], other, keep),
-            BOOSTED: both(counts[DISTILLED], pair, keep),
-            f"{BOOSTED}, to the second": both(alone, pair, keep),
-            f"{BOOSTED}, to the other pair": both(other, pair, keep),
-        },
+        "own_every": given.own_every, "drafted": DRAFTED, "distilled_by": given.distilled_by,
+        "from_nothing": {name: both(counts[PLAIN], counts[name], keep) for name in learnt},
+        "arms": {name: both(counts[FIRST], counts[name], keep) for name in wanted},
+        "pairs": pairs(bench, learnt[DISTILLED], counts[DISTILLED], keep),
+    }  # fmt: skip
+
+
+def pairs(
+    bench: Bench, first: Path, alone: dict[str, Counts], keep: Sequence[str]
+) -> dict[str, Any]:
+    """The distilled one beside each of two that go on from it."""
+    given, start = bench.given, {"model": str(first)}
+    how = (given.steps, "target", given.distilled_by, start)
+    second = bench.trained("second", *how, after=(first,))
+    further = bench.trained("further", *how)
+    one, two = bench.served("second", chain(second)), bench.served("further", chain(further))
+    pair = bench.served("pair", merged([first, second], DRAFTED))
+    other = bench.served("other pair", merged([first, further], DRAFTED))
+    return {
+        SECOND: both(alone, one, keep), FURTHER: both(alone, two, keep),
+        BESIDE: both(alone, other, keep), BOOSTED: both(alone, pair, keep),
+        f"{BOOSTED}, to its second": both(one, pair, keep),
+        f"{BOOSTED}, to the other pair": both(other, pair, keep),
     }  # fmt: skip
 
 
@@ -161,14 +173,18 @@ def chain(folder: Path) -> dict[str, Any]:
 
 def page(found: Mapping[str, Any]) -> list[str]:
     """The tables of docs/alignment.md."""
+    lines = [
+        f"From nothing, {found['begin']} steps; in brackets the ratio to {PLAIN}:",
+        "", *by_temperature(found["from_nothing"]), "",
+        f"Another {found['steps']} steps from the one on plain text:", "",
+    ]  # fmt: skip
     names = list(found["arms"])
     sources = list(dict.fromkeys(name.split(", ")[1] for name in names))
     objectives = list(dict.fromkeys(name.split(", ")[0] for name in names))
-    lines = []
     for temperature in map(str, TEMPERATURES):
         lines += [
             f"Temperature {float(temperature):g}; in brackets the interval of the ratio to "
-            f"`{PLAIN}`:", "",
+            f"`{FIRST}`:", "",
             "| objective | " + " | ".join(f"`{source}`" for source in sources) + " |",
             "|---" + "|--:" * len(sources) + "|",
         ]  # fmt: skip
@@ -178,14 +194,20 @@ def page(found: Mapping[str, Any]) -> list[str]:
             lines.append(f"| `{objective}` | " + " | ".join(said) + " |")
         lines.append("")
     lines += [
-        f"Pairs; `distilled alone` to `{PLAIN}`, the others to `distilled alone` if not said:", "",
+        f"Another {found['steps']} steps from the distilled one; ratios to it if not said:", "",
+        *by_temperature(found["pairs"]),
+    ]  # fmt: skip
+    return lines
+
+
+def by_temperature(rows: Mapping[str, Any]) -> list[str]:
+    return [
         "| | T = 0 | T = 1 |", "|---|--:|--:|",
         *(
             f"| {name} | " + " | ".join(cell(each[str(t)]) for t in TEMPERATURES) + " |"
-            for name, each in found["pairs"].items()
+            for name, each in rows.items()
         ),
     ]  # fmt: skip
-    return lines
 
 
 def cell(each: Mapping[str, Any]) -> str:
@@ -197,10 +219,10 @@ def failures(found: Mapping[str, Any]) -> list[str]:
     """What is asked for and wasn't reached."""
     bad = []
     for temperature in map(str, TEMPERATURES):
-        gained = found["arms"][DISTILLED][temperature]["ratio"]
+        gained = found["from_nothing"][DISTILLED][temperature]["ratio"]
         if gained < 1.08:
             bad.append(f"T = {temperature}: distilled is {gained:.3f} times plain text, not 1.08")
-        for name in (BOOSTED, f"{BOOSTED}, to the second"):
+        for name in (BOOSTED, f"{BOOSTED}, to its second"):
             low = found["pairs"][name][temperature]["interval"][0]
             if low <= 1:
                 bad.append(f"T = {temperature}: the interval of {name} begins at {low:.3f}")
@@ -213,15 +235,16 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--data", nargs="+", default=[], help="prompts with answers, .jsonl")
     parser.add_argument("--work", type=Path, help="folder of what is trained")
-    parser.add_argument("--limit", type=int, default=10_000, help="at most so many conversations")
+    parser.add_argument("--limit", type=int, default=20_000, help="at most so many conversations")
     parser.add_argument("--prompts", type=int, help="serve so many of the bundled prompts")
-    parser.add_argument("--begin", type=int, default=4000, help="steps of the common start")
+    parser.add_argument("--begin", type=int, default=1500, help="steps from nothing")
     parser.add_argument("--steps", type=int, default=200, help="steps of each arm")
-    parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--distilled-by", default="kl_div", choices=OBJECTIVES)
+    parser.add_argument("--rows", type=int, default=2)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--matrix-lr", type=float, default=2e-2, help="of the matrices, by Muon")
-    parser.add_argument("--temperature", type=float, default=0.0, help="of what is written")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of what is written")
     parser.add_argument("--own-every", type=int, default=50, help="steps between own texts")
     parser.add_argument("--objectives", nargs="+", default=OBJECTIVES, choices=OBJECTIVES)
     parser.add_argument("--sources", nargs="*", default=SOURCES, choices=SOURCES)

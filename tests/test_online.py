@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -92,13 +93,14 @@ def test_where_a_draft_was_wrong() -> None:
     states[[0, *slots]] = numbered(10, 2)
     followed.add(done(tree, slots, states))  # 11 right, 12 wrong
     assert followed.wrong == [6, 12]
-    example = followed.example(list(range(100, 113)))
+    example = followed.example(list(range(100, 113)), 5)
     assert example is not None
     assert (list(example.wrong), example.first, len(example.tokens)) == ([6, 12], 0, 13)
+    assert example.written == 5
     assert torch.equal(example.hidden[-1], numbered(0, 12))
-    cut = followed.example(list(range(100, 112)))  # the text ended before
+    cut = followed.example(list(range(100, 112)), 5)  # the text ended before
     assert cut is not None and list(cut.wrong) == [6] and list(cut.tokens)[-1] == 106
-    assert followed.example([1, 2, 3]) is None
+    assert followed.example([1, 2, 3], 1) is None
 
 
 def test_a_window_of_a_long_text() -> None:
@@ -107,19 +109,20 @@ def test_a_window_of_a_long_text() -> None:
     followed.add(done(chains([[]], CPU), [], numbered(0, 6), read=6))
     for place in range(6, 12):
         followed.add(done(chains([[1]], CPU), [], numbered(place, 2)))
-    example = followed.example(list(range(50, 63)))
+    example = followed.example(list(range(50, 63)), 6)
     assert example is not None
-    assert example.first >= 6 and list(example.tokens)[-1] == 62
+    assert example.first >= 6 and list(example.tokens)[-1] == 62 and example.written == 0
     assert torch.equal(example.hidden[-1], numbered(example.first, 12 - example.first))
     assert [example.tokens[i] - 50 for i in example.wrong] == list(range(example.first + 1, 13))
     young, late = followed.copy(6), followed.copy(10)
     assert (young.read, young.wrong) == (6, [])
-    assert late.read == 10 and late.example(list(range(11))) is None
+    assert late.read == 10 and late.example(list(range(11)), 6) is None
 
 
 def test_the_buffer_is_bounded() -> None:
-    """By bytes; the oldest go, and a lesson has a row for each that is left."""
-    examples = [Example([1, 2, 3 + i], 5, [2], {-1: numbered(i, 2)}) for i in range(4)]
+    """By bytes; the oldest go, and a lesson has a row for each that is left, whose right tokens
+    count less than its wrong ones and whose prompt counts nothing."""
+    examples = [Example([1, 2, 3 + i], 5, 1, [2], {-1: numbered(i, 2)}) for i in range(4)]
     each = examples[0].bytes
     buffer = Buffer(2 * each + 1)
     for example in examples:
@@ -128,9 +131,9 @@ def test_the_buffer_is_bounded() -> None:
     taken = buffer.take()
     assert [example.tokens[2] for example in taken] == [5, 6]
     assert (len(buffer), buffer.bytes) == (0, 0)
-    made = lesson(taken, torch.exp, torch.exp, torch.float64)
+    made = lesson(taken, torch.exp, torch.exp, torch.float64, known=0.25)
     assert made.positions.tolist() == [[5, 6, 7]] * 2
-    assert made.weight.tolist() == [[0, 0, 1]] * 2
+    assert made.weight.tolist() == [[0, 0.25, 1]] * 2
     assert torch.equal(made.hidden[-1][1, :2], numbered(3, 2))
 
 
@@ -174,6 +177,19 @@ def test_decoding_never_waits(small: Pair, folder: Path) -> None:
     engine.step()
     assert learner.version == 1 and drafter._part.model.lm is not before  # type: ignore[attr-defined]
     learner.settle()
+
+
+def test_decoding_goes_first(small: Pair, folder: Path) -> None:
+    """The worker's priority is below that of who decodes, by less than would starve it."""
+    drafter = Online([SmallLM(str(folder), 3)])
+    served(drafter, small, [])
+    if not hasattr(os, "getpriority"):
+        pytest.skip("threads have no priority of their own here")
+    asked = drafter.learner._beside(
+        lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    )
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    assert mine < asked.result() < mine + 15 or mine == 19
 
 
 PROMPTS_OF_23 = [[token % 23 for token in prompt] for prompt in PROMPTS]

@@ -4,8 +4,8 @@ The weights that learn are a copy of those that serve. When a step is done, what
 the copy beside decoding too, and taken between two drafts by `turn`, which never waits: a draft is
 made by one version's weights from its first token to its last.
 
-Source: Liu et al. 2024 (Online Speculative Decoding), section 3: wrong places only, a step every
-few requests, AdamW at a constant rate.
+Source: Liu et al. 2024 (Online Speculative Decoding), section 3: wrong places, a step every few
+requests, AdamW at a constant rate.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from foretoken.trained import Facts, Trained, weight_of
 from foretoken.trained_lm import TrainedLM
 
 _CLIP = 1.0  # longest gradient
-_NICE = 19  # a thread's lowest priority
+_NICE = 10  # above decoding's: a tenth of a core that both want; by 19 a step takes seconds
 
 
 class Pupil(Protocol):
@@ -166,12 +166,13 @@ class Learner:
 
     def __init__(
         self, pupil: Pupil, access: Access, *, every: int, lr: float, objective: Objective,
-        most_bytes: int, kept: int,
+        known: float, most_bytes: int, kept: int,
     ) -> None:  # fmt: skip
-        """kept: how many versions `rollback` finds, beside the first one."""
+        """known: what a token counts that was right. kept: how many versions `rollback` finds,
+        beside the first one."""
         self.pupil, self.version, self.frozen, self.loss = pupil, 0, False, float("nan")
         self._access, self._every, self._lr = access, every, lr
-        self._objective, self._kept = objective, kept
+        self._objective, self._known, self._kept = objective, known, kept
         self._buffer = Buffer(most_bytes)
         self._ended = self._last = 0
         self._due = False
@@ -217,7 +218,7 @@ class Learner:
         student, access = self.pupil.student, self._access
         self._head = self._head or self.pupil.head()
         weights = list(student.parameters())
-        batch = lesson(examples, self._head, access.embed, weights[0].dtype)
+        batch = lesson(examples, self._head, access.embed, weights[0].dtype, self._known)
         with torch.enable_grad():
             loss = student(batch, self._objective)
             self.loss = float(loss.detach())
@@ -302,7 +303,7 @@ def _weights(module: torch.nn.Module) -> Mapping[str, Tensor]:
 
 
 class _Beside:
-    """A worker of the lowest priority: one thread, on a GPU with a stream of its own."""
+    """A worker behind all others: one thread, on a GPU with a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -325,8 +326,9 @@ class _Beside:
 
 
 def _step_back() -> None:
-    """One core, and the one that nobody else wants; where a system gives threads no priority of
-    their own, none is taken."""
+    """One core, mostly what others leave of it; where a system gives threads no priority of their
+    own, none is taken."""
     torch.set_num_threads(1)
     with suppress(AttributeError, OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        me = os.PRIO_PROCESS, threading.get_native_id()
+        os.setpriority(*me, min(19, os.getpriority(*me) + _NICE))

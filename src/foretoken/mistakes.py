@@ -24,11 +24,12 @@ from foretoken.protocols import Step
 
 class Example(NamedTuple):
     """A stretch of one text. tokens: T ids. first: the place of the first of them in the text.
-    wrong: indices into the tokens. hidden: layer -> [S, D] at the first S of them, T - 1 at least.
-    """
+    written: index of the first one behind the prompt. wrong: indices into the tokens. hidden:
+    layer -> [S, D] at the first S of them, T - 1 at least."""
 
     tokens: Seq[int]
     first: int
+    written: int
     wrong: Seq[int]
     hidden: Mapping[int, Tensor]
 
@@ -74,15 +75,17 @@ class Followed:
         held = {layer: states[: tokens - first] for layer, states in self._joined().items()}
         return Followed(self.window, [], tokens, tokens - first, deque([held]))
 
-    def example(self, tokens: Seq[int]) -> Example | None:
-        """Of the text's tokens those up to the last wrong one; None where all was right."""
+    def example(self, tokens: Seq[int], prompt: int) -> Example | None:
+        """Of the text's tokens, the first `prompt` of them given, those up to the last wrong one;
+        None where all was right."""
         first = self.read - self._held
         wrong = [place - first for place in self.wrong if first < place < len(tokens)]
         if not wrong:
             return None
         end = wrong[-1] + 1
         hidden = {layer: states[: end - 1] for layer, states in self._joined().items()}
-        return Example(list(tokens[first : first + end]), first, wrong, hidden)
+        written = max(0, prompt - first)
+        return Example(list(tokens[first : first + end]), first, written, wrong, hidden)
 
     def _joined(self) -> dict[int, Tensor]:
         layers = self._parts[0]
@@ -124,8 +127,11 @@ class Buffer:
 Head = Callable[[Tensor], Tensor]
 
 
-def lesson(examples: Seq[Example], head: Head, embed: Head, dtype: torch.dtype) -> Lesson:
-    """The examples as a batch, one a row, in which their wrong tokens alone are to be predicted."""
+def lesson(
+    examples: Seq[Example], head: Head, embed: Head, dtype: torch.dtype, known: float
+) -> Lesson:
+    """The examples as a batch, one a row, in which a written token that was right counts `known`
+    and one that was wrong 1."""
     device = next(iter(examples[0].hidden.values())).device
     shape = (len(examples), max(len(example.tokens) for example in examples))
     tokens = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -140,6 +146,7 @@ def lesson(examples: Seq[Example], head: Head, embed: Head, dtype: torch.dtype) 
         tokens[row, :size] = torch.tensor(example.tokens)
         positions[row, :size] = torch.arange(example.first, example.first + size)
         records[row, :size] = 0
+        weight[row, example.written : size] = known
         weight[row, example.wrong] = 1.0
         for layer, states in example.hidden.items():
             hidden[layer][row, : len(states)] = states

@@ -3,7 +3,8 @@
 Source: Liu et al. 2024 (Online Speculative Decoding), section 3 and algorithm 1. Places where a
 draft was refused are kept with the target's law there, and every `every` requests the drafter takes
 one step of distillation on them, beside decoding (`foretoken.learner`). Departures: mistakes of one
-step are those since the last one began, at most `buffer_mib`; the target's law is kept as a state.
+step are those since the last one began, at most `buffer_mib`; the target's law is kept as a state;
+right places of the same texts count too, if less, so that they stay right.
 
 What a version drafts is verified like any draft, so no text and no law changes, only the speed.
 Keys and values of requests that are running stay those of the version that made them.
@@ -29,12 +30,14 @@ from foretoken.tree import DraftTree
 @dataclass(eq=False)
 class Online(Parts):
     """drafters: the one that learns. every: requests between two steps; lr: their rate; objective:
-    divergences and their weights; window: tokens of a text that a step reads; buffer_mib: mistakes
-    that are kept; versions: how many `learner.rollback` finds, beside the first."""
+    divergences and their weights; known: what a token counts that was right, beside a wrong one's
+    1; window: tokens of a text that a step reads; buffer_mib: mistakes that are kept; versions: how
+    many `learner.rollback` finds, beside the first."""
 
     every: int = 8
     lr: float = 1e-4
     objective: Mapping[str, float] = field(default_factory=lambda: {"kl_div": 1.0})
+    known: float = 0.3
     window: int = 512
     buffer_mib: float = 64.0
     versions: int = 4
@@ -46,6 +49,8 @@ class Online(Parts):
         for name in ("every", "window", "versions", "lr", "buffer_mib"):
             if getattr(self, name) <= 0:
                 raise ForetokenError(f"{name} is {getattr(self, name)}; it must be above 0.")
+        if not 0 <= self.known <= 1:
+            raise ForetokenError(f"known is {self.known}; it must be between 0 and 1.")
         self._goal = Objective(self.objective)
         self._part = self.drafters[0]
         self.wants = Wants("".join(sorted({*self.wants.levels, "c"})), self._hidden())
@@ -55,7 +60,7 @@ class Online(Parts):
         super().bind(access)
         self.shared = self.learner = Learner(
             pupil, access, every=self.every, lr=self.lr, objective=self._goal,
-            most_bytes=round(self.buffer_mib * 2**20), kept=self.versions,
+            known=self.known, most_bytes=round(self.buffer_mib * 2**20), kept=self.versions,
         )  # fmt: skip
 
     def _hidden(self) -> tuple[int, ...]:
@@ -82,4 +87,5 @@ class Online(Parts):
     def end(self, sequences: Seq[Sequence]) -> None:
         super().end(sequences)
         for sequence in sequences:
-            self.learner.note(sequence.state.pop(self).example(sequence.tokens))
+            followed = sequence.state.pop(self)
+            self.learner.note(followed.example(sequence.tokens, sequence.prompt_length))
