@@ -1,12 +1,12 @@
 """What a small drafter learns from: objectives and data at equal steps, and drafters in pairs.
 
 Two drafters of --draft-model's shape learn --begin steps from nothing: one the answers of a file
-(nll, plain text), one the target's law along what the target writes to the same prompts
-(distilled). From the first each arm goes on for --steps more: every objective over every source of
-text. From the second two go on: one learns what the distilled one misses, a boost-tuned pair with
-it, and one goes on as before, a pair to compare with. Each serves the bundled prompts at
-temperatures 0 and 1, four tokens a draft; prompts whose plain greedy answer loops are left out.
-Intervals are of ratios, paired over prompts, 95 %.
+(nll, plain text), one the target's law along what the target writes to the same prompts, greedily
+and at temperature 1 (distilled). From the first each arm goes on for --steps more: every objective
+over every source of text. From the second two go on: one learns what the distilled one misses, a
+boost-tuned pair with it, and one goes on as before, a pair to compare with. Each serves the bundled
+prompts at temperatures 0 and 1, four tokens a draft; prompts whose plain greedy answer loops are
+left out. Intervals are of ratios, paired over prompts, 95 %.
 
 Goes on from WORK after a kill, and takes further arms in. Example:
 
@@ -34,7 +34,7 @@ from foretoken.train.recipe import Recipe, read_recipe
 from foretoken.train.run import make, merged
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "alignment.md"
-SOURCES = ("fixed", "target", "drafter", "target+drafter")
+SOURCES = ("fixed", "target", "target+target@1", "drafter", "target+drafter")
 OBJECTIVES = ("nll", "kl_div", "rkl", "jsd", "tv", "nla", "ce")
 PLAIN, DISTILLED, FIRST = "plain text", "distilled", "nll, fixed"
 SECOND, FURTHER = "second, on what it misses", "second, as before"
@@ -124,10 +124,11 @@ def measure(given: Namespace) -> dict[str, Any]:
     keep = telling(given.model, given.prompts)
     numbers = read_config(find(given.draft_model)).to_dict()
     shape = {key: numbers[key] for key in NUMBERS if numbers.get(key) is not None}
+    how = (given.begin, given.distilled_from, given.distilled_by)
     learnt = {
         PLAIN: bench.trained(PLAIN, given.begin, "fixed", "nll", shape),
-        DISTILLED: bench.trained(DISTILLED, given.begin, "target", given.distilled_by, shape),
-    }  # fmt: skip
+        DISTILLED: bench.trained(DISTILLED, *how, shape),
+    }
     counts = {name: bench.served(name, chain(folder)) for name, folder in learnt.items()}
     start = {"model": str(learnt[PLAIN])}
     wanted = list(dict.fromkeys([FIRST, *arms(given)]))
@@ -142,6 +143,7 @@ def measure(given: Namespace) -> dict[str, Any]:
         "steps": given.steps, "rows": given.rows, "length": given.length, "lr": given.lr,
         "matrix_lr": given.matrix_lr, "temperature": given.temperature, "max_tokens": WRITTEN,
         "own_every": given.own_every, "drafted": DRAFTED, "distilled_by": given.distilled_by,
+        "distilled_from": given.distilled_from,
         "from_nothing": {name: both(counts[PLAIN], counts[name], keep) for name in learnt},
         "arms": {name: both(counts[FIRST], counts[name], keep) for name in wanted},
         "pairs": pairs(bench, learnt[DISTILLED], counts[DISTILLED], keep),
@@ -153,7 +155,7 @@ def pairs(
 ) -> dict[str, Any]:
     """The distilled one beside each of two that go on from it."""
     given, start = bench.given, {"model": str(first)}
-    how = (given.steps, "target", given.distilled_by, start)
+    how = (given.steps, given.distilled_from, given.distilled_by, start)
     second = bench.trained("second", *how, after=(first,))
     further = bench.trained("further", *how)
     one, two = bench.served("second", chain(second)), bench.served("further", chain(further))
@@ -240,11 +242,12 @@ def main() -> int:
     parser.add_argument("--begin", type=int, default=1500, help="steps from nothing")
     parser.add_argument("--steps", type=int, default=200, help="steps of each arm")
     parser.add_argument("--distilled-by", default="kl_div", choices=OBJECTIVES)
+    parser.add_argument("--distilled-from", default="target+target@1", choices=SOURCES)
     parser.add_argument("--rows", type=int, default=2)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--matrix-lr", type=float, default=2e-2, help="of the matrices, by Muon")
-    parser.add_argument("--temperature", type=float, default=1.0, help="of what is written")
+    parser.add_argument("--temperature", type=float, default=0.0, help="of what is written")
     parser.add_argument("--own-every", type=int, default=50, help="steps between own texts")
     parser.add_argument("--objectives", nargs="+", default=OBJECTIVES, choices=OBJECTIVES)
     parser.add_argument("--sources", nargs="*", default=SOURCES, choices=SOURCES)

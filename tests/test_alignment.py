@@ -19,13 +19,13 @@ from foretoken.losses import Objective, exponential, getting_there
 from foretoken.models.load import load_model
 from foretoken.train import joint
 from foretoken.train.boost import Former
-from foretoken.train.data import Conversation
+from foretoken.train.data import Conversation, sha_of
 from foretoken.train.frozen import Frozen
 from foretoken.train.own import Own
 from foretoken.train.recipe import read_recipe
 from foretoken.train.records import Records
 from foretoken.train.run import Trial, make
-from foretoken.train.sources import named
+from foretoken.train.sources import named, steps, texts
 from foretoken.trained import Facts
 from foretoken.trained_lm import TrainedLM
 
@@ -116,6 +116,24 @@ def test_goes_on_with_its_own_texts(checkpoints: tuple[Path, Path], tmp_path: Pa
         own(6)
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_texts_at_another_temperature(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """They are drawn from as often as those at the recipe's, which alone are held out."""
+    llm, asked = LLM(str(checkpoints[0])), ASKED * 2
+    recipe, source = read_recipe("sps", SMALL), "target+target@1.5"
+    found = texts(llm, asked, recipe, tmp_path, source, seed=0, show=False)
+    assert list(found) == ["target", "target@1.5"]
+    greedy = texts(llm, asked, recipe, tmp_path, "target", seed=0, show=False)["target"]
+    assert sha_of(found["target"]) == sha_of(greedy) != sha_of(found["target@1.5"])
+    warm = read_recipe("sps", {**SMALL, "temperature": 1.5})
+    alone = texts(llm, asked, warm, tmp_path / "warm", "target", seed=0, show=False)["target"]
+    assert sha_of(found["target@1.5"]) == sha_of(alone)
+    nothing: Any = None
+    parts = steps(found, source, nothing, llm, recipe, tmp_path, 0)(0)
+    assert [sha_of(part) for part in parts] == [sha_of(part) for part in found.values()]
+    with pytest.raises(ForetokenError, match="target@TEMPERATURE"):
+        named("target@warm")
 
 
 def test_what_is_refused(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

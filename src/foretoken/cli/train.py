@@ -30,7 +30,8 @@ _Set = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the recipe, e.g. lr=5e-4.")
 ]
 _Source = Annotated[
-    str, typer.Option(help="target (it writes), fixed (the file's), drafter, or e.g. target+fixed.")
+    str,
+    typer.Option(help="target (it writes), fixed (the file's), drafter, or e.g. target+target@1."),
 ]
 _After = Annotated[
     list[str] | None, typer.Option(help="A trained small model to stand beside: learn its misses.")

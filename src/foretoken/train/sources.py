@@ -5,6 +5,8 @@ Source of the four kinds: Zhou et al. 2024 (DistillSpec), section 3.
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Sequence as Seq
 from pathlib import Path
 
@@ -23,27 +25,40 @@ TARGET, FIXED, DRAFTER = "target", "fixed", "drafter"
 
 
 def named(source: str) -> list[str]:
-    """The sources of a mixture such as "target+drafter". Raises `ForetokenError` for others."""
+    """The sources of a mixture such as "target+drafter" or "target+target@1". Raises
+    `ForetokenError` for others."""
     names = [name.strip() for name in source.split("+")]
     for name in names:
-        if name not in (TARGET, FIXED, DRAFTER):
-            raise unknown("source", name, [TARGET, FIXED, DRAFTER])
+        if name not in (TARGET, FIXED, DRAFTER) and _temperature(name) is None:
+            raise unknown("source", name, [TARGET, f"{TARGET}@TEMPERATURE", FIXED, DRAFTER])
     return list(dict.fromkeys(names))
+
+
+def _temperature(name: str) -> float | None:
+    """1.0 for "target@1"; None for names without one."""
+    said = re.fullmatch(rf"{TARGET}@(\d+\.?\d*)", name)
+    return float(said[1]) if said else None
 
 
 def texts(
     llm: LLM, conversations: Seq[Conversation], recipe: Recipe, folder: Path, source: str,
     seed: int, show: bool,
 ) -> dict[str, Records]:  # fmt: skip
-    """The records of each source but the drafter; it is held to what the target writes, which is
-    then there too, and first."""
+    """The records of each source but the drafter. Whatever isn't the file's own is held to what the
+    target writes at the recipe's temperature, which is then there too, and first."""
     names, found = named(source), {}
-    if TARGET in names or DRAFTER in names:
-        longest = recipe.length - recipe.max_tokens
-        written = write(llm, conversations, folder, params(recipe, seed), longest, show=show)
-        found[TARGET] = written.without_loops(recipe.distinct)
-    if FIXED in names:
-        found[FIXED] = fixed(llm, conversations, recipe.length)
+    if names != [FIXED]:
+        names = [TARGET, *names]
+    for name in dict.fromkeys(names):
+        if name == FIXED:
+            found[FIXED] = fixed(llm, conversations, recipe.length)
+        elif name != DRAFTER:
+            how, other = params(recipe, seed), _temperature(name)
+            if other is not None:
+                how = dataclasses.replace(how, temperature=other)
+            into, longest = folder if name == TARGET else folder / name, recipe.length
+            written = write(llm, conversations, into, how, longest - recipe.max_tokens, show=show)
+            found[name] = written.without_loops(recipe.distinct)
     for name, records in found.items():
         if len(records) < 2:
             raise ForetokenError(
