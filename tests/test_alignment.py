@@ -25,7 +25,7 @@ from foretoken.train.own import Own
 from foretoken.train.recipe import read_recipe
 from foretoken.train.records import Records
 from foretoken.train.run import Trial, make
-from foretoken.train.sources import named, steps, texts
+from foretoken.train.sources import answered, named, steps, texts
 from foretoken.trained import Facts
 from foretoken.trained_lm import TrainedLM
 
@@ -84,6 +84,15 @@ def test_a_files_own_texts(checkpoints: tuple[Path, Path], tmp_path: Path) -> No
     expected, served = trial.expected, trial.served
     assert expected.tokens == served.tokens > 0
     assert expected.acceptance_length == pytest.approx(served.mean_acceptance_length, rel=1e-3)
+
+
+def test_held_out_texts_where_all_answers_loop(checkpoints: tuple[Path, Path]) -> None:
+    """Better the file's texts than none."""
+    llm, recipe = LLM(str(checkpoints[0])), read_recipe("sps", {**SMALL, "distinct": 2.0})
+    held = Records.of([([5, 6], [7, 8]), ([9], [10])], 4, 97)
+    assert answered(llm, held, recipe, 0) is held
+    some = answered(llm, held, read_recipe("sps", {**SMALL, "distinct": 0.0}), 0)
+    assert [some.prompt(i) for i in range(len(some))] == [[5, 6], [9]]
 
 
 def test_goes_on_with_its_own_texts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

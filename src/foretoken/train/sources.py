@@ -70,14 +70,15 @@ def texts(
 
 def answered(llm: LLM, held: Records, recipe: Recipe, seed: int) -> Records:
     """What the target writes to the prompts of a file's held-out texts, as it will when serving;
-    the texts themselves where none has a prompt that is short enough."""
+    the texts themselves where every prompt is too long or its answer loops."""
     longest = recipe.length - recipe.max_tokens
     every = [held.prompt(i) for i in range(len(held))]
     prompts = [prompt for prompt in every if 0 < len(prompt) <= longest]
     outputs = llm.generate(prompts, params(recipe, seed))
     pairs = [(p, o.token_ids) for p, o in zip(prompts, outputs, strict=True) if not o.error]
     found = Records.of(pairs, recipe.max_tokens, llm.model.vocab_size)
-    return found.without_loops(recipe.distinct) if pairs else held
+    found = found.without_loops(recipe.distinct)
+    return found if len(found) else held
 
 
 def steps(
