@@ -24,9 +24,11 @@ VOCAB = 97
 pytestmark = pytest.mark.skipif(
     not kernels.supports(torch.float32, CPU), reason="this machine can't build the loops"
 )
+LOOPS = kernels.library()
+NARROWEST = LOOPS.width() // 2 if LOOPS else 8  # the numbers that one register of this CPU holds
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {},
-    "narrow heads": {"head_dim": 8, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "narrow heads": {"head_dim": NARROWEST, "num_attention_heads": 8, "num_key_value_heads": 4,
                      "intermediate_size": 172},
     "large enough for two threads": {"intermediate_size": 1032},
     "mistral": {"sliding_window": 6},
