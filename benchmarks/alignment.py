@@ -5,8 +5,8 @@ Two drafters of --draft-model's shape learn --begin steps from nothing: one the 
 and at temperature 1 (distilled). From the first each arm goes on for --steps more: every objective
 over every source of text. From the second two go on: one learns what the distilled one misses, a
 boost-tuned pair with it, and one goes on as before, a pair to compare with. Each serves the bundled
-prompts at temperatures 0 and 1, four tokens a draft; prompts whose plain greedy answer loops are
-left out. Intervals are of ratios, paired over prompts, 95 %.
+prompts at temperatures 0 and 1 (there four answers to each), four tokens a draft; prompts whose
+plain greedy answer loops are left out. Intervals are of ratios, paired over prompts, 95 %.
 
 Goes on from WORK after a kill, and takes further arms in. Example:
 
@@ -41,6 +41,7 @@ SECOND, FURTHER = "second, on what it misses", "second, as before"
 BOOSTED, BESIDE = "boost-tuned pair", "pair with the other second"
 DRAFTED = 4
 TEMPERATURES = (0.0, 1.0)
+SAMPLES = {0.0: 1, 1.0: 4}  # answers to each prompt
 NUMBERS = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
@@ -74,6 +75,7 @@ class Bench:
         self._asked = [each for name in given.data for each in read_conversations(Path(name))]
         count = min(given.limit, len(self._asked))
         self._asked = [self._asked[i * len(self._asked) // count] for i in range(count)]
+        self.keep = telling(given.model, given.prompts)
 
     def trained(
         self, name: str, steps: int, source: str, objective: str, shape: Mapping[str, Any],
@@ -101,8 +103,10 @@ class Bench:
         """Temperature -> counts of each bundled prompt."""
         path = self.given.work / f"{file_name(name)}.json"
         if not path.exists():
-            model, limit = self.given.model, self.given.prompts
-            found = {str(t): served(model, config, t, limit) for t in TEMPERATURES}
+            found = {
+                str(t): served(self.given.model, config, t, only=self.keep, samples=SAMPLES[t])
+                for t in TEMPERATURES
+            }
             path.write_text(json.dumps(found))
         loaded: dict[str, Counts] = json.loads(path.read_text())
         return loaded
@@ -121,7 +125,7 @@ def both(
 
 def measure(given: Namespace) -> dict[str, Any]:
     bench = Bench(given)
-    keep = telling(given.model, given.prompts)
+    keep = bench.keep
     numbers = read_config(find(given.draft_model)).to_dict()
     shape = {key: numbers[key] for key in NUMBERS if numbers.get(key) is not None}
     how = (given.begin, given.distilled_from, given.distilled_by)
@@ -142,17 +146,15 @@ def measure(given: Namespace) -> dict[str, Any]:
         "prompts": len(keep), "trained_on": given.limit, "begin": given.begin,
         "steps": given.steps, "rows": given.rows, "length": given.length, "lr": given.lr,
         "matrix_lr": given.matrix_lr, "temperature": given.temperature, "max_tokens": WRITTEN,
-        "own_every": given.own_every, "drafted": DRAFTED, "distilled_by": given.distilled_by,
-        "distilled_from": given.distilled_from,
+        "own_every": given.own_every, "drafted": DRAFTED, "samples": SAMPLES[1.0],
+        "distilled_by": given.distilled_by, "distilled_from": given.distilled_from,
         "from_nothing": {name: both(counts[PLAIN], counts[name], keep) for name in learnt},
         "arms": {name: both(counts[FIRST], counts[name], keep) for name in wanted},
-        "pairs": pairs(bench, learnt[DISTILLED], counts[DISTILLED], keep),
+        "pairs": pairs(bench, learnt[DISTILLED], counts[DISTILLED]),
     }  # fmt: skip
 
 
-def pairs(
-    bench: Bench, first: Path, alone: dict[str, Counts], keep: Sequence[str]
-) -> dict[str, Any]:
+def pairs(bench: Bench, first: Path, alone: dict[str, Counts]) -> dict[str, Any]:
     """The distilled one beside each of two that go on from it."""
     given, start = bench.given, {"model": str(first)}
     how = (given.steps, given.distilled_from, given.distilled_by, start)
@@ -161,6 +163,7 @@ def pairs(
     one, two = bench.served("second", chain(second)), bench.served("further", chain(further))
     pair = bench.served("pair", merged([first, second], DRAFTED))
     other = bench.served("other pair", merged([first, further], DRAFTED))
+    keep = bench.keep
     return {
         SECOND: both(alone, one, keep), FURTHER: both(alone, two, keep),
         BESIDE: both(alone, other, keep), BOOSTED: both(alone, pair, keep),

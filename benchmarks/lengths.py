@@ -6,7 +6,7 @@ prompts, 95 %.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from shared import bundled
 
 from foretoken import LLM, SamplingParams
 from foretoken.bench.paired import ratio_interval, values
+from foretoken.bench.suite import Prompt
 from foretoken.loops import DISTINCT_4, distinct_4
 
 WRITTEN = 64
@@ -24,29 +25,37 @@ Counts = dict[str, list[int]]
 
 
 def _served(
-    model: str, config: Mapping[str, Any] | None, temperature: float, limit: int | None
-) -> dict[str, Any]:
-    """Prompt -> answer, of those that were answered."""
+    model: str, config: Mapping[str, Any] | None, temperature: float, asked: Sequence[Prompt],
+    samples: int = 1,
+) -> dict[str, list[Any]]:  # fmt: skip
+    """Prompt -> answers with seeds of their own, where all were given."""
     llm = LLM(model, speculative_config=config)
-    params = SamplingParams(temperature=temperature, max_tokens=WRITTEN, seed=0)
-    asked = bundled(limit)
     prompts = [llm.chat_prompt([{"role": "user", "content": p.turns[0]}]) for p in asked]
-    outs = llm.generate(prompts, params)
-    return {p.id: out for p, out in zip(asked, outs, strict=True) if out.error is None}
+    outs: dict[str, list[Any]] = {p.id: [] for p in asked}
+    for seed in range(samples):
+        params = SamplingParams(temperature=temperature, max_tokens=WRITTEN, seed=seed)
+        for prompt, out in zip(asked, llm.generate(prompts, params), strict=True):
+            outs[prompt.id].append(out)
+    return {key: each for key, each in outs.items() if all(out.error is None for out in each)}
 
 
 def served(
-    model: str, config: Mapping[str, Any], temperature: float, limit: int | None = None
-) -> Counts:
-    """What serving each prompt by a method took."""
-    outs = _served(model, config, temperature, limit)
-    return {key: [out.stats.tokens, out.stats.passes] for key, out in outs.items()}
+    model: str, config: Mapping[str, Any], temperature: float, limit: int | None = None, *,
+    only: Collection[str] | None = None, samples: int = 1,
+) -> Counts:  # fmt: skip
+    """What serving each prompt by a method took. only: ids of prompts; samples: answers to each."""
+    asked = [prompt for prompt in bundled(limit) if only is None or prompt.id in only]
+    outs = _served(model, config, temperature, asked, samples)
+    return {
+        key: [sum(out.stats.tokens for out in each), sum(out.stats.passes for out in each)]
+        for key, each in outs.items()
+    }
 
 
 def telling(model: str, limit: int | None = None) -> list[str]:
     """The prompts whose plain greedy answers do not loop."""
-    outs = _served(model, None, 0.0, limit)
-    return [key for key, out in outs.items() if distinct_4(out.token_ids) >= DISTINCT_4]
+    outs = _served(model, None, 0.0, bundled(limit))
+    return [key for key, [out] in outs.items() if distinct_4(out.token_ids) >= DISTINCT_4]
 
 
 def compared(before: Counts, after: Counts, keep: Collection[str]) -> dict[str, Any]:
