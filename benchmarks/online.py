@@ -85,7 +85,7 @@ def arms(given: Namespace) -> dict[str, LLM]:
     draft: dict[str, Any] = {
         "model": given.draft_model, "num_speculative_tokens": given.num_speculative_tokens,
     }  # fmt: skip
-    own = {"every": given.every, "lr": given.lr, "window": given.window}
+    own = {name: getattr(given, name) for name in ("every", "lr", "known", "window")}
     configs: dict[str, dict[str, Any] | None] = {
         "plain": None, "frozen": {"method": "sps", **draft},
         "learning": {"method": "online", **draft, **own},
@@ -182,6 +182,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--every", type=int, default=8)
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--known", type=float, default=0.3)
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--num-speculative-tokens", type=int, default=4)
     parser.add_argument("--check", action="store_true", help="fail where a bar is missed")
@@ -196,7 +197,8 @@ def main() -> int:
         {name: {k: v for k, v in asdict(b).items() if k != "texts"} for name, b in block.items()}
         for block in blocks
     ]
-    settings = {k: v for k, v in vars(given).items() if k not in ("out", "check", "others", "many")}
+    aside = ("out", "check", "others", "many", "model", "draft_model")
+    settings = {k: v for k, v in vars(given).items() if k not in aside}
     save("online", given, {"settings": settings, **found, "blocks": series})
     good = found["rise"] >= RISE and found["same_texts"] and found["speed_ratio"] >= SPEED
     return 0 if good or not given.check else 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -177,19 +176,6 @@ def test_decoding_never_waits(small: Pair, folder: Path) -> None:
     engine.step()
     assert learner.version == 1 and drafter._part.model.lm is not before  # type: ignore[attr-defined]
     learner.settle()
-
-
-def test_decoding_goes_first(small: Pair, folder: Path) -> None:
-    """The worker's priority is below that of who decodes, by less than would starve it."""
-    drafter = Online([SmallLM(str(folder), 3)])
-    served(drafter, small, [])
-    if not hasattr(os, "getpriority"):
-        pytest.skip("threads have no priority of their own here")
-    asked = drafter.learner._beside(
-        lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    )
-    mine = os.getpriority(os.PRIO_PROCESS, 0)
-    assert mine < asked.result() < mine + 15 or mine == 19
 
 
 PROMPTS_OF_23 = [[token % 23 for token in prompt] for prompt in PROMPTS]

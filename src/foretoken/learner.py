@@ -11,12 +11,9 @@ requests, AdamW at a constant rate.
 from __future__ import annotations
 
 import copy
-import os
-import threading
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,7 +32,6 @@ from foretoken.trained import Facts, Trained, weight_of
 from foretoken.trained_lm import TrainedLM
 
 _CLIP = 1.0  # longest gradient
-_NICE = 10  # above decoding's: a tenth of a core that both want; by 19 a step takes seconds
 
 
 class Pupil(Protocol):
@@ -303,11 +299,14 @@ def _weights(module: torch.nn.Module) -> Mapping[str, Tensor]:
 
 
 class _Beside:
-    """A worker behind all others: one thread, on a GPU with a stream of its own."""
+    """A worker with one thread, on a GPU with a stream of its own. Its priority is decoding's: a
+    worker that must wait for a core while it holds the interpreter's lock stops decoding too."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._pool = ThreadPoolExecutor(1, "foretoken-online", initializer=_step_back)
+        self._pool = ThreadPoolExecutor(
+            1, "foretoken-online", initializer=lambda: torch.set_num_threads(1)
+        )
 
     def __call__(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
         if self._stream is None:
@@ -323,12 +322,3 @@ class _Beside:
             result = work(*given)
             stream.synchronize()
         return result
-
-
-def _step_back() -> None:
-    """One core, mostly what others leave of it; where a system gives threads no priority of their
-    own, none is taken."""
-    torch.set_num_threads(1)
-    with suppress(AttributeError, OSError):
-        me = os.PRIO_PROCESS, threading.get_native_id()
-        os.setpriority(*me, min(19, os.getpriority(*me) + _NICE))
