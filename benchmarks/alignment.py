@@ -73,9 +73,9 @@ class Bench:
 
     def __init__(self, given: Namespace) -> None:
         self.given = given
-        self._asked = [each for name in given.data for each in read_conversations(Path(name))]
-        count = min(given.limit, len(self._asked))
-        self._asked = [self._asked[i * len(self._asked) // count] for i in range(count)]
+        self.asked = [each for name in given.data for each in read_conversations(Path(name))]
+        count = min(given.limit, len(self.asked))
+        self.asked = [self.asked[i * len(self.asked) // count] for i in range(count)]
         self.keep = telling(given.model, given.prompts)
 
     def trained(
@@ -93,7 +93,7 @@ class Bench:
             (out / "data").symlink_to(shared.resolve(), target_is_directory=True)
         began = time.monotonic()
         chosen = recipe(self.given, steps, objective, shape)
-        trial = make("sps", self.given.model, self._asked, chosen, out, source=source, after=after)
+        trial = make("sps", self.given.model, self.asked, chosen, out, source=source, after=after)
         print(
             f"{name}: {steps} steps in {time.monotonic() - began:.0f} s, estimated "
             f"{trial.expected.acceptance_length:.3f}", flush=True,
@@ -144,7 +144,8 @@ def measure(given: Namespace) -> dict[str, Any]:
             counts[name] = bench.served(name, chain(folder))
             advance()
     return {
-        "prompts": len(keep), "trained_on": given.limit, "whole": given.whole, "begin": given.begin,
+        "prompts": len(keep), "trained_on": len(bench.asked),
+        "whole": given.whole, "begin": given.begin,
         "steps": given.steps, "rows": given.rows, "length": given.length, "lr": given.lr,
         "matrix_lr": given.matrix_lr, "temperature": given.temperature, "max_tokens": WRITTEN,
         "own_every": given.own_every, "drafted": DRAFTED, "samples": SAMPLES[1.0],
