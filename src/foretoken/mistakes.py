@@ -24,8 +24,8 @@ from foretoken.protocols import Step
 
 class Example(NamedTuple):
     """A stretch of one text. tokens: T ids. first: the place of the first of them in the text.
-    written: index of the first one behind the prompt. wrong: indices into the tokens. hidden:
-    layer -> [S, D] at the first S of them, T - 1 at least."""
+    written: index of the first one behind the prompt that has one before it here. wrong: indices
+    into the tokens. hidden: layer -> [S, D] at the first S of them, T - 1 at least."""
 
     tokens: Seq[int]
     first: int
@@ -84,7 +84,7 @@ class Followed:
             return None
         end = wrong[-1] + 1
         hidden = {layer: states[: end - 1] for layer, states in self._joined().items()}
-        written = max(0, prompt - first)
+        written = max(1, prompt - first)  # nothing here predicts the first one
         return Example(list(tokens[first : first + end]), first, written, wrong, hidden)
 
     def _joined(self) -> dict[int, Tensor]:

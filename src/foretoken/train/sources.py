@@ -47,6 +47,7 @@ def texts(
     """The records of each source but the drafter. Whatever isn't the file's own is held to what the
     target writes at the recipe's temperature, which is then there too, and first."""
     names, found = named(source), {}
+    longest = recipe.length - recipe.max_tokens
     if names != [FIXED]:
         names = [TARGET, *names]
     for name in dict.fromkeys(names):
@@ -56,8 +57,8 @@ def texts(
             how, other = params(recipe, seed), _temperature(name)
             if other is not None:
                 how = dataclasses.replace(how, temperature=other)
-            into, longest = folder if name == TARGET else folder / name, recipe.length
-            written = write(llm, conversations, into, how, longest - recipe.max_tokens, show=show)
+            into = folder if name == TARGET else folder / name
+            written = write(llm, conversations, into, how, longest, show=show)
             found[name] = written.without_loops(recipe.distinct)
     for name, records in found.items():
         if len(records) < 2:
