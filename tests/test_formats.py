@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from foretoken.drafters.kangaroo import KangarooAdapter
 from foretoken.drafters.medusa import MedusaHeads
 from foretoken.drafters.mtp import MtpModule
 from foretoken.features import EagleModule
+from foretoken.lesson import Lesson
 from foretoken.methods import build
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
@@ -446,11 +446,11 @@ def test_speculators_says_the_same(name: str, target: Path, small: Pair, tmp_pat
         torch.testing.assert_close(theirs[: len(own)], own, atol=1e-4, rtol=1e-4)
 
 
-def _lesson(tokens: Tensor, hidden: dict[int, Tensor], target: Path) -> Any:
-    """One text, with states that are given, for what a module makes of it."""
+def _lesson(tokens: Tensor, hidden: dict[int, Tensor], target: Path) -> Lesson:
+    """One text that counts throughout, with given states, for what a module makes of it."""
     model, length = load_model(target), tokens.shape[1]
-    return SimpleNamespace(
-        tokens=tokens, hidden=hidden, positions=torch.arange(length)[None],
-        records=torch.zeros_like(tokens), embed=model.embed, head=model.head,
-        sees=torch.ones(length, length).tril().bool()[None],
+    no_pass: Any = None  # these modules ask for none
+    return Lesson(
+        tokens, torch.arange(length)[None], torch.zeros_like(tokens), torch.ones(1, length),
+        torch.zeros_like(tokens), hidden, model.head, model.embed, append=no_pass, kv=no_pass,
     )  # fmt: skip
