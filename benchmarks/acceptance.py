@@ -19,10 +19,10 @@ from typing import Any
 from shared import bundled, options, save, table
 
 from foretoken import LLM, ForetokenError, SamplingParams
-from foretoken.bench import data
+from foretoken.bench.suites import data
 from foretoken.engine.stats import AcceptanceStats
-from foretoken.loops import DISTINCT_4, distinct_4
 from foretoken.progress import track
+from foretoken.repetition import DISTINCT_4, distinct_4
 
 TASKS = ("chat", "translation", "summarization", "qa", "math", "rag")
 DRAFTED = 4

@@ -40,13 +40,15 @@ from shared import bundled, options, save, table
 from simulate import models
 
 from foretoken import LLM, SamplingParams
-from foretoken.cost_model import CostModel, DraftCost
+from foretoken.access import Access
+from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters.auto import Auto
 from foretoken.drafters.nothing import Nothing
 from foretoken.draws import Draws
 from foretoken.methods import auto_parts, build
 from foretoken.progress import track
-from foretoken.protocols import Access, BaseDrafter, Drafter, Sequence, Step
+from foretoken.protocols import BaseDrafter, Drafter, Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, Kind, chains
 
 TASKS = ("chat", "math", "qa", "rag", "summarization", "translation")

@@ -23,10 +23,10 @@ from typing import Any
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
-from foretoken.datastore import Datastore, build
 from foretoken.engine.stats import AcceptanceStats
-from foretoken.loops import DISTINCT_4, distinct_4
+from foretoken.lookup.datastore import Datastore, build
 from foretoken.progress import track
+from foretoken.repetition import DISTINCT_4, distinct_4
 
 COPYING = ("pld", "llma", "sad", "suffix", "sam")
 WHOLE = ("lookahead", "token_recycling", "rest")

@@ -22,11 +22,12 @@ import torch
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
-from foretoken.datastore import build as build_datastore
+from foretoken.lookup.datastore import build as build_datastore
 from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.progress import track
-from foretoken.protocols import Drafter, Scores, Sequence, Step, draws_for
+from foretoken.protocols import Drafter, Scores, Step
+from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.tree import DraftTree, empty
 
 CONTEXT = 2000

@@ -28,7 +28,7 @@ from shared import bundled, inflated, options, save, table
 from transformers import AutoModelForCausalLM
 
 from foretoken import LLM, SamplingParams
-from foretoken.bench.costs import Meter
+from foretoken.bench.measure.costs import Meter
 from foretoken.progress import track
 
 READING, FLAT, OTHER, ASSISTED, NEVER_SLOWER = 0.8, 1.15, 0.03, 2.0, 0.98

@@ -35,9 +35,9 @@ from llama2c import convert
 from run import PEERS, installed, started
 from shared import RESULTS, table
 
-from foretoken.bench.data import folder
-from foretoken.bench.environment import environment
+from foretoken.bench.measure.environment import environment
 from foretoken.bench.record import write_json
+from foretoken.bench.suites.data import folder
 from foretoken.errors import ForetokenError
 from foretoken.progress import track
 from foretoken.zoo.inflate import inflate

@@ -13,9 +13,9 @@ import numpy as np
 from shared import bundled
 
 from foretoken import LLM, SamplingParams
-from foretoken.bench.paired import ratio_interval, values
-from foretoken.bench.suite import Prompt
-from foretoken.loops import DISTINCT_4, distinct_4
+from foretoken.bench.report.paired import ratio_interval, values
+from foretoken.bench.suites.suite import Prompt
+from foretoken.repetition import DISTINCT_4, distinct_4
 
 WRITTEN = 64
 LENGTH = "mean acceptance length"

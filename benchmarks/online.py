@@ -32,7 +32,7 @@ from typing import Any
 from shared import options, save, table
 
 from foretoken import LLM, SamplingParams
-from foretoken.bench.data import folder
+from foretoken.bench.suites.data import folder
 from foretoken.progress import track
 
 RISE, SPEED = 0.1, 0.9

@@ -27,8 +27,8 @@ import torch
 from shared import inflated, options, save, table
 
 from foretoken import LLM
-from foretoken.bench.costs import WIDTHS, Meter
-from foretoken.models.backends import choose
+from foretoken.bench.measure.costs import WIDTHS, Meter
+from foretoken.models.native.backends import choose
 from foretoken.progress import track
 
 LIMITS = {"float32": {1: 1.2, 8: 1.6, 16: 2.0}, "int8": {1: 2.0, 8: 2.5}}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from foretoken.bench.memory import PeakMemory
+from foretoken.bench.measure.memory import PeakMemory
 from foretoken.models.feed import chain_feed
 from foretoken.models.load import load_model, read_config
 

@@ -14,12 +14,12 @@ import torch
 import transformers
 
 from foretoken import zoo
-from foretoken.bench.environment import environment
+from foretoken.bench.measure.environment import environment
 from foretoken.bench.record import write_json
-from foretoken.bench.suite import Prompt, load_suite
+from foretoken.bench.suites.suite import Prompt, load_suite
 from foretoken.cli.zoo import write
-from foretoken.models.backends import cache_folder
 from foretoken.models.load import find
+from foretoken.models.native.backends import cache_folder
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -23,8 +23,8 @@ from typing import Any
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
-from foretoken.bench.costs import Meter
-from foretoken.bench.ideal import ideal, nodes_per_step
+from foretoken.bench.measure.costs import Meter
+from foretoken.bench.measure.ideal import ideal, nodes_per_step
 from foretoken.bench.plan import BASELINE
 from foretoken.cli.zoo import write
 from foretoken.engine.stats import EngineStats

@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from foretoken import LLM, SamplingParams
 from foretoken.models.load import find
 from foretoken.progress import track
-from foretoken.protocols import Sequence
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import empty
 
 CONTEXT = 112  # and 32 tokens on top: about 128 on average

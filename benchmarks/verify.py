@@ -25,8 +25,9 @@ from torch import Tensor
 from foretoken import SamplingParams
 from foretoken.draws import Draws, GumbelDraws, KeyedDraws
 from foretoken.methods import _verifier
-from foretoken.protocols import Scores, Sequence
-from foretoken.sampling import fold
+from foretoken.protocols import Scores
+from foretoken.sampling.fold import fold
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, Kind
 
 VOCAB = 32_000

@@ -11,14 +11,14 @@ import torch
 from foretoken import SamplingParams
 from foretoken.drafters.nothing import Nothing
 from foretoken.engine.outputs import RequestOutput
-from foretoken.lesson import Estimate, estimate
-from foretoken.losses import Objective
 from foretoken.models.model import CausalLM
 from foretoken.protocols import Verifier
 from foretoken.testing import serve
 from foretoken.train.batches import Rows, whole
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
+from foretoken.trainable.lesson import Estimate, estimate
+from foretoken.trainable.losses import Objective
 from foretoken.verify.target_only import TargetOnly
 
 LIMIT = 20

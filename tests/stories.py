@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken.bench import data
+from foretoken.bench.suites import data
 
 
 def stories(folder: Path) -> Path:

@@ -16,11 +16,11 @@ from foretoken.certify import Plan, bin_of, certify, lines, prefix_bins
 from foretoken.cli import app
 from foretoken.cli import certify as command
 from foretoken.drafters.hydra import HydraHeads
-from foretoken.features import EagleModule
 from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair, table_pair, target_law
 from foretoken.testing.models import logits_after
-from foretoken.trained import Facts
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.feature import EagleModule
 from foretoken.tree import DraftTree, Kind, chains
 from foretoken.verify.speculative import Speculative
 

@@ -18,18 +18,19 @@ import torch
 from torch import Tensor
 
 from foretoken import SamplingParams
+from foretoken.access import Wants
 from foretoken.certify import PROCESSORS, TEMPERATURES, cells
 from foretoken.draws import Draws
 from foretoken.methods import _verifier
-from foretoken.named import verifier_names
-from foretoken.protocols import BaseDrafter, Verifier, Wants
-from foretoken.sampling import fold
+from foretoken.protocols import BaseDrafter, Verifier
+from foretoken.registry import verifier_names
+from foretoken.sampling.fold import fold
 from foretoken.testing import Pair, chi_square, sampled_counts, target_law, tiny_pair
 from foretoken.testing.models import logits_after
 from foretoken.testing.rules import Shape
 from foretoken.testing.rules import draft as draw
 from foretoken.tree import DraftTree, Kind
-from test_mutants_verify import MUTANTS, Changed, RuleMutant, Thinned
+from verify.test_mutants import MUTANTS, Changed, RuleMutant, Thinned
 
 VOCAB, PROMPT, TOKENS = 8, [5, 2, 2, 5], 2
 SAMPLES, ROWS = {"block": 8_000}, 2_000

@@ -17,17 +17,18 @@ import pytest
 import torch
 
 from foretoken import METHODS, SamplingParams
-from foretoken.cost_model import CostModel, DraftCost
-from foretoken.datastore import build as build_datastore
+from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.engine.engine import Engine, check_pairing
 from foretoken.errors import ForetokenError
+from foretoken.lookup.datastore import build as build_datastore
 from foretoken.methods import _verifier, build, create
 from foretoken.models.target import ModelTarget
-from foretoken.named import drafter_class, drafter_names
-from foretoken.protocols import Drafter, Sequence, Verifier
+from foretoken.protocols import Drafter, Verifier
+from foretoken.registry import drafter_class, drafter_names
+from foretoken.sampling.sequence import Sequence
 from foretoken.step import Clock, prefill, step
 from foretoken.testing import (
     ByteTokenizer,
@@ -47,7 +48,7 @@ from foretoken.testing import (
     tiny_transformers,
 )
 from foretoken.testing.checks import SAMPLED, texts
-from foretoken.trained import Facts, Trained
+from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 from pieces import two_tokenizers
@@ -175,7 +176,7 @@ def models(kind: str) -> Pair:
     model = tiny_transformers()
     if kind == "native":
         return tiny_pair()
-    hf = pytest.importorskip("foretoken.models.hf", reason="the adapter is not there")
+    hf = pytest.importorskip("foretoken.models.hf.adapter", reason="the adapter is not there")
     return Pair(hf.HFModel(model), hf.HFModel(related(model, 0.02)), model)
 
 
@@ -491,7 +492,7 @@ def test_the_table_tells_the_truth(row: Any) -> None:
 
 def test_native_and_adapter_agree() -> None:
     """The native model is transformers' own arithmetic, up to the last bits."""
-    hf = pytest.importorskip("foretoken.models.hf", reason="the adapter is not there")
+    hf = pytest.importorskip("foretoken.models.hf.adapter", reason="the adapter is not there")
     model = tiny_transformers()
     ids = torch.tensor(PROMPTS[3:4])
     with torch.no_grad():

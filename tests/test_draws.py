@@ -26,7 +26,7 @@ from foretoken.draws import (
     stream_key,
     uniforms,
 )
-from foretoken.protocols import Sequence, draws_for
+from foretoken.sampling.sequence import Sequence, draws_for
 
 CPU = torch.device("cpu")
 MANY = 8_000

@@ -19,7 +19,7 @@ from torch import Tensor
 import foretoken
 from foretoken import ForetokenError, assisted
 from foretoken.drafters.prompt_lookup import PromptLookup
-from foretoken.models import hf_generate
+from foretoken.models.hf import generate
 
 LETTERS = "0123abcdefghijklmnopqrstuvwxyz.!"
 VOCAB, PAD, EOS = len(LETTERS), 0, 3
@@ -395,15 +395,15 @@ def test_greedy_takes_no_random_number(model: Any) -> None:
 @pytest.mark.parametrize("name", SAMPLING)
 def test_law_is_transformers_law(model: Any, name: str) -> None:
     """Our own parameters in place of the last processors give the same probabilities."""
-    from foretoken.protocols import Sequence
-    from foretoken.sampling import fold
+    from foretoken.sampling.fold import fold
+    from foretoken.sampling.sequence import Sequence
 
-    prepared: list[hf_generate.Prepared] = []
+    prepared: list[generate.Prepared] = []
 
     def take(model: Any, input_ids: Tensor, **given: Any) -> Tensor:
         lists = given.pop("logits_processor"), given.pop("stopping_criteria")
         config = given.pop("generation_config")
-        prepared.append(hf_generate.Prepared(model, input_ids, *lists, config, given))
+        prepared.append(generate.Prepared(model, input_ids, *lists, config, given))
         return input_ids
 
     model.generate(**INPUTS, do_sample=True, custom_generate=take, **SAMPLING[name])

@@ -17,8 +17,9 @@ from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.methods import _verifier
-from foretoken.named import verifier_names
-from foretoken.protocols import BaseDrafter, Drafter, Sequence, Verifier
+from foretoken.protocols import BaseDrafter, Drafter, Verifier
+from foretoken.registry import verifier_names
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
     Drawn,
     Pair,

@@ -26,7 +26,7 @@ from foretoken.length import (
 )
 from foretoken.methods import build
 from foretoken.models.target import ModelTarget
-from foretoken.protocols import Sequence, draws_for
+from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.testing import (
     ByteTokenizer,
     Pair,

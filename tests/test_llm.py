@@ -80,7 +80,7 @@ def test_prompts_in_every_form(llm: LLM) -> None:
 
 def test_model_objects(model: Any) -> None:
     """A loaded transformers model, or one of ours, is served as it is."""
-    pytest.importorskip("foretoken.models.hf", reason="the adapter is not there")
+    pytest.importorskip("foretoken.models.hf.adapter", reason="the adapter is not there")
     for given in (model, native(model)):
         own = LLM(given, tokenizer=TOKENIZER, speculative_config={"method": PromptLookup()})
         assert own.generate(PROMPTS[0], GREEDY)[0].token_ids == generated(model, PROMPTS[0])
@@ -91,7 +91,7 @@ def test_model_objects(model: Any) -> None:
 def test_a_checkpoint_either_way(folder: Path, model: Any, implementation: str) -> None:
     """Natively or through transformers' code, and with another checkpoint to draft."""
     if implementation == "transformers":
-        pytest.importorskip("foretoken.models.hf", reason="the adapter is not there")
+        pytest.importorskip("foretoken.models.hf.adapter", reason="the adapter is not there")
     own = LLM(
         str(folder), dtype="float64", model_impl=implementation, tokenizer=TOKENIZER,
         speculative_config={"model": str(folder), "num_speculative_tokens": 3},

@@ -15,8 +15,9 @@ from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.length import Fixed, Heuristic, schedule
 from foretoken.methods import ALIASES, OPTION_ALIASES, build
-from foretoken.named import drafter_class, drafter_names, verifier_class, verifier_names
-from foretoken.protocols import BaseDrafter, Sequence
+from foretoken.protocols import BaseDrafter
+from foretoken.registry import drafter_class, drafter_names, verifier_class, verifier_names
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair
 from foretoken.tree import Kind
 from foretoken.verify.speculative import Speculative

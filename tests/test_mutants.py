@@ -15,14 +15,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretoken import SamplingParams, chain, draws, protocols, sampling
+from foretoken import SamplingParams, draws
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.draws import Purpose
 from foretoken.engine import engine, stopping
-from foretoken.models import cache, target, transformer
+from foretoken.models import cache, target
+from foretoken.models.native import transformer
 from foretoken.protocols import Drafter, Scores, Verdict, Verifier
+from foretoken.sampling import fold, sequence
 from foretoken.testing import (
     Oracle,
     Pair,
@@ -37,6 +39,7 @@ from foretoken.testing import (
     tiny_pair,
 )
 from foretoken.tree import DraftTree
+from foretoken.verify.shared import chains
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 from test_conformance import (
@@ -172,7 +175,7 @@ def residual_patch(residual: Callable[[Tensor, Tensor], Tensor]) -> Callable[[An
             law = torch.where(all_kept, p, residual(p, q))
             return torch.where(law.sum(-1, keepdim=True) > 0, law, p)[:, None]
 
-        patch.setattr(chain, "_final_law", final)
+        patch.setattr(chains, "_final_law", final)
 
     return apply
 
@@ -448,7 +451,7 @@ def late_stop_string(patch: pytest.MonkeyPatch) -> None:
 def one_sample(patch: pytest.MonkeyPatch) -> None:
     """All samples of a request share one stream of numbers."""
     key = draws.stream_key
-    patch.setattr(protocols, "stream_key", lambda seed, sample: key(seed, 0))
+    patch.setattr(sequence, "stream_key", lambda seed, sample: key(seed, 0))
 
 
 def no_seed(patch: pytest.MonkeyPatch) -> None:
@@ -471,21 +474,21 @@ def by_call(patch: pytest.MonkeyPatch) -> None:
 
 def last_of_equals(patch: pytest.MonkeyPatch) -> None:
     """Greedy ties go to the last token where more than one row is in the pass."""
-    own = sampling.likeliest
+    own = fold.likeliest
 
     def wrong(logits: Tensor) -> Tensor:
         if logits.shape[0] > 1:
             return logits.shape[-1] - 1 - logits.flip(-1).argmax(-1)
         return own(logits)
 
-    patch.setattr(sampling, "likeliest", wrong)
+    patch.setattr(fold, "likeliest", wrong)
 
 
 def first_rows_settings(patch: pytest.MonkeyPatch) -> None:
     """The whole batch is folded with the first row's temperature."""
-    own = sampling._column
+    own = fold._column
     patch.setattr(
-        sampling, "_column",
+        fold, "_column",
         lambda values, like, places: own([values[0]] * len(values), like, places),
     )  # fmt: skip
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import foretoken
-from foretoken.protocols import Drafter, Sequence
+from foretoken.protocols import Drafter
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import check_drafter
 
 ROOT = Path(__file__).parents[1]

@@ -24,7 +24,7 @@ from typing import Any
 from lineup import Row, like, plain
 from protocol import Failed, Worker
 
-from foretoken.bench.metrics import bootstrap
+from foretoken.bench.measure.metrics import bootstrap
 
 PAUSE = 0.02  # seconds in which the threads of the engine before fall asleep
 _WARM_UP_TOKENS = 8

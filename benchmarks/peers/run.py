@@ -34,13 +34,13 @@ from protocol import Failed, Worker
 from tables import readme
 
 from foretoken import LLM, SamplingParams, zoo
-from foretoken.bench.environment import environment
-from foretoken.bench.identity import compare
+from foretoken.bench.measure.environment import environment
+from foretoken.bench.measure.identity import compare
 from foretoken.bench.record import write_json, write_text
-from foretoken.bench.suite import load_suite
+from foretoken.bench.suites.suite import load_suite
 from foretoken.errors import ForetokenError, unknown
-from foretoken.loops import DISTINCT_4, distinct_4
 from foretoken.progress import track
+from foretoken.repetition import DISTINCT_4, distinct_4
 
 RESULTS = HERE.parent / "results"
 PEERS = tuple(name for name in ENGINES if name != "foretoken")

@@ -28,13 +28,13 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from foretoken import LLM, SamplingParams, zoo
-from foretoken.bench.suite import load_suite
-from foretoken.lesson import Lesson
-from foretoken.losses import chunked, kl_div
+from foretoken.bench.suites.suite import load_suite
 from foretoken.models.load import CYCLE, find, load_model
 from foretoken.train.batches import Batches
 from foretoken.train.data import fixed, read_conversations
 from foretoken.train.frozen import Frozen
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import chunked, kl_div
 
 WARM = 0.05  # of the time: the rate rises; then it falls to 0
 SAVE_EVERY = 60.0  # seconds

@@ -25,7 +25,7 @@ import tokenizer as bpe
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from foretoken.bench import data
+from foretoken.bench.suites import data
 
 Record = dict[str, Any]
 CODE_ASKS = ("Complete this function.\n\n{}", "Write the body of this Python function:\n\n{}")

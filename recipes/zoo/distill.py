@@ -21,8 +21,9 @@ from model import CHUNK, Config, Llama, load_hf, mixed, precision, save_hf
 from own import Own, OwnSampler, write
 from presets import DRAFTS
 from torch import Tensor
-from train import LONGEST_STEP, optimizers
 from workers import Loss, Prepare, device_type, workers
+
+from train import LONGEST_STEP, optimizers
 
 ROWS, LENGTH = 16, 512  # of a batch
 

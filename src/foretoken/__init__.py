@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from foretoken.hook import assisted
     from foretoken.llm import LLM
     from foretoken.methods import METHODS
-    from foretoken.sampling import SamplingParams
+    from foretoken.sampling.params import SamplingParams
 
 __version__ = version("foretoken")
 
 _HOMES = {
     "LLM": "foretoken.llm",
-    "SamplingParams": "foretoken.sampling",
+    "SamplingParams": "foretoken.sampling.params",
     "RequestOutput": "foretoken.engine.outputs",
     "CompletionOutput": "foretoken.engine.outputs",
     "ForetokenError": "foretoken.errors",

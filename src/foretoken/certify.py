@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foretoken.bench.identity import compare
+from foretoken.bench.measure.identity import compare
 from foretoken.llm import LLM
 from foretoken.methods import METHODS, build
 from foretoken.models.model import CausalLM
-from foretoken.sampling import SamplingParams
+from foretoken.sampling.params import SamplingParams
 from foretoken.testing.laws import chi_square, reference_law, sampled_counts
 from foretoken.testing.models import logits_after
 from foretoken.tree import Kind

@@ -31,9 +31,9 @@ from foretoken.engine.outputs import CompletionOutput
 from foretoken.engine.stats import EngineStats
 from foretoken.errors import ForetokenError
 from foretoken.methods import ALIASES, METHODS, OPTION_ALIASES, build
-from foretoken.models.draft_model import as_causal_lm
-from foretoken.models.hf import HFModel
-from foretoken.models.hf_generate import Prepared
+from foretoken.models.drafting.draft_model import as_causal_lm
+from foretoken.models.hf.adapter import HFModel
+from foretoken.models.hf.generate import Prepared
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, unknown
-from foretoken.protocols import Sequence
+from foretoken.sampling.sequence import Sequence
 
 
 class LengthRule(Protocol):

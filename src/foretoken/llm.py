@@ -24,7 +24,7 @@ from foretoken.methods import build
 from foretoken.models.load import find, load_model, load_tokenizer, wrapped
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
-from foretoken.sampling import SamplingParams
+from foretoken.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from foretoken.errors import ForetokenError, unknown
-from foretoken.named import drafter_class, drafter_names, verifier_class, verifier_names
 from foretoken.protocols import Drafter, Verifier
+from foretoken.registry import drafter_class, drafter_names, verifier_class, verifier_names
 from foretoken.tree import Kind
 from foretoken.tuned import untuned
 

@@ -9,17 +9,9 @@ import torch
 from torch import Tensor
 
 from foretoken.draws import Draws
-from foretoken.protocols import (
-    Drafter,
-    Scores,
-    Sequence,
-    Step,
-    Target,
-    Verdict,
-    Verifier,
-    draws_for,
-)
-from foretoken.sampling import fold
+from foretoken.protocols import Drafter, Scores, Step, Target, Verdict, Verifier
+from foretoken.sampling.fold import fold
+from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.tree import DraftTree, empty
 
 

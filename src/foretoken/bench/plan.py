@@ -16,7 +16,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from foretoken.bench.suite import Prompt, Suite
+from foretoken.bench.suites.suite import Prompt, Suite
 from foretoken.errors import ForetokenError, unknown
 from foretoken.methods import ALIASES, METHODS, OPTION_ALIASES, build, options_of
 from foretoken.tuned import read_tuned

@@ -124,7 +124,7 @@ def bench(
         print(f"Interrupted; the same command goes on from {out}.", file=sys.stderr)
         raise
     if as_json:
-        from foretoken.bench.report import write_report
+        from foretoken.bench.report.page import write_report
 
         write_report(out)
         print(json.dumps(results, indent=1))
@@ -134,10 +134,10 @@ def bench(
 
 def _on_ray(job: Job, context: typer.Context) -> list[Results]:
     """One shard a worker, and their record as if one had measured all."""
-    from foretoken.bench.cluster import cluster, run_shards, shard_commands
-    from foretoken.bench.merge import merge
     from foretoken.bench.record import read_results
-    from foretoken.bench.resume import hold_to
+    from foretoken.bench.run.cluster import cluster, run_shards, shard_commands
+    from foretoken.bench.run.merge import merge
+    from foretoken.bench.run.resume import hold_to
     from foretoken.progress import track
 
     if job.given["shard"] is not None:

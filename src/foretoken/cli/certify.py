@@ -17,7 +17,7 @@ from foretoken.errors import ForetokenError
 if TYPE_CHECKING:
     from foretoken.certify import Check, Plan
     from foretoken.llm import LLM
-    from foretoken.sampling import SamplingParams
+    from foretoken.sampling.params import SamplingParams
 
 _SIX = ("T=0.3 plain", "T=1 top_k", "T=1 top_p", "T=1 repetition", "T=1.5 plain", "T=1.5 min_p")
 """Every temperature and processor at least once; all fifteen cells are tried on a tiny model."""
@@ -93,7 +93,7 @@ def certify(
     if verifier is not None:
         config = {**(config or {}), "verifier": verifier}
     from foretoken.llm import LLM
-    from foretoken.sampling import SamplingParams
+    from foretoken.sampling.params import SamplingParams
 
     own = SamplingParams(
         temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
@@ -135,8 +135,8 @@ def _none_given() -> dict[str, Any]:
 
 def _datastore(plain: LLM, given: list[str] | None, folder: str) -> str:
     """What REST reads: the target's own answers to more prompts than are checked."""
-    from foretoken.datastore import build
-    from foretoken.sampling import SamplingParams
+    from foretoken.lookup.datastore import build
+    from foretoken.sampling.params import SamplingParams
 
     prompts = [list(prompt) for prompt in bundled_prompts(plain, given, 2 * _MANY)]
     answers = plain.generate(prompts, SamplingParams(temperature=0, max_tokens=32))
@@ -157,8 +157,8 @@ def _trained(plain: LLM, folder: Path | None) -> list[dict[str, Any]]:
     each of the folder's, or the bundled, checkpoints that it can draft with."""
     from foretoken import zoo
     from foretoken.methods import METHODS
-    from foretoken.named import drafter_class
-    from foretoken.trained import checkpoints
+    from foretoken.registry import drafter_class
+    from foretoken.trainable.checkpoint import checkpoints
 
     def read_by(drafter: str) -> str:
         """The method that a drafter's checkpoints are of."""
@@ -181,7 +181,7 @@ def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any
     """Every lossless row of the method table that needs no training, two of them composed, and
     small-model chains under every other exact rule for them."""
     from foretoken.methods import JOINTS, METHODS, options_of
-    from foretoken.named import verifier_class, verifier_names
+    from foretoken.registry import verifier_class, verifier_names
     from foretoken.tree import Kind
 
     small = {"method": "sps", "model": draft_model or "mini-draft"}
@@ -225,7 +225,7 @@ def _plan(
 def bundled_prompts(plain: LLM, given: list[str] | None, limit: int) -> list[tuple[int, ...]]:
     """The user's, or the bundled ones, through the chat template if there is one."""
     from foretoken import zoo
-    from foretoken.bench.suite import load_suite
+    from foretoken.bench.suites.suite import load_suite
 
     texts = given or [
         p.turns[0] for p in load_suite(zoo.prompts_path(), "bundled").in_turn()[:limit]
@@ -257,7 +257,7 @@ def _head(plain: LLM, model: str, plan: Plan, methods: Any) -> dict[str, Any]:
     """What a certificate is of; only an equal one is gone on with, see `_told`."""
     import hashlib
 
-    from foretoken.bench.environment import environment
+    from foretoken.bench.measure.environment import environment
 
     return {
         "environment": environment(),
@@ -281,7 +281,7 @@ def _told(head: dict[str, Any]) -> dict[str, Any]:
 
 def _begun(out: Path | None, head: dict[str, Any]) -> list[Check]:
     """The checks that `out` holds. Raises `ForetokenError` for another certificate's."""
-    from foretoken.bench.resume import compare
+    from foretoken.bench.run.resume import compare
     from foretoken.certify import Check
 
     if out is None or not out.exists():

@@ -14,7 +14,7 @@ from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
     from foretoken.llm import LLM
-    from foretoken.sampling import SamplingParams
+    from foretoken.sampling.params import SamplingParams
 
 _HELP = "/reset starts a new conversation, /quit ends."
 
@@ -50,7 +50,7 @@ def chat(
         speculative_config, method, draft_model, num_speculative_tokens
     )
     from foretoken.llm import LLM
-    from foretoken.sampling import SamplingParams
+    from foretoken.sampling.params import SamplingParams
 
     params = SamplingParams(
         temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,

@@ -35,7 +35,7 @@ def build(files: Files, tokenizer: Tokenizer, out: Out) -> None:
 
     Example: [bold]foretoken datastore build corpus.jsonl --tokenizer mini --out store[/bold]
     """
-    from foretoken import datastore
+    from foretoken.lookup import datastore
 
     _write(datastore.build, files, tokenizer, out)
 
@@ -46,14 +46,14 @@ def add(files: Files, tokenizer: Tokenizer, out: Out) -> None:
 
     Example: [bold]foretoken datastore add more.txt --tokenizer mini --out store[/bold]
     """
-    from foretoken import datastore
+    from foretoken.lookup import datastore
 
     _write(datastore.add, files, tokenizer, out)
 
 
 def _write(write: Callable[..., None], files: list[Path], tokenizer: str, out: Path) -> None:
     """Build or add, with a progress bar over the blocks of the files."""
-    from foretoken.datastore import Datastore
+    from foretoken.lookup.datastore import Datastore
     from foretoken.models.load import load_tokenizer
     from foretoken.progress import track
 

@@ -69,7 +69,7 @@ def demo(
         settings["max_tokens"] = min(max_tokens, _INFLATED_TOKENS)
         results.append(_part(out, model, configs, shape, settings, end))
     if as_json:
-        from foretoken.bench.report import write_report
+        from foretoken.bench.report.page import write_report
 
         write_report(out)
         print(json.dumps(results, indent=1))
@@ -91,10 +91,10 @@ def _part(
     """Measure one target on as many of the prompts as the time holds."""
     from foretoken.bench.plan import Plan, select
     from foretoken.bench.record import write_json
-    from foretoken.bench.resume import Samples
-    from foretoken.bench.runner import Runner
-    from foretoken.bench.session import measure
-    from foretoken.bench.suite import find_suite
+    from foretoken.bench.run.resume import Samples
+    from foretoken.bench.run.runner import Runner
+    from foretoken.bench.run.session import measure
+    from foretoken.bench.suites.suite import find_suite
 
     suite = find_suite("bundled")
     inflated = None if shape == measuring.AS_IT_IS else shape

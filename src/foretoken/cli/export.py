@@ -12,7 +12,7 @@ import typer
 from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
-    from foretoken.formats.write import Target
+    from foretoken.trainable.formats.write import Target
 
 _Folder = Annotated[str, typer.Argument(help="A drafter: folder, hub id or bundled name.")]
 _To = Annotated[str, typer.Option("--to", help="speculators, vllm or hf.")]
@@ -29,10 +29,10 @@ def export(drafter: _Folder, to: _To, out: _Out, target: _Target = None) -> None
     """
     from safetensors.torch import load_file
 
-    from foretoken import formats
-    from foretoken.formats import write
     from foretoken.models.load import read_config as read_model
-    from foretoken.trained import read_config
+    from foretoken.trainable import formats
+    from foretoken.trainable.checkpoint import read_config
+    from foretoken.trainable.formats import write
 
     if to not in write.PROGRAMS:
         raise ForetokenError(f"--to is {to!r}; it must be one of {', '.join(write.PROGRAMS)}.")
@@ -53,9 +53,9 @@ def export(drafter: _Folder, to: _To, out: _Out, target: _Target = None) -> None
 
 def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
     """Raises `ForetokenError` for one that the drafter wasn't trained for."""
-    from foretoken.formats.write import Target
     from foretoken.models.load import find, read_config, stored_weights
-    from foretoken.trained import Facts
+    from foretoken.trainable.checkpoint import Facts
+    from foretoken.trainable.formats.write import Target
 
     if not name:
         raise ForetokenError(f"{drafter} doesn't name its target; give --target.")

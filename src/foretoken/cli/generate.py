@@ -15,7 +15,7 @@ from foretoken.errors import ForetokenError
 if TYPE_CHECKING:
     from foretoken.engine.outputs import RequestOutput
     from foretoken.llm import LLM, Messages, Prompt
-    from foretoken.sampling import SamplingParams
+    from foretoken.sampling.params import SamplingParams
 
 
 def generate(
@@ -69,7 +69,7 @@ def generate(
         speculative_config, method, draft_model, num_speculative_tokens
     )
     from foretoken.llm import LLM
-    from foretoken.sampling import SamplingParams
+    from foretoken.sampling.params import SamplingParams
 
     params = SamplingParams(
         n=n, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,

@@ -13,8 +13,8 @@ from foretoken.errors import ForetokenError, unknown
 if TYPE_CHECKING:
     from foretoken.bench.plan import Configs, Plan
     from foretoken.bench.record import Results
-    from foretoken.bench.runner import Server
-    from foretoken.bench.suite import Prompt, Suite
+    from foretoken.bench.run.runner import Server
+    from foretoken.bench.suites.suite import Prompt, Suite
 
 _T = TypeVar("_T")
 _ENGINES = ("foretoken", "openai")
@@ -71,8 +71,8 @@ class Job:
         """Measure what the folder doesn't hold yet."""
         from foretoken.bench.plan import shard_of
         from foretoken.bench.record import read_results, write_json
-        from foretoken.bench.resume import Samples, hold_to
-        from foretoken.bench.session import measure
+        from foretoken.bench.run.resume import Samples, hold_to
+        from foretoken.bench.run.session import measure
 
         shard = self.given["shard"]
         numbers = shard_of(shard) if shard else (1, 1)
@@ -95,7 +95,7 @@ class Job:
 
     def _server(self, part: _Part, place: str | Path, methods: Configs) -> Server:
         from foretoken.bench.plan import Plan
-        from foretoken.bench.runner import Runner
+        from foretoken.bench.run.runner import Runner
 
         remote = self.given["engine"] == "openai"
         name = part.model if remote else measuring.target_name(part.model, part.shape)
@@ -109,7 +109,7 @@ class Job:
 def make_job(given: dict[str, Any]) -> Job:
     """A command with its lists read and its names looked up; nothing is loaded or written yet."""
     from foretoken.bench.plan import Plan, select, shard_of
-    from foretoken.bench.suite import find_suite
+    from foretoken.bench.suites.suite import find_suite
 
     if given["engine"] not in _ENGINES:
         raise unknown("engine", given["engine"], _ENGINES)
@@ -230,8 +230,8 @@ def _numbers(given: dict[str, Any], option: str, kind: Callable[[str], _T]) -> l
 
 def _remote(given: dict[str, Any], plan: Plan) -> Server:
     """Somebody else's server."""
-    from foretoken.bench.openai import Endpoint
-    from foretoken.bench.remote import RemoteRunner
+    from foretoken.bench.remote.openai import Endpoint
+    from foretoken.bench.remote.runner import RemoteRunner
     from foretoken.models.load import load_tokenizer
 
     plain = given["baseline_url"] and Endpoint(given["baseline_url"], plan.name)

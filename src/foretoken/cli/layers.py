@@ -33,11 +33,11 @@ def layers(
 
     Example: [bold]foretoken layers --model mini --trials 100 --out mini-layers.npz[/bold]
     """
-    from foretoken import layer_set
     from foretoken.cli.certify import bundled_prompts
-    from foretoken.layer_search import Search
     from foretoken.llm import LLM
+    from foretoken.models import layer_set
     from foretoken.progress import track
+    from foretoken.tune.layers import Search
 
     llm = LLM(model, tokenizer=tokenizer, dtype=dtype, device=device, backend=backend)
     search = Search(llm.model, bundled_prompts(llm, prompt, prompts), tokens)

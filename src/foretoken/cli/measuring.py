@@ -65,9 +65,9 @@ def show(out: Path, results: list[Results]) -> None:
     """Write the pages, print the tables and where the page is."""
     from rich.console import Console
 
-    from foretoken.bench import terminal
-    from foretoken.bench.report import write_report
-    from foretoken.bench.samples import example, read_answers
+    from foretoken.bench.report import terminal
+    from foretoken.bench.report.page import write_report
+    from foretoken.bench.report.samples import example, read_answers
 
     pages = write_report(out)
     answers = read_answers(out / "samples.jsonl")

@@ -53,7 +53,7 @@ def table() -> list[dict[str, Any]]:
 def rules() -> list[dict[str, Any]]:
     """Every acceptance rule, the lossless ones first: trees and sampling say whether it takes more
     than chains and serves temperatures above 0, kinds which nodes it may judge."""
-    from foretoken.named import verifier_class, verifier_names
+    from foretoken.registry import verifier_class, verifier_names
 
     found = [(name, verifier_class(name)) for name in verifier_names()]
     found.sort(key=lambda pair: not pair[1].exact)

@@ -14,7 +14,7 @@ from foretoken.errors import ForetokenError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from foretoken.bench.compare import Comparison
+    from foretoken.bench.report.compare import Comparison
 
 
 def report(
@@ -62,9 +62,9 @@ def _console() -> Console:
 
 
 def _pages(folder: Path, reference: bool, as_json: bool) -> None:
-    from foretoken.bench import terminal
-    from foretoken.bench.reference import published
-    from foretoken.bench.report import read_folder, write_report
+    from foretoken.bench.report import terminal
+    from foretoken.bench.report.page import read_folder, write_report
+    from foretoken.bench.report.reference import published
 
     pages = write_report(folder, reference=reference)
     results = read_folder(folder)
@@ -77,7 +77,7 @@ def _pages(folder: Path, reference: bool, as_json: bool) -> None:
 
 
 def _comparison(before: Path, after: Path, as_json: bool, fail_on_regression: bool) -> None:
-    from foretoken.bench.compare import compare
+    from foretoken.bench.report.compare import compare
 
     found = compare(before, after)
     if as_json:
@@ -91,8 +91,8 @@ def _comparison(before: Path, after: Path, as_json: bool, fail_on_regression: bo
 def _show(found: Comparison) -> None:
     from rich.text import Text
 
-    from foretoken.bench import terminal
-    from foretoken.bench.compare import table
+    from foretoken.bench.report import terminal
+    from foretoken.bench.report.compare import table
 
     console = _console()
     console.print(Text(f"{found.before} → {found.after}", "bold"))

@@ -13,9 +13,9 @@ import typer
 from foretoken.errors import ForetokenError, unknown
 
 if TYPE_CHECKING:
+    from foretoken.bench.measure.simulate import Machine, Prediction
     from foretoken.bench.record import Results, Run
-    from foretoken.bench.simulate import Machine, Prediction
-    from foretoken.curve import Curve
+    from foretoken.control.curve import Curve
 
 _RATES, _COSTS, _WHAT = "Acceptance", "Costs", "What to predict"
 _Number = TypeVar("_Number", int, float)
@@ -168,7 +168,7 @@ class _Costs:
 
     def _entered(self) -> tuple[Machine, str] | None:
         """A curve or a roofline, where one was given."""
-        from foretoken.bench.simulate import Machine, roofline
+        from foretoken.bench.measure.simulate import Machine, roofline
 
         line = (self.parameters, self.bandwidth_gb_s, self.tflops)
         if self.curve is not None and any(line):
@@ -194,7 +194,7 @@ class _Costs:
 
 
 def _measured(found: Results | None, run: Run | None, temperature: float) -> tuple[Machine, str]:
-    from foretoken.bench.ideal import machine
+    from foretoken.bench.measure.ideal import machine
     from foretoken.bench.plan import BASELINE
 
     if found is None or found["costs"] is None:
@@ -246,7 +246,7 @@ class _Rates:
         return self._again(machine, sizes, self.run), about
 
     def _chain(self, machine: Machine, sizes: Seq[int], acceptance: str) -> Rows:
-        from foretoken.bench import simulate
+        from foretoken.bench.measure import simulate
 
         length = self.draft_length or 4
         rates = _numbers(acceptance, float, "--acceptance")
@@ -259,7 +259,7 @@ class _Rates:
         ]  # fmt: skip
 
     def _tree(self, machine: Machine, sizes: Seq[int], ranks: str) -> Rows:
-        from foretoken.bench import simulate
+        from foretoken.bench.measure import simulate
 
         rates = _numbers(ranks, float, "--ranks")
         asked, depth = simulate.tree(rates, self.nodes, self.draft_length or simulate.LONGEST)
@@ -271,7 +271,7 @@ class _Rates:
 
     def _again(self, machine: Machine, sizes: Seq[int], run: Run) -> Rows:
         """As it was drafted, or shorter; longer drafts than the run's are not known."""
-        from foretoken.bench import simulate
+        from foretoken.bench.measure import simulate
 
         chain, depth = simulate.measured_chain(run), len(run["acceptance_rate_per_position"])
         asked = simulate.as_run(run)
@@ -308,7 +308,7 @@ def _run(found: Results | None, method: str, temperature: float) -> Run:
 
 def _curve(text: str) -> Curve:
     """From '1:30,8:33,64:60', or from a JSON file with such an object."""
-    from foretoken.curve import Curve
+    from foretoken.control.curve import Curve
 
     try:
         if Path(text).is_file():

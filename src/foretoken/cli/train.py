@@ -96,7 +96,7 @@ def _pair(change: str) -> tuple[str, str]:
 
 def _conversations(name: str) -> list[Conversation]:
     """A file's, or a suite's."""
-    from foretoken.bench.suite import find_suite
+    from foretoken.bench.suites.suite import find_suite
     from foretoken.train.data import Conversation, read_conversations
 
     if name.endswith((".jsonl", ".jsonl.gz")):

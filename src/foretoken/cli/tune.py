@@ -56,12 +56,12 @@ def tune(
     """
     from foretoken.bench.plan import select
     from foretoken.bench.record import write_json
-    from foretoken.bench.suite import find_suite
-    from foretoken.bench.tune import Tuner
-    from foretoken.bench.tune import tune as search
+    from foretoken.bench.suites.suite import find_suite
     from foretoken.llm import LLM
     from foretoken.progress import track
-    from foretoken.sampling import SamplingParams
+    from foretoken.sampling.params import SamplingParams
+    from foretoken.tune.options import Tuner
+    from foretoken.tune.options import tune as search
     from foretoken.tuned import tuned_path
 
     draft_model = draft_model or ({"mini": "mini-draft"}.get(model) if method == "sps" else None)

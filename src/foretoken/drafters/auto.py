@@ -1,7 +1,7 @@
 """At every step each sequence takes the draft that pays most, or none: `auto`.
 
 What is taken follows from measured costs and from what became of earlier drafts; how is said in
-`foretoken.controller`, `foretoken.acceptance` and `foretoken.cost_model`. Choosing a drafter while
+`foretoken.control`. Choosing a drafter while
 decoding is known as a bandit problem (Hou et al. 2025, BanditSpec); choosing a draft's length for a
 measured cost goes back to Leviathan et al. 2023, theorem 3.8, and choosing it for a whole batch by
 what the next token is worth to Liu et al. 2024 (SmartSpec). Departure: a drafter that copies is
@@ -22,13 +22,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import ClassVar
 
-from foretoken.acceptance import Shape, View, chain
-from foretoken.controller import Choice, Controller, Row
-from foretoken.cost_model import CostModel, unmeasured
+from foretoken.access import Access, Wants
+from foretoken.control.controller import Choice, Controller, Row
+from foretoken.control.cost_model import CostModel, unmeasured
+from foretoken.control.rates import Shape, View, chain
+from foretoken.drafters.shared.wrapper import Parts
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.parts import Parts
-from foretoken.protocols import Access, Sequence, Shared, Step, Wants
+from foretoken.protocols import Shared, Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, Kind, empty, placed
 
 NONE = "autoregressive"

@@ -21,12 +21,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.head_tree import Heads
 from foretoken.draws import Draws
-from foretoken.head_drafter import Heads
-from foretoken.heads import LastStates, accepted
-from foretoken.lesson import Lesson
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
-from foretoken.trained import Facts, Trained
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.head_losses import LastStates, accepted
+from foretoken.trainable.lesson import Lesson
 from foretoken.tree import DraftTree, placed
 
 

@@ -24,12 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.max_gram import copy_behind
-from foretoken.models.draft_model import DraftModel
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
-from foretoken.sampling import PenaltyCounts
+from foretoken.lookup.longest_match import copy_behind
+from foretoken.models.drafting.draft_model import DraftModel
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.sequence import PenaltyCounts, Sequence
 from foretoken.step import Clock, step
 from foretoken.tree import DraftTree, Kind, chains
 from foretoken.verify.lenience import Lenience, written_laws

@@ -2,7 +2,8 @@
 
 Source: Chen, Liang, Liu 2026 (DFlash), section 3. The places of a block are guessed together and
 each has a law of its own, which no drafted token changes: at temperature 0 the draft is the chain
-of likeliest tokens, above it each is drawn from its law. Module and departures: `foretoken.blocks`.
+of likeliest tokens, above it each is drawn from its law. Module and departures:
+`foretoken.trainable.block_layers`.
 
 Legend: B rows, T places, N places guessed.
 """
@@ -15,13 +16,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from foretoken.blocks import BlockModel, BlockModule
-from foretoken.chain_drafter import ChainDrafter
-from foretoken.heads import accepted
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.length import Fixed
-from foretoken.lesson import Lesson
-from foretoken.protocols import Access, Sequence, Step, Wants
-from foretoken.trained import Trained
+from foretoken.protocols import Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.block_layers import BlockModel, BlockModule
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.head_losses import accepted
+from foretoken.trainable.lesson import Lesson
 
 
 @dataclass(eq=False)

@@ -17,13 +17,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from foretoken.best_first import Branches, best_first
-from foretoken.blocks import BlockModel, BlockModule
+from foretoken.access import Access, Wants
 from foretoken.draws import Draws
-from foretoken.lesson import Lesson
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
-from foretoken.trained import Trained
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.block_layers import BlockModel, BlockModule
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.lesson import Lesson
 from foretoken.tree import DraftTree, from_parents, placed
+from foretoken.trees.best_first import Branches, best_first
 
 _ROOTS = 128  # whose laws stand at once in an estimate
 

@@ -14,11 +14,11 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
 
-from foretoken.chain_drafter import ChainDrafter
-from foretoken.layer_set import kept, skipped
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.length import LengthRule, schedule
-from foretoken.models.self_model import SelfModel
-from foretoken.protocols import Access, Wants
+from foretoken.models.drafting.self_model import SelfModel
+from foretoken.models.layer_set import kept, skipped
 
 
 @dataclass(eq=False)

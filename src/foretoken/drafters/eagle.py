@@ -13,7 +13,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foretoken.features import EagleModule, FeatureModule, StaticTree
+from foretoken.trainable.feature import EagleModule, FeatureModule, StaticTree
 
 _TREE = "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
 TREE = tuple(tuple(map(int, path)) for path in _TREE.split())

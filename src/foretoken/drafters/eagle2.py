@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foretoken.features import DynamicTree
+from foretoken.trainable.feature import DynamicTree
 
 
 @dataclass(eq=False)

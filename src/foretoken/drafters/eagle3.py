@@ -21,14 +21,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from foretoken.features import DynamicTree, layer_shape
-from foretoken.formats import find
-from foretoken.heads import heads_loss
-from foretoken.lesson import Lesson
-from foretoken.losses import Objective
-from foretoken.models.feature_layer import FeatureLayer, Mix, unroll
-from foretoken.protocols import Access, Wants
-from foretoken.trained import Ends, Facts, Trained, read_config, weight_of
+from foretoken.access import Access, Wants
+from foretoken.trainable.checkpoint import Ends, Facts, Trained, read_config, weight_of
+from foretoken.trainable.feature import DynamicTree, layer_shape
+from foretoken.trainable.feature_layer import FeatureLayer, Mix, unroll
+from foretoken.trainable.formats import find
+from foretoken.trainable.head_losses import heads_loss
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import Objective
 
 NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 """What published checkpoints may norm besides: what the layer adds to; the captured states, all

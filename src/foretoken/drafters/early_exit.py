@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foretoken.chain_drafter import ChainDrafter
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
-from foretoken.models.self_model import SelfModel
-from foretoken.protocols import Access, Wants
+from foretoken.models.drafting.self_model import SelfModel
 
 
 @dataclass(eq=False)

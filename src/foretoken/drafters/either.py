@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from foretoken.drafters.shared.wrapper import Parts
 from foretoken.draws import Draws
 from foretoken.length import speedup
-from foretoken.parts import Parts
-from foretoken.protocols import Sequence, Step
+from foretoken.protocols import Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, Kind, placed
 
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 import torch
 
+from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Access, BaseDrafter, Sequence, Wants
+from foretoken.protocols import BaseDrafter
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, chains
 
 

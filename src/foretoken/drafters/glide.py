@@ -1,7 +1,7 @@
 """GliDe: a small decoder layer drafts a chain with a look at the target's own cache.
 
 Source: Du et al. 2024 (GliDe with a CaPE), section 3.1. Module and departures:
-`foretoken.glimpse`; `glide_cape` widens its drafts.
+`foretoken.trainable.cross_attention`; `glide_cape` widens its drafts.
 
 Legend: B rows, T places, N drafted places.
 """
@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from foretoken.chain_drafter import ChainDrafter
-from foretoken.glimpse import GlimpseModel, GlimpseModule
-from foretoken.heads import accepted, heads_ranks
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.length import Fixed
-from foretoken.lesson import Lesson
-from foretoken.protocols import Access, Wants
-from foretoken.trained import Trained
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.cross_attention import GlimpseModel, GlimpseModule
+from foretoken.trainable.head_losses import accepted, heads_ranks
+from foretoken.trainable.lesson import Lesson
 
 
 @dataclass(eq=False)

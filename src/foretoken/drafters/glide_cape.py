@@ -17,16 +17,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from foretoken.chain_drafter import WithModel
-from foretoken.comb import Comb
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import WithModel
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.glimpse import GlimpseModel, GlimpseModule
-from foretoken.heads import heads_ranks
-from foretoken.lesson import Lesson
-from foretoken.protocols import Access, Sequence, Wants
-from foretoken.trained import Trained
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.cross_attention import GlimpseModel, GlimpseModule
+from foretoken.trainable.head_losses import heads_ranks
+from foretoken.trainable.lesson import Lesson
 from foretoken.tree import DraftTree, from_parents, placed
+from foretoken.trees.siblings import Comb
 
 CAPE = ((0.3, 8), (0.6, 6), (0.8, 4), (1.0, 2))
 """(the chance of the likeliest token is below, candidates at its place)."""

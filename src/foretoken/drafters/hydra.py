@@ -23,15 +23,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretoken.builders import Frontier, expand, widths_of
-from foretoken.features import layer_shape
-from foretoken.head_drafter import Heads, HeadTree
-from foretoken.heads import LastStates, Paths, States
-from foretoken.lesson import Lesson
-from foretoken.models.feature_layer import FeatureLayer, FeatureModel, LayerShape, Mix, unroll
-from foretoken.protocols import Access, Sequence
-from foretoken.trained import Facts
+from foretoken.access import Access
+from foretoken.drafters.shared.head_tree import Heads, HeadTree
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.feature import layer_shape
+from foretoken.trainable.feature_layer import FeatureLayer, FeatureModel, LayerShape, Mix, unroll
+from foretoken.trainable.head_losses import LastStates, Paths, States
+from foretoken.trainable.lesson import Lesson
 from foretoken.tree import DraftTree
+from foretoken.trees.grow import Frontier, expand, widths_of
 
 
 class PrefixLayer(FeatureLayer):

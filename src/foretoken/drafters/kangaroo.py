@@ -20,18 +20,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from foretoken.chain_drafter import ChainDrafter
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.features import layer_shape
-from foretoken.heads import heads_loss
 from foretoken.length import Confidence, LengthRule
-from foretoken.lesson import Lesson
-from foretoken.losses import Objective
-from foretoken.models.feature_layer import Attention, LayerShape, Mix, unroll
-from foretoken.models.shallow_model import ShallowModel
-from foretoken.protocols import Access, Sequence, Wants
-from foretoken.trained import Facts, Trained
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.feature import layer_shape
+from foretoken.trainable.feature_layer import Attention, LayerShape, Mix, unroll
+from foretoken.trainable.head_losses import heads_loss
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import Objective
+from foretoken.trainable.shallow import ShallowModel
 from foretoken.tree import DraftTree
 
 _CHUNK = 64  # places of each row whose logits stand at once

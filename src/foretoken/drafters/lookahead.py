@@ -21,9 +21,11 @@ from random import Random
 
 import torch
 
+from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, Kind, beside, from_parents, from_paths
 
 

@@ -19,14 +19,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from foretoken.appended import block_chances
-from foretoken.chain_drafter import AllAtOnce, ChainDrafter
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import AllAtOnce, ChainDrafter
 from foretoken.length import LengthRule, schedule
-from foretoken.lesson import Lesson
-from foretoken.models.self_model import OnTarget
-from foretoken.prompt_tokens import PromptTokens
-from foretoken.protocols import Access, Sequence, Wants
-from foretoken.trained import Trained
+from foretoken.models.drafting.self_model import OnTarget
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.appended import block_chances
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.prompt_tokens import PromptTokens
 from foretoken.tree import DraftTree, Kind
 
 

@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foretoken.builders import static
-from foretoken.head_drafter import Heads, HeadTree
-from foretoken.lesson import Lesson
-from foretoken.trained import Facts
+from foretoken.drafters.shared.head_tree import Heads, HeadTree
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.lesson import Lesson
 from foretoken.tree import DraftTree
+from foretoken.trees.grow import static
 
 
 class ResBlock(nn.Module):

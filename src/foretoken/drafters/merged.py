@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
+from foretoken.access import Wants
+from foretoken.drafters.shared.wrapper import Parts
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.parts import Parts
-from foretoken.protocols import Sequence, Step, Wants
+from foretoken.protocols import Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, Kind, beside
 
 

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from foretoken.features import FeatureModule, StaticTree, layer_shape
 from foretoken.length import Fixed
-from foretoken.models.feature_layer import FeatureLayer, LayerShape, Mix
-from foretoken.trained import Facts
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.feature import FeatureModule, StaticTree, layer_shape
+from foretoken.trainable.feature_layer import FeatureLayer, LayerShape, Mix
 
 
 class MtpLayer(FeatureLayer):

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from foretoken.access import Access
 from foretoken.draws import Draws
-from foretoken.protocols import Access, BaseDrafter, Sequence
+from foretoken.protocols import BaseDrafter
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, empty
 
 

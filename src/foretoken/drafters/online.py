@@ -2,9 +2,9 @@
 
 Source: Liu et al. 2024 (Online Speculative Decoding), section 3 and algorithm 1. Places where a
 draft was refused are kept with the target's law there, and every `every` requests the drafter takes
-one step of distillation on them, beside decoding (`foretoken.learner`). Departures: mistakes of one
-step are those since the last one began, at most `buffer_mib`; the target's law is kept as a state;
-right places of the same texts count too, if less, so that they stay right.
+one step of distillation on them, beside decoding (`drafters.shared.learner`). Departures: mistakes
+of one step are those since the last one began, at most `buffer_mib`; the target's law is kept as a
+state; right places of the same texts count too, if less, so that they stay right.
 
 What a version drafts is verified like any draft, so no text and no law changes, only the speed.
 Keys and values of requests that are running stay those of the version that made them.
@@ -17,13 +17,15 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.learner import Learner, pupil_of
+from foretoken.drafters.shared.mistakes import Followed
+from foretoken.drafters.shared.wrapper import Parts
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.learner import Learner, pupil_of
-from foretoken.losses import Objective
-from foretoken.mistakes import Followed
-from foretoken.parts import Parts
-from foretoken.protocols import Access, Sequence, Step, Wants
+from foretoken.protocols import Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.losses import Objective
 from foretoken.tree import DraftTree
 
 

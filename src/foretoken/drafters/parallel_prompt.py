@@ -23,15 +23,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from foretoken.appended import block_ranks
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.prompt_trees import PromptTree, PromptTrees
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.heads import rank_counts, rates_of
-from foretoken.lesson import Lesson
-from foretoken.prompt_tokens import FIRST, PromptTokens
-from foretoken.prompt_trees import PromptTree, PromptTrees
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
-from foretoken.trained import Trained
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.appended import block_ranks
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.head_losses import rank_counts, rates_of
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.prompt_tokens import FIRST, PromptTokens
 from foretoken.tree import DraftTree, Kind, placed
 
 _RANKS = 10  # of each prompt token's guesses that are candidates

@@ -25,9 +25,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from foretoken.access import Access, Pass, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Access, BaseDrafter, Pass, Sequence, Wants
+from foretoken.protocols import BaseDrafter
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, empty
 
 

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 
 import torch
 
+from foretoken.access import Access, Wants
 from foretoken.draws import Draws
-from foretoken.earlier import EarlierTexts
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.lookup.earlier_outputs import EarlierTexts
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, chains
 
 

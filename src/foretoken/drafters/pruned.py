@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from foretoken.chain_drafter import ChainDrafter
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
-from foretoken.models.draft_model import DraftModel
+from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.model import CausalLM
 from foretoken.models.prune import prune
-from foretoken.protocols import Access, Wants
 
 
 @dataclass(eq=False)

@@ -20,12 +20,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from foretoken.best_first import NONE, Branches, best_first
-from foretoken.datastore import ORDERED, Datastore
+from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Access, BaseDrafter, Sequence, Wants
+from foretoken.lookup.datastore import ORDERED, Datastore
+from foretoken.protocols import BaseDrafter
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, from_parents
+from foretoken.trees.best_first import NONE, Branches, best_first
 
 _Place = tuple[int, int, int]
 """Rows from, rows to, and how many of their tokens the path holds."""

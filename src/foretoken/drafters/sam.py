@@ -16,12 +16,14 @@ from pathlib import Path
 
 import torch
 
-from foretoken.best_first import best_first
+from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
-from foretoken.suffix_automaton import START, Match, StaticAutomaton, SuffixAutomaton
+from foretoken.lookup.suffix_automaton import START, Match, StaticAutomaton, SuffixAutomaton
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, from_parents
+from foretoken.trees.best_first import best_first
 
 
 @dataclass(eq=False)

@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 
-from foretoken.chain_drafter import WithModel
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import WithModel
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.models.foreign import ForeignModel
-from foretoken.protocols import Access, Sequence, Wants
+from foretoken.models.drafting.foreign import ForeignModel
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, chains
 
 

@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from foretoken.chain_drafter import ChainDrafter
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
-from foretoken.lesson import Lesson, chain
-from foretoken.models.draft_model import DraftModel
+from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.model import CausalLM
-from foretoken.protocols import Access, Wants
-from foretoken.trained_lm import TrainedLM
+from foretoken.trainable.lesson import Lesson, chain
+from foretoken.trainable.small_lm import TrainedLM
 
 
 @dataclass(eq=False)

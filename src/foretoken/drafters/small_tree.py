@@ -20,14 +20,16 @@ from typing import Any
 
 from torch import Tensor
 
-from foretoken.builders import Frontier, Widths, expand, sample, widths_of
+from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.models.draft_model import DraftModel
-from foretoken.planner import SiblingCounts, best_tree
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
-from foretoken.sampling import fold
+from foretoken.models.drafting.draft_model import DraftModel
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.fold import fold
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, Kind, beside, placed
+from foretoken.trees.grow import Frontier, Widths, expand, sample, widths_of
+from foretoken.trees.plan import SiblingCounts, best_tree
 
 
 @dataclass(eq=False)

@@ -20,19 +20,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from foretoken.appended import block_chances, blocks_loss, drawn, seats
-from foretoken.chain_drafter import AllAtOnce, ChainDrafter
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import AllAtOnce, ChainDrafter
 from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
-from foretoken.lesson import Lesson
-from foretoken.losses import Objective
-from foretoken.models import backends
-from foretoken.models.draft_model import DraftModel
-from foretoken.models.feature_layer import heads_for
+from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.load import build_native
-from foretoken.protocols import Access, Sequence, Wants
-from foretoken.trained import Ends, Facts, Trained
-from foretoken.trained_lm import TrainedLM
+from foretoken.models.native import backends
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.appended import block_chances, blocks_loss, drawn, seats
+from foretoken.trainable.checkpoint import Ends, Facts, Trained
+from foretoken.trainable.feature_layer import heads_for
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import Objective
+from foretoken.trainable.small_lm import TrainedLM
 
 _NUMBERS = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",

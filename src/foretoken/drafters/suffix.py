@@ -17,13 +17,15 @@ from dataclasses import dataclass
 
 import torch
 
-from foretoken.best_first import NONE, Branches, best_first
+from foretoken.access import Access, Wants
 from foretoken.draws import Draws
-from foretoken.earlier import EarlierTexts
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
-from foretoken.suffix_tree import SuffixTree
+from foretoken.lookup.earlier_outputs import EarlierTexts
+from foretoken.lookup.suffix_tree import SuffixTree
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, from_parents
+from foretoken.trees.best_first import NONE, Branches, best_first
 
 
 @dataclass(eq=False)

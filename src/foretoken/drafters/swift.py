@@ -24,13 +24,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from foretoken import layer_set
-from foretoken.comb import Comb
+from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.models.self_model import SelfModel
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.models import layer_set
+from foretoken.models.drafting.self_model import SelfModel
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, from_parents
+from foretoken.trees.siblings import Comb
 
 _WIDTHS = ((0.95, 3, 1), (0.8, 5, 3), (0.5, 8, 5), (-1.0, 10, 10))
 """(the drafter's confidence is above, nodes at that place when greedy, when sampling)."""

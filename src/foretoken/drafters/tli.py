@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from foretoken.chain_drafter import ChainDrafter
+from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
-from foretoken.models.foreign import SharedTokensModel
-from foretoken.protocols import Access, Wants
+from foretoken.models.drafting.foreign import SharedTokensModel
 
 
 @dataclass(eq=False)

@@ -21,10 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretoken.arrayfile import read_arrays, write_arrays
+from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Access, BaseDrafter, Sequence, Step, Wants
+from foretoken.files import read_arrays, write_arrays
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
 
 _KIND = "token recycling matrix"

@@ -24,12 +24,14 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from foretoken.cost_model import CostModel, DraftCost, unmeasured
+from foretoken.access import Pass
+from foretoken.control.cost_model import CostModel, DraftCost, unmeasured
 from foretoken.machine import cache_folder, cores, processor
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
-from foretoken.protocols import Drafter, Pass, Sequence, Verifier
-from foretoken.sampling import SamplingParams
+from foretoken.protocols import Drafter, Verifier
+from foretoken.sampling.params import SamplingParams
+from foretoken.sampling.sequence import Sequence
 from foretoken.step import Clock, prefill, step
 from foretoken.tree import DraftTree, Kind
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from foretoken.access import LEVELS
 from foretoken.engine.costs import price
 from foretoken.engine.outputs import Logprob, RequestOutput
 from foretoken.engine.request import Request, Sample
@@ -21,8 +22,9 @@ from foretoken.engine.stats import EngineStats
 from foretoken.engine.stopping import Criterion
 from foretoken.errors import ForetokenError
 from foretoken.models.target import ModelTarget
-from foretoken.protocols import LEVELS, Drafter, Step, Verifier
-from foretoken.sampling import SamplingParams, log_probabilities
+from foretoken.protocols import Drafter, Step, Verifier
+from foretoken.sampling.fold import log_probabilities
+from foretoken.sampling.params import SamplingParams
 from foretoken.step import Clock, prefill, step
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from foretoken.engine.stats import RequestStats
 from foretoken.engine.stopping import Criterion, Ending, StopChecker
-from foretoken.protocols import Sequence
-from foretoken.sampling import SamplingParams
+from foretoken.sampling.params import SamplingParams
+from foretoken.sampling.sequence import Sequence
 
 _ids = count()
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
-from foretoken.sampling import SamplingParams
+from foretoken.sampling.params import SamplingParams
 
 Criterion = Callable[[Seq[int]], bool]
 """A user's own stopping rule: the output tokens so far -> whether the last of them ends it."""

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
-from foretoken.models import attention, backends, loop_attention, rope, transformer
-from foretoken.models import norm as norms
-from foretoken.models.backends import whole
 from foretoken.models.model import CausalLM
+from foretoken.models.native import attention, backends, loop_attention, rope, transformer
+from foretoken.models.native import norm as norms
+from foretoken.models.native.backends import whole
 
 CYCLE = "layer_cycle"
 """In a config.json: behind how many layers their weights begin anew (Hooper et al. 2023)."""
@@ -52,9 +52,9 @@ def load_model(
             f"{source} can't be served natively: {reason}; use model_impl='transformers'."
         )
     if model_impl == "transformers" or reason:
-        from foretoken.models import hf
+        from foretoken.models.hf import adapter
 
-        return hf.load(folder, kind, place, trust_remote_code)
+        return adapter.load(folder, kind, place, trust_remote_code)
     return load_native(folder, config, kind, place, backend)
 
 
@@ -163,7 +163,7 @@ def wrapped(model: Any) -> CausalLM:
     if hasattr(model, "new_cache"):
         ours: CausalLM = model
         return ours
-    from foretoken.models.hf import HFModel
+    from foretoken.models.hf.adapter import HFModel
 
     return HFModel(model)
 

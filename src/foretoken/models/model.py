@@ -11,9 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from foretoken.access import Pass
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
-from foretoken.protocols import Pass
 
 Output = Pass
 """logits [B, T, V] (or [B, 1, V] where the feed asks for the last place only, or None where it

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from foretoken.access import Access
 from foretoken.errors import ForetokenError
-from foretoken.models import transformer
-from foretoken.models.backends import NAMES
 from foretoken.models.load import Weights, build_native, find, read_config, stored_weights
 from foretoken.models.model import CausalLM
-from foretoken.protocols import Access
+from foretoken.models.native import transformer
+from foretoken.models.native.backends import NAMES
 
 _ROWS = re.compile(r"model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)_proj\.(weight|bias)")
 

@@ -13,12 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from foretoken.access import Pass
 from foretoken.errors import ForetokenError
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, again_feed, chain_feed, scratch_feed, tree_feed
 from foretoken.models.model import CausalLM
-from foretoken.models.transformer import Transformer
-from foretoken.protocols import Pass, Sequence
+from foretoken.models.native.transformer import Transformer
+from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
 
 

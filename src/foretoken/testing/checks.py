@@ -16,7 +16,7 @@ from foretoken.methods import build
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Verifier
-from foretoken.sampling import SamplingParams
+from foretoken.sampling.params import SamplingParams
 from foretoken.testing.laws import distance, joint_law, target_law
 from foretoken.testing.models import Pair, logits_after, table_pair, tiny_pair
 from foretoken.tree import Kind

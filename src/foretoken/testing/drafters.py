@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.models.model import CausalLM
-from foretoken.protocols import Access, BaseDrafter, Sequence, Wants
-from foretoken.sampling import fold
+from foretoken.protocols import BaseDrafter
+from foretoken.sampling.fold import fold
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing.models import logits_after
 from foretoken.tree import DraftTree, Kind, chains, empty, from_paths
 

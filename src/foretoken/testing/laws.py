@@ -21,8 +21,9 @@ from torch import Tensor
 from foretoken.draws import Draws
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
-from foretoken.protocols import Drafter, Sequence, Target, Verifier
-from foretoken.sampling import SamplingParams
+from foretoken.protocols import Drafter, Target, Verifier
+from foretoken.sampling.params import SamplingParams
+from foretoken.sampling.sequence import Sequence
 from foretoken.step import Clock, prefill, step
 from foretoken.testing.models import logits_after
 

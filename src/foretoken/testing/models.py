@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretoken.models import attention
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed
 from foretoken.models.load import build_native
 from foretoken.models.model import CausalLM, Output
+from foretoken.models.native import attention
 
 _CPU = torch.device("cpu")
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from foretoken.drafters.small_lm import SmallLM
-from foretoken.lesson import Lesson
 from foretoken.train.loop import Reached
-from foretoken.trained_lm import TrainedLM
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.small_lm import TrainedLM
 
 
 class Former:

@@ -8,10 +8,10 @@ from pathlib import Path
 import yaml
 
 from foretoken.engine.stats import AcceptanceStats
-from foretoken.lesson import Estimate
 from foretoken.train.loop import Progress
 from foretoken.train.recipe import Recipe
-from foretoken.trained import Trained, replace
+from foretoken.trainable.checkpoint import Trained, replace
+from foretoken.trainable.lesson import Estimate
 
 
 def write_card(

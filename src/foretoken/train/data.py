@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from foretoken.arrayfile import read_arrays, write_arrays
 from foretoken.errors import ForetokenError
+from foretoken.files import read_arrays, write_arrays
 from foretoken.llm import LLM
 from foretoken.progress import track
-from foretoken.sampling import SamplingParams
+from foretoken.sampling.params import SamplingParams
 from foretoken.train.records import Records
 
 _BLOCK = 64  # conversations whose answers are written at once

@@ -10,11 +10,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from foretoken.lesson import Lesson
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
 from foretoken.models.model import CausalLM, Output
 from foretoken.train.batches import Rows
+from foretoken.trainable.lesson import Lesson
 
 
 class Frozen:
@@ -68,7 +68,7 @@ class Frozen:
         return out
 
     def _append(self, feed: Feed, embeddings: Tensor, positions: Tensor, sees: Tensor) -> Tensor:
-        """See `foretoken.lesson.Append`; the text's keys and values are its own pass's."""
+        """See `lesson.Append`; the text's keys and values are its own pass's."""
         batch, length = feed.tokens.shape
         many = embeddings.shape[1]
         cache = self._holding(feed).grown(batch, length, many)

@@ -23,9 +23,7 @@ from torch import Tensor
 
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.errors import ForetokenError
-from foretoken.lesson import Lesson
 from foretoken.llm import LLM
-from foretoken.losses import Objective, kl_div
 from foretoken.models.load import find
 from foretoken.train.card import recipe_lines, table
 from foretoken.train.data import Conversation, sha_of
@@ -34,8 +32,10 @@ from foretoken.train.loop import Progress, evaluate, lessons, tally, train
 from foretoken.train.recipe import Recipe
 from foretoken.train.run import Trial, measure, plain, same_run
 from foretoken.train.sources import TARGET, texts
-from foretoken.trained import Ends, Facts, Trained, read_config, replace
-from foretoken.trained_lm import TrainedLM
+from foretoken.trainable.checkpoint import Ends, Facts, Trained, read_config, replace
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import Objective, kl_div
+from foretoken.trainable.small_lm import TrainedLM
 
 METHOD = "medusa2"
 _LM, _HEADS = "target", "heads"

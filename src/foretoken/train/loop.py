@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
-from foretoken.lesson import Estimate, estimate
 from foretoken.train.batches import Batches, whole
 from foretoken.train.frozen import Frozen
 from foretoken.train.muon import optimizers
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
-from foretoken.trained import Trained
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.lesson import Estimate, estimate
 
 _STATES = "resume"
 
@@ -55,7 +55,7 @@ class Progress:
 
 
 Reached = Callable[[Trained, Any], Tensor]
-"""(module, lesson) -> [B, T, N]: see `foretoken.lesson.estimate`."""
+"""(module, lesson) -> [B, T, N]: see `foretoken.trainable.lesson.estimate`."""
 
 Texts = Callable[[int], Seq[Records]]
 """Step -> the parts that its records are drawn from, each as often."""

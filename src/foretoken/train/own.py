@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from foretoken.arrayfile import read_arrays, write_arrays
 from foretoken.errors import ForetokenError
+from foretoken.files import read_arrays, write_arrays
 from foretoken.llm import LLM
-from foretoken.sampling import SamplingParams
+from foretoken.sampling.params import SamplingParams
 from foretoken.train.records import Records
-from foretoken.trained_lm import TrainedLM
+from foretoken.trainable.small_lm import TrainedLM
 
 _KIND = "block of a drafter's texts"
 

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from foretoken.errors import ForetokenError, unknown
-from foretoken.loops import DISTINCT_4
-from foretoken.losses import Objective, exponential
+from foretoken.repetition import DISTINCT_4
+from foretoken.trainable.losses import Objective, exponential
 
 _FOLDER = Path(__file__).parent / "recipes"
 
@@ -20,7 +20,7 @@ _FOLDER = Path(__file__).parent / "recipes"
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """shape: of the drafter's module. objective: weights by name; decay, or gamma, and dynamic:
-    of the places of a draft, as in `foretoken.losses`.
+    of the places of a draft, as in `foretoken.trainable.losses`.
 
     steps, rows, length, accumulation: optimiser steps, each of `accumulation` batches of `rows`
     rows of `length` tokens on every process. lr, warmup, floor: cosine from lr to floor · lr behind

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from foretoken.loops import distinct_4
+from foretoken.repetition import distinct_4
 
 Ids = NDArray[np.integer]
 

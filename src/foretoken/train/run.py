@@ -13,12 +13,11 @@ import torch
 
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.errors import ForetokenError
-from foretoken.lesson import Estimate
 from foretoken.llm import LLM
 from foretoken.methods import METHODS, create
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
-from foretoken.named import drafter_class, drafter_names
+from foretoken.registry import drafter_class, drafter_names
 from foretoken.train.boost import Former
 from foretoken.train.card import write_card
 from foretoken.train.data import Conversation, sha_of
@@ -27,8 +26,9 @@ from foretoken.train.loop import Progress, evaluate, tally, train
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.train.sources import FIXED, answered, params, steps, texts
-from foretoken.trained import Facts, replace
-from foretoken.trained_lm import TrainedLM
+from foretoken.trainable.checkpoint import Facts, replace
+from foretoken.trainable.lesson import Estimate
+from foretoken.trainable.small_lm import TrainedLM
 
 
 @dataclass(frozen=True)

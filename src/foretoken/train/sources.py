@@ -12,14 +12,14 @@ from pathlib import Path
 
 from foretoken.errors import ForetokenError, unknown
 from foretoken.llm import LLM
-from foretoken.sampling import SamplingParams
+from foretoken.sampling.params import SamplingParams
 from foretoken.train.data import Conversation, fixed, write
 from foretoken.train.loop import Texts
 from foretoken.train.own import Own
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
-from foretoken.trained import Trained
-from foretoken.trained_lm import TrainedLM
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.small_lm import TrainedLM
 
 TARGET, FIXED, DRAFTER = "target", "fixed", "drafter"
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foretoken.chain import as_a_block
 from foretoken.draws import Draws
 from foretoken.protocols import Scores, Verdict
 from foretoken.tree import DraftTree, Kind
+from foretoken.verify.shared.chains import as_a_block
 
 
 @dataclass(frozen=True)

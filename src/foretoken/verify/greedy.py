@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foretoken.draws import Draws
-from foretoken.paths import longest_match
 from foretoken.protocols import Scores, Verdict
 from foretoken.tree import DraftTree, Kind
+from foretoken.verify.shared.paths import longest_match
 
 
 @dataclass(frozen=True)

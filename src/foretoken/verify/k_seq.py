@@ -20,11 +20,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from foretoken.chain import token_by_token
 from foretoken.draws import Draws
 from foretoken.protocols import Scores, Verdict
-from foretoken.shared_prefix import Choice, descend
 from foretoken.tree import DraftTree, Kind
+from foretoken.verify.shared.chains import token_by_token
+from foretoken.verify.shared.iid_trees import Choice, descend
 
 _HALVINGS = 16
 

@@ -21,12 +21,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from foretoken.approximate import at_nodes, ratio
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Scores, Verdict
-from foretoken.residual import proposal_laws, spent
 from foretoken.tree import DraftTree, Kind
+from foretoken.verify.shared.approximate import at_nodes, ratio
+from foretoken.verify.shared.residual import proposal_laws, spent
 
 _SECOND = 1 << 20  # numbers the second tests, behind all first ones however long the drafts are
 

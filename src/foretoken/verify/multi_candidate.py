@@ -18,12 +18,12 @@ from typing import ClassVar
 
 import torch
 
-from foretoken.chain import token_by_token
 from foretoken.draws import Draws
-from foretoken.paths import path_to
 from foretoken.protocols import Scores, Verdict
-from foretoken.residual import Residual, offers, spent
 from foretoken.tree import DraftTree, Kind
+from foretoken.verify.shared.chains import token_by_token
+from foretoken.verify.shared.paths import path_to
+from foretoken.verify.shared.residual import Residual, offers, spent
 
 
 @dataclass(frozen=True)

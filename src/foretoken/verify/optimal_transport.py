@@ -26,8 +26,8 @@ from torch import Tensor
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Scores, Verdict
-from foretoken.shared_prefix import Choice, descend
 from foretoken.tree import DraftTree, Kind
+from foretoken.verify.shared.iid_trees import Choice, descend
 
 _MOST = 4096  # tuples of draws
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foretoken.approximate import at_nodes, likeliest, verdict
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Scores, Verdict
 from foretoken.tree import DraftTree, Kind
+from foretoken.verify.shared.approximate import at_nodes, likeliest, verdict
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from typing import ClassVar
 
 import torch
 
-from foretoken.approximate import likeliest, verdict
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Scores, Verdict
 from foretoken.tree import DraftTree, Kind
+from foretoken.verify.shared.approximate import likeliest, verdict
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foretoken.chain import token_by_token
 from foretoken.draws import Draws
 from foretoken.protocols import Scores, Verdict
 from foretoken.tree import DraftTree, Kind
+from foretoken.verify.shared.chains import token_by_token
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from foretoken.chain import as_a_block
 from foretoken.draws import Draws
-from foretoken.paths import path_to
 from foretoken.protocols import Scores, Verdict
-from foretoken.residual import Residual, offers, spent
 from foretoken.tree import DraftTree, Kind
+from foretoken.verify.shared.chains import as_a_block
+from foretoken.verify.shared.paths import path_to
+from foretoken.verify.shared.residual import Residual, offers, spent
 
 _AT_ONCE = 1 << 22  # probabilities held at a time: few enough to stay near the processor
 

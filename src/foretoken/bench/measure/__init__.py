@@ -1,0 +1,1 @@
+"""Single measurements: costs, energy, memory, identity, likelihood, scores."""

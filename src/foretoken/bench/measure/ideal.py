@@ -1,0 +1,172 @@
+"""What a method's acceptance allows, beside what was measured: what is missing is implementation.
+
+Two ideals of a speedup, both for the tokens a step that the run really brought:
+
+- from pass costs: the passes of the target and of the draft model at their measured costs, and
+  plain decoding's own engine work in every step, of both sides (the baseline pays it too). Drafting
+  in Python, wider verdicts and padding are free.
+- from bytes: both sides read memory at the same bandwidth and do nothing else. A pass reads the
+  weights and the context once, whatever its width; a draft model reads its own once a token.
+
+And the crossover: the batch size at which a method stops paying.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from itertools import pairwise
+from typing import Protocol
+
+from foretoken.bench.measure.costs import Costs, ModelCosts, pass_cost
+from foretoken.bench.measure.simulate import Drafting, Machine, as_run, speedup
+from foretoken.bench.plan import BASELINE
+from foretoken.bench.record import Crossover, Ideal, Measured, Results, Run
+
+UP_TO = 64
+"""The largest batch size that a crossover is looked for at, where none were measured."""
+
+
+class Counts(Protocol):
+    """An `Answer`'s counts, or those of `AcceptanceStats`."""
+
+    passes: int
+    drafted: int
+    drafted_at: list[int]
+
+
+def nodes_per_step(answers: Iterable[Counts]) -> dict[str, int]:
+    """How many steps drafted so many nodes, a step without a draft under "0".
+
+    Exact for chains. Of trees only the mean is known: each answer's drafts count as equal.
+    """
+    found: Counter[int] = Counter()
+    for answer in answers:
+        drafts = answer.drafted_at[0] if answer.drafted_at else 0
+        found[0] += answer.passes - drafts
+        if answer.drafted == sum(answer.drafted_at):
+            reached = [*answer.drafted_at, 0]
+            for length, (here, further) in enumerate(pairwise(reached), 1):
+                found[length] += here - further
+        elif drafts:
+            each, rest = divmod(answer.drafted, drafts)
+            found[each] += drafts - rest
+            found[each + 1] += rest
+    return {str(nodes): found[nodes] for nodes in sorted(found) if found[nodes]}
+
+
+def add_ideals(results: Results) -> None:
+    """Fill in `ideal` of every run and task, where costs were measured, and `crossover`."""
+    costs: Costs | None = results["costs"]  # type: ignore[assignment]
+    for run in results["runs"]:
+        plain = _baseline(results["runs"], run)
+        if costs is not None and plain is not None and run["method"] in costs["drafts"]:
+            _fill(run, plain, costs)
+    found = crossovers(results["runs"], costs)
+    if found:
+        results["crossover"] = found
+
+
+def _fill(run: Run, plain: Run, costs: Costs) -> None:
+    method, batch = run["method"], run["batch_size"]
+    run["ideal"] = ideal(run, plain, costs, method, batch)
+    for task, part in run["by_task"].items():
+        if task in plain["by_task"]:
+            part["ideal"] = ideal(part, plain["by_task"][task], costs, method, batch)
+
+
+def ideal(part: Measured, plain: Measured, costs: Costs, method: str, batch: int) -> Ideal:
+    """Both ideals of one method; `plain` is plain decoding of the same prompts."""
+    if not part["target_passes"]:
+        return {"from_pass_costs": None, "from_bytes": None}
+    steps = as_run(part)
+    if batch > 1:  # rows differ, and a good implementation needs no padding
+        steps = Drafting(steps.tokens, {steps.mean_nodes: 1.0}, steps.levels)
+    return {
+        "from_pass_costs": speedup(steps, machine(costs, method, plain), batch),
+        "from_bytes": steps.tokens * _bytes_share(steps, costs, method, batch),
+    }
+
+
+def machine(costs: Costs, method: str, plain: Measured) -> Machine:
+    """What was measured, for one method; the engine's own work is that of plain decoding."""
+    draft = costs["drafts"].get(method)
+    ms = plain["ms_per_step"]
+    other = (ms["draft"] + ms["other"]) / ms["verify"] if ms["verify"] else 0.0
+    return Machine(pass_cost(costs["target"]), draft and pass_cost(draft), other)
+
+
+def _bytes_share(steps: Drafting, costs: Costs, method: str, batch: int) -> float:
+    """Bytes of a plain step over those of the method's."""
+    target = _bytes(costs["target"], batch)
+    draft = costs["drafts"].get(method)
+    passes = steps.mean_nodes if steps.levels is None else steps.levels
+    return target / (target + (passes * _bytes(draft, batch) if draft else 0.0))
+
+
+def _bytes(model: ModelCosts, batch: int) -> int:
+    return model["weight_bytes"] + batch * model["kv_bytes"]
+
+
+def _baseline(runs: Seq[Run], run: Run) -> Run | None:
+    """Plain decoding at the same temperature and batch size."""
+    return next(
+        (
+            other for other in runs
+            if other["method"] == BASELINE
+            and other["temperature"] == run["temperature"]
+            and other["batch_size"] == run["batch_size"]
+        ),
+        None,
+    )  # fmt: skip
+
+
+def crossovers(runs: Seq[Run], costs: Costs | None) -> list[Crossover]:
+    """For each method and temperature, the batch size from which it is slower than plain decoding.
+
+    Between two measured batch sizes the speedup is taken to go straight. Where only one batch size
+    was measured, that one is carried on to others by what passes cost: see `_predicted`.
+    """
+    found: list[Crossover] = []
+    groups: dict[tuple[str, float], list[Run]] = {}
+    for run in runs:
+        if run["method"] != BASELINE and run["speedup"] is not None:
+            groups.setdefault((run["method"], run["temperature"]), []).append(run)
+    for (method, temperature), own in groups.items():
+        by_size = {run["batch_size"]: run["speedup"] or 0.0 for run in own}
+        plain = _baseline(runs, own[0])
+        predicted = len(by_size) == 1 and min(by_size.values()) >= 1
+        if predicted:
+            if costs is None or method not in costs["drafts"] or plain is None:
+                continue
+            by_size |= _predicted(own[0], machine(costs, method, plain))
+        found.append({
+            "method": method, "temperature": temperature, "batch_size": crossing(by_size),
+            "up_to": max(by_size), "predicted": predicted,
+        })  # fmt: skip
+    return found
+
+
+def _predicted(run: Run, costs: Machine) -> dict[int, float]:
+    """The measured speedup, changed from one batch size to the next as the simulated one changes.
+
+    So what the implementation loses at the measured size is lost at every size.
+    """
+    here, steps = run["batch_size"], as_run(run)
+    scale = (run["speedup"] or 0.0) / speedup(steps, costs, here)
+    sizes = range(here + 1, UP_TO + 1)
+    return {size: scale * speedup(steps, costs, size) for size in sizes}
+
+
+def crossing(speedups: Mapping[int, float]) -> float | None:
+    """Where the speedup falls below 1: the least batch size where it never pays, None where it
+    always does."""
+    sizes = sorted(speedups)
+    if speedups[sizes[0]] < 1:
+        return float(sizes[0])
+    for small, large in pairwise(sizes):
+        above, below = speedups[small] - 1, 1 - speedups[large]
+        if below > 0:
+            return small + (large - small) * above / (above + below)
+    return None

@@ -1,0 +1,38 @@
+"""How likely the target finds a text: the price of an approximate method, beside its speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import TYPE_CHECKING
+
+import torch
+
+from foretoken.sampling.params import SamplingParams
+from foretoken.sampling.sequence import Sequence
+from foretoken.tree import chains
+
+if TYPE_CHECKING:
+    from foretoken.llm import LLM
+
+
+@torch.inference_mode()
+def log_likelihood(llm: LLM, prompt: Seq[int], tokens: Seq[int]) -> float:
+    """ln p(tokens | prompt) at temperature 1; one free cache slot of the target is borrowed."""
+    target = llm.engine.target
+    sequence = Sequence.start(prompt, SamplingParams())
+    target.begin(sequence)
+    total = 0.0
+    try:
+        while target.pending(sequence):
+            target.prefill([sequence], llm.engine.chunk)
+        for start in range(0, len(tokens), target.nodes):
+            part = list(tokens[start : start + target.nodes])
+            logits = target.score([sequence], chains([part], target.device)).logits
+            assert logits is not None
+            law = logits[0, :-1].log_softmax(-1, dtype=torch.float64)  # [len(part), V]
+            total += float(law.gather(1, torch.tensor(part, device=law.device)[:, None]).sum())
+            sequence.tokens.extend(part)
+            target.commit([sequence], [range(1, len(part))])  # the last one is the next root
+    finally:
+        target.end(sequence)
+    return total

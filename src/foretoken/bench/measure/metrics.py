@@ -1,0 +1,278 @@
+"""From measured answers to the numbers of results.json. docs/metrics.md defines each of them.
+
+What was served together is the unit of everything statistical: the turns of a conversation count
+as one, so does a batch, and the bootstrap draws groups, each with its measurements of both methods.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seq
+
+import numpy as np
+
+from foretoken.bench.measure.ideal import nodes_per_step
+from foretoken.bench.measure.scores import corpus
+from foretoken.bench.plan import BASELINE
+from foretoken.bench.record import LATENCIES, Answer, Identity, Measured, Run, SpecBench
+from foretoken.repetition import DISTINCT_4, distinct_4
+
+RESAMPLES = 2_000
+References = Mapping[tuple[str, int], tuple[str, ...]]
+"""(prompt, turn) -> the answers taken as right."""
+
+_WORST = ("identical", "near_tie", "different")
+
+
+def looping(plain: Iterable[Answer], threshold: float = DISTINCT_4) -> list[str]:
+    """Prompts of which plain greedy decoding answered some turn with a loop.
+
+    A server doesn't tell its tokens, so of its answers the words are taken.
+    """
+    found = {a.id for a in plain if distinct_4(a.token_ids or a.text.split()) < threshold}
+    return sorted(found)
+
+
+def by(key: Callable[[Answer], str], answers: Iterable[Answer]) -> dict[str, list[Answer]]:
+    """The answers under their keys, in the order in which these first occur."""
+    groups: dict[str, list[Answer]] = {}
+    for answer in answers:
+        groups.setdefault(key(answer), []).append(answer)
+    return groups
+
+
+def sound(answers: Iterable[Answer]) -> list[Answer]:
+    """The answers of prompts of which no turn failed."""
+    found = list(answers)
+    broken = {a.id for a in found if a.error is not None}
+    return [a for a in found if a.id not in broken]
+
+
+def bootstrap(
+    tokens: Seq[float], seconds: Seq[float], plain_tokens: Seq[float], plain_seconds: Seq[float]
+) -> list[float] | None:
+    """95 % interval of the speedup over groups, or None where there are fewer than two.
+
+    One number a group in each list. The speedup is computed again from each resample's totals.
+    """
+    count = len(tokens)
+    if count < 2:
+        return None
+    chosen = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
+    a, b, c, d = (
+        np.asarray(x, dtype=float)[chosen].sum(1)
+        for x in (tokens, seconds, plain_tokens, plain_seconds)
+    )
+    if not (b.all() and c.all() and d.all()):  # so little was written that some have no speedup
+        return None
+    low, high = np.percentile((a / b) / (c / d), [2.5, 97.5])
+    return [float(low), float(high)]
+
+
+def measure(
+    answers: Seq[Answer], plain: Seq[Answer], references: References | None = None
+) -> Measured:
+    """One method's numbers over the prompts of `answers`; `plain` answered the same prompts.
+
+    references: for the corpus BLEU; without them `scores` has the mean of the answers' own.
+    """
+    answers, plain = sound(answers), sound(plain)
+    totals = _totals(answers, plain)
+    tokens, seconds, plain_tokens, plain_seconds = map(sum, totals)
+    speedup = None
+    if seconds and plain_seconds and plain_tokens:
+        speedup = (tokens / seconds) / (plain_tokens / plain_seconds)
+    written = sum(a.tokens for a in answers)
+    found: Measured = {
+        "tokens_per_second": _ratio(written, sum(a.decoding for a in answers)),
+        "speedup": speedup,
+        "speedup_ci95": bootstrap(*totals),
+        "mean_acceptance_length": _ratio(written, sum(a.passes for a in answers)),
+        "draft_acceptance_rate": _ratio(
+            sum(sum(a.accepted_at) for a in answers), sum(a.drafted for a in answers)
+        ),
+        "acceptance_rate_per_position": _per_position(answers),
+        "ms_per_step": _per_step(answers),
+        "nodes_per_step": nodes_per_step(answers),
+        "target_passes": sum(a.passes for a in answers),
+        "tokens": written,
+        "latency_ms": _latency(answers),
+        "peak_memory_mib": max((a.peak_memory_mib or 0.0 for a in answers), default=0.0) or None,
+        "identical_to_autoregressive": _identity(answers),
+        "spec_bench": spec_bench(answers, plain),
+        "scores": _scores(answers, references or {}),
+        "log_likelihood_per_token": _log_likelihood(answers),
+        "stray_rate": _stray_rate(answers),
+        "energy_j_per_token": _energy(answers),
+        "ideal": None,
+    }
+    if chosen := sum((Counter(a.chosen) for a in answers), Counter[str]()):
+        found["chosen"] = dict(chosen)
+    return found
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _totals(answers: Seq[Answer], plain: Seq[Answer]) -> tuple[list[float], ...]:
+    """(tokens, seconds, plain tokens, plain seconds) of each group; of prompts that both have."""
+    shared = {a.id for a in answers} & {a.id for a in plain}
+    mine, theirs = (
+        by(lambda a: a.group, (a for a in x if a.id in shared)) for x in (answers, plain)
+    )
+    found: tuple[list[float], ...] = ([], [], [], [])
+    for group in mine:
+        for at, own in ((0, mine[group]), (2, theirs[group])):
+            found[at].append(sum(a.tokens for a in own))
+            found[at + 1].append(sum(a.decoding for a in own))
+    return found
+
+
+def spec_bench(answers: Seq[Answer], plain: Seq[Answer]) -> SpecBench:
+    """The numbers as Spec-Bench defines them: prefill counts, and questions weigh alike.
+
+    One departure: theirs counts the baseline's tokens by tokenizing its text again.
+    """
+    answers, plain = sound(answers), sound(plain)
+    mine, theirs = _per_question(answers), _per_question(plain)
+    speedup = mine / theirs if mine is not None and theirs else None
+    tokens, passes = sum(a.tokens for a in answers), sum(a.passes for a in answers)
+    return {
+        "mean_accepted_tokens": _ratio(tokens, passes),
+        "tokens_per_second": mine,
+        "speedup": speedup,
+    }
+
+
+def _per_question(answers: Seq[Answer]) -> float | None:
+    """Mean over prompts of tokens ÷ the time that a user waits for them."""
+    rates = [
+        sum(a.tokens for a in own) / sum(a.seconds["total"] for a in own)
+        for own in by(lambda a: a.id, answers).values()
+        if sum(a.seconds["total"] for a in own)
+    ]
+    return sum(rates) / len(rates) if rates else None
+
+
+def _per_position(answers: Seq[Answer]) -> list[float]:
+    depth = max((len(a.drafted_at) for a in answers), default=0)
+    drafted, accepted = [0] * depth, [0] * depth
+    for answer in answers:
+        for i, (tried, kept) in enumerate(zip(answer.drafted_at, answer.accepted_at, strict=True)):
+            drafted[i] += tried
+            accepted[i] += kept
+    return [kept / tried for kept, tried in zip(accepted, drafted, strict=True)]
+
+
+def _per_step(answers: Seq[Answer]) -> dict[str, float]:
+    steps = sum(a.engine_steps for a in answers) or 1
+    parts = ("draft", "verify", "other")
+    return {part: 1000 * sum(a.seconds[part] for a in answers) / steps for part in parts}
+
+
+def _latency(answers: Seq[Answer]) -> dict[str, float | None]:
+    first = [1000 * a.seconds["ttft"] for a in answers if a.tokens]
+    rest = [
+        1000 * (a.seconds["total"] - a.seconds["ttft"]) / (a.tokens - 1)
+        for a in answers
+        if a.tokens > 1
+    ]
+    values = [
+        float(np.percentile(times, share)) if times else None
+        for times in (first, rest)
+        for share in (50, 99)
+    ]
+    return dict(zip(LATENCIES, values, strict=True))
+
+
+def _identity(answers: Seq[Answer]) -> Identity | None:
+    """A prompt is as good as its worst turn; None where the very tokens are not claimed."""
+    worst: list[str] = []
+    for own in by(lambda a: a.id, answers).values():
+        found = [a.sameness for a in own if a.sameness is not None]
+        if len(found) < len(own):
+            return None
+        worst.append(max(found, key=_WORST.index))
+    if not worst:
+        return None
+    return {
+        "prompts": len(worst),
+        "identical": worst.count("identical"),
+        "near_tie": worst.count("near_tie"),
+        "different": worst.count("different"),
+    }
+
+
+def _scores(answers: Seq[Answer], references: References) -> dict[str, float]:
+    """Means by name; the BLEU is of all translations together where their references are known."""
+    names = dict.fromkeys(name for a in answers for name in a.scores)
+    found = {}
+    for name in names:
+        own = [a.scores[name] for a in answers if name in a.scores]
+        found[name] = sum(own) / len(own)
+    known = [a for a in answers if "bleu" in a.scores and (a.id, a.turn) in references]
+    if known:
+        rights = [references[a.id, a.turn] for a in known]
+        found |= corpus("translation", [a.text for a in known], rights)
+    return found
+
+
+def _log_likelihood(answers: Seq[Answer]) -> float | None:
+    known = [a for a in answers if a.log_likelihood is not None]
+    tokens = sum(a.tokens for a in known)
+    return _ratio(sum(a.log_likelihood or 0.0 for a in known), tokens)
+
+
+def _stray_rate(answers: Seq[Answer]) -> float | None:
+    """Of approximate methods, which are those besides plain decoding whose text is weighed."""
+    own = [a for a in answers if a.log_likelihood is not None and a.method != BASELINE]
+    return _ratio(sum(a.strayed for a in own), sum(a.tokens for a in own))
+
+
+def _energy(answers: Seq[Answer]) -> float | None:
+    joules = [a.energy_j for a in answers if a.energy_j is not None]
+    if len(joules) < len(answers):
+        return None
+    return _ratio(sum(joules), sum(a.tokens for a in answers))
+
+
+def runs(
+    answers: Seq[Answer], left_out: Seq[str], *, repeats: int,
+    references: References | None = None,
+) -> list[Run]:  # fmt: skip
+    """Every method at every batch size and temperature, in the order in which they first occur."""
+    keys = dict.fromkeys((a.batch_size, a.temperature, a.method) for a in answers)
+    found = []
+    for size, temperature, method in sorted(keys, key=lambda key: key[:2]):
+        here = [a for a in answers if (a.batch_size, a.temperature) == (size, temperature)]
+        mine = [a for a in here if a.method == method]
+        plain = [a for a in here if a.method == BASELINE]
+        found.append(_run(mine, plain, frozenset(left_out), repeats, references))
+    return found
+
+
+def _run(
+    mine: Seq[Answer], plain: Seq[Answer], left_out: frozenset[str], repeats: int,
+    references: References | None,
+) -> Run:  # fmt: skip
+    """Spec-Bench leaves no prompt out, and so do the columns that follow its definitions."""
+
+    def measured(own: Seq[Answer], theirs: Seq[Answer]) -> Measured:
+        kept, plainly = ([a for a in x if a.id not in left_out] for x in (own, theirs))
+        found = measure(kept, plainly, references)
+        return {**found, "spec_bench": spec_bench(own, theirs)}
+
+    tasks, plain_tasks = by(lambda a: a.task, mine), by(lambda a: a.task, plain)
+    kept = {a.id for a in sound(mine)} - left_out
+    return {
+        "method": mine[0].method,
+        "temperature": mine[0].temperature,
+        "batch_size": mine[0].batch_size,
+        "repeats": repeats,
+        "prompts": len(kept),
+        "failed": len({a.id for a in mine if a.error is not None}),
+        **measured(mine, plain),
+        "by_task": {task: measured(own, plain_tasks.get(task, [])) for task, own in tasks.items()},
+    }

@@ -1,0 +1,1 @@
+"""Servers with an OpenAI interface, measured the same way."""

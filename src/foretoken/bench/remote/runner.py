@@ -1,0 +1,255 @@
+"""Measures servers behind the OpenAI interface in the place of our own engine.
+
+A server tells less about itself. It is timed from outside, so the network and its queue are in the
+times; draft, verify and other can't be told apart; what it drafted is known from its counters
+alone, which know groups and not requests. Without a second server that doesn't speculate there is
+no plain decoding to compare with, and then there is no speedup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foretoken.bench.measure.scores import score
+from foretoken.bench.plan import BASELINE, Plan, Unit
+from foretoken.bench.record import Answer, Target
+from foretoken.bench.remote.counters import Acceptance, between
+from foretoken.bench.remote.openai import Endpoint, Message, Reply
+from foretoken.bench.run.answers import Question, middle
+from foretoken.bench.run.runner import seed_of
+from foretoken.bench.suites.suite import LEAST_ROOM, Prompt, room_left
+from foretoken.errors import ForetokenError
+from foretoken.sampling.params import SamplingParams
+
+_WARM_UP_TOKENS = 8
+
+Key = tuple[str, str]
+"""A method and a prompt's id: a conversation."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question and the conversation that puts it."""
+
+    question: Question
+    messages: list[Message]
+
+
+class RemoteRunner:
+    """The plan's one method is what `server` does; `baseline` serves the same model plainly.
+
+    A batch size is a number of requests sent together. tokenizer: the served model's, for a server
+    that doesn't count its tokens.
+
+    Raises `ForetokenError` where a server can't be reached or doesn't serve its model.
+    """
+
+    def __init__(
+        self, plan: Plan, server: Endpoint, baseline: Endpoint | None = None, tokenizer: Any = None
+    ) -> None:
+        [label] = plan.methods
+        self.plan = plan if baseline else replace(plan, own_history=True)
+        self.servers = {BASELINE: baseline, label: server} if baseline else {label: server}
+        self.tokenizer = tokenizer
+        self.not_run: dict[str, str] = {}
+        contexts = [one.about().get("max_model_len") for one in self.servers.values()]
+        self.context = min((c for c in contexts if c), default=None)
+        self.target: Target = {
+            "name": plan.name, "parameters": 0, "dtype": "unknown", "backend": "openai",
+            "server": server.root,
+        }  # fmt: skip
+        self._rotation = 0
+
+    @property
+    def labels(self) -> list[str]:
+        return list(self.servers)
+
+    def fitting(self, prompts: Seq[Prompt]) -> tuple[list[Prompt], list[str]]:
+        """As `Server`; all, unless there is a tokenizer and the server tells its context."""
+        fit = [prompt for prompt in prompts if self._fits(prompt)]
+        return fit, [prompt.id for prompt in prompts if prompt not in fit]
+
+    def _fits(self, prompt: Prompt) -> bool:
+        if self.tokenizer is None or self.context is None:
+            return True
+        earlier = (len(prompt.turns) - 1) * _limit(prompt, self.plan.max_tokens)
+        tokens = self._count("\n".join([prompt.system or "", *prompt.turns])) + earlier
+        return room_left(tokens, self.context) >= LEAST_ROOM
+
+    def meter(self) -> None:
+        """As `Server`: what a pass costs can't be seen from outside."""
+
+    def warm_up(self, prompt: Prompt) -> None:
+        """As `Server`. What is refused here would be refused every time, so it is an error."""
+        for label, endpoint in self.servers.items():
+            for size in self.plan.batch_sizes:
+                for temperature in self.plan.temperatures:
+                    unit = Unit((prompt,), size, temperature)
+                    [asked] = self._asked(label, unit, 0, {}, _WARM_UP_TOKENS)
+                    for answer in self._group(label, [asked] * size):
+                        if answer.error is not None:
+                            raise ForetokenError(
+                                f"{endpoint.root} can't be measured: {answer.error}."
+                            )
+
+    def serve(self, unit: Unit) -> list[Answer]:
+        """As `Server`. Where a turn fails the conversation is over; where plain decoding's does,
+        there is nothing to hold the other against."""
+        said: dict[Key, list[str]] = {}
+        over: dict[Key, str] = {}
+        found: list[Answer] = []
+        for turn in range(max(len(p.turns) for p in unit.prompts)):
+            asked = {
+                (label, one.question.prompt.id): one
+                for label in self.servers
+                for one in self._asked(label, unit, turn, said, self.plan.max_tokens)
+            }
+            served = self._repeats({key: one for key, one in asked.items() if key not in over})
+            over |= self._ended(served)
+            for key, one in asked.items():
+                answer = one.question.failed(over[key]) if key in over else served[key]
+                said.setdefault(key, []).append(answer.text)
+                found.append(answer)
+        return found
+
+    def _ended(self, served: Mapping[Key, Answer]) -> dict[Key, str]:
+        """The conversations that are over, and why."""
+        over = {key: a.error for key, a in served.items() if a.error is not None}
+        for label, prompt in list(over):
+            if label == BASELINE:
+                for other in self.servers.keys() - {BASELINE}:
+                    over[other, prompt] = f"plain decoding failed: {over[label, prompt]}"
+        return over
+
+    def _asked(
+        self, label: str, unit: Unit, turn: int, said: Mapping[Key, Seq[str]], most: int
+    ) -> list[Asked]:
+        """The turn as one server is asked it."""
+        own = label if self.plan.own_history else BASELINE
+        found = []
+        for prompt in (p for p in unit.prompts if turn < len(p.turns)):
+            params = SamplingParams(
+                temperature=unit.temperature, max_tokens=_limit(prompt, most), stop=prompt.stop,
+                seed=seed_of(self.plan.seed, prompt.id, turn),
+            )  # fmt: skip
+            question = Question(
+                self.plan.name, self.target["dtype"], label, unit, prompt, turn, [], params
+            )
+            found.append(Asked(question, _conversation(prompt, said.get((own, prompt.id), ()))))
+        return found
+
+    def _repeats(self, asked: Mapping[Key, Asked]) -> dict[Key, Answer]:
+        """What each server answered, the median of its repeats; the servers take turns."""
+        tries: dict[str, list[list[Answer]]] = {label: [] for label, _ in asked}
+        for _ in range(self.plan.repeats):
+            self._rotation += 1
+            order = sorted(tries, key=self.labels.index, reverse=bool(self._rotation % 2))
+            for label in order:
+                own = [one for (other, _), one in asked.items() if other == label]
+                tries[label].append(self._group(label, own))
+        chosen = [answer for repeats in tries.values() for answer in middle(repeats)]
+        return {(answer.method, answer.id): answer for answer in chosen}
+
+    def _group(self, label: str, asked: Seq[Asked]) -> list[Answer]:
+        """The answers to requests that are sent together, and the counters around them."""
+        endpoint = self.servers[label]
+        before = endpoint.counters()
+        with ThreadPoolExecutor(len(asked)) as pool:
+            replies = list(pool.map(lambda a: endpoint.ask(a.messages, a.question.params), asked))
+        after = endpoint.counters()
+        counts = [self._tokens(label, reply) for reply in replies]
+        answered = [reply for reply in replies if reply.error is None]
+        told = between(before, after, sum(counts), len(replies)) if answered == replies else None
+        spent = seconds(answered, sum(counts)) if answered else {}
+        found, member = [], 0
+        for one, reply, count in zip(asked, replies, counts, strict=True):
+            if reply.error is not None:
+                found.append(one.question.failed(reply.error))
+                continue
+            share = self._accepted(label, told, count, member, len(answered))
+            found.append(_answer(one.question, reply, count, share, spent))
+            member += 1
+        return found
+
+    def _tokens(self, label: str, reply: Reply) -> int:
+        """How many were written; 0 for a reply without them, which is then a failed one."""
+        if reply.error is not None:
+            return 0
+        usage = reply.tokens is not None
+        if not usage and self.tokenizer is None:
+            reply.error = "the server doesn't count tokens and --tokenizer is not given"
+            return 0
+        if label != BASELINE:
+            self.target["tokens_from"] = "the server" if usage else "the tokenizer"
+        return reply.tokens or 0 if usage else self._count("".join(reply.words))
+
+    def _count(self, text: str) -> int:
+        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _accepted(
+        self, label: str, told: Acceptance | None, count: int, member: int, members: int
+    ) -> Acceptance:
+        """A member's share of what the counters told; plain decoding needs none to be known."""
+        if label == BASELINE:
+            if told is not None and told.drafts:
+                raise ForetokenError(
+                    f"The baseline {self.servers[label].root} speculates, as its counters show; "
+                    "give a server that doesn't."
+                )
+            return Acceptance("its definition", count)
+        if told is None:
+            self.target.setdefault("acceptance_from", "nobody")
+            return Acceptance("nobody", 0)
+        self.target["acceptance_from"] = told.source
+        return told.share(member, members)
+
+
+def _limit(prompt: Prompt, most: int) -> int:
+    return min(most, prompt.max_tokens or most)
+
+
+def seconds(replies: Seq[Reply], tokens: int) -> dict[str, float]:
+    """prefill and other (all of decoding) of a group, an equal share of each for every member.
+
+    Between the first piece and the end lie all tokens but the first one, which came with the
+    prompt, so it is counted with what the others took on average. Where nothing lies between them
+    the two can't be told apart, and all is decoding.
+    """
+    began, ended = min(r.began for r in replies), max(r.ended for r in replies)
+    first = min((r.came[0] for r in replies if r.came), default=ended)
+    decoding = (ended - first) * tokens / (tokens - 1) if tokens > 1 else 0.0
+    if not 0.0 < decoding <= ended - began:
+        decoding = ended - began
+    share = 1 / len(replies)
+    return {
+        "prefill": (ended - began - decoding) * share, "draft": 0.0, "verify": 0.0,
+        "other": decoding * share,
+    }  # fmt: skip
+
+
+def _answer(
+    question: Question, reply: Reply, count: int, share: Acceptance, spent: Mapping[str, float]
+) -> Answer:
+    first = reply.came[0] if reply.came else reply.ended
+    return replace(
+        question.failed(""),
+        error=None, text=reply.text, finish_reason=reply.finish_reason or "", counted=count,
+        prompt_tokens=reply.prompt_tokens or 0, passes=share.passes,
+        drafted=share.drafted, accepted_at=list(share.accepted_at) if share.drafts else [],
+        drafted_at=[share.drafts] * len(share.accepted_at) if share.drafts else [], decodings=[],
+        seconds={**spent, "ttft": first - reply.began, "total": reply.ended - reply.began},
+        scores=score(question.prompt, question.turn, reply.text),
+    )  # fmt: skip
+
+
+def _conversation(prompt: Prompt, said: Seq[str]) -> list[Message]:
+    """The messages up to the turn behind what was said."""
+    found = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    for turn, answer in zip(prompt.turns, said, strict=False):
+        found.append({"role": "user", "content": turn})
+        found.append({"role": "assistant", "content": answer})
+    return [*found, {"role": "user", "content": prompt.turns[len(said)]}]

@@ -1,0 +1,229 @@
+"""Two measurements beside each other: what changed, and whether that is more than noise.
+
+A change is beyond noise where 1 lies outside of the interval of after ÷ before (see `paired.py`)
+that holds for all comparisons together at 95 %: each has its share of the 5 %. Without samples of
+shared prompts, two 95 % intervals that do not overlap decide. What slows a whole run evenly is
+visible to neither, but a speedup is safe from it, being measured beside plain decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from foretoken.bench.record import Results, Run
+from foretoken.bench.report import paired, rows
+from foretoken.bench.report.layout import NONE, Cell, Group, Head, Row, Table
+from foretoken.bench.report.page import read_folder
+from foretoken.bench.report.rows import BASELINE
+from foretoken.bench.report.samples import each_answer
+
+LEVEL = 0.05
+_MACHINE = ("cpu", "gpu", "cores", "threads")
+_RECORDED: dict[str, Callable[[Run], float | None]] = {
+    "speedup": lambda run: run["speedup"],
+    "mean acceptance length": lambda run: run["mean_acceptance_length"],
+    "tokens/s": lambda run: run["tokens_per_second"],
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One number of one method in both runs; beyond noise, within it, or None: not known."""
+
+    target: str
+    method: str
+    temperature: float
+    batch_size: int
+    what: str
+    before: float | str
+    after: float | str
+    beyond: bool | None
+    regression: bool
+
+    @property
+    def percent(self) -> str:
+        if isinstance(self.before, str) or isinstance(self.after, str) or not self.before:
+            return NONE
+        return f"{100 * (self.after / self.before - 1):+.0f} %".replace("-", "−")
+
+    @property
+    def verdict(self) -> str:
+        return {True: "beyond noise", False: "within noise", None: "noise not known"}[self.beyond]
+
+    @property
+    def where(self) -> str:
+        return f"{self.target}, temperature {self.temperature:g}, batch size {self.batch_size}"
+
+    @property
+    def sentence(self) -> str:
+        """As "speedup of sps 1.52→1.41 (−7 %, beyond noise)"."""
+        how = self.verdict if self.percent == NONE else f"{self.percent}, {self.verdict}"
+        return f"{self.what} of {self.method} {_said(self.before)}→{_said(self.after)} ({how})"
+
+
+def _said(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+@dataclass
+class Comparison:
+    """All that is different between two folders of results."""
+
+    before: str
+    after: str
+    differences: list[str] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    only_before: list[str] = field(default_factory=list)
+    only_after: list[str] = field(default_factory=list)
+
+    @property
+    def beyond(self) -> list[Change]:
+        return [change for change in self.changes if change.beyond]
+
+    @property
+    def regressions(self) -> list[Change]:
+        return [change for change in self.changes if change.regression]
+
+    def data(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def compare(before: Path, after: Path) -> Comparison:
+    """Compare two folders of results. Raises `ForetokenError` where one holds none."""
+    found = Comparison(str(before), str(after))
+    pairs = _pairs(read_folder(before), read_folder(after), found)
+    samples = [paired.gather(each_answer(folder / "samples.jsonl")) for folder in (before, after)]
+    tail = LEVEL / 2 / max(1, sum(2 * len(mine["runs"]) for mine, _ in pairs))
+    for mine, theirs in pairs:
+        found.differences += _differences(mine, theirs)
+        old, new = ({_name(run): run for run in part["runs"]} for part in (mine, theirs))
+        found.only_before += [name for name in old if name not in new]
+        found.only_after += [name for name in new if name not in old]
+        left_out = {*mine["suite"]["left_out"], *theirs["suite"]["left_out"]}
+        for name in [name for name in old if name in new]:
+            both = _both(samples[0], mine, old[name]), _both(samples[1], theirs, new[name])
+            units = paired.pair(*both, left_out)
+            found.changes += _changes(mine, theirs, old[name], new[name], units, tail)
+    return found
+
+
+def _name(run: Run) -> str:
+    place = f"temperature {run['temperature']:g}, batch size {run['batch_size']}"
+    return f"{run['method']} at {place}"
+
+
+def _pairs(
+    first: Seq[Results], second: Seq[Results], found: Comparison
+) -> list[tuple[Results, Results]]:
+    """Same target, same precision; two single measurements are compared in any case."""
+    of_first, of_second = ({rows.short_title(p): p for p in parts} for parts in (first, second))
+    shared = [name for name in of_first if name in of_second]
+    if not shared and len(first) == len(second) == 1:
+        return [(first[0], second[0])]
+    found.only_before += [name for name in of_first if name not in shared]
+    found.only_after += [name for name in of_second if name not in shared]
+    return [(of_first[name], of_second[name]) for name in shared]
+
+
+def _differences(mine: Results, theirs: Results) -> list[str]:
+    """What else was not the same: machine, software, target, prompts."""
+    found = []
+    for part in ("environment", "target", "suite"):
+        old, new = ({**x[part], "date": None} for x in (mine, theirs))
+        for key in dict.fromkeys([*old, *new]):
+            a, b = (_brief(x.get(key)) for x in (old, new))
+            if a != b:
+                found.append(f"{part}, {key.replace('_', ' ')}: {a} → {b}")
+    return found
+
+
+def _brief(value: Any) -> Any:
+    return len(value) if isinstance(value, list) else value
+
+
+def _both(
+    samples: Mapping[paired.Key, paired.Prompts], part: Results, run: Run
+) -> tuple[paired.Prompts, paired.Prompts]:
+    """A run's own prompts and plain decoding's."""
+    target = part["target"]["name"], part["target"]["dtype"]
+    mine, plain = (
+        samples.get((*target, method, run["temperature"], run["batch_size"]), {})
+        for method in (run["method"], BASELINE)
+    )
+    return mine, plain
+
+
+def _changes(
+    mine: Results, theirs: Results, run: Run, other: Run, units: paired.Sums | None, tail: float
+) -> list[Change]:
+    """Speed, acceptance and sameness of one method."""
+    one_machine = all(mine["environment"].get(k) == theirs["environment"].get(k) for k in _MACHINE)
+    who = rows.short_title(mine), run["method"], run["temperature"], run["batch_size"]
+    counting = {"speedup": True, "mean acceptance length": False}
+    found = []
+    for what, counts in ({"tokens/s": one_machine} if who[1] == BASELINE else counting).items():
+        values = _values(run, other, units, what)
+        if values is not None:
+            beyond = _beyond(run, other, units, what, tail)
+            worse = bool(beyond) and counts and values[1] < values[0]
+            found.append(Change(*who, what, *values, beyond, worse))
+    before, after = run["identical_to_autoregressive"], other["identical_to_autoregressive"]
+    if before and after and before["different"] != after["different"]:
+        worse = after["different"] > before["different"]
+        texts = rows.same(run), rows.same(other)
+        found.append(Change(*who, "same text", *texts, beyond=True, regression=worse))
+    return found
+
+
+def _values(
+    run: Run, other: Run, units: paired.Sums | None, what: str
+) -> tuple[float, float] | None:
+    if units is not None:
+        return paired.values(units, what)
+    before, after = _RECORDED[what](run), _RECORDED[what](other)
+    return None if before is None or after is None else (before, after)
+
+
+def _beyond(run: Run, other: Run, units: paired.Sums | None, what: str, tail: float) -> bool | None:
+    if units is not None:
+        low, high = paired.ratio_interval(units, what, tail)
+        return not low <= 1 <= high
+    before, after = run["speedup_ci95"], other["speedup_ci95"]
+    if what != "speedup" or before is None or after is None:
+        return None
+    return before[1] < after[0] or after[1] < before[0]
+
+
+def table(found: Comparison) -> Table:
+    """Every number that was compared."""
+    heads = (
+        Head("number", left=True), Head("before"), Head("after"), Head("change"),
+        Head("verdict", left=True),
+    )  # fmt: skip
+    several = len({change.target for change in found.changes}) > 1
+    keys = ("target", "T", "batch") if several else ("T", "batch")
+    groups = []
+    for where in dict.fromkeys(change.where for change in found.changes):
+        own = [change for change in found.changes if change.where == where]
+        place = (own[0].target, f"{own[0].temperature:g}", str(own[0].batch_size))
+        groups.append(Group(where, place[-len(keys) :], tuple(map(_row, own))))
+    note = (
+        "Beyond noise: 1 lies outside the bootstrap interval of after ÷ before, paired over shared "
+        "prompts, that holds for all comparisons together at 95 %; without samples, the two 95 % "
+        "intervals do not overlap."
+    )
+    return Table("All comparisons", "method", keys, heads, tuple(groups), note)
+
+
+def _row(change: Change) -> Row:
+    strong = bool(change.beyond)
+    cells = (
+        Cell(change.what), Cell(_said(change.before)), Cell(_said(change.after)),
+        Cell(change.percent, strong=strong), Cell(change.verdict, strong=strong),
+    )  # fmt: skip
+    return Row(change.method, cells, change.method)

@@ -1,0 +1,106 @@
+"""Published speedups (`reference/*.json`, each with its source) beside the measured ones.
+
+Nothing in those files was measured here: other hardware, another target, another engine. What can
+be compared is which methods gain on which tasks, and by Spec-Bench's own definitions only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from foretoken.bench.record import Results, Run
+from foretoken.bench.report import rows
+from foretoken.bench.report.layout import NONE, Cell, Group, Head, Row, Table
+from foretoken.bench.report.rows import BASELINE, number, times
+
+_FOLDER = Path(__file__).parent / "published"
+
+
+@cache
+def sources() -> list[dict[str, Any]]:
+    """The published tables as they stand in the files."""
+    return [json.loads(p.read_text(encoding="utf-8")) for p in sorted(_FOLDER.glob("*.json"))]
+
+
+def _published(method: str, temperature: float, tasks: Seq[str]) -> Iterator[Row]:
+    for source in sources():
+        for table in source["tables"]:
+            if table["temperature"] != temperature:
+                continue
+            for row in table["rows"]:
+                if method in row["methods"]:
+                    named = dict(zip(source["tasks"], row["speedup"], strict=True))
+                    cells = [
+                        f"published: {table['name']}",
+                        *(times(named.get(task)) for task in tasks), times(row["overall"]),
+                        number(row.get("mean_accepted_tokens")),
+                    ]  # fmt: skip
+                    where = f"{table['dtype']}, {_machine(table)}"
+                    name = f"{row['name']}, {table['target']}"
+                    yield Row(name, tuple(map(Cell, cells)), soft=where)
+
+
+def _machine(table: dict[str, Any]) -> str:
+    name: str = table["hardware"].split(",")[0]
+    return name.removeprefix("NVIDIA ")
+
+
+def _measured(part: Results, run: Run, tasks: Seq[str]) -> Row:
+    own, by_task = run["spec_bench"], run["by_task"]
+    machine = part["environment"].get("gpu") or part["environment"].get("cpu") or "this machine"
+    cells = [
+        "measured here",
+        *(times(by_task[t]["spec_bench"]["speedup"]) if t in by_task else NONE for t in tasks),
+        times(own["speedup"]), number(own["mean_accepted_tokens"]),
+    ]  # fmt: skip
+    name = f"{run['method']}, {part['target']['name']}"
+    where = f"{part['target']['dtype']}, {machine}"
+    found = tuple(Cell(text, strong=text != NONE) for text in cells)
+    return Row(name, found, run["method"], where)
+
+
+def published(results: Seq[Results]) -> Table | None:
+    """For every measured method that is also published: our rows first, then the published ones."""
+    tasks = list(dict.fromkeys(task for source in sources() for task in source["tasks"]))
+    heads = [
+        Head("from", left=True), *(Head(task, "speedup", least=150) for task in tasks),
+        Head("overall", "speedup"), Head("#mean accepted tokens", short="#mean\naccepted"),
+    ]  # fmt: skip
+    groups = []
+    for temperature in sorted({s.temperature for part in results for s in rows.singly(part)}):
+        for method in rows.order(results):
+            theirs = tuple(_published(method, temperature, tasks))
+            ours = [
+                _measured(part, run, tasks)
+                for part in results
+                for setting in rows.singly(part)
+                for run in rows.at(part, setting)
+                if (run["method"], run["temperature"]) == (method, temperature)
+            ]
+            if ours and theirs and method != BASELINE:
+                title = f"{method}, temperature {temperature:g}"
+                groups.append(Group(title, (f"{temperature:g}",), (*ours, *theirs)))
+    if not groups:
+        return None
+    note = " ".join(f"{source['title']}: {source['source']}." for source in sources())
+    note = f"Speedups by Spec-Bench's own definitions. {_not_here(results)}{note}"
+    title = "Published beside measured"
+    return Table(title, "method and target", ("T",), tuple(heads), tuple(groups), note)
+
+
+def _not_here(results: Seq[Results]) -> str:
+    """The published methods that no measured one answers to."""
+    here = set(rows.order(results))
+    every = {
+        row["name"]: row["methods"]
+        for source in sources()
+        for table in source["tables"]
+        for row in table["rows"]
+    }
+    names = sorted(name for name, ours in every.items() if not here & set(ours))
+    return f"Published and not measured here: {', '.join(names)}. " if names else ""

@@ -1,0 +1,98 @@
+"""What is shown of samples.jsonl: an answer for every task, and what failed.
+
+The file of a long measurement is larger than memory should be, so it is read once, line by line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretoken.bench.record import Answer, Results
+from foretoken.bench.report.rows import BASELINE, order
+
+SHOWN_TOKENS = 120
+SHOWN_FAILURES = 20
+
+
+def each_answer(path: Path) -> Iterator[Answer]:
+    """The answers of samples.jsonl, none where there is no such file."""
+    if path.is_file():
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                if line.strip():
+                    yield Answer.parse(line)
+
+
+def read_answers(path: Path) -> list[Answer]:
+    return list(each_answer(path))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One prompt with what the drafting methods answered; lowest temperature, fastest first."""
+
+    first: Answer
+    answers: Seq[Answer]
+
+
+class Shown:
+    """What a page shows of one target: first turns at the smallest batch size, and failures."""
+
+    def __init__(self, results: Results) -> None:
+        target = results["target"]
+        self.failures: list[Answer] = []
+        self._of = target["name"], target["dtype"]
+        self._left_out = set(results["suite"]["left_out"])
+        self._places = {name: i for i, name in enumerate(order([results]))}
+        self._size = min((run["batch_size"] for run in results["runs"]), default=1)
+        self._by_task: dict[str, dict[str, list[Answer]]] = {}
+
+    def see(self, answer: Answer) -> None:
+        """Keep the answer if it is of a prompt to be shown, as far as is known yet."""
+        if (answer.target, answer.dtype) != self._of:
+            return
+        if answer.error is not None:
+            if len(self.failures) < SHOWN_FAILURES:
+                self.failures.append(answer)
+        elif answer.turn == 0 and answer.batch_size == self._size:
+            own = self._by_task.setdefault(answer.task, {})
+            if answer.id in own or set(own) <= self._left_out:
+                own.setdefault(answer.id, []).append(answer)
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The first prompt of every task that is not left out (else the first)."""
+        found = []
+        for own in self._by_task.values():
+            chosen = next((i for i in own if i not in self._left_out), next(iter(own)))
+            drafted = [a for a in own[chosen] if a.method != BASELINE]
+            if drafted:
+                drafted.sort(key=lambda a: (a.temperature, self._places.get(a.method, 0)))
+                found.append(Sample(drafted[0], drafted))
+        return found
+
+
+def shown(results: Seq[Results], answers: Iterable[Answer]) -> list[Shown]:
+    """One for each of `results`."""
+    found = [Shown(part) for part in results]
+    for answer in answers:
+        for part in found:
+            part.see(answer)
+    return found
+
+
+def samples(results: Results, answers: Iterable[Answer]) -> list[Sample]:
+    """An answered prompt for every task."""
+    return shown([results], answers)[0].samples
+
+
+def example(results: Results, answers: Iterable[Answer], method: str) -> Answer | None:
+    """The answer to show in a terminal: this method's first greedy one of `samples`."""
+    for sample in samples(results, answers):
+        for answer in sample.answers:
+            if answer.method == method and answer.temperature == 0 and len(answer.token_ids) > 4:
+                return answer
+    return None

@@ -1,0 +1,1 @@
+"""A benchmark's run: prompt by prompt, resumable, in shards, over a cluster."""

@@ -1,0 +1,118 @@
+"""From what an engine returned to lines of samples.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foretoken.bench.plan import Unit
+from foretoken.bench.record import Answer
+from foretoken.bench.suites.suite import Prompt
+from foretoken.engine.outputs import RequestOutput
+from foretoken.engine.stats import EngineStats
+from foretoken.engine.stopping import TextTracker
+from foretoken.sampling.params import SamplingParams
+
+_NO_TIME = dict.fromkeys(("prefill", "draft", "verify", "other", "ttft", "total"), 0.0)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One turn of one prompt as it is put to one method; `ids` is all that the target reads."""
+
+    target: str
+    dtype: str
+    method: str
+    unit: Unit
+    prompt: Prompt
+    turn: int
+    ids: list[int]
+    params: SamplingParams
+
+    def failed(self, reason: str) -> Answer:
+        """No answer: no text, and zeros for all that was not measured."""
+        return Answer(
+            target=self.target, dtype=self.dtype, method=self.method,
+            temperature=self.params.temperature, batch_size=self.unit.batch_size,
+            group=self.unit.group, id=self.prompt.id, task=self.prompt.task,
+            category=self.prompt.category, turn=self.turn, prompt=self.prompt.turns[self.turn],
+            prompt_tokens=len(self.ids), seed=self.params.seed or 0, text="",
+            finish_reason="error", token_ids=[], pieces=[], accepted=[], passes=0, drafted=0,
+            drafted_at=[], accepted_at=[], seconds=dict(_NO_TIME), peak_memory_mib=None,
+            error=reason,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What serving a whole group took."""
+
+    stats: EngineStats
+    peak_memory_mib: float | None
+    energy_j: float | None
+
+
+def answers(
+    asked: Seq[Question], outputs: Seq[RequestOutput], spent: Spent, tokenizer: Any
+) -> list[Answer]:
+    """A group's answers; those that got one share the group's time and energy equally."""
+    members = sum(out.error is None for out in outputs)
+    return [
+        question.failed(out.error)
+        if out.error is not None
+        else _answer(question, out, spent, members, tokenizer)
+        for question, out in zip(asked, outputs, strict=True)
+    ]
+
+
+def _answer(
+    question: Question, out: RequestOutput, spent: Spent, members: int, tokenizer: Any
+) -> Answer:
+    [sample], own = out.outputs, out.stats
+    return replace(
+        question.failed(""),
+        error=None, text=sample.text, finish_reason=sample.finish_reason or "",
+        token_ids=list(sample.token_ids), pieces=pieces(tokenizer, sample.token_ids),
+        accepted=list(sample.accepted), passes=own.passes, drafted=own.drafted,
+        drafted_at=list(own.drafted_at), accepted_at=list(own.accepted_at), strayed=own.strayed,
+        engine_steps=spent.stats.engine_steps / members, seconds=_seconds(out, spent, members),
+        decodings=[], peak_memory_mib=spent.peak_memory_mib, chosen=dict(own.chosen),
+        energy_j=None if spent.energy_j is None else spent.energy_j / members,
+    )  # fmt: skip
+
+
+def _seconds(out: RequestOutput, spent: Spent, members: int) -> dict[str, float]:
+    stats = spent.stats
+    return {
+        "prefill": stats.prefill_time / members,
+        "draft": stats.draft_time / members,
+        "verify": stats.verify_time / members,
+        "other": stats.other_time / members,
+        "ttft": out.stats.time_to_first_token or 0.0,
+        "total": out.stats.total_time or 0.0,
+    }
+
+
+def pieces(tokenizer: Any, tokens: Seq[int]) -> list[str]:
+    """The text that each token added; a character of several tokens comes with its last one."""
+    tracker = TextTracker(tokenizer, skip_special_tokens=True)
+    found = [tracker.append(token) for token in tokens]
+    rest = tracker.finish()[len(tracker.text) :]
+    if found:
+        found[-1] += rest
+    return found
+
+
+def middle(repeats: Seq[Seq[Answer]]) -> list[Answer]:
+    """The group's repeat with the median decoding time, told what the others took.
+
+    A prompt that failed in any of them has failed.
+    """
+    chosen = sorted(repeats, key=lambda one: sum(a.decoding for a in one))[len(repeats) // 2]
+    found = []
+    for place, answer in enumerate(chosen):
+        own = [one[place] for one in repeats]
+        broken = next((a for a in own if a.error is not None), None)
+        found.append(broken or replace(answer, decodings=[a.decoding for a in own]))
+    return found

@@ -1,0 +1,71 @@
+"""Puts the shards of one run together into the record that the whole run would have left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import Any
+
+from foretoken.bench.plan import shard_of
+from foretoken.bench.record import Results, read_results, write_json, write_text
+from foretoken.bench.run.outcome import fill
+from foretoken.bench.run.resume import PLAN, SAMPLES, Samples, read_plan
+from foretoken.bench.suites.suite import Suite
+from foretoken.errors import ForetokenError
+
+RESULTS = "results*.json"
+
+
+def merge(folders: Seq[Path], out: Path, suite: Suite) -> list[Results]:
+    """Write plan, samples and results of all shards of one run to `out`; the results.
+
+    Raises `ForetokenError` where a shard is missing, unfinished, there twice, or of another run.
+    """
+    plan = _common_plan(folders)
+    samples = [Samples(folder) for folder in folders]
+    names = sorted({path.name for folder in folders for path in folder.glob(RESULTS)})
+    if not names:
+        raise ForetokenError(f"{folders[0]} holds no results; finish its shard first.")
+    merged: list[Results] = []
+    lines: list[str] = []
+    for name in sorted(names, key=lambda name: name != "results.json"):
+        parts = [read_results(folder / name) for folder in folders]
+        found = parts[0]
+        target = found["target"]
+        found["environment"] = _environments([part["environment"] for part in parts])
+        answers = [a for own in samples for a in own.of(target["name"], target["dtype"])]
+        fill(found, answers, suite, plan["repeats"])
+        lines += [a.line() + "\n" for a in answers]
+        write_json(out / name, found)
+        merged.append(found)
+    write_text(out / SAMPLES, "".join(lines))
+    write_json(out / PLAN, plan)
+    return merged
+
+
+def _common_plan(folders: Seq[Path]) -> dict[str, Any]:
+    """The plan of the whole run, of which each folder has to hold another shard."""
+    plans = [read_plan(folder) for folder in folders]
+    whole = {**plans[0], "shard": None}
+    for folder, plan in zip(folders, plans, strict=True):
+        for key in {**whole, **plan}.keys() - {"shard"}:
+            if plan.get(key) != whole.get(key):
+                raise ForetokenError(
+                    f"{folder} and {folders[0]} are of different runs: their {key} differs."
+                )
+    shards = [shard_of(plan["shard"] or "1/1") for plan in plans]
+    count = shards[0][1]
+    if sorted(shards) != [(i, count) for i in range(1, count + 1)]:
+        names = ", ".join(f"{i}/{n}" for i, n in sorted(shards))
+        raise ForetokenError(f"The shards {names} are not the whole of one run, each once.")
+    return whole
+
+
+def _environments(found: Seq[dict[str, Any]]) -> dict[str, Any]:
+    """The first one's, with what differs between machines named side by side."""
+    merged = dict(found[0])
+    for key in merged.keys() - {"date"}:
+        values = list(dict.fromkeys(str(one[key]) for one in found))
+        if len(values) > 1:
+            merged[key] = " | ".join(values)
+    return merged

@@ -1,0 +1,73 @@
+"""The record of a measurement: results.json, from its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from foretoken.bench.measure import metrics
+from foretoken.bench.measure.environment import environment
+from foretoken.bench.measure.ideal import add_ideals
+from foretoken.bench.plan import TUNED, Plan
+from foretoken.bench.record import SCHEMA, Answer, Results, Target
+from foretoken.bench.suites.suite import Suite
+from foretoken.repetition import DISTINCT_4
+
+
+def outcome(
+    answers: Seq[Answer], *, plan: Plan, suite: Suite, target: Target,
+    skipped: Seq[str] = (), costs: Mapping[str, Any] | None = None,
+    not_run: Mapping[str, str] | None = None,
+) -> Results:  # fmt: skip
+    """What one target's answers come to, on this machine."""
+    found: Results = {
+        "schema": SCHEMA,
+        "environment": environment(),
+        "target": target,
+        "suite": {
+            "name": suite.name,
+            "sha256": suite.sha256,
+            "prompts": 0,
+            "turns": 0,
+            "max_tokens": plan.max_tokens,
+            "distinct_4_threshold": DISTINCT_4,
+            "left_out": [],
+            "skipped": list(skipped),
+            "history": "own" if plan.own_history else "autoregressive",
+            "warm": plan.warm,
+        },
+        "costs": costs,
+        "runs": [],
+    }
+    if not_run:
+        found["not_run"] = dict(not_run)
+    if tuned := {k: dict(own) for k, own in plan.methods.items() if k.startswith(TUNED)}:
+        found["tuned"] = tuned
+    fill(found, answers, suite, plan.repeats)
+    return found
+
+
+def fill(found: Results, answers: Seq[Answer], suite: Suite, repeats: int) -> None:
+    """Compute everything in `found` that follows from the answers."""
+    # Whether a prompt loops is asked once: at the first temperature and batch size, of plain
+    # decoding, which stands first (or of a server that was measured without it).
+    first = [a for a in answers if _setting(a) == _setting(answers[0])]
+    left_out = metrics.looping(first)
+    found["suite"] |= {
+        "prompts": len({a.id for a in answers}),
+        "turns": len({(a.id, a.turn) for a in answers}),
+        "left_out": left_out,
+    }
+    references = {
+        (prompt.id, turn): right
+        for prompt in suite.prompts
+        for turn, right in enumerate(prompt.reference)
+        if right
+    }
+    found["runs"] = metrics.runs(answers, left_out, repeats=repeats, references=references)
+    add_ideals(found)
+
+
+def _setting(answer: Answer) -> tuple[str, int, float]:
+    return answer.method, answer.batch_size, answer.temperature

@@ -1,0 +1,102 @@
+"""One target from its prompts to its results: what every way of measuring shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from time import perf_counter
+
+from foretoken.bench.measure.costs import Costs
+from foretoken.bench.plan import Unit, blocks, units
+from foretoken.bench.record import Results
+from foretoken.bench.run.outcome import outcome
+from foretoken.bench.run.resume import Samples, expected
+from foretoken.bench.run.runner import Server
+from foretoken.bench.suites.suite import LEAST_ROOM, Prompt, Suite
+from foretoken.errors import ForetokenError
+from foretoken.progress import track
+
+_ROUNDS = 6
+"""In which costs are measured; the first of them warms up and doesn't count."""
+
+
+def measure(
+    server: Server, suite: Suite, prompts: Seq[Prompt], samples: Samples, *,
+    shard: tuple[int, int] = (1, 1), until: float | None = None,
+) -> Results:  # fmt: skip
+    """Serve what the samples don't hold yet, and sum up.
+
+    shard (i, n): of the blocks of prompts only the i-th, the (i + n)-th and so on.
+    until: a `perf_counter` time; a block is begun only if the longest one so far would still fit,
+    and the first always is, so how many are measured depends on no result.
+
+    Raises `ForetokenError` where no prompt leaves room for an answer, where the samples hold
+    something else, and for a warm run that would have to be resumed.
+    """
+    plan, target = server.plan, server.target
+    kept, skipped = server.fitting(prompts)
+    if not kept:
+        raise ForetokenError(
+            f"None of the {len(prompts)} prompts leaves {LEAST_ROOM} tokens of the context of "
+            f"{plan.name}; raise --max-model-len or choose other prompts."
+        )
+    at, shards = shard
+    todo = [list(units(b, plan)) for b in blocks(kept, plan.batch_sizes)[at - 1 :: shards]]
+    answered = _answered(server, [unit for block in todo for unit in block], samples)
+    if answered and plan.warm:
+        raise ForetokenError(
+            "A warm run can't be resumed, as what its drafters had learned is lost; give another "
+            "--out."
+        )
+    server.warm_up(kept[0])
+    methods = (
+        ", ".join(server.labels) if len(server.labels) < 5 else f"{len(server.labels)} methods"
+    )
+    total = sum(map(len, todo)) - answered
+    with track(f"{plan.name} {target['dtype']}: {methods}", total, True) as advance:
+        costs = _serve(server, _left(todo, answered), samples, until, advance)
+    found = samples.of(target["name"], target["dtype"])
+    return outcome(
+        found, plan=plan, suite=suite, target=target, skipped=skipped, costs=costs,
+        not_run=server.not_run,
+    )  # fmt: skip
+
+
+def _answered(server: Server, todo: Seq[Unit], samples: Samples) -> int:
+    """How many units are answered; answers of other targets stand before this one's."""
+    name, dtype = server.target["name"], server.target["dtype"]
+    own = (i for i, a in enumerate(samples.answers) if (a.target, a.dtype) == (name, dtype))
+    first = next(own, len(samples.answers))
+    return samples.resume(first, [expected(u, server.labels, name, dtype) for u in todo])
+
+
+def _left(todo: Seq[Seq[Unit]], answered: int) -> list[list[Unit]]:
+    left = []
+    for block in todo:
+        left.append(list(block[answered:]))
+        answered = max(0, answered - len(block))
+    return [block for block in left if block]
+
+
+def _serve(
+    server: Server, todo: Seq[Seq[Unit]], samples: Samples, until: float | None,
+    advance: Callable[[], None],
+) -> Costs | None:  # fmt: skip
+    """Serve the blocks; between them, spread over the run, costs are measured."""
+    meter, rounds, longest = server.meter(), 0, 0.0
+    for number, block in enumerate(todo):
+        while meter is not None and rounds * len(todo) <= number * _ROUNDS:
+            meter.round()
+            rounds += 1
+        start = perf_counter()
+        if until is not None and number and start + longest > until:
+            break
+        for unit in block:
+            samples.add(server.serve(unit))
+            advance()
+        longest = max(longest, perf_counter() - start)
+    if meter is None:
+        return None
+    for _ in range(_ROUNDS - rounds):
+        meter.round()
+    return meter.costs()

@@ -1,0 +1,1 @@
+"""Prompts: what a suite is, where its files come from, how they are read."""

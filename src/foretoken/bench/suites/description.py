@@ -1,0 +1,215 @@
+"""A suite described in YAML: where its rows are, and which of a row's fields say what.
+
+    name: my-questions
+    source: {file: questions.jsonl}
+    id: "q-{line}"                    # text with {field}s; {line} is the line's number
+    task: qa
+    template: "Answer in a word: {question}"
+    reference: answers.text           # a field; answers.0 is the first of a list
+
+With all keys at their defaults the rows are in our own format, so one reader serves both.
+docs/suites.md lists the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, fields
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import yaml
+
+from foretoken.bench.suites.source import Source
+from foretoken.errors import ForetokenError, unknown
+
+_MISSING = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """The keys of a description, with the defaults that read our own format.
+
+    id, task, template, system: text with {field} placeholders. turns, category, reference: fields.
+    template: one turn made of a row's fields, in place of `turns`.
+    tasks: the categories of each task, in place of `task`; any other category is an error.
+    placeholder: how turns begin that the publisher left out; such rows are an error.
+    """
+
+    name: str
+    source: Source | None = None
+    id: str = "{id}"
+    task: str | None = None
+    tasks: Mapping[str, Seq[str]] | None = None
+    category: str = "category"
+    turns: str | None = None
+    template: str | None = None
+    reference: str = "reference"
+    system: str | None = None
+    stop: Seq[str] = ()
+    max_tokens: int | None = None
+    placeholder: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.task is not None and self.tasks is not None:
+            raise ForetokenError("give either task or tasks.")
+        if self.template is not None and self.turns is not None:
+            raise ForetokenError("give either template or turns.")
+        for text in (self.id, self.task, self.template, self.system):
+            _parts(text or "")
+
+    def prompt(self, row: Mapping[str, Any], line: int) -> dict[str, Any]:
+        """A row as the fields of a `Prompt`. Raises `ForetokenError` for a row of other shape."""
+        row = {"line": line, **row}
+        if self.template is not None:
+            turns: tuple[str, ...] = (_fill(self.template, row),)
+        else:
+            turns = _turns(_field(row, self.turns or "turns"))
+        category = _field(row, self.category, None)
+        if category is not None and not isinstance(category, str):
+            raise ForetokenError(f"{self.category} is {category!r}; it must be text.")
+        return {
+            "id": _fill(self.id, row),
+            "task": self._task(row, category),
+            "turns": turns,
+            "category": category or "",
+            "reference": _reference(_field(row, self.reference, None), len(turns)),
+            "stop": tuple(self.stop),
+            "max_tokens": self.max_tokens,
+            "system": None if self.system is None else _fill(self.system, row),
+        }
+
+    def _task(self, row: Mapping[str, Any], category: str | None) -> str:
+        if self.tasks is None:
+            return _fill(self.task or "{task}", row)
+        task_of = {name: task for task, names in self.tasks.items() for name in names}
+        if category is None:
+            raise ForetokenError(f"there is no {self.category!r}.")
+        if category not in task_of:
+            raise unknown("category", category, task_of)
+        return task_of[category]
+
+
+def read_description(path: Path) -> Description:
+    """A YAML file's description. Raises `ForetokenError` where it is missing or malformed."""
+    try:
+        given = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise ForetokenError(f"{path} can't be read: {error.strerror}.") from error
+    except yaml.YAMLError as error:
+        raise ForetokenError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
+    try:
+        keys = _keys(Description, given)
+        source = _keys(Source, keys.pop("source", None), "source")
+        return Description(**keys, source=Source(**source))
+    except ForetokenError as error:
+        raise ForetokenError(f"{path}: {error}") from error
+
+
+def _keys(kind: type, given: object, name: str = "a description") -> dict[str, Any]:
+    """The keys of a mapping, all of them known and of the type that `kind` gives them."""
+    if not isinstance(given, dict):
+        raise ForetokenError(f"{name} must be given as keys with values.")
+    types = {f.name: str(f.type) for f in fields(kind)}
+    for key, value in given.items():
+        if key not in types:
+            raise unknown("key", str(key), types)
+        if not _fits(value, types[key]):
+            raise ForetokenError(f"{key} is {value!r}; it must be {_WORDS[types[key]]}.")
+    if "name" in types and "name" not in given:
+        raise ForetokenError("it needs a name.")
+    return dict(given)
+
+
+_WORDS = {
+    "str": "text",
+    "str | None": "text",
+    "int | None": "a number of 1 or more",
+    "Seq[str]": "a list of texts",
+    "Mapping[str, Seq[str]] | None": "tasks, each with a list of its categories",
+}
+
+
+def _fits(value: object, kind: str) -> bool:
+    match kind:
+        case "str" | "str | None":
+            return isinstance(value, str)
+        case "int | None":
+            return isinstance(value, int) and value >= 1 and value is not True
+        case "Seq[str]":
+            return isinstance(value, list) and all(isinstance(x, str) for x in value)
+        case "Mapping[str, Seq[str]] | None":
+            return isinstance(value, dict) and all(_fits(x, "Seq[str]") for x in value.values())
+    return True
+
+
+def _field(row: Mapping[str, Any], path: str, default: object = _MISSING) -> Any:
+    """row["a"]["b"][0] for "a.b.0"."""
+    found: Any = row
+    for part in path.split("."):
+        try:
+            found = found[int(part)] if isinstance(found, list) else found[part]
+        except (LookupError, TypeError, ValueError):
+            if default is not _MISSING:
+                return default
+            raise ForetokenError(f"there is no {path!r}.") from None
+    return found
+
+
+def _parts(text: str) -> list[tuple[str, str | None]]:
+    """(literal text, field behind it or None); {{ and }} are braces."""
+    try:
+        parts = list(Formatter().parse(text))
+        if any(field == "" or spec or how for _, field, spec, how in parts):
+            raise ValueError
+    except ValueError:
+        raise ForetokenError(
+            f"{text!r} has braces that hold no field; write a brace itself as {{{{ or }}}}."
+        ) from None
+    return [(before, field) for before, field, _, _ in parts]
+
+
+def _fill(text: str, row: Mapping[str, Any]) -> str:
+    return "".join(
+        before + ("" if field is None else _text(_field(row, field), field))
+        for before, field in _parts(text)
+    )
+
+
+def _text(value: object, name: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ForetokenError(f"{name} is {value!r}; it must be text or a number.")
+    return str(value)
+
+
+def _turns(value: object) -> tuple[str, ...]:
+    """The user's turns, of a list of texts or of messages with a role and a content."""
+    items: list[Any] = value if isinstance(value, list) else []
+    if all(isinstance(item, dict) for item in items):
+        items = [item.get("content") for item in items if item.get("role") == "user"]
+    if not items or not all(isinstance(item, str) for item in items):
+        raise ForetokenError(f"the turns are {value!r}; they must be a list of one text or more.")
+    return tuple(items)
+
+
+def _reference(value: object, turns: int) -> tuple[tuple[str, ...], ...]:
+    """For each turn the answers taken as right, or () where no turn has any.
+
+    A list has an entry a turn, a text or a list of texts; in a single turn's a list of several
+    texts is several right answers.
+    """
+    entries = value if isinstance(value, list) else [] if value is None else [value]
+    if turns == 1 and len(entries) > 1:
+        entries = [entries]
+    if len(entries) > turns:
+        raise ForetokenError(f"the reference has {len(entries)} entries for {turns} turns.")
+    found = [_answers(entry) for entry in entries]
+    found += [()] * (turns - len(found))
+    return tuple(found) if any(found) else ()
+
+
+def _answers(entry: object) -> tuple[str, ...]:
+    texts = entry if isinstance(entry, list) else [] if entry is None else [entry]
+    return tuple(text for text in (_text(x, "reference") for x in texts) if text.strip())

@@ -1,0 +1,120 @@
+"""What the steps of a decoding loop cost: passes of the target by their tokens, and drafting.
+
+Measured beforehand and corrected by real steps. A step that takes another time than expected says
+two things: how fast the machine is now, which is the median of the last few steps, and how its own
+cost compares with the others', which is learned slowly. So a machine that slows down as a whole
+changes no choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from foretoken.control.curve import Curve
+
+_RECENT = 9  # steps that say how fast the machine is
+_SLOWEST = 0.05  # at least this share of what remains is put down to the step's own cost
+_CLIP = 0.5  # of which more than this, in nats, is not believed: a pause is no cost
+_AFTER = 8  # steps after which the tables are made anew
+
+
+@dataclass(frozen=True)
+class DraftCost:
+    """Milliseconds of asking a drafter: `call` for each sequence, `level` for each level of its
+    draft, all sequences together."""
+
+    call: float = 0.0
+    level: float = 0.0
+
+    def __call__(self, sequences: int, levels: float) -> float:
+        return self.call * sequences + self.level * levels
+
+
+def unmeasured(plain_ms: float, draws: bool) -> DraftCost:
+    """Of a drafter that was not timed: a tenth of a pass for a level, a hundredth for a copy."""
+    return DraftCost(level=0.1 * plain_ms) if draws else DraftCost(call=0.01 * plain_ms)
+
+
+class CostModel:
+    """Milliseconds of passes by their total tokens, and of drafts by the drafter's name.
+
+    target: measured passes, e.g. {1: 30.0, 8: 33.0, 64: 60.0}. drafts: a `DraftCost` for each
+    drafter. fixed: real steps correct nothing. Raises `ForetokenError` as `Curve` does.
+    """
+
+    def __init__(
+        self, target: Mapping[int, float], drafts: Mapping[str, DraftCost], *, fixed: bool = False
+    ) -> None:
+        self.curve = Curve(dict(target))
+        self.drafts = dict(drafts)
+        self._fixed = fixed
+        self._recent: deque[float] = deque(maxlen=_RECENT)  # log of real over expected time
+        self._sizes = sorted(target)
+        self._ms = [target[size] for size in self._sizes]
+        self._seen: dict[int | str, int] = {}
+        self._tables: dict[tuple[int, int], list[float]] = {}
+        self._steps = 0
+
+    def passes(self, sequences: int, most: int) -> list[float]:
+        """[most + 1] a pass over so many sequences with 0 … `most` nodes each; a batch is padded
+        to its widest row, so each of them costs what the widest does."""
+        key = sequences, most
+        if key not in self._tables:
+            sizes = (sequences * (1 + nodes) for nodes in range(most + 1))
+            self._tables[key] = [self.curve(size) for size in sizes]
+        return self._tables[key]
+
+    def saw_pass(self, tokens: int, ms: float) -> None:
+        """A real pass over so many tokens, all sequences together."""
+        if self._fixed or ms <= 0:
+            return
+        at, share = self._near(tokens)
+        expected = self._ms[at - 1] * (1 - share) + self._ms[at] * share
+        self._recent.append(math.log(ms / expected))
+        surprise = self._surprise(ms, expected)
+        for place, weight in ((at - 1, 1 - share), (at, min(1.0, share))):
+            if weight > 0:
+                self._ms[place] *= math.exp(self._rate(place) * weight * surprise)
+        self._steps += 1
+        if self._steps % _AFTER == 0:
+            self.curve = Curve(dict(zip(self._sizes, self._ms, strict=True)))
+            self._tables.clear()
+
+    def dearer(self, name: str, sequences: int, levels: int, ms: float) -> float:
+        """By how much a real draft took longer than thought, at today's pace."""
+        own = self.drafts[name](sequences, levels) * math.exp(self._pace)
+        return 0.0 if self._fixed else max(0.0, ms - own) / math.exp(self._pace)
+
+    def saw_draft(self, name: str, sequences: int, levels: int, ms: float) -> None:
+        """A real draft of this drafter."""
+        own = self.drafts[name]
+        expected = own(sequences, levels)
+        if self._fixed or ms <= 0 or expected <= 0:
+            return
+        factor = math.exp(self._rate(name) * self._surprise(ms, expected))
+        self.drafts[name] = DraftCost(own.call * factor, own.level * factor)
+
+    def _near(self, tokens: int) -> tuple[int, float]:
+        """(i, s): the size lies between the measured ones i - 1 and i, at a share s of the way;
+        behind the last one s is more than 1."""
+        sizes = self._sizes
+        if tokens <= sizes[0] or len(sizes) == 1:
+            return 0, 1.0
+        at = next((i for i, size in enumerate(sizes) if size >= tokens), len(sizes) - 1)
+        return at, (tokens - sizes[at - 1]) / (sizes[at] - sizes[at - 1])
+
+    def _surprise(self, ms: float, expected: float) -> float:
+        return min(_CLIP, max(-_CLIP, math.log(ms / expected) - self._pace))
+
+    @property
+    def _pace(self) -> float:
+        """How much slower the machine is now than when it was measured, in nats."""
+        return sorted(self._recent)[len(self._recent) // 2] if self._recent else 0.0
+
+    def _rate(self, what: int | str) -> float:
+        """The first times count most."""
+        self._seen[what] = self._seen.get(what, 0) + 1
+        return max(_SLOWEST, 1 / (3 + self._seen[what]))

@@ -1,0 +1,1 @@
+"""What several drafters have in common; nobody else imports it."""

@@ -1,0 +1,178 @@
+"""What the drafters have in common that write a chain by a model's own sampling.
+
+The proposal is the model's law under the request's own sampling parameters (temperature,
+truncation, penalties); when a draft ends is a rule of `length.py`. What model it is, and where its
+keys and values are, is each drafter's own.
+
+Legend: B sequences, N = longest draft, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from foretoken.draws import Draws
+from foretoken.length import LengthRule
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.fold import best, fold
+from foretoken.sampling.sequence import Sequence
+from foretoken.tree import DraftTree, Kind, empty, placed
+
+
+class ChainModel(Protocol):
+    """A model that follows the sequences and says what may come next (`DraftModel` is one)."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def begin(self, sequence: Sequence) -> None: ...
+
+    def room(self, sequence: Sequence) -> int:
+        """How many tokens may be drafted."""
+        ...
+
+    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits behind each text."""
+        ...
+
+    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits behind one more token [B] of each chain."""
+        ...
+
+    def follow(self, sequence: Sequence, step: Step) -> None:
+        """The sequence has grown by a step of the target's."""
+        ...
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None: ...
+
+    def end(self, sequence: Sequence) -> None: ...
+
+
+class AllAtOnce:
+    """`behind` and `after` of a `ChainModel` whose laws all come from one pass, `ahead`; so none
+    depends on the tokens drafted before it."""
+
+    _said: Tensor
+    _next = 0
+
+    def ahead(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, C, V] logits behind each text and of the C - 1 places after it."""
+        raise NotImplementedError
+
+    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V]; the others wait for `after`."""
+        self._said, self._next = self.ahead(sequences), 0
+        return self._said[:, :1]
+
+    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] of the next place, whatever the tokens [B] before it."""
+        self._next += 1
+        return self._said[:, self._next : self._next + 1]
+
+
+class WithModel(BaseDrafter):
+    """A drafter whose model follows all sequences; it sets `_lm` in `bind`."""
+
+    _lm: ChainModel
+
+    def begin(self, sequence: Sequence) -> None:
+        self._lm.begin(sequence)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        for sequence, step in zip(sequences, steps, strict=True):
+            self._lm.follow(sequence, step)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        self._lm.fork(sequence, copy)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        for sequence in sequences:
+            self._lm.end(sequence)
+
+
+class ChainDrafter(WithModel):
+    """A drafter sets `length` when it is made."""
+
+    kinds = frozenset({Kind.INDEPENDENT})
+
+    length: LengthRule
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        limits = self._limits(sequences, budgets)
+        rows = [row for row, limit in enumerate(limits) if limit > 0]
+        if len(rows) == len(limits):
+            return self._chain(sequences, limits, draws)
+        some, own = [sequences[row] for row in rows], [limits[row] for row in rows]
+        pieces = [(rows, self._chain(some, own, draws.take(rows)))] if rows else []
+        return placed(pieces, len(sequences), self._lm.device)
+
+    def _limits(self, sequences: Seq[Sequence], budgets: Seq[int]) -> list[int]:
+        """How many tokens may be drafted for each."""
+        return [
+            min(self.length.limit(s), budget, self._lm.room(s))
+            for s, budget in zip(sequences, budgets, strict=True)
+        ]
+
+    def _chain(self, sequences: Seq[Sequence], counts: list[int], draws: Draws) -> DraftTree:
+        """At most `counts` tokens of each sequence."""
+        greedy = all(s.params.greedy for s in sequences)
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
+
+        def contexts() -> list[list[list[int]]]:
+            so_far = torch.stack(tokens, 1).tolist() if tokens else [[] for _ in sequences]
+            return [[path] for path in so_far]
+
+        while len(tokens) < max(counts):
+            again = bool(tokens)
+            logits = self._lm.after(sequences, tokens[-1]) if again else self._lm.behind(sequences)
+            law = None if greedy else fold(logits, sequences, contexts).probs[:, 0]
+            counts = self._ended(sequences, logits, law, counts, len(tokens))
+            if len(tokens) >= max(counts):
+                break
+            if law is None:
+                tokens.append(best(logits, sequences, contexts)[:, 0])
+            else:
+                laws.append(law)
+                tokens.append(draws.draft(law, len(tokens)))
+        if not tokens:
+            return empty(len(sequences), self._lm.device)
+        kind = Kind.INDEPENDENT if laws else Kind.CHOSEN
+        return DraftTree(
+            torch.stack(tokens, 1),
+            counts,
+            kind=kind,
+            proposals=torch.stack(laws, 1) if laws else None,
+        )
+
+    def _ended(
+        self, sequences: Seq[Sequence], logits: Tensor, law: Tensor | None, counts: list[int],
+        made: int,
+    ) -> list[int]:  # fmt: skip
+        """`counts`, cut where the rule ends a draft at its next token: the level's one transfer."""
+        made += not self.length.stops_before
+        if not self.length.looks or made >= max(counts):
+            return counts
+        ends = self.length.ends(sequences, _looked_at(logits[:, 0], law, sequences)).tolist()
+        return [min(c, made) if end else c for c, end in zip(counts, ends, strict=True)]
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        super().observe(sequences, steps)
+        for sequence, step in zip(sequences, steps, strict=True):
+            if step.tokens:
+                self.length.observe(sequence, step.drafted, len(step.path))
+
+
+def _looked_at(logits: Tensor, law: Tensor | None, sequences: Seq[Sequence]) -> Tensor:
+    """[B, V] what a length rule sees: the law to draw from, at temperature 0 the softmax."""
+    cold = [s.params.greedy for s in sequences]
+    if law is None:
+        return logits.softmax(-1)
+    if not any(cold):
+        return law
+    plain = logits.softmax(-1)
+    return torch.where(torch.tensor(cold, device=logits.device)[:, None], plain, law)

@@ -1,0 +1,147 @@
+"""What drafters with heads on the target's last state are made of: a module, and trees by rank.
+
+A module says what state each head has at each place of a text (`along`); losses, estimates and
+counts follow from that. Heads have language-model heads of their own, or share the target's.
+Sources: Cai et al. 2024 (Medusa), sections 2.1 and 2.3.3; Ankner et al. 2024 (Hydra), section 3.
+
+Legend: B rows, T places, H heads, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from foretoken.access import Access, Wants
+from foretoken.draws import Draws
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.checkpoint import Ends, Trained, weight_of
+from foretoken.trainable.head_losses import (
+    LastStates,
+    Paths,
+    States,
+    accepted,
+    fitting,
+    heads_loss,
+    heads_ranks,
+    rank_counts,
+    rates_of,
+    tree_of,
+)
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import Objective
+from foretoken.tree import DraftTree, placed
+
+
+class Heads(Trained):
+    """A module of `num_heads` heads, the i-th of which guesses the token i + 1 behind the root."""
+
+    def along(self, lesson: Lesson, places: Tensor) -> Tensor:
+        """Each head's states [B, S, H, D] at places [B, S] of a text, those before the roots."""
+        raise NotImplementedError
+
+    def follow(self, access: Access) -> States:
+        """What keeps, while serving, the states that the heads read."""
+        return LastStates()
+
+    def own(self) -> list[Tensor]:
+        """The heads' language-model matrices [V, D] and biases [V], or none where they share the
+        target's."""
+        return []
+
+    def start(self, target: Ends) -> None:
+        with torch.no_grad():
+            for weight in (each for each in self.own() if each.ndim > 1):
+                weight.copy_(weight_of(target, self.facts.hidden_size, weight))
+
+    def logits(self, states: Tensor, head: Any) -> Tensor:
+        """[..., H, D] -> [..., H, V]; head: the target's."""
+        own = self.own()
+        if not own:
+            shared: Tensor = head(states)
+            return shared
+        parts = [F.linear(states[..., i, :], weight) for i, weight in enumerate(own)]
+        return torch.stack(parts, -2)
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        places = lesson.drafting(self.shape["num_heads"])  # most of a row is prompts
+        some = self.along(lesson, places)
+        states = some.new_zeros(*lesson.tokens.shape, *some.shape[2:])
+        states = states.scatter(1, places[..., None, None].expand_as(some), some)
+        return heads_loss(
+            lesson, states, lambda x: self.logits(x, lesson.head), self.own(), objective
+        )
+
+    def ranks(self, lesson: Lesson) -> Tensor:
+        """[B, T, H], as `heads_ranks` has it."""
+        every = torch.arange(lesson.tokens.shape[1], device=lesson.tokens.device)
+        states = self.along(lesson, every.expand_as(lesson.tokens))
+        return heads_ranks(lesson, states, lambda x: self.logits(x, lesson.head))
+
+    def tally(self, lesson: Lesson) -> Tensor:
+        return rank_counts(self.ranks(lesson), lesson.room)
+
+    def note(self, counts: Tensor) -> None:
+        self.notes["rates"] = rates_of(counts)
+
+
+@dataclass(eq=False)
+class HeadTree(BaseDrafter):
+    """model: a checkpoint's folder, hub id or bundled name; tree: "medusa" (63 nodes), "planned"
+    (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths."""
+
+    model: Any = None
+    tree: str | Seq[Seq[int]] = "medusa"
+    tree_nodes: int = 63
+
+    module: ClassVar[type[Heads]]
+    wants = Wants("bc", (-1,))
+    trees = True
+
+    def __post_init__(self) -> None:
+        self.module.named(self.model)
+
+    def bind(self, access: Access) -> None:
+        self._heads: Any = self.module.load(self.model, access)
+        self._access, self._states = access, self._heads.follow(access)
+        self._paths = self.paths(self._heads)
+
+    def paths(self, heads: Heads) -> Paths:
+        """The tree that is drafted with these heads."""
+        paths = tree_of(self.tree, self.tree_nodes, heads.notes.get("rates"))
+        return fitting(paths, heads.shape["num_heads"], heads.facts.vocab_size)
+
+    def reached(self, heads: Heads, lesson: Lesson) -> Tensor:
+        """[B, T, depth] whether a step whose root stands there accepts more than n places."""
+        return accepted(heads.ranks(lesson), lesson.room, self.paths(heads))
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        rows, states = self._states.of(sequences)
+        if states is None or not self._paths:
+            return placed([], len(sequences), self._access.device)
+        roots = torch.tensor([sequences[row].tokens[-1] for row in rows], device=states.device)
+        tree = self.grown(states, roots, [budgets[row] for row in rows])
+        return placed([(rows, tree)], len(sequences), self._access.device)
+
+    def grown(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
+        """A tree for each state [B, D] and the root [B] that was read from it."""
+        raise NotImplementedError
+
+    def begin(self, sequence: Sequence) -> None:
+        self._states.begin(sequence)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        self._states.observe(sequences, steps)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        self._states.fork(sequence, copy)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        for sequence in sequences:
+            self._states.end(sequence)

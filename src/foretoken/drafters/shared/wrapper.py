@@ -1,0 +1,74 @@
+"""What the drafters that are made of other drafters have in common: they pass every verb on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from foretoken.access import Access, Wants
+from foretoken.errors import ForetokenError
+from foretoken.protocols import BaseDrafter, Drafter, Shared
+from foretoken.sampling.sequence import Sequence
+
+
+@dataclass(eq=False)
+class Parts(BaseDrafter):
+    """drafters: the parts, at least `least`."""
+
+    drafters: Seq[Drafter] = ()
+
+    least: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        if len(self.drafters) < self.least:
+            raise ForetokenError("Name at least two drafters, e.g. 'pld+sps' or 'pld|sps'.")
+        parts = self.drafters
+        levels = sorted({level for part in parts for level in part.wants.levels})
+        self.wants = Wants("".join(levels), self._hidden())
+        self.kinds = frozenset(kind for part in parts for kind in part.kinds)
+        self.trees = any(part.trees for part in parts)
+
+    def bind(self, access: Access) -> None:
+        for part in self.drafters:
+            part.bind(access)
+        self.wants = replace(self.wants, hidden=self._hidden())
+        self._device = access.device
+        learned = [part.shared for part in self.drafters if part.shared is not None]
+        self.shared = _SharedParts(learned) if learned else None
+
+    def _hidden(self) -> tuple[int, ...]:
+        """The layers that any part reads, as far as they are known before `bind`."""
+        return tuple(sorted({layer for part in self.drafters for layer in part.wants.hidden}))
+
+    def begin(self, sequence: Sequence) -> None:
+        for part in self.drafters:
+            part.begin(sequence)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        for part in self.drafters:
+            part.fork(sequence, copy)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        for part in self.drafters:
+            part.end(sequences)
+
+
+class _SharedParts:
+    """What several parts have learned; each has a file of its own, numbered behind the path."""
+
+    def __init__(self, parts: Seq[Shared]) -> None:
+        self._parts = parts
+
+    def reset(self) -> None:
+        for part in self._parts:
+            part.reset()
+
+    def save(self, path: str | Path) -> None:
+        for number, part in enumerate(self._parts):
+            part.save(f"{path}.{number}")
+
+    def load(self, path: str | Path) -> None:
+        for number, part in enumerate(self._parts):
+            part.load(f"{path}.{number}")

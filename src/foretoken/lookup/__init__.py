@@ -1,0 +1,1 @@
+"""What drafters that copy search: earlier text, suffixes, a datastore."""

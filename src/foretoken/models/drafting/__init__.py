@@ -1,0 +1,1 @@
+"""Models that write drafts: a small one, a part of the target, one with another tokenizer."""

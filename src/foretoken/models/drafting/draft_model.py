@@ -1,0 +1,229 @@
+"""A model that drafts: its own cache, which follows the text, and the passes that drafting takes.
+
+It drafts a chain (`behind`, then `after` for each further token), a tree (`level` for each of its
+levels), or it is itself the target of a `foretoken.step` loop whose text becomes the draft (it has
+the verbs of `Target`). A chain stays in the cache as far as it is accepted; the nodes of a tree are
+forgotten, and the few that were accepted are run again with the next draft's first pass, which
+costs less than moving them would.
+
+Legend: B sequences, M nodes of a level, N tree nodes, S = N + 1 slots, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.access import Access, Pass
+from foretoken.errors import ForetokenError
+from foretoken.models.feed import Feed, chain_feed, frontier_feed, token_feed, tree_feed
+from foretoken.models.load import load_model, wrapped
+from foretoken.models.model import CausalLM
+from foretoken.models.native import backends
+from foretoken.protocols import Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.tree import DraftTree
+from foretoken.trees.grow import Frontier
+
+_CHUNK = 512  # prompt tokens a pass while catching up
+_BEHIND = 16  # a row that lacks more than this catches up alone, so that the others need no padding
+_SPARE = 64  # cache places behind the context, for drafts that reach over its end
+
+
+class DraftModel:
+    """`model` (a folder, hub id, bundled name or loaded model) as a drafter for `access`' target.
+
+    nodes: the most nodes of a tree that it drafts or scores.
+    """
+
+    def __init__(self, model: Any, access: Access, nodes: int = _SPARE) -> None:
+        """Raises `ForetokenError` where the vocabularies differ."""
+        self.lm = as_causal_lm(model, access)
+        if self.lm.vocab_size != access.vocab_size:
+            raise ForetokenError(
+                f"The draft model's vocabulary has {self.lm.vocab_size} tokens and the target's "
+                f"{access.vocab_size}; use a drafter with the target's tokenizer, or method 'tli' "
+                "or 'slem'."
+            )
+        self.vocab_size, self.device = self.lm.vocab_size, self.lm.device
+        self.levels = self.lm.levels & frozenset("ab")
+        self.max_length = min(self.lm.max_length, access.max_length) + 1
+        self._cache = self.lm.new_cache(access.slots, self.max_length + max(nodes, _SPARE))
+        self._depths: list[int] = []  # of the nodes that a growing tree has run, the root first
+
+    def begin(self, sequence: Sequence) -> None:
+        """Take a cache slot."""
+        self._cache.acquire(sequence.id)
+
+    def holds(self, sequence: Sequence) -> bool:
+        return self._cache.owns(sequence.id)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        """Copy what is cached of the prompt."""
+        source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
+        held = min(self._cache.lengths[source], copy.prompt_length - 1)
+        self._cache.copy(source, target, held)
+
+    def end(self, sequence: Sequence) -> None:
+        self._cache.release(sequence.id)
+
+    def room(self, sequence: Sequence) -> int:
+        """How many tokens may be drafted before the context ends."""
+        return max(0, self.max_length - len(sequence.tokens))
+
+    def follow(self, sequence: Sequence, step: Step) -> None:
+        """After a target's step: read a chunk of the prompt beside it, or keep what is accepted of
+        the draft whose nodes `step.path` are (its first ones, if it was this model's)."""
+        slot = self._cache.slot(sequence.id)
+        if not step.tokens:
+            self._read(sequence, _CHUNK)
+            return
+        kept = len(sequence.tokens) - len(step.tokens) + len(step.path)
+        self._cache.lengths[slot] = min(self._cache.lengths[slot], kept)
+
+    def keep(self, sequence: Sequence, tokens: int) -> None:
+        """Forget all but the first `tokens`."""
+        slot = self._cache.slot(sequence.id)
+        self._cache.lengths[slot] = max(0, min(self._cache.lengths[slot], tokens))
+
+    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits behind each text, whatever of it is not in the cache being run."""
+        slots, missing = self._behind(sequences)
+        logits = self._run(chain_feed(self._cache, slots, missing))
+        self._keep(slots, missing)
+        return logits
+
+    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits behind one more token [B] of each chain."""
+        slots = self._slots(sequences)
+        logits = self._run(token_feed(self._cache, slots, tokens))
+        for slot in slots:
+            self._cache.lengths[slot] += 1
+        return logits
+
+    def block(self, sequences: Seq[Sequence], embeddings: Tensor) -> Tensor:
+        """[B, K + 1, V] logits behind each text and each of the K extra tokens after it, which are
+        read as these embeddings [K, D] and forgotten; whatever of the text is missing is run."""
+        slots, missing = self._behind(sequences)
+        many = len(embeddings)
+        feed = chain_feed(self._cache, slots, [[*tokens, *[0] * many] for tokens in missing])
+        roots = torch.tensor([len(tokens) - 1 for tokens in missing], device=self.device)[:, None]
+        number = torch.arange(feed.tokens.shape[1], device=self.device) - roots - 1  # [B, T]
+        place = number.clamp(0, max(0, many - 1))
+        feed.replaced = (number >= 0) & (number < many), embeddings[place]
+        feed.last, feed.logits = None, False
+        states = self.lm.forward(feed, self._cache, (-1,)).hidden[-1]
+        ahead = roots + torch.arange(many + 1, device=self.device)
+        self._keep(slots, missing)
+        return self.lm.head(states.gather(1, ahead[..., None].expand(-1, -1, states.shape[-1])))
+
+    def level(self, sequences: Seq[Sequence], frontier: Frontier) -> Tensor:
+        """[B, M, V] logits behind the nodes of a growing tree's frontier, in one pass."""
+        if not frontier.depth:
+            self._depths = [0]
+            return self.behind(sequences)
+        self._depths += [frontier.depth] * frontier.slots.shape[1]
+        slots = self._slots(sequences)
+        return self._run(
+            frontier_feed(self._cache, slots, frontier.tokens, frontier.sees, self._depths)
+        )
+
+    def pending(self, sequence: Sequence) -> int:
+        """Tokens before the root that are not yet in the cache."""
+        return len(sequence.tokens) - 1 - self._cache.lengths[self._cache.slot(sequence.id)]
+
+    def prefill(self, sequences: Seq[Sequence], chunk: int) -> Pass:
+        """Put up to `chunk` pending tokens of each sequence into the cache."""
+        for sequence in sequences:
+            self._read(sequence, chunk)
+        return Pass(None)
+
+    def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
+        """One pass over root and nodes of every tree; what is pending goes along before them.
+
+        All rows bring as many tokens before the root as the one that lacks most, so that roots
+        stand side by side.
+        """
+        shortest = min(len(s.tokens) for s in sequences) - 1
+        for sequence in sequences:
+            self._close(sequence, min(_BEHIND, shortest))
+        lead = max(self.pending(s) for s in sequences)
+        slots = self._slots(sequences)
+        roots = [len(s.tokens) - 1 for s in sequences]
+        for slot, root in zip(slots, roots, strict=True):
+            self._cache.lengths[slot] = root - lead
+        tails = [s.tokens[-1 - lead :] for s in sequences]
+        feed = tree_feed(self._cache, slots, [tail[0] for tail in tails], _led(trees, tails))
+        logits = self._run(feed)[:, lead:]
+        for slot, root in zip(slots, roots, strict=True):
+            self._cache.lengths[slot] = root
+        return Pass(logits)
+
+    def commit(self, sequences: Seq[Sequence], paths: Seq[Seq[int]]) -> None:
+        """Keep root and accepted slots in the cache, forget the rest of the pass."""
+        self._cache.keep(self._slots(sequences), paths)
+
+    def _behind(self, sequences: Seq[Sequence]) -> tuple[list[int], list[list[int]]]:
+        """Slots, and the few last tokens of each text that are not in the cache."""
+        slots = self._slots(sequences)
+        for sequence in sequences:
+            self._close(sequence, _BEHIND)
+        held = self._cache.lengths
+        return slots, [s.tokens[held[slot] :] for s, slot in zip(sequences, slots, strict=True)]
+
+    def _keep(self, slots: Seq[int], tokens: Seq[Seq[int]]) -> None:
+        """These tokens are in the cache now."""
+        for slot, run in zip(slots, tokens, strict=True):
+            self._cache.lengths[slot] += len(run)
+
+    def _slots(self, sequences: Seq[Sequence]) -> list[int]:
+        return [self._cache.slot(s.id) for s in sequences]
+
+    def _run(self, feed: Feed) -> Tensor:
+        logits = self.lm.forward(feed, self._cache).logits
+        assert logits is not None
+        return logits
+
+    def _close(self, sequence: Sequence, gap: int) -> None:
+        """Leave no more than `gap` tokens before the root to be read."""
+        while self.pending(sequence) > gap and self._read(sequence, _CHUNK):
+            pass
+
+    def _read(self, sequence: Sequence, chunk: int) -> int:
+        """Run up to `chunk` tokens before the root, which the next draft starts from."""
+        slot = self._cache.slot(sequence.id)
+        start = self._cache.lengths[slot]
+        # A drafter of shorter context stops at its end.
+        end = min(start + chunk, len(sequence.tokens) - 1, self.max_length - 1)
+        tokens = sequence.tokens[start:end]
+        if tokens:
+            self.lm.forward(chain_feed(self._cache, [slot], [tokens], logits=False), self._cache)
+            self._cache.lengths[slot] += len(tokens)
+        return len(tokens)
+
+
+def as_causal_lm(model: Any, access: Access) -> CausalLM:
+    """A folder or name is loaded like the target; a transformers model is wrapped; ours is used."""
+    if isinstance(model, (str, Path)):
+        backend = access.backend if backends.known(access.backend) else "auto"
+        return load_model(model, dtype=access.dtype, device=access.device, backend=backend)
+    return wrapped(model)
+
+
+def _led(trees: DraftTree, tails: Seq[Seq[int]]) -> DraftTree:
+    """The trees behind chains of the tokens [B][lead + 1] without their first ones."""
+    lead = len(tails[0]) - 1
+    if not lead:
+        return trees
+    chain = torch.tensor([tail[1:] for tail in tails], device=trees.tokens.device)
+    parents = None
+    if not trees.is_chain:
+        steps = torch.arange(lead, device=chain.device).expand(len(tails), -1)
+        parents = torch.cat((steps, trees.parent_slots + lead), 1)
+    return DraftTree(
+        torch.cat((chain, trees.tokens), 1), [lead + n for n in trees.counts], parents=parents
+    )

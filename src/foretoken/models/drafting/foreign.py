@@ -1,0 +1,178 @@
+"""A model that drafts for a target of another tokenizer: it reads the target's text in its own
+tokens.
+
+The text is cut where words start and each group is tokenized by itself, so that new tokens can
+change those of the last group only (the look-back of string-level methods: Timor et al. 2025,
+section 3). What the model has read is thus a function of the text, however the text came about.
+
+Legend: B sequences, V the target's vocabulary, W the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.access import Access
+from foretoken.errors import ForetokenError
+from foretoken.models.drafting.draft_model import DraftModel, as_causal_lm
+from foretoken.models.drafting.vocabulary import Vocabulary, shared
+from foretoken.models.load import load_tokenizer
+from foretoken.protocols import Step
+from foretoken.sampling.sequence import Sequence
+
+_LONGER = 2  # own tokens that are held for each of the target's, if the model's context allows
+_WORDS = 1 << 16  # groups whose tokens are remembered
+
+
+@dataclass(slots=True)
+class _Reading:
+    """How far a sequence is read. text: it, in own tokens. read, settled: so many of the target's
+    tokens, and of the own ones that stand for them, can no longer change."""
+
+    text: Sequence
+    read: int = 0
+    settled: int = 0
+
+
+class ForeignModel:
+    """`model` and its tokenizer (a folder, hub id, or both loaded) as a drafter in own tokens.
+
+    target_tokenizer: None takes the one that the target was loaded with.
+    """
+
+    def __init__(
+        self, model: Any, access: Access, tokenizer: Any = None, target_tokenizer: Any = None
+    ) -> None:
+        """Raises `ForetokenError` where a tokenizer is missing."""
+        lm = as_causal_lm(model, access)
+        self.own = Vocabulary(_tokenizer(tokenizer, model, "draft model", "tokenizer"),
+                              lm.vocab_size)  # fmt: skip
+        given = target_tokenizer or getattr(access, "tokenizer", None)
+        self.theirs = Vocabulary(_tokenizer(given, None, "target", "target_tokenizer"),
+                                 access.vocab_size)  # fmt: skip
+        view: Any = SimpleNamespace(
+            vocab_size=lm.vocab_size, max_length=_LONGER * access.max_length, slots=access.slots,
+            device=access.device, dtype=access.dtype, backend=access.backend,
+        )  # fmt: skip
+        self._model = DraftModel(lm, view)
+        self.device = self._model.device
+        self._tokens_of = lru_cache(_WORDS)(self._tokenized)
+
+    def begin(self, sequence: Sequence) -> None:
+        """Take a cache slot."""
+        own = Sequence.start(self.own.beginning, sequence.params)
+        reading = sequence.state[self] = _Reading(own, settled=len(own.tokens))
+        self._model.begin(own)
+        self._read(sequence, reading)
+        own.prompt_length = len(own.tokens)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        """Copy what is cached of the prompt."""
+        source, target = sequence.state[self].text, copy.state[self].text
+        self._model.fork(source, target)
+        self._model.keep(target, _alike(source.tokens, target.tokens))
+
+    def end(self, sequence: Sequence) -> None:
+        self._model.end(sequence.state.pop(self).text)
+
+    def follow(self, sequence: Sequence, step: Step) -> None:
+        """Read a chunk of the prompt beside the target; later text is read when it is needed."""
+        if not step.tokens:
+            self._model.follow(sequence.state[self].text, step)
+
+    def room(self, sequence: Sequence) -> int:
+        """How many own tokens may be drafted behind what now stands there."""
+        reading = sequence.state[self]
+        self._read(sequence, reading)
+        return self._model.room(reading.text) if reading.text.tokens else 0
+
+    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, W] logits behind each text, as far as `room` has read it."""
+        return self._model.behind([s.state[self].text for s in sequences])
+
+    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, W] logits behind one more own token [B] of each chain."""
+        return self._model.after([s.state[self].text for s in sequences], tokens)
+
+    def unfinished(self, sequence: Sequence) -> list[int]:
+        """The target's tokens that what comes next may be tokenized together with."""
+        return sequence.tokens[sequence.state[self].read :]
+
+    def _read(self, sequence: Sequence, reading: _Reading) -> None:
+        """Bring the own tokens up to date, and forget what they no longer begin with."""
+        own, groups = reading.text, list(self.theirs.groups(sequence.tokens[reading.read :]))
+        tokens = own.tokens[: reading.settled]
+        for group in groups:
+            reading.settled = len(tokens)
+            fresh = not reading.read or sequence.tokens[reading.read - 1] in self.theirs.special
+            tokens = tokens + self._tokens_of(tuple(group), fresh)
+            reading.read += len(group)
+        reading.read -= len(groups[-1])
+        self._model.keep(own, min(_alike(own.tokens, tokens), len(tokens) - 1))
+        own.tokens[:] = tokens
+
+    def _tokenized(self, group: tuple[int, ...], fresh: bool) -> list[int]:
+        """The own tokens of a group, which may stand where a text begins."""
+        name = self.theirs.special.get(group[0])
+        if name is not None:
+            there = name == "<bos>" and self.own.beginning
+            return [self.own.ids[name]] if name in self.own.ids and not there else []
+        text = self.theirs.text(group)
+        return self.own.starting(text) if fresh else self.own.going_on(text)
+
+
+class SharedTokensModel(ForeignModel):
+    """The same with laws over the target's vocabulary, in which only shared tokens are possible."""
+
+    def __init__(
+        self, model: Any, access: Access, tokenizer: Any = None, target_tokenizer: Any = None
+    ) -> None:
+        """Raises `ForetokenError` where the vocabularies have no token in common."""
+        super().__init__(model, access, tokenizer, target_tokenizer)
+        pairs = shared(self.own, self.theirs)
+        if not pairs:
+            raise ForetokenError(
+                "The draft model's vocabulary and the target's have no token in common; use "
+                "method 'slem', which exchanges text."
+            )
+        self._ours, self._shared = torch.tensor(pairs, device=self.device).T
+        self._own_ids = torch.zeros(self.theirs.size, dtype=torch.int64, device=self.device)
+        self._own_ids[self._shared] = self._ours
+
+    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits behind each text."""
+        return self._spread(super().behind(sequences))
+
+    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits behind one more token [B] of the target's."""
+        return self._spread(super().after(sequences, self._own_ids[tokens]))
+
+    def _spread(self, logits: Tensor) -> Tensor:
+        wide = logits.new_full((*logits.shape[:-1], self.theirs.size), -torch.inf)
+        wide[..., self._shared] = logits[..., self._ours]
+        return wide
+
+
+def _alike(a: Seq[int], b: Seq[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y),
+                min(len(a), len(b)))  # fmt: skip
+
+
+def _tokenizer(given: Any, model: Any, whose: str, option: str) -> Any:
+    """A loaded tokenizer, or the one in a folder; by default that of the model's folder."""
+    source = model if given is None else given
+    if isinstance(source, str) or hasattr(source, "__fspath__"):
+        return load_tokenizer(source)
+    if given is None:
+        raise ForetokenError(
+            f"There is no tokenizer of the {whose}, whose text must be read; name it as {option}."
+        )
+    return given

@@ -1,0 +1,79 @@
+"""The target's own sub-layers, or some of them, as a model that drafts on the target's own cache.
+
+It has no cache of its own. The history it reads is the target's, computed with all layers (as in
+Zhang et al. 2024; for a prefix of the layers it is exactly what the prefix alone would compute);
+what it drafts is written behind the committed length, where the next scoring pass writes the same
+cells of every layer. So nothing has to be rolled back, and layers that were left out get their
+cells from verification.
+
+Legend: B sequences, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from foretoken.access import Access
+from foretoken.protocols import Step
+from foretoken.sampling.sequence import Sequence
+
+
+class OnTarget:
+    """What a `ChainModel` on the target's own cache does as sequences come and go: nothing."""
+
+    def begin(self, sequence: Sequence) -> None:
+        pass
+
+    def follow(self, sequence: Sequence, step: Step) -> None:
+        pass
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        pass
+
+    def end(self, sequence: Sequence) -> None:
+        pass
+
+
+class SelfModel(OnTarget):
+    """A `ChainModel` of the named ones of the target's 2L sub-layers; needs its levels c and e."""
+
+    def __init__(self, access: Access, sublayers: Iterable[int]) -> None:
+        self.sublayers = tuple(sublayers)
+        self.device = access.device
+        self._access = access
+        self._ahead = 0  # tokens behind the committed length that this draft has run
+
+    def room(self, sequence: Sequence) -> int:
+        """How many tokens may be drafted before the context ends."""
+        return max(0, self._access.max_length + 1 - len(sequence.tokens))
+
+    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits behind each text, whose last token alone is not in the cache."""
+        self._ahead = 0
+        roots = torch.tensor([s.tokens[-1] for s in sequences], device=self.device)
+        return self._next(sequences, roots)
+
+    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits behind one more token [B] of each chain."""
+        return self._next(sequences, tokens)
+
+    def _next(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        feed = self._access.scratch_next(sequences, tokens[:, None], self._ahead)
+        self._ahead += 1
+        return self._logits(feed)
+
+    def again(self, sequences: Seq[Sequence], count: int) -> Tensor:
+        """[B, T, V] logits behind each of the T = `count` tokens before the last one, at least 2.
+
+        The history before them is the target's; of themselves it sees its own run.
+        """
+        return self._logits(self._access.scratch_again(sequences, count))
+
+    def _logits(self, feed: object) -> Tensor:
+        access = self._access
+        states = access.run(access.embed(feed.tokens), feed, self.sublayers)  # type: ignore[attr-defined]
+        return access.head(access.norm(states))

@@ -1,0 +1,1 @@
+"""Any decoder-only model, run through the modelling code of transformers."""

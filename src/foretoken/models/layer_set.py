@@ -1,0 +1,69 @@
+"""Which of a target's sub-layers a drafter leaves out: given, in a file, or every second layer.
+
+Sub-layer 2i is the attention of layer i and 2i + 1 its feed-forward. A file names the model it was
+found for, by the signs of its embedding: they are the same in every dtype that it is loaded in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence as Seq
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from foretoken.access import Access
+from foretoken.errors import ForetokenError
+from foretoken.files import read_arrays, write_arrays
+
+_KIND = "layer set"
+_TOKENS = 64  # whose embeddings tell a model from others
+
+
+def every_second(layers: int) -> tuple[int, ...]:
+    """Both sub-layers of every second layer, the first and the last kept (Xia et al. 2025)."""
+    return tuple(s for layer in range(1, layers - 1, 2) for s in (2 * layer, 2 * layer + 1))
+
+
+def skipped(given: str | Path | Seq[int] | None, access: Access) -> tuple[int, ...]:
+    """The sub-layers to leave out. Raises `ForetokenError` for a set that is not this model's."""
+    if given is None:
+        return every_second(access.layers)
+    if isinstance(given, (str, Path)):
+        return load(given, access)
+    return _checked(given, access)
+
+
+def kept(left_out: Seq[int], layers: int) -> list[int]:
+    """All 2L sub-layers but these."""
+    return [s for s in range(2 * layers) if s not in left_out]
+
+
+def save(path: str | Path, left_out: Seq[int], access: Access) -> None:
+    """Write a set for this target."""
+    write_arrays(path, _KIND, made_for(access), {"skipped": np.array(left_out, np.int32)})
+
+
+def load(path: str | Path, access: Access) -> tuple[int, ...]:
+    """A file's set. Raises `ForetokenError` for a damaged file or one of another model."""
+    found = read_arrays(path, _KIND, made_for(access), ("skipped",))["skipped"]
+    return _checked(found.tolist(), access)
+
+
+def made_for(access: Access) -> dict[str, int | str]:
+    """What tells the target from other models."""
+    some = torch.arange(min(_TOKENS, access.vocab_size), device=access.device)
+    signs = (access.embed(some) > 0).cpu().numpy()
+    print_ = hashlib.sha256(np.packbits(signs).tobytes()).hexdigest()[:16]
+    return {"sublayers": 2 * access.layers, "model": print_}
+
+
+def _checked(left_out: Seq[int], access: Access) -> tuple[int, ...]:
+    chosen = tuple(sorted(set(left_out)))
+    if chosen and not 0 <= chosen[0] <= chosen[-1] < 2 * access.layers:
+        raise ForetokenError(
+            f"skip names sub-layers {chosen[0]} to {chosen[-1]} and this target's are 0 to "
+            f"{2 * access.layers - 1}; 2i is the attention of layer i, 2i + 1 its feed-forward."
+        )
+    return chosen

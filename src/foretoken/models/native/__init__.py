@@ -1,0 +1,1 @@
+"""Llama, Mistral, Qwen2 and Qwen3, run with as few operations a layer as it can be."""

@@ -1,0 +1,113 @@
+"""How a linear layer is executed. The model code calls a `Linear` and does not know which.
+
+One rule binds every backend: a row's result must not depend on its neighbours in the pass.
+
+A backend's name is that of a file here, `packed+plain` (in `both.py`), or a runner and one of them:
+`compiled+int8` runs whole passes through `compiled.py`, with int8 linear layers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from foretoken.errors import ForetokenError, unknown
+
+if TYPE_CHECKING:
+    from foretoken.models.native.transformer import Transformer
+
+Linear = Callable[[Tensor], Tensor]
+"""[..., in] -> [..., out]"""
+
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]
+"""(weight [out, in], bias [out] or None) -> Linear; it may take the weight over."""
+
+RUNNERS = ("compiled", "compiled_in_background", "cuda_graphs")
+
+_NEEDS = {
+    "plain": "a torch device",
+    "packed": "float32 or bfloat16 on a CPU with oneDNN",
+    "packed+plain": "float32 or bfloat16 on a CPU with oneDNN",
+    "panels": "float32 on a Linux CPU and a C++ compiler (g++ or clang++)",
+    "half": "float32 on an x86 CPU with oneDNN and FBGEMM",
+    "int8": "float32 on an x86 CPU with FBGEMM, or bfloat16 on a GPU",
+    "int4": "bfloat16 on a GPU",
+}
+NAMES = tuple(_NEEDS)
+
+
+def known(name: str) -> bool:
+    """Whether a model can be loaded with this as its `backend`."""
+    return split(name)[1] in (*NAMES, "auto")
+
+
+def split(name: str) -> tuple[str | None, str]:
+    """("compiled", "int8") of "compiled+int8", (None, "int8") of "int8"; "auto" where unnamed."""
+    first, _, rest = name.partition("+")
+    return (first, rest or "auto") if first in RUNNERS else (None, name)
+
+
+def choose(
+    name: str, dtype: torch.dtype, device: torch.device, sample: Tensor | None = None
+) -> tuple[str, MakeLinear]:
+    """The name of a way to run linear layers (never `auto`) and its maker.
+
+    `auto` takes the fastest that keeps the numbers of the checkpoint, of which `sample` is one
+    matrix. Raises `ForetokenError` for a name that is unknown or can't serve dtype and device.
+    """
+    if name == "auto":
+        name = _automatic(dtype, device, sample)
+    if name not in NAMES:
+        raise unknown("backend", name, (*NAMES, *RUNNERS, "auto"))
+    module = _module(name)
+    if not module.supports(dtype, device):
+        raise ForetokenError(
+            f"Backend {name!r} needs {_NEEDS[name]}, not {dtype} on {device}; use backend='plain'."
+        )
+    make: MakeLinear = module.make
+    return name, make
+
+
+def run_through(runner: str, model: Transformer) -> Transformer:
+    """The model with whole passes run by one of `RUNNERS`, and named so."""
+    from foretoken.models.native.backends import compiled, cuda_graphs
+
+    if runner == "cuda_graphs":
+        model.runner = cuda_graphs.Graphs(model)
+    else:
+        model.runner = compiled.Compiled(model, background=runner != "compiled")
+    model.backend = f"{runner}+{model.backend}"
+    return model
+
+
+def itemsize(layer: Linear, dtype: torch.dtype) -> float:
+    """Bytes that one weight takes in memory as a layer made for this dtype holds it."""
+    held = getattr(layer, "held", None)
+    if isinstance(held, Tensor):
+        return held.itemsize
+    narrow = {"half": 2, "int8": 1, "int4": 0.5}
+    return narrow.get(layer.__module__.rpartition(".")[2], dtype.itemsize)
+
+
+def _automatic(dtype: torch.dtype, device: torch.device, sample: Tensor | None) -> str:
+    half = _module("half")
+    if half.supports(dtype, device) and sample is not None and half.holds(sample):
+        return "half"
+    return next(n for n in ("panels", "packed", "plain") if _module(n).supports(dtype, device))
+
+
+def _module(name: str) -> Any:
+    file = {"packed+plain": "both"}.get(name, name)
+    return importlib.import_module(f"foretoken.models.native.backends.{file}")
+
+
+def cache_folder(part: str) -> Path:
+    """Where what is compiled here is kept between runs: ~/.cache/foretoken/<part>."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "foretoken" / part

@@ -1,0 +1,41 @@
+"""Attention by a loop of `backends/kernels.cpp`: the same bits for a token whatever its company.
+
+torch's own attention rounds differently for one token and for several, for a chain and for a tree,
+so plain decoding and speculation are two models, one near tie in a million apart. Here the sums
+over the cache go in the order of its cells, and what a token does not see adds zero. With linear
+layers whose rows are alone too (`panels`, `int8`), a pass over a tree says bit for bit what passes
+over single tokens say.
+
+Legend: B rows, T tokens, H query heads, K key/value heads, W head width, L cache length.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from foretoken.models.feed import Feed
+from foretoken.models.native.backends import kernels
+
+
+def supports(dtype: torch.dtype, device: torch.device, width: int) -> bool:
+    """Whether heads of this width can be served."""
+    loops = kernels.library() if kernels.supports(dtype, device) else None
+    return loops is not None and width % loops.width() == 0
+
+
+def mix(
+    turned: Tensor, layer: Tensor, feed: Feed, heads: int, scale: float, window: int | None = None
+) -> Tensor:
+    """As `attention.mix`: [B, T, H + 2K, W] and a layer's cache -> [B, T, H·W]."""
+    batch, width, all_heads, size = turned.shape
+    seen, (slots, places), loops = feed.seen(window), feed.cells(), kernels.library()
+    assert loops is not None and turned.is_contiguous() and layer.is_contiguous()
+    out = turned.new_empty(batch, width, heads * size)
+    loops.attend(
+        turned.data_ptr(), layer[0].data_ptr(), layer[1].data_ptr(), slots.data_ptr(),
+        places.data_ptr(), None if seen is None else seen.data_ptr(), out.data_ptr(),
+        batch, width, heads, (all_heads - heads) // 2, size, feed.length, layer.shape[3],
+        scale, torch.get_num_threads(),
+    )  # fmt: skip
+    return out

@@ -1,0 +1,283 @@
+"""The native decoder: Llama, Mistral, Qwen2, Qwen3 and what shares their shape.
+
+Few operations a layer (q, k, v in one product, gate and up in one, one norm operation, rotary in
+three), a preallocated cache, and sub-layers that can be run one by one. Numerically it is
+transformers' own forward with SDPA: norms and the rotary table in float32, also for float64 models.
+
+Legend: B rows, T tokens, D width, H query heads, K key/value heads, W head width, F feed-forward,
+V vocabulary, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import Feed
+from foretoken.models.model import Output
+from foretoken.models.native import rope
+from foretoken.models.native.backends import Linear
+from foretoken.models.native.backends.whole import Whole, spans
+from foretoken.models.native.norm import Norm
+
+Mix = Callable[[Tensor, Tensor, Feed], Tensor]
+"""Queries, keys and values [B, T, H + 2K, W], a layer's cache, the feed -> [B, T, H·W]."""
+
+
+class Runner(Protocol):
+    """Runs all layers in one go, as a backend does that looks further than one product."""
+
+    def prepare(self, cache: KVCache) -> None:
+        """Passes over this cache are to come."""
+        ...
+
+    def __call__(self, states: Tensor, feed: Feed, cache: KVCache) -> Tensor:
+        """[B, T, D] -> [B, T, D]"""
+        ...
+
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def unsupported(config: Any) -> str | None:
+    """Why the native model can't serve this configuration, or None where it can."""
+    if config.model_type not in FAMILIES:
+        return f"its family {config.model_type!r} is not one of {', '.join(FAMILIES)}"
+    if getattr(config, "quantization_config", None):
+        return "its weights are quantised"
+    kind = config.rope_parameters.get("rope_type")
+    if kind not in rope.SERVED:
+        return f"its rotary scaling {kind!r} depends on the length seen so far"
+    if config.rope_parameters.get("partial_rotary_factor", 1.0) != 1.0:
+        return "it rotates part of each head only"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act!r}, not 'silu'"
+    return None
+
+
+@dataclass(slots=True)
+class Layer:
+    """One decoder layer. qkv: D -> (H + 2K)·W; mix: the attention itself; gate_up: D -> 2F."""
+
+    attention_norm: Norm
+    qkv: Linear
+    q_norm: Norm | None
+    k_norm: Norm | None
+    mix: Mix
+    out: Linear
+    mlp_norm: Norm
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(slots=True)
+class Shape:
+    """The numbers that the forward needs."""
+
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_length: int
+
+
+class Transformer:
+    """A `CausalLM` with all six access levels. Built by `foretoken.models.load`."""
+
+    levels = frozenset("abcdef")
+    source: Path | None = None  # the checkpoint's folder, where it is from one
+
+    def __init__(
+        self, shape: Shape, embedding: Tensor, layers: list[Layer], norm: Norm, lm_head: Linear,
+        rope_table: Tensor, backend: str, parameters: int, bytes_read: int,
+        eos_ids: Iterable[int] = (),
+    ) -> None:  # fmt: skip
+        """`embedding` may be narrower than the model's dtype, which is that of `rope_table`."""
+        self.shape = shape
+        self.vocab_size, self.max_length, self.width = (
+            shape.vocab_size, shape.max_length, shape.width,
+        )  # fmt: skip
+        self.cycle = _cycle(layers)
+        self.layers, self.kv_heads, self.head_dim = len(layers), shape.kv_heads, shape.head_dim
+        self.dtype, self.device = rope_table.dtype, rope_table.device
+        self.backend = backend
+        self.parameters, self.bytes_read = parameters, bytes_read
+        self.eos_ids = frozenset(eos_ids)
+        self._embedding, self.stack, self._norm = embedding, layers, norm
+        self._lm_head, self.rope = lm_head, rope_table
+        self.runner: Runner | None = None
+        self.whole: Whole | None = None
+
+    def new_cache(self, slots: int, max_length: int) -> KVCache:
+        shape = self.shape
+        cache = KVCache(
+            self.layers, slots, shape.kv_heads, max_length, shape.head_dim, self.dtype, self.device,
+            positions=shape.max_length,
+        )  # fmt: skip
+        if self.runner is not None:
+            self.runner.prepare(cache)
+        return cache
+
+    def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
+        states = self.embed(feed.tokens)
+        if feed.replaced is not None:
+            states = torch.where(feed.replaced[0][..., None], feed.replaced[1], states)
+        kept: dict[int, Tensor] = {0: states} if 0 in hidden else {}
+        if self.runner is not None and not any(index > 0 for index in hidden):
+            states = self.runner(states, feed, cache)
+        elif self.whole is not None:
+            states = self._by_loops(self.whole, states, feed, cache, hidden, kept)
+        else:
+            states = self.through(states, self.rotary(feed.positions), feed, cache, hidden, kept)
+        if not feed.logits and -1 not in hidden:
+            return Output(None, kept)
+        if feed.last is not None and -1 not in hidden:
+            states = _at(states, feed.last)
+        states = self._norm(states)
+        if -1 in hidden:
+            kept[-1] = states
+        if not feed.logits:
+            return Output(None, kept)
+        if feed.last is not None and -1 in hidden:
+            states = _at(states, feed.last)
+        return Output(self.head(states), kept)
+
+    def through(
+        self, states: Tensor, rotary: tuple[Tensor, Tensor], feed: Feed, cache: KVCache,
+        hidden: Seq[int] = (), kept: dict[int, Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """All layers; the states behind those named in `hidden` are put into `kept`."""
+        for index in range(self.layers):
+            states = self._attention(states, index, rotary, feed, cache)
+            states = self._mlp(states, index)
+            if kept is not None and index + 1 in hidden:
+                kept[index + 1] = states
+        return states
+
+    def _by_loops(
+        self, whole: Whole, states: Tensor, feed: Feed, cache: KVCache, hidden: Seq[int],
+        kept: dict[int, Tensor],
+    ) -> Tensor:  # fmt: skip
+        """`through`, from one state that is kept to the next."""
+        first = 0
+        for end in sorted({self.layers, *(index for index in hidden if index > 0)}):
+            states = kept[end] = whole(states, feed, cache, first, 2 * end)
+            first = 2 * end
+        if self.layers not in hidden:
+            del kept[self.layers]
+        return states
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """[..., T] -> [..., T, D]."""
+        return F.embedding(tokens, self._embedding).to(self.dtype)
+
+    def head(self, states: Tensor) -> Tensor:
+        """Normed states [..., D] -> logits [..., V]."""
+        return self._lm_head(states)
+
+    def normed(self, states: Tensor) -> Tensor:
+        """The final norm, [..., D] -> [..., D]."""
+        return self._norm(states)
+
+    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and signed sin, each [B, T, H + 2K, W]; 1 and 0 at the values, which don't turn.
+
+        So queries, keys and values go through the rotation as one tensor and needn't be cut apart.
+        """
+        shape = self.shape
+        cos, sin = self.rope[positions][..., None, :].unbind(2)  # [B, T, 1, W]
+        still = torch.ones_like(cos).expand(-1, -1, shape.kv_heads, -1)
+        turning = (-1, -1, shape.heads + shape.kv_heads, -1)
+        none = torch.zeros_like(cos).expand_as(still)
+        return torch.cat((cos.expand(turning), still), 2), torch.cat((sin.expand(turning), none), 2)
+
+    def run(self, states: Tensor, feed: Feed, cache: KVCache, sublayers: Iterable[int]) -> Tensor:
+        """Run the named ones of the 2L sub-layers on [B, T, D], in order, and hand the states back.
+
+        Sub-layer 2i is the attention of layer i (it writes that layer's cache behind the committed
+        length), 2i + 1 its feed-forward. A prefix can be continued by calling again.
+        """
+        if self.whole is not None:
+            for first, last in spans(sublayers):
+                states = self.whole(states, feed, cache, first, last)
+            return states
+        rotary = self.rotary(feed.positions)
+        for sublayer in sublayers:
+            if sublayer % 2 == 0:
+                states = self._attention(states, sublayer // 2, rotary, feed, cache)
+            else:
+                states = self._mlp(states, sublayer // 2)
+        return states
+
+    def run_beside(
+        self, states: Tensor, feeds: Seq[Feed], firsts: Seq[int], count: int, cache: KVCache
+    ) -> Tensor:
+        """`count` layers on [R, 1, D], of each row from its own first layer on; a feed of a row and
+        a token for each. Rows whose layers share their weights go through them in one product."""
+        groups: dict[int, list[int]] = {}
+        for row, first in enumerate(firsts):
+            groups.setdefault(first % self.cycle, []).append(row)
+        out = torch.empty_like(states)
+        for rows in groups.values():
+            some = [feeds[row] for row in rows], [firsts[row] for row in rows]
+            out[rows] = self._beside(states[rows], *some, count, cache)
+        return out
+
+    def _beside(
+        self, states: Tensor, feeds: Seq[Feed], firsts: Seq[int], count: int, cache: KVCache
+    ) -> Tensor:
+        """`run_beside` where all rows' layers have the weights of the first row's."""
+        rotary = self.rotary(torch.cat([feed.positions for feed in feeds]))
+        for index in range(firsts[0], firsts[0] + count):
+            turned, mixed = self._turned(states, index, rotary), []
+            for row, feed in enumerate(feeds):
+                own = index - firsts[0] + firsts[row]
+                mix = self.stack[own].mix
+                mixed.append(mix(turned[row : row + 1], cache.layer[own], feed))
+            states = self._mlp(states + self.stack[index].out(torch.cat(mixed)), index)
+        return states
+
+    def _attention(
+        self, states: Tensor, index: int, rotary: tuple[Tensor, Tensor], feed: Feed, cache: KVCache
+    ) -> Tensor:
+        layer, turned = self.stack[index], self._turned(states, index, rotary)
+        return states + layer.out(layer.mix(turned, cache.layer[index], feed))
+
+    def _turned(self, states: Tensor, index: int, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        """[B, T, H + 2K, W] a layer's queries, keys and values, rotated."""
+        layer, shape = self.stack[index], self.shape
+        batch, width, _ = states.shape
+        qkv = layer.qkv(layer.attention_norm(states))
+        qkv = qkv.view(batch, width, -1, shape.head_dim)  # [B, T, H + 2K, W]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k, v = qkv.split((shape.heads, shape.kv_heads, shape.kv_heads), 2)
+            qkv = torch.cat((layer.q_norm(q), layer.k_norm(k), v), 2)
+        return torch.addcmul(qkv * rotary[0], qkv.roll(shape.head_dim // 2, -1), rotary[1])
+
+    def _mlp(self, states: Tensor, index: int) -> Tensor:
+        layer = self.stack[index]
+        gate, up = layer.gate_up(layer.mlp_norm(states)).chunk(2, -1)
+        return states + layer.down(F.silu(gate).mul_(up))
+
+
+def _cycle(layers: Seq[Layer]) -> int:
+    """Behind how many layers their weights begin anew; all, where they never do."""
+    again = (i for i, layer in enumerate(layers) if i and layer.qkv is layers[0].qkv)
+    return next(again, len(layers))
+
+
+def _at(states: Tensor, places: list[int]) -> Tensor:
+    """[B, T, D] at one place of each row -> [B, 1, D]."""
+    if len(places) == 1:
+        return states[:, places[0] : places[0] + 1]
+    rows = torch.arange(len(places), device=states.device)
+    return states[rows, torch.tensor(places, device=states.device)][:, None]

@@ -1,0 +1,56 @@
+"""Drafters and acceptance rules by name: a file's one class, or a class of another package."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+from foretoken.errors import ForetokenError
+
+
+def drafter_names() -> list[str]:
+    """The file names in `foretoken.drafters`."""
+    return _modules("foretoken.drafters")
+
+
+def verifier_names() -> list[str]:
+    """The file names in `foretoken.verify`."""
+    return _modules("foretoken.verify")
+
+
+def _modules(package: str) -> list[str]:
+    folder = importlib.import_module(package).__path__
+    return sorted(m.name for m in pkgutil.iter_modules(folder) if not m.ispkg)
+
+
+def drafter_class(name: str) -> type[Any]:
+    """The class of a drafter by file name, or of an outsider by "package.module:Class"."""
+    return _outsider("Drafter", name) if ":" in name else _only_class("foretoken.drafters", name)
+
+
+def _outsider(what: str, name: str) -> type[Any]:
+    """A class of another package, by "package.module:Class"."""
+    module, _, attribute = name.partition(":")
+    try:
+        found: type[Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ForetokenError(
+            f"{what} {name!r} can't be imported ({error}); give package.module:Class."
+        ) from error
+    return found
+
+
+def verifier_class(name: str) -> type[Any]:
+    """The class of an acceptance rule by file name, or of an outsider by "package.module:Class"."""
+    return _outsider("Verifier", name) if ":" in name else _only_class("foretoken.verify", name)
+
+
+def _only_class(package: str, name: str) -> type[Any]:
+    """The class whose name is the file's name without underscores, in any case."""
+    module = importlib.import_module(f"{package}.{name}")
+    wanted = name.replace("_", "")
+    for attribute, value in vars(module).items():
+        if isinstance(value, type) and attribute.lower() == wanted:
+            return value
+    raise ForetokenError(f"{package}.{name} has no class named like its file.")

@@ -1,0 +1,1 @@
+"""Sampling parameters, and how they turn logits into probabilities."""

@@ -1,0 +1,109 @@
+"""What changes logits before the temperature: allowed and bad ids, biases, processors, penalties.
+
+Legend: B sequences, M places (slots of a pass), V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from foretoken.errors import ForetokenError
+from foretoken.sampling.params import LogitsProcessor, SamplingParams
+from foretoken.sampling.sequence import Sequence
+
+Contexts = Callable[[], list[list[list[int]]]]
+"""Host lists [batch][place] of the draft tokens between a sequence's end and each place."""
+
+
+def edited(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Tensor:
+    """A copy of [B, M, V] with everything that comes before temperature applied."""
+    logits = logits.clone()
+    paths = contexts() if any(s.params.reads_context for s in sequences) else None
+    for b, sequence in enumerate(sequences):
+        params = sequence.params
+        _static_edits(logits[b], params)
+        if paths is None or not params.reads_context:
+            continue
+        _minimum_length(logits[b], sequence, paths[b])
+        for process in params.logits_processors:
+            _user_processor(logits[b], sequence, paths[b], process)
+        if params.penalises:
+            _penalise(logits[b], sequence, paths[b])
+    return logits
+
+
+def _ids(ids: Seq[int], like: Tensor) -> Tensor:
+    index = torch.tensor(list(ids), device=like.device, dtype=torch.int64)
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < like.shape[-1]:
+        raise ForetokenError(
+            f"Token ids {sorted(ids)[:1]} … {sorted(ids)[-1:]} are outside the vocabulary of "
+            f"{like.shape[-1]}; use ids from the target's tokenizer."
+        )
+    return index
+
+
+def _static_edits(row: Tensor, params: SamplingParams) -> None:
+    """In place on [M, V]: what does not depend on the tokens before a place."""
+    if params.allowed_token_ids is not None:
+        mask = torch.ones(row.shape[-1], dtype=torch.bool, device=row.device)
+        mask[_ids(params.allowed_token_ids, row)] = False
+        row.masked_fill_(mask, -torch.inf)
+    if params.bad_token_ids:
+        row[:, _ids(params.bad_token_ids, row)] = -torch.inf
+    if params.logit_bias:
+        values = torch.tensor(list(params.logit_bias.values()), device=row.device, dtype=row.dtype)
+        row[:, _ids(list(params.logit_bias), row)] += values
+
+
+def _minimum_length(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> None:
+    missing = sequence.params.min_tokens - (len(sequence.tokens) - sequence.prompt_length)
+    if missing <= 0 or not sequence.end_ids:
+        return
+    short = [m for m, path in enumerate(paths) if len(path) < missing]
+    ends = _ids(sorted(sequence.end_ids), row)
+    row[torch.tensor(short, device=row.device, dtype=torch.int64)[:, None], ends] = -torch.inf
+
+
+def _user_processor(
+    row: Tensor, sequence: Sequence, paths: list[list[int]], process: LogitsProcessor
+) -> None:
+    for m, path in enumerate(paths):
+        ids = torch.tensor([[*sequence.tokens, *path]], device=row.device)
+        row[m] = process(ids, row[m : m + 1])[0]
+
+
+def _penalise(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> None:
+    """In place on [M, V]: each place's penalties see the accepted prefix and its own draft path."""
+    params, vocab = sequence.params, row.shape[-1]
+    seen_prompt, base = _update_counts(sequence, vocab, row.device)
+    counts = base.to(row.dtype).repeat(len(paths), 1)  # [M, V]
+    places = [m for m, path in enumerate(paths) for _ in path]
+    drafted = [token for path in paths for token in path]
+    if drafted:
+        index = (torch.tensor(places, device=row.device), torch.tensor(drafted, device=row.device))
+        counts.index_put_(index, torch.ones_like(index[0], dtype=row.dtype), accumulate=True)
+    if params.repetition_penalty != 1:
+        rate = params.repetition_penalty
+        repeated = seen_prompt | (counts > 0)
+        row.copy_(torch.where(repeated, torch.where(row > 0, row / rate, row * rate), row))
+    present = (counts > 0).to(row.dtype)
+    row -= params.frequency_penalty * counts + params.presence_penalty * present
+
+
+def _update_counts(sequence: Sequence, vocab: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The running counts at the sequence's end: ([V] bool of the prompt, [V] of the output)."""
+    counts, cut = sequence.penalty, sequence.prompt_length
+    if counts.prompt is None or counts.output is None:
+        counts.prompt = torch.zeros(vocab, dtype=torch.bool, device=device)
+        counts.prompt[torch.tensor(sequence.tokens[:cut], device=device)] = True
+        counts.output = torch.zeros(vocab, dtype=torch.int64, device=device)
+        counts.seen = cut
+    new = sequence.tokens[counts.seen :]
+    if new:
+        counts.output += torch.bincount(torch.tensor(new, device=device), minlength=vocab)
+        counts.seen += len(new)
+    return counts.prompt, counts.output

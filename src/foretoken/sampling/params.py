@@ -1,0 +1,114 @@
+"""How one request is sampled and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from foretoken.errors import ForetokenError
+
+LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
+"""As in transformers: (input_ids [rows, length], scores [rows, V]) -> scores [rows, V]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How one request is sampled and when it ends; names and defaults are vLLM's.
+
+    Attributes:
+        n: how many samples; they share the prompt's cache.
+        temperature: 0 is greedy.
+        top_k: keep the k likeliest tokens; 0 or -1 keeps all.
+        top_p: keep the smallest set with at least this probability.
+        min_p: keep tokens at least this share of the likeliest one's probability.
+        repetition_penalty: divides (multiplies) positive (negative) logits of tokens in the prompt
+            or output; 1 is off.
+        presence_penalty, frequency_penalty: subtracted once, or per occurrence, for output tokens.
+        logit_bias: token id -> number added to its logit.
+        allowed_token_ids: only these may be written.
+        bad_token_ids: these are never written.
+        logits_processors: callables (input_ids [1, length], scores [1, V]) -> scores.
+        seed: makes the request repeatable; None takes a new one from the system.
+        stop: the text ends before the first of these strings.
+        include_stop_str_in_output: keep the stop string in the text.
+        stop_token_ids: end the sequence like end-of-text.
+        ignore_eos: write on behind end-of-text.
+        max_tokens, min_tokens: bounds on the number of output tokens; None is up to the context.
+        logprobs: how many log-probabilities per token to return (of the raw logits), or None.
+        skip_special_tokens: leave them out of the text.
+        references: texts or token ids that the output may repeat, for methods that copy (documents,
+            the sentence to correct, a predicted output). They change the speed only.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Seq[int] | None = None
+    bad_token_ids: Seq[int] | None = None
+    logits_processors: Seq[LogitsProcessor] = ()
+    seed: int | None = None
+    stop: str | Seq[str] = ()
+    include_stop_str_in_output: bool = False
+    stop_token_ids: Seq[int] = ()
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    skip_special_tokens: bool = True
+    references: Seq[str | Seq[int]] = ()
+
+    def __post_init__(self) -> None:
+        checks = {
+            "n": (self.n >= 1, "at least 1"),
+            "temperature": (self.temperature >= 0, "at least 0 (0 is greedy)"),
+            "top_k": (self.top_k >= -1, "at least 1, or 0 to keep all"),
+            "top_p": (0 < self.top_p <= 1, "in (0, 1]"),
+            "min_p": (0 <= self.min_p <= 1, "in [0, 1]"),
+            "repetition_penalty": (self.repetition_penalty > 0, "above 0 (1 is off)"),
+            "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
+            "min_tokens": (0 <= self.min_tokens <= (self.max_tokens or self.min_tokens),
+                           "between 0 and max_tokens"),
+            "logprobs": (self.logprobs is None or self.logprobs >= 0, "at least 0, or None"),
+            "allowed_token_ids": (self.allowed_token_ids is None or len(self.allowed_token_ids) > 0,
+                                  "None or a list with at least one id"),
+            "stop": ("" not in self.stops, "strings that are not empty"),
+            "references": (not any(isinstance(x, int) for x in self.references)
+                           and not isinstance(self.references, str),
+                           "a list of texts or of lists of token ids"),
+        }  # fmt: skip
+        for name, (holds, expected) in checks.items():
+            if not holds:
+                raise ForetokenError(f"{name} is {getattr(self, name)!r}; it must be {expected}.")
+
+    @cached_property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @cached_property
+    def penalises(self) -> bool:
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
+
+    @cached_property
+    def reads_context(self) -> bool:
+        """Whether the law at a place depends on which tokens stand before it."""
+        return self.penalises or bool(self.logits_processors) or self.min_tokens > 0
+
+    @cached_property
+    def edits(self) -> bool:
+        """Whether logits are changed before temperature."""
+        lists = (self.logit_bias, self.allowed_token_ids, self.bad_token_ids)
+        return self.reads_context or any(x is not None for x in lists)

@@ -1,0 +1,68 @@
+"""One sample of one request, as drafters, targets and rules see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.draws import Draws, GreedyDraws, KeyedDraws, stream_key
+from foretoken.sampling.params import SamplingParams
+
+_ids = count()
+
+
+@dataclass(slots=True)
+class PenaltyCounts:
+    """Running counts of a sequence's tokens, so that a step costs the new tokens only."""
+
+    seen: int = 0
+    prompt: Tensor | None = None  # [V] bool
+    output: Tensor | None = None  # [V] counts
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One sample of one request, from admission to its end.
+
+    `tokens` is prompt and output; `key` names its stream of random numbers; `end_ids` are the ids
+    that end it. `state` belongs to drafters (keyed by whatever object they choose).
+    """
+
+    tokens: list[int]
+    prompt_length: int
+    params: SamplingParams
+    key: int = 0
+    end_ids: frozenset[int] = frozenset()
+    penalty: PenaltyCounts = field(default_factory=PenaltyCounts)
+    state: dict[Any, Any] = field(default_factory=dict)
+    id: int = field(default_factory=lambda: next(_ids))
+
+    @classmethod
+    def start(
+        cls, prompt: Seq[int], params: SamplingParams, *, seed: int = 0, sample: int = 0,
+        end_ids: frozenset[int] = frozenset(),
+    ) -> Sequence:  # fmt: skip
+        """A fresh sequence; `seed` and `sample` fix every random draw it will ever make."""
+        key = 0 if params.greedy else stream_key(seed, sample)
+        return cls(list(prompt), len(prompt), params, key, end_ids)
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def references(self) -> Seq[Seq[int]]:
+        """Texts that the output may repeat; the engine has seen to it that they are token ids."""
+        return self.params.references  # type: ignore[return-value]
+
+
+def draws_for(sequences: Seq[Sequence], device: torch.device) -> Draws:
+    """The random numbers of one step for these sequences."""
+    if all(s.params.greedy for s in sequences):
+        return GreedyDraws()
+    return KeyedDraws([s.key for s in sequences], [len(s.tokens) for s in sequences], device)

@@ -1,0 +1,1 @@
+"""Drafters' weights: their layers, their losses, their checkpoints."""

@@ -1,0 +1,282 @@
+"""Blocks of guesses made in one pass beside the target's states: the module and how it is served.
+
+Source: Chen, Liang, Liu 2026 (DFlash), section 3, and its checkpoints' names. A block is the root
+and mask tokens behind it, which see each other in both directions. In every layer they also see
+keys and values of all tokens before the root, made by that layer of what `fc` and `hidden_norm`
+make of the target's states behind several of its layers. What stands at a mask, normed, goes
+through the target's head and guesses the token of that very place. Training draws roots at random,
+so that one pass trains many blocks. Departures: without a `mask_token_id` the mask is a trained
+embedding; the states of a target of fewer than 8 layers come from its first, middle and last but
+one; the objective's decay, from place to place, stands for theirs, exp(-1/7) for blocks of 16.
+
+Legend: B rows, T places, A roots of a row, S block size, N = S - 1 places guessed, X = A · S,
+D width, H heads, K key/value heads, W head width, V vocabulary, L layers of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from foretoken.access import Access
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import block_feed, chain_feed
+from foretoken.models.native import attention
+from foretoken.protocols import Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.feature import layer_shape
+from foretoken.trainable.feature_layer import FeatureLayer, LayerShape, Mix, cached, turning
+from foretoken.trainable.head_losses import guesses_loss, heads_ranks
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import Objective
+
+_ROOTS = 64  # whose blocks stand at once where all of a row's are wanted
+
+Pair = tuple[Tensor, Tensor]
+"""Keys and values [B, T, K, W]."""
+
+
+class BlockLayer(FeatureLayer):
+    """A decoder layer whose norm before the attention is for the block alone."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__(shape)
+        self.input_layernorm = nn.RMSNorm(shape.outer, eps=shape.norm_eps)
+
+
+class BlockModule(Trained):
+    """num_layers; block_size: the root and the places guessed behind it; target_layer_ids: layers
+    of the target that it reads, counted from 0; mask_token_id: None for a trained embedding;
+    heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of each layer; anchors: blocks
+    of a row that training takes."""
+
+    method: ClassVar[str] = "dflash"
+
+    def __init__(
+        self, facts: Facts, num_layers: int = 5, block_size: int = 16,
+        target_layer_ids: Seq[int] | None = None, mask_token_id: int | None = None,
+        heads: int | None = None, kv_heads: int | None = None, intermediate: int | None = None,
+        anchors: int = 512, **layer: Any,
+    ) -> None:  # fmt: skip
+        width, ids = facts.hidden_size, list(target_layer_ids or usual(facts.layers))
+        if block_size < 2 or not all(0 <= index < facts.layers for index in ids):
+            raise ValueError(
+                f"a block has at least 2 tokens, and target_layer_ids are 0 to {facts.layers - 1}"
+            )
+        of = layer_shape(width, 1, heads, kv_heads, intermediate, **{"qk_norm": True, **layer})
+        super().__init__(
+            facts, num_layers=num_layers, block_size=block_size, target_layer_ids=ids,
+            mask_token_id=mask_token_id, heads=of.heads, kv_heads=of.kv_heads,
+            intermediate=of.intermediate, anchors=anchors, **layer,
+        )  # fmt: skip
+        self.of, self.block_size, self.places = of, block_size, block_size - 1
+        self.fc = nn.Linear(len(ids) * width, width, bias=False)
+        self.hidden_norm = nn.RMSNorm(width, eps=of.norm_eps)
+        self.layers = nn.ModuleList(BlockLayer(of) for _ in range(num_layers))
+        self.norm = nn.RMSNorm(width, eps=of.norm_eps)
+        if mask_token_id is None:
+            self.mask_embedding = nn.Parameter(0.02 * torch.randn(width))
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The layers whose states it reads, as `Wants` counts them."""
+        return tuple(dict.fromkeys(index + 1 for index in self.shape["target_layer_ids"]))
+
+    @property
+    def hidden(self) -> tuple[int, ...]:  # type: ignore[override]
+        """What it reads, and the last state, whose laws are the goal."""
+        return (*self.reads, -1)
+
+    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+        """[..., D] of the target's states by layer."""
+        states = [hidden[index + 1] for index in self.shape["target_layer_ids"]]
+        out: Tensor = self.hidden_norm(self.fc(torch.cat(states, -1)))
+        return out
+
+    def context(self, features: Tensor, positions: Tensor) -> list[Pair]:
+        """Each layer's keys and values of features [B, T, D]."""
+        layers: list[Any] = list(self.layers)
+        rotary = turning(self.of, positions, features)
+        return [layer.self_attn.keys(features, rotary) for layer in layers]
+
+    def blocks(self, roots: Tensor, embed: Callable[[Tensor], Tensor]) -> Tensor:
+        """Roots [B, A] -> what the first layer reads [B, X, D]."""
+        first, mask = embed(roots)[:, :, None], self.shape["mask_token_id"]
+        masked = self.mask_embedding if mask is None else embed(roots.new_tensor([mask]))[0]
+        rest = masked.to(first.dtype).expand(*roots.shape, self.places, -1)
+        return torch.cat((first, rest), 2).flatten(1, 2)
+
+    def through(self, x: Tensor, positions: Tensor, mixes: Seq[Mix]) -> Tensor:
+        """[B, X, D] through all layers, each with the attention of its own, and normed."""
+        for layer, mix in zip(self.layers, mixes, strict=True):
+            norm: Any = layer.input_layernorm
+            x = layer(norm(x), x, positions, mix)
+        out: Tensor = self.norm(x)
+        return out
+
+    def outputs(self, lesson: Lesson, roots: Tensor) -> Tensor:
+        """[B, A, N, D] of the blocks whose roots stand at places [B, A]."""
+        size, count = self.block_size, roots.shape[1]
+        ahead = torch.arange(size, device=roots.device)
+        positions = (lesson.positions.gather(1, roots)[..., None] + ahead).flatten(1)
+        sees = _sees(lesson.records, roots, size)
+        mixes = [
+            partial(_beside, past, sees)
+            for past in self.context(self.features(lesson.hidden), lesson.positions)
+        ]
+        blocks = self.blocks(lesson.tokens.gather(1, roots), lesson.embed)
+        done = self.through(blocks, positions, mixes)
+        return done.view(len(roots), count, size, -1)[:, :, 1:]
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        behind = lesson.positions.roll(-1, 1) == lesson.positions + 1  # the record goes on
+        able = behind & (lesson.positions > 0) & (lesson.weight.roll(-1, 1) > 0)
+        chances = torch.rand(able.shape, device=able.device) * able
+        roots, real = _places(chances, self.shape["anchors"])
+        token = roots[..., None] + torch.arange(1, self.block_size, device=roots.device)
+        inside = token.clamp(max=able.shape[1] - 1)  # [B, A, N]
+        record = lesson.records.gather(1, inside.flatten(1)).view_as(inside)
+        same = record == lesson.records.gather(1, roots)[..., None]
+        row, anchor, ahead = (same & (inside == token) & real[..., None]).nonzero(as_tuple=True)
+        states = self.outputs(lesson, roots)[row, anchor, ahead]
+        return guesses_loss(lesson, states, row, token[row, anchor, ahead], ahead, objective)
+
+    def states(self, lesson: Lesson) -> Tensor:
+        """[B, T, N, D] of each root's block at the place before it, as heads have it; else 0."""
+        wanted = (lesson.room >= 0) & (lesson.positions > 0)
+        places, real = _places(wanted.float(), wanted.shape[1])
+        found = lesson.hidden[-1].new_zeros(*wanted.shape, self.places, self.facts.hidden_size)
+        for roots, there in zip(places.split(_ROOTS, 1), real.split(_ROOTS, 1), strict=True):
+            row, anchor = there.nonzero(as_tuple=True)
+            found[row, roots[row, anchor] - 1] = self.outputs(lesson, roots)[row, anchor]
+        return found
+
+    def ranks(self, lesson: Lesson) -> Tensor:
+        """[B, T, N], as `heads_ranks` has it."""
+        return heads_ranks(lesson, self.states(lesson), lesson.head)
+
+
+def usual(layers: int) -> list[int]:
+    """Which of so many layers are read: five from the second to the last but two."""
+    if layers < 8:
+        return sorted({0, max(0, layers // 2 - 1), max(0, layers - 2)})
+    return [round(1 + i * (layers - 4) / 4) for i in range(5)]
+
+
+def _places(scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Of each row [B, T] the places [B, A] of the `most` highest scores, and which are above 0."""
+    count = max(1, min(most, int((scores > 0).sum(1).max())))
+    top = scores.topk(count)
+    return top.indices, top.values > 0
+
+
+def _sees(records: Tensor, roots: Tensor, size: int) -> Tensor:
+    """[B, X, T + X] bool: a block sees its record before its root, and itself."""
+    count, places = roots.shape[1], torch.arange(records.shape[1], device=roots.device)
+    same = records.gather(1, roots)[..., None] == records[:, None]
+    before = (same & (places < roots[..., None])).repeat_interleave(size, 1)
+    block = torch.arange(count, device=roots.device).repeat_interleave(size)
+    own = (block[:, None] == block).expand(len(roots), -1, -1)
+    return torch.cat((before, own), 2)
+
+
+def _beside(past: Pair, sees: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """`Mix` of blocks whose keys and values stand behind the text's."""
+    groups = q.shape[2] // k.shape[2]
+    keys, values = (
+        torch.cat(both, 1).repeat_interleave(groups, 2).transpose(1, 2)
+        for both in zip(past, (k, v), strict=True)
+    )
+    mixed = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=sees[:, None])
+    return mixed.transpose(1, 2).flatten(2)
+
+
+class BlockModel:
+    """Such a module as a `ChainModel`, with a cache of what its layers make of the target's states.
+
+    Of a text of n tokens whose last one is the root it holds n - 1. A block's own keys and values
+    are written behind them and forgotten.
+    """
+
+    def __init__(self, module: BlockModule, access: Access) -> None:
+        self.device = access.device
+        self._module, self._access = module, access
+        self._cache = KVCache(
+            len(module.layers), access.slots, module.of.kv_heads,
+            access.max_length + module.block_size, module.of.head_dim, access.dtype, access.device,
+        )  # fmt: skip
+        self._said: Tensor | None = None  # [B, N, V] logits of the block that is being read
+        self._next = 0
+
+    def begin(self, sequence: Sequence) -> None:
+        self._cache.acquire(sequence.id)
+
+    def end(self, sequence: Sequence) -> None:
+        self._cache.release(sequence.id)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        """The copy starts behind the prompt, however far the other is."""
+        source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
+        self._cache.copy(source, target, copy.prompt_length - 1)
+
+    def room(self, sequence: Sequence) -> int:
+        """How many tokens may be drafted: none where there is no state to read."""
+        return self._module.places if self._cache.lengths[self._cache.slot(sequence.id)] else 0
+
+    def follow(self, sequence: Sequence, step: Step) -> None:
+        pass  # a batch at once, in `observe`
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Take the states of what was read or accepted."""
+        if not steps:
+            return
+        taken = [list(range(step.read)) if step.read else [0, *step.path] for step in steps]
+        pairs = list(zip(steps, taken, strict=True))
+        hidden = {
+            layer: nn.utils.rnn.pad_sequence(
+                [step.scores.hidden[layer][step.row, own] for step, own in pairs], batch_first=True
+            )
+            for layer in self._module.reads
+        }
+        slots = [self._cache.slot(s.id) for s in sequences]
+        starts = [self._cache.lengths[slot] for slot in slots]
+        tokens = [
+            s.tokens[start : start + len(each)]
+            for s, start, each in zip(sequences, starts, taken, strict=True)
+        ]
+        feed = chain_feed(self._cache, slots, tokens)
+        context = self._module.context(self._module.features(hidden), feed.positions)
+        for layer, both in zip(self._cache.layer, context, strict=True):
+            attention.write(layer, torch.stack(both, 2), feed)
+        for slot, each in zip(slots, taken, strict=True):
+            self._cache.lengths[slot] += len(each)
+
+    def guess(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, N, V] logits of the places behind each root, in one pass."""
+        slots = [self._cache.slot(s.id) for s in sequences]
+        roots = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
+        feed = block_feed(self._cache, slots, roots, self._module.block_size)
+        mixes = [cached(layer, feed) for layer in self._cache.layer]
+        blocks = self._module.blocks(roots, self._access.embed)
+        return self._access.head(self._module.through(blocks, feed.positions, mixes)[:, 1:])
+
+    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits behind each text; the block's others are kept for `after`."""
+        self._said, self._next = self.guess(sequences), 0
+        return self._read()
+
+    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits of the next place, whatever the tokens before it are."""
+        return self._read()
+
+    def _read(self) -> Tensor:
+        assert self._said is not None
+        self._next += 1
+        return self._said[:, self._next - 1 : self._next]

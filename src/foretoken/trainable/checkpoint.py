@@ -1,0 +1,245 @@
+"""What is trained of a drafter, its checkpoint, and the target that it was made for.
+
+A checkpoint is a folder: config.json (the method, the target's facts, the module's shape and what
+its maker adds) and model.safetensors. Nothing in it is ever run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from foretoken.access import Access
+from foretoken.errors import ForetokenError
+from foretoken.trainable import formats
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import Objective
+
+_WEIGHTS, _CONFIG, _METHOD = "model.safetensors", "config.json", "foretoken_method"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a target must have in common with the one that a drafter was trained for; None where
+    that isn't known."""
+
+    hidden_size: int
+    vocab_size: int
+    layers: int
+    kv_heads: int | None = None
+    head_dim: int | None = None
+
+    @classmethod
+    def of(cls, target: Any) -> Facts:
+        """Of an `Access` or a `CausalLM`."""
+        return cls(target.width, target.vocab_size, target.layers, target.kv_heads, target.head_dim)
+
+    def check(self, given: Facts, what: str) -> None:
+        """Raises `ForetokenError` that names the first value that differs, and both of it."""
+        for each in fields(self):
+            mine, theirs = getattr(self, each.name), getattr(given, each.name)
+            if mine != theirs and None not in (mine, theirs):
+                raise ForetokenError(
+                    f"{what} was trained for a target of {each.name} {mine} and this target has "
+                    f"{theirs}; use a checkpoint that was trained for this target."
+                )
+
+
+class Ends(Protocol):
+    """Where a target begins and ends: ids -> [..., D], and normed states [..., D] -> [..., V]."""
+
+    def embed(self, tokens: Tensor) -> Tensor: ...
+
+    def head(self, states: Tensor) -> Tensor: ...
+
+
+class Trained(nn.Module):
+    """A drafter's weights. Subclasses name their `method` (the drafter's file name), the layers
+    whose states they read (as `Wants.hidden`), and give keyword parameters to `__init__`, all of
+    which they hand on as `shape`; `forward` is the training loss.
+    """
+
+    method: ClassVar[str]
+    hidden: tuple[int, ...] = (-1,)
+
+    def __init__(self, facts: Facts, **shape: Any) -> None:
+        super().__init__()
+        self.facts, self.shape = facts, shape
+        self.notes: dict[str, Any] = {}  # what the checkpoint's maker adds: estimates, rates
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        """The loss, a mean over what counts."""
+        raise NotImplementedError
+
+    def count(self, counts: Tensor) -> None:
+        """How often each token stands in the text to be learned, [V]; said before `start`."""
+
+    def start(self, target: Ends) -> None:
+        """Take over what begins as a copy of the target's."""
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Its parameters as an optimiser's groups; factor: of a group's learning rate."""
+        return [{"params": list(self.parameters()), "factor": 1.0}]
+
+    def tally(self, lesson: Lesson) -> Tensor | None:
+        """Counts of a held-out lesson, which are summed and given to `note`, if there are any."""
+        return None
+
+    def note(self, counts: Tensor) -> None:
+        """Put what such counts tell into `notes`."""
+
+    def save(self, folder: Path, extra: Mapping[str, Any]) -> None:
+        """Write the checkpoint; each file is replaced whole or not at all."""
+        from safetensors.torch import save
+
+        own = self.stored.state_dict()
+        first = {weight.data_ptr(): name for name, weight in reversed(own.items())}  # of shared
+        weights = {name: own[name].detach().cpu().contiguous() for name in sorted(first.values())}
+        folder.mkdir(parents=True, exist_ok=True)
+        replace(folder / _WEIGHTS, save(weights))
+        replace(folder / _CONFIG, (json.dumps(self.described(extra), indent=1) + "\n").encode())
+
+    @property
+    def stored(self) -> nn.Module:
+        """What the checkpoint's tensors are named in."""
+        return self
+
+    def described(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """The checkpoint's config.json."""
+        return {
+            _METHOD: self.method, "target": asdict(self.facts), "shape": self.shape,
+            "notes": self.notes, **extra,
+        }  # fmt: skip
+
+    def furnish(self, folder: Path, tokenizer: Any) -> None:
+        """Put into a finished checkpoint's folder what else belongs there."""
+
+    @classmethod
+    def load(cls, source: Any, access: Access) -> Self:
+        """A checkpoint (folder, hub id or bundled name), or a module as it is, for this target.
+
+        Raises `ForetokenError` where it is missing, damaged, of another method or another target.
+        """
+        if isinstance(source, cls):
+            source.facts.check(Facts.of(access), f"This {cls.method} module")
+            return source
+        cls.named(source)
+        folder = formats.find(source)
+        config = read_config(folder)
+        if config[_METHOD] != cls.method:
+            raise ForetokenError(
+                f"{source} is a checkpoint of method {config[_METHOD]!r} and not of {cls.method!r}."
+            )
+        this = Facts.of(access)
+        facts = Facts(**{**asdict(this), **config["target"]})
+        facts.check(this, str(source))
+        module = cls.built(facts, config["shape"], str(source)).to(access.device, access.dtype)
+        module.notes = dict(config.get("notes", {}))
+        if max(module.hidden) > access.layers:
+            raise ForetokenError(
+                f"{source} reads the states behind layer {max(module.hidden)} and this target has "
+                f"{access.layers} layers; use a checkpoint that was trained for this target."
+            )
+        if "published" in config:
+            formats.fill(module, config["published"].tensors(), access, str(source))
+        else:
+            module.read(folder)
+        return module.eval().requires_grad_(False)
+
+    @classmethod
+    def named(cls, source: Any) -> None:
+        """Raises `ForetokenError` for what can't be a checkpoint, so that it is known early."""
+        if not isinstance(source, (str, Path, cls)):
+            raise ForetokenError(
+                f"Method {cls.method!r} drafts with weights that were trained for its target; name "
+                f'their folder, e.g. {{"method": "{cls.method}", "model": "my-{cls.method}"}}; '
+                f"'foretoken train {cls.method} --help' says how to make them."
+            )
+
+    @classmethod
+    def built(cls, facts: Facts, shape: Mapping[str, Any], what: str) -> Self:
+        """A new module. Raises `ForetokenError` for a shape that it does not have."""
+        try:
+            return cls(facts, **shape)
+        except (TypeError, ValueError) as error:
+            raise ForetokenError(
+                f"The shape {dict(shape)} of {what} doesn't fit: {error}."
+            ) from error
+
+    def read(self, folder: Path) -> None:
+        """Take the weights of a checkpoint."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_model
+
+        try:
+            load_model(self.stored, folder / _WEIGHTS)
+        except (OSError, SafetensorError) as error:
+            raise ForetokenError(
+                f"{folder / _WEIGHTS} is missing or damaged; fetch or train it again."
+            ) from error
+        except RuntimeError as error:
+            raise ForetokenError(
+                f"{folder / _WEIGHTS} doesn't hold the tensors that its config.json calls for; "
+                "fetch or train it again."
+            ) from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A checkpoint's config.json; of one that another project made what it amounts to, and itself
+    as "published". Raises `ForetokenError` where it is none of a trained drafter."""
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        known = isinstance(config[_METHOD], str) and bool(Facts(**config["target"]))
+        if known and isinstance(config["shape"], dict):
+            return dict(config)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    found = formats.recognise(folder)
+    if found is not None:
+        return {
+            _METHOD: found.method, "target": found.target, "shape": found.shape, "published": found
+        }  # fmt: skip
+    raise ForetokenError(
+        f"{folder} is no checkpoint of a trained drafter; give one that 'foretoken train' made, or "
+        "one of the formats in docs/formats.md."
+    )
+
+
+def checkpoints(folders: Iterable[Path], target: Any) -> dict[Path, str]:
+    """Those folders that hold a drafter which was trained for such a target (an `Access` or a
+    `CausalLM`), and each one's method."""
+    found = {}
+    for folder in folders:
+        try:
+            config = read_config(folder)
+            Facts(**config["target"]).check(Facts.of(target), str(folder))
+        except ForetokenError:
+            continue
+        found[folder] = config[_METHOD]
+    return found
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write a file beside its place, bring it to the disk, and put it there."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise ForetokenError(f"{path} can't be written: {error.strerror}.") from error
+
+
+def weight_of(target: Ends, width: int, like: Tensor) -> Tensor:
+    """[V, D] the matrix of a linear head, which is known as a function only."""
+    return target.head(torch.eye(width, dtype=like.dtype, device=like.device)).T

@@ -1,0 +1,249 @@
+"""A decoder layer that also reads the target's cache: the module and how it is served.
+
+Source: Du et al. 2024 (GliDe), section 3.1. Behind its self-attention the layer attends to the keys
+and values that a layer of the target holds of the text, and so knows what the target made of it
+without a pass of its own. Of the root and of drafted tokens the target has none yet: a draft sees
+those of all tokens before its root. In training the text is cut into blocks of `block_size` at a
+place drawn at random, and a block sees what lies before it. Embedding and head are the target's.
+Departures: one layer, so that its own keys and values follow from the text alone, whatever was
+drafted when; queries turn by `rope_theta` and `rope_scaling` here, and as the target's keys are
+turned by the target's own, these should be the target's; the layer has heads of about 48 and a
+feed-forward of 8/3 of the width where the shape doesn't say otherwise.
+
+Legend: B rows, T places, N drafted places, D width, H heads, K key/value heads, W head width,
+V vocabulary, C tokens in the target's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from foretoken.access import Access
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import chain_feed, scratch_feed
+from foretoken.models.native import attention
+from foretoken.protocols import Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.feature import layer_shape
+from foretoken.trainable.feature_layer import (
+    Attention,
+    LayerShape,
+    Mix,
+    Mlp,
+    cached,
+    turned,
+    turning,
+)
+from foretoken.trainable.head_losses import guesses_loss
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import Objective
+
+_SPARE = 64  # cache places behind the context, for drafts that reach over its end
+
+Look = Callable[[Tensor], Tensor]
+"""Queries [B, T, H, W] -> what they find in the target's cache [B, T, H·W]."""
+
+
+class Glimpse(nn.Module):
+    """Attention to keys and values of the target's."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        self.of = shape
+        inner = shape.heads * shape.head_dim
+        self.q_proj = nn.Linear(shape.reads, inner, bias=False)
+        self.o_proj = nn.Linear(inner, shape.outer, bias=False)
+
+    def forward(self, x: Tensor, positions: Tensor, look: Look) -> Tensor:
+        queries = self.q_proj(x).view(*x.shape[:-1], self.of.heads, self.of.head_dim)
+        out: Tensor = self.o_proj(look(turned(queries, *turning(self.of, positions, x))))
+        return out
+
+
+class GlimpseLayer(nn.Module):
+    """Self-attention, the glimpse, feed-forward."""
+
+    def __init__(self, own: LayerShape, there: LayerShape) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(own.outer, eps=own.norm_eps)
+        self.self_attn = Attention(own)
+        self.cross_layernorm = nn.RMSNorm(own.outer, eps=own.norm_eps)
+        self.cross_attn = Glimpse(there)
+        self.post_attention_layernorm = nn.RMSNorm(own.outer, eps=own.norm_eps)
+        self.mlp = Mlp(own.outer, own.intermediate)
+
+    def forward(self, x: Tensor, positions: Tensor, mix: Mix, look: Look) -> Tensor:
+        """[B, T, D] -> [B, T, D]"""
+        x = x + self.self_attn(self.input_layernorm(x), positions, mix)
+        x = x + self.cross_attn(self.cross_layernorm(x), positions, look)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class GlimpseModule(Trained):
+    """read_layer: whose keys and values it reads, counted from 0 or from behind (-1); heads,
+    kv_heads, intermediate and `layer` (as in `LayerShape`): of its own layer; block_size: tokens
+    that see one and the same part of the target's cache in training."""
+
+    method: ClassVar[str] = "glide"
+
+    def __init__(
+        self, facts: Facts, read_layer: int = -1, heads: int | None = None,
+        kv_heads: int | None = None, intermediate: int | None = None, block_size: int = 5,
+        **layer: Any,
+    ) -> None:  # fmt: skip
+        width, theirs, size = facts.hidden_size, facts.kv_heads or 1, facts.head_dim or 2
+        if not -facts.layers <= read_layer < facts.layers:
+            raise ValueError(f"read_layer must be below the target's {facts.layers} layers")
+        own = layer_shape(width, 1, heads, kv_heads, intermediate, **layer)
+        super().__init__(
+            facts, read_layer=read_layer, heads=own.heads, kv_heads=own.kv_heads,
+            intermediate=own.intermediate, block_size=block_size, **layer,
+        )  # fmt: skip
+        many = theirs * -(-width // (theirs * size))  # as wide as the target, or a little wider
+        there = layer_shape(width, 1, many, theirs, 0, **{**layer, "head_width": size})
+        self.of, self.read_layer = own, read_layer % facts.layers
+        self.layers = nn.ModuleList([GlimpseLayer(own, there)])
+        self.norm = nn.RMSNorm(width, eps=own.norm_eps)
+
+    def through(self, x: Tensor, positions: Tensor, mix: Mix, look: Look) -> Tensor:
+        """Embeddings [B, T, D] -> outputs for the target's head [B, T, D]."""
+        out: Tensor = self.norm(self.layers[0](x, positions, mix, look))
+        return out
+
+    def keys(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The layer's own keys and values [B, T, K, W] of embeddings [B, T, D]."""
+        layer: Any = self.layers[0]
+        found: tuple[Tensor, Tensor] = layer.self_attn.keys(
+            layer.input_layernorm(x), turning(self.of, positions, x)
+        )
+        return found
+
+    def outputs(self, lesson: Lesson, ahead: Tensor) -> Tensor:
+        """[B, T, D] of every token, as the one `ahead` [B, T] places behind a draft's root."""
+        places = torch.arange(lesson.tokens.shape[1], device=ahead.device)
+        same = lesson.records[:, :, None] == lesson.records[:, None]
+        before = places < (places - ahead)[..., None]
+        first = (lesson.positions == 0)[:, None]  # there is always something to be seen
+        mix = partial(_seen, lesson.sees)
+        look = partial(_seen, same & (before | first), **_named(lesson.kv(self.read_layer)))
+        return self.through(lesson.embed(lesson.tokens), lesson.positions, mix, look)
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        size: int = self.shape["block_size"]
+        places = torch.arange(lesson.tokens.shape[1], device=lesson.tokens.device)
+        first = torch.randint(size, (len(lesson.tokens), 1), device=places.device)
+        ahead = (places - first) % size  # [B, T]
+        goes_on = lesson.positions.roll(-1, 1) == lesson.positions + 1
+        row, place = (goes_on & (lesson.positions > ahead)).nonzero(as_tuple=True)
+        states = self.outputs(lesson, ahead)[row, place]
+        return guesses_loss(lesson, states, row, place + 1, ahead[row, place], objective)
+
+    def states(self, lesson: Lesson, count: int) -> Tensor:
+        """[B, T, N, D] of a draft's `count` places at the place before its root, as heads have
+        it."""
+        found = [
+            self.outputs(lesson, torch.full_like(lesson.tokens, n)).roll(-1 - n, 1)
+            for n in range(count)
+        ]
+        return torch.stack(found, 2)
+
+
+def _named(kv: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    """[B, K, T, W] each, as `_seen` wants them."""
+    return {"k": kv[0].transpose(1, 2), "v": kv[1].transpose(1, 2)}
+
+
+def _seen(sees: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention under a mask: sees [B, T, T], q [B, T, H, W], k and v [B, T, K, W]."""
+    groups = q.shape[2] // k.shape[2]
+    keys, values = (x.repeat_interleave(groups, 2).transpose(1, 2) for x in (k, v))
+    mixed = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=sees[:, None])
+    return mixed.transpose(1, 2).flatten(2)
+
+
+class GlimpseModel:
+    """Such a module as a `ChainModel`, with a cache of its own keys and values.
+
+    Of a text of n tokens whose last one is the root it holds n - 1, as the target's does. Root and
+    drafted tokens are written behind them and forgotten.
+    """
+
+    def __init__(self, module: GlimpseModule, access: Access) -> None:
+        self.device = access.device
+        self._module, self._access = module, access
+        self._cache = KVCache(
+            1, access.slots, module.of.kv_heads, access.max_length + _SPARE, module.of.head_dim,
+            access.dtype, access.device,
+        )  # fmt: skip
+        self._ahead = 0  # tokens that this draft has run
+        self._theirs: list[tuple[Tensor, Tensor]] = []  # of each row [K, C, W]
+
+    def begin(self, sequence: Sequence) -> None:
+        self._cache.acquire(sequence.id)
+
+    def end(self, sequence: Sequence) -> None:
+        self._cache.release(sequence.id)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        """Copy what is cached of the prompt."""
+        source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
+        held = min(self._cache.lengths[source], copy.prompt_length - 1)
+        self._cache.copy(source, target, held)
+
+    def room(self, sequence: Sequence) -> int:
+        """How many tokens may be drafted: none where the target's cache is empty."""
+        return _SPARE if len(sequence.tokens) > 1 else 0
+
+    def follow(self, sequence: Sequence, step: Step) -> None:
+        """Read the prompt beside the target; what is written comes with the next draft."""
+        if not step.tokens:
+            self._read([sequence])
+
+    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits behind each text."""
+        self._read(sequences)
+        self._ahead = 0
+        self._theirs = [self._access.kv(s, self._module.read_layer) for s in sequences]
+        roots = torch.tensor([s.tokens[-1] for s in sequences], device=self.device)
+        return self.after(sequences, roots)
+
+    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits behind one more token [B] of each chain."""
+        feed = scratch_feed(self._cache, self._slots(sequences), tokens[:, None], self._ahead)
+        self._ahead += 1
+        x = self._access.embed(feed.tokens)
+        mix = cached(self._cache.layer[0], feed)
+        return self._access.head(self._module.through(x, feed.positions, mix, self._look))
+
+    def _slots(self, sequences: Seq[Sequence]) -> list[int]:
+        return [self._cache.slot(s.id) for s in sequences]
+
+    def _read(self, sequences: Seq[Sequence]) -> None:
+        """Write keys and values of what came since, up to the root."""
+        slots, held = self._slots(sequences), self._cache.lengths
+        missing = [s.tokens[held[slot] : -1] for s, slot in zip(sequences, slots, strict=True)]
+        if not any(missing):
+            return
+        feed = chain_feed(self._cache, slots, missing)
+        both = self._module.keys(self._access.embed(feed.tokens), feed.positions)
+        attention.write(self._cache.layer[0], torch.stack(both, 2), feed)
+        for slot, tokens in zip(slots, missing, strict=True):
+            held[slot] += len(tokens)
+
+    def _look(self, queries: Tensor) -> Tensor:
+        """One token of each row, each in its own row of the target's cache, where it lies."""
+        found = []
+        for query, (keys, values) in zip(queries[:, 0], self._theirs, strict=True):
+            grouped = query.view(1, len(keys), -1, query.shape[-1])  # [1, K, G, W]
+            mixed = F.scaled_dot_product_attention(grouped, keys[None], values[None])
+            found.append(mixed.reshape(1, -1))
+        return torch.stack(found)

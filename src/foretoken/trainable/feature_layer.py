@@ -1,0 +1,342 @@
+"""A decoder layer that drafts from a target's states: trained over whole texts, served by a cache.
+
+Entry t of a text reads what the target made of token t (its feature) and token t + 1, and its
+output stands for the feature of token t + 1, from which token t + 2 is guessed. While drafting, an
+entry's feature is the output of the entry before it. Source: Li et al. 2024 (EAGLE), section 3.1.
+Weights are named as in a Llama layer.
+
+Legend: B rows, T entries, S of them, M frontier nodes, D width, H heads, K key/value heads, W head
+width, V vocabulary, I unrolled steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from foretoken.access import Access
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import Feed, chain_feed, frontier_feed
+from foretoken.models.native import attention, rope
+from foretoken.protocols import Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.lesson import Lesson
+from foretoken.trees.grow import Frontier
+
+Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Queries [B, T, H, W], keys and values [B, T, K, W] -> [B, T, H·W]."""
+
+_SPARE = 512  # cache places behind the context: nodes of a draft that starts at its end
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """reads: width of what the attention reads; outer: width of what is added to and handed on;
+    head_width: of a head, if it isn't outer / heads; rope_scaling: as transformers writes it;
+    qk_norm: whether queries and keys are normed, head by head; qkv_bias: whether queries, keys and
+    values have biases."""
+
+    outer: int
+    reads: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    rope_theta: float = 10_000.0
+    rope_scaling: Mapping[str, Any] | None = None
+    norm_eps: float = 1e-6
+    head_width: int | None = None
+    qk_norm: bool = False
+    qkv_bias: bool = False
+
+    @property
+    def head_dim(self) -> int:
+        return self.head_width or self.outer // self.heads
+
+
+def heads_for(width: int) -> int:
+    """As many heads of about 48 as divide the width into even ones."""
+    most = max(1, width // 48)
+    return next((h for h in range(most, 0, -1) if width % (2 * h) == 0), 1)
+
+
+class Attention(nn.Module):
+    """Its four products, and the rotation."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        self.of = shape
+        inner, kept = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.q_proj = nn.Linear(shape.reads, inner, bias=shape.qkv_bias)
+        self.k_proj = nn.Linear(shape.reads, kept, bias=shape.qkv_bias)
+        self.v_proj = nn.Linear(shape.reads, kept, bias=shape.qkv_bias)
+        self.o_proj = nn.Linear(inner, shape.outer, bias=False)
+        self.q_norm, self.k_norm = (
+            nn.RMSNorm(shape.head_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
+            for _ in range(2)
+        )
+
+    def forward(self, x: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        rotary = turning(self.of, positions, x)
+        out: Tensor = self.o_proj(mix(self.queries(x, rotary), *self.keys(x, rotary)))
+        return out
+
+    def queries(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        """[B, T, H, W]"""
+        return turned(self.q_norm(self._heads(self.q_proj(x))), *rotary)
+
+    def keys(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, T, K, W]."""
+        keys = turned(self.k_norm(self._heads(self.k_proj(x))), *rotary)
+        return keys, self._heads(self.v_proj(x))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[B, T, H·W] -> [B, T, H, W]"""
+        return x.view(*x.shape[:-1], -1, self.of.head_dim)
+
+
+def turning(of: LayerShape, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin at positions [B, T], [B, T, 1, W] each, of the dtype of `like`."""
+    size = of.head_dim
+    wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+    if of.rope_scaling:
+        frequency, scale = rope.scaled(size, of.rope_theta, of.rope_scaling)
+        frequency = frequency.to(like.device, wide)
+    else:
+        steps = torch.arange(0, size, 2, dtype=wide, device=like.device) / size
+        frequency, scale = of.rope_theta**-steps, 1.0
+    angle = positions[..., None].to(wide) * frequency
+    angle = torch.cat((angle, angle), -1)[..., None, :]
+    return (angle.cos() * scale).to(like.dtype), (angle.sin() * scale).to(like.dtype)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Queries or keys [B, T, H, W] at the positions of `turning`."""
+    a, b = x.chunk(2, -1)
+    return x * cos + torch.cat((-b, a), -1) * sin
+
+
+class Mlp(nn.Module):
+    def __init__(self, width: int, intermediate: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(width, intermediate, bias=False)
+        self.up_proj = nn.Linear(width, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class FeatureLayer(nn.Module):
+    """Attention and feed-forward; what stands before the attention is the module's own."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        self.self_attn = Attention(shape)
+        self.mlp = Mlp(shape.outer, shape.intermediate)
+        self.post_attention_layernorm = nn.RMSNorm(shape.outer, eps=shape.norm_eps)
+
+    def forward(self, x: Tensor, beside: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """x [B, T, reads] goes through the attention and is added to beside [B, T, D]."""
+        beside = beside + self.self_attn(x, positions, mix)
+        out: Tensor = beside + self.mlp(self.post_attention_layernorm(beside))
+        return out
+
+
+class Reads(Protocol):
+    """A module around such a layer."""
+
+    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+        """The target's states by layer [..., D] -> the entries' features [..., D]."""
+        ...
+
+    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """Features, and embeddings of the tokens behind them -> outputs, all [B, T, D]."""
+        ...
+
+    def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        """[..., D] -> logits [..., V]; head: the target's."""
+        ...
+
+
+def unroll(
+    module: Reads, features: Tensor, embeddings: Tensor, lesson: Lesson, steps: int
+) -> Tensor:
+    """Outputs [B, T, I, D]: step i of place t guesses token t + 2 + i, as drafting along the true
+    text would from entry t on, with its own outputs as features behind that.
+
+    features, embeddings: [B, T, D] of the tokens themselves. Steps behind the first are made where
+    a token counts that one of the place's steps guesses, and may be 0 elsewhere: most of a row is
+    prompts, where nothing is drafted.
+    """
+    keys: list[Tensor] = []
+    values: list[Tensor] = []
+    sees = lesson.sees
+
+    def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        groups = q.shape[2] // k.shape[2]
+        keys.append(k.repeat_interleave(groups, 2))
+        values.append(v.repeat_interleave(groups, 2))
+        if len(keys) == 1:
+            return _along(q, keys[0], values[0], sees)
+        return _unrolled(q, keys, values, before)
+
+    near = embeddings.roll(-1, 1)  # what wraps counts nowhere
+    found = [module.entry(features, near, lesson.positions, mix)]
+    if steps == 1:
+        return found[0][:, :, None]
+    some = lesson.drafting(steps)[..., None]  # [B, S, 1]
+    before = sees.take_along_dim(some, 1)
+    state = found[0].take_along_dim(some, 1)
+    places = lesson.positions.take_along_dim(some[..., 0], 1)
+    for i in range(1, steps):
+        near = embeddings.roll(-1 - i, 1).take_along_dim(some, 1)
+        state = module.entry(state, near, places + i, mix)
+        found.append(torch.zeros_like(features).scatter(1, some.expand_as(state), state))
+    return torch.stack(found, 2)
+
+
+def _along(q: Tensor, key: Tensor, value: Tensor, sees: Tensor) -> Tensor:
+    """Each place sees the keys where `sees` [B, T, T] says; q, key, value: [B, T, H, W]."""
+    q, key, value = (x.transpose(1, 2) for x in (q, key, value))
+    mixed = F.scaled_dot_product_attention(q, key, value, attn_mask=sees[:, None])
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def _unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], sees: Tensor) -> Tensor:
+    """Each place sees the first step's keys [B, T, H, W] where `sees` [B, S, T] says, and of later
+    steps its own; q, later keys and values: [B, S, H, W]."""
+    turned = q.transpose(1, 2)
+    first, worth = keys[0].transpose(1, 2), values[0].transpose(1, 2)
+    scale = q.shape[-1] ** -0.5
+    history = (turned @ first.transpose(2, 3) * scale).masked_fill(~sees[:, None], -torch.inf)
+    own = torch.stack([(q * k).sum(-1) for k in keys[1:]], -1) * scale  # [B, S, H, I - 1]
+    shares = torch.cat((history, own.transpose(1, 2)), -1).softmax(-1)
+    length = first.shape[2]
+    mixed = (shares[..., :length] @ worth).transpose(1, 2)
+    for i, value in enumerate(values[1:]):
+        mixed = mixed + shares[..., length + i].transpose(1, 2)[..., None] * value
+    return mixed.flatten(2)
+
+
+def cached(layer: Tensor, feed: Feed) -> Mix:
+    """Attention of one pass over a layer's cache [2, slots, K, max, W], which it writes to."""
+
+    def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        attention.write(layer, torch.stack((k, v), 2), feed)
+        return attention.attend(q, layer, feed, q.shape[-1] ** -0.5)
+
+    return mix
+
+
+@dataclass
+class _Held:
+    """Features that have no entry in the cache yet, and the prompt's last one, or none."""
+
+    waiting: Tensor
+    prompt: Tensor
+
+
+class FeatureModel:
+    """Such a module with a cache of its own, which follows the text of each sequence.
+
+    Of a text of n tokens whose last one is the root, entry n - 2 is the last; a draft's first pass
+    runs it with all that came since the draft before. Entries of drafted nodes are forgotten.
+    """
+
+    def __init__(self, module: Reads, shape: LayerShape, access: Access) -> None:
+        self._module, self._access = module, access
+        self._cache = KVCache(
+            1, access.slots, shape.kv_heads, access.max_length + _SPARE, shape.head_dim,
+            access.dtype, access.device,
+        )  # fmt: skip
+        self._depths: list[int] = []  # of the nodes that a growing tree has run, the root first
+        self._outputs: Tensor | None = None  # [B, M, D] of the frontier before
+
+    def begin(self, sequence: Sequence) -> None:
+        self._cache.acquire(sequence.id)
+
+    def end(self, sequence: Sequence) -> None:
+        self._cache.release(sequence.id)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        """The copy starts behind the prompt, however far the other is."""
+        held = sequence.state.get(self)
+        if held is not None and len(held.prompt):
+            source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
+            self._cache.copy(source, target, copy.prompt_length - 2)
+            copy.state[self] = _Held(held.prompt, held.prompt)
+
+    def ready(self, sequence: Sequence) -> bool:
+        """Whether there is a feature to draft from."""
+        held = sequence.state.get(self)
+        return held is not None and len(held.waiting) > 0
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Take the features of what was read or accepted."""
+        if not steps:
+            return
+        features = self._module.features(steps[0].scores.hidden)
+        for sequence, step in zip(sequences, steps, strict=True):
+            slots = list(range(step.read)) if step.read else [0, *step.path]
+            new = features[step.row, slots]
+            held = sequence.state.setdefault(self, _Held(new[:0], new[:0]))
+            held.waiting = torch.cat((held.waiting, new))
+            if step.read:
+                held.prompt = new[-1:].clone()
+        read = [s for s, step in zip(sequences, steps, strict=True) if step.read]
+        reading = [s for s in read if len(s.state[self].waiting) > 1]
+        if reading:
+            self._enter(reading, 1)
+
+    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, D] outputs of the last entries, before the roots; whatever waits is run."""
+        return self._enter(sequences, 0)
+
+    def level(self, sequences: Seq[Sequence], frontier: Frontier) -> Tensor:
+        """[B, M, V] logits behind the nodes of a growing tree's frontier, in one pass."""
+        if not frontier.depth:
+            self._depths = [0]
+            self._outputs = self.behind(sequences)
+        else:
+            assert self._outputs is not None
+            self._depths += [frontier.depth] * frontier.slots.shape[1]
+            slots = [self._cache.slot(s.id) for s in sequences]
+            feed = frontier_feed(self._cache, slots, frontier.tokens, frontier.sees, self._depths)
+            place = frontier.parents[..., None].expand(-1, -1, self._outputs.shape[-1])
+            self._outputs = self._run(self._outputs.gather(1, place), feed)
+        return self._module.say(self._outputs, self._access.head)
+
+    def _enter(self, sequences: Seq[Sequence], leave: int) -> Tensor:
+        """Run what waits, but for the last `leave` features; outputs [B, 1, D] of the last entries.
+
+        One is left of a prompt, so that there is something to run when its draft begins.
+        """
+        slots = [self._cache.slot(s.id) for s in sequences]
+        held = [s.state[self] for s in sequences]
+        counts = [len(each.waiting) - leave for each in held]
+        tokens = []
+        for sequence, slot, count in zip(sequences, slots, counts, strict=True):
+            start = self._cache.lengths[slot] + 1
+            tokens.append(sequence.tokens[start : start + count])
+        feed = chain_feed(self._cache, slots, tokens)
+        some = [each.waiting[:count] for each, count in zip(held, counts, strict=True)]
+        outputs = self._run(nn.utils.rnn.pad_sequence(some, batch_first=True), feed)
+        for each, slot, count in zip(held, slots, counts, strict=True):
+            each.waiting = each.waiting[count:]
+            self._cache.lengths[slot] += count
+        rows = torch.arange(len(slots), device=outputs.device)
+        last = torch.tensor(counts, device=outputs.device) - 1
+        return outputs[rows, last][:, None]
+
+    def _run(self, features: Tensor, feed: Feed) -> Tensor:
+        near = self._access.embed(feed.tokens).to(features.dtype)
+        return self._module.entry(
+            features, near, feed.positions, cached(self._cache.layer[0], feed)
+        )

@@ -1,0 +1,72 @@
+"""DFlash as z-lab publishes it, with `dflash_config`, and as `speculators` does.
+
+Names are ours. z-lab counts the target's layers from 0, by their outputs; `speculators` counts the
+embedding's output as 0. Mask tokens are a token of the target's, or `mask_embedding`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foretoken.trainable.formats.published import Config, Published, Source
+
+_OTHERS = ("projector_type", "markov_rank", "use_confidence_head", "sample_from_anchor", "causal")
+"""What makes another drafter of it."""
+
+
+def read(source: Source) -> Published | None:
+    """Of z-lab, SpecForge and ModelOpt."""
+    config = source.config
+    if "dflash_config" not in config:
+        return None
+    own: Config = config["dflash_config"]
+    layers = config.get("num_target_layers")
+    ids = own.get("target_layer_ids") or _usual(layers or 0, config["num_hidden_layers"])
+    told = {"layers": layers} if layers else {}
+    return _read(source, config, {**own, "block_size": config["block_size"]}, ids, told)
+
+
+def read_speculators(source: Source) -> Published | None:
+    config = source.config
+    if config.get("speculators_model_type") != "dflash":
+        return None
+    layer = config["transformer_layer_config"]
+    few = config.get("draft_vocab_size", layer["vocab_size"])
+    if few != layer["vocab_size"]:
+        raise source.refusal(
+            f"its head knows {few} of {layer['vocab_size']} tokens, and only whole ones are"
+        )
+    ids = [index - 1 for index in config["aux_hidden_state_layer_ids"] or ()]
+    return _read(source, layer, config, ids, {})
+
+
+def _read(
+    source: Source, layer: Config, config: Config, ids: list[int], told: dict[str, int]
+) -> Published:
+    """layer: the part of the configuration that is like Qwen3's; config: the part of the method;
+    told: what else it tells of the target."""
+    other = next((name for name in _OTHERS if config.get(name)), None)
+    if other is not None:
+        raise source.refusal(f"its {other} is {config[other]!r}, and DFlash has none")
+    if not ids:
+        raise source.refusal("it doesn't say which of its target's layers it reads")
+    names = source.tensors
+    shape: dict[str, Any] = {
+        **source.layer(layer), "num_layers": layer["num_hidden_layers"],
+        "block_size": config["block_size"], "target_layer_ids": list(ids),
+        "mask_token_id": None if "mask_embedding" in names else config["mask_token_id"],
+    }  # fmt: skip
+    target = {"hidden_size": layer["hidden_size"], "vocab_size": layer["vocab_size"], **told}
+    return Published("dflash", target, shape, lambda: _named(source))
+
+
+def _named(source: Source) -> dict[str, Any]:
+    return {name.removeprefix("encoder."): tensor for name, tensor in source.tensors.items()}
+
+
+def _usual(layers: int, count: int) -> list[int]:
+    """Spread from the second to the last but two, where the configuration doesn't say."""
+    if layers < 4:
+        return []
+    step = (layers - 4) / max(1, count - 1)
+    return [round(1 + i * step) for i in range(count)] if count > 1 else [layers // 2]

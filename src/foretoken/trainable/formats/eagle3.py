@@ -1,0 +1,78 @@
+"""EAGLE-3 as SafeAILab and its followers publish it, and as `speculators` does.
+
+SafeAILab calls the layer `midlayer`, others `layers.0`; other names are ours. d2t holds offsets
+from a token of the head to the target's. Captured layers: `eagle_aux_hidden_state_layer_ids` counts
+the embedding's output as 0; inside `eagle_config` it counts the first layer's output so. Without it
+they are the usual ones.
+
+Legend: V vocabulary, R reduced vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from foretoken.trainable.formats.published import Config, Published, Source, Tensors
+
+_MARKS = ("midlayer.hidden_norm.weight", "layers.0.hidden_norm.weight")
+
+
+def read(source: Source) -> Published | None:
+    """Of SafeAILab, SpecForge and ModelOpt."""
+    config = source.config
+    named = any("eagle3" in name.lower() for name in config.get("architectures") or ())
+    if not named and "draft_vocab_size" not in config:
+        return None
+    if not any(mark in source.tensors for mark in _MARKS):
+        return None
+    inner = config.get("eagle_config") or {}
+    ids = config.get("eagle_aux_hidden_state_layer_ids")
+    behind = inner.get("eagle_aux_hidden_state_layer_ids")
+    capture = list(ids) if ids else [i + 1 for i in behind or ()]
+    return _read(source, config, config, capture)
+
+
+def read_speculators(source: Source) -> Published | None:
+    config = source.config
+    if config.get("speculators_model_type") != "eagle3":
+        return None
+    capture = list(config.get("eagle_aux_hidden_state_layer_ids") or ())
+    return _read(source, config, config["transformer_layer_config"], capture)
+
+
+def _read(source: Source, config: Config, layer: Config, capture: list[int]) -> Published:
+    """layer: the part of the configuration that is like Llama's."""
+    wide = config.get("target_hidden_size") or layer["hidden_size"]
+    if wide != layer["hidden_size"]:
+        raise source.refusal(
+            f"its hidden_size is {layer['hidden_size']} and its target's {wide}, and only equal "
+            "ones are"
+        )
+    names = source.tensors
+    norms = [name for name in ("norm_before_residual", "norm_output") if config.get(name)]
+    norms += ["norm_before_fc"] * ("input_norm.weight" in names)
+    norms += ["fc_norm"] * ("fc_norm.0.weight" in names)
+    vocab = layer["vocab_size"]
+    shape: dict[str, Any] = {
+        **source.one_layer(layer), "norms": norms,
+        "draft_vocab_size": config.get("draft_vocab_size") or vocab,
+    }  # fmt: skip
+    shape |= {"capture": capture} if capture else {}
+    target = {"hidden_size": wide, "vocab_size": vocab}
+    return Published("eagle3", target, shape, lambda: _tensors(source, shape, vocab))
+
+
+def _tensors(source: Source, shape: Config, vocab: int) -> Tensors:
+    """With d2t and t2d, which a head over the whole vocabulary may lack."""
+    found = {
+        name.replace("midlayer.", "layers.0."): tensor for name, tensor in source.tensors.items()
+    }
+    few = shape["draft_vocab_size"]
+    if "d2t" not in found and few != vocab:
+        raise source.refusal(f"its head knows {few} of {vocab} tokens and d2t doesn't say which")
+    offsets = found.get("d2t", torch.zeros(few)).long()
+    known = torch.zeros(vocab, dtype=torch.bool)
+    known[offsets + torch.arange(few)] = True
+    return {**found, "d2t": offsets, "t2d": known}

@@ -1,0 +1,81 @@
+"""A published checkpoint's tensors into a module of ours, what is the target's own from the target.
+
+Legend: V vocabulary, D width, S states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.access import Access
+from foretoken.errors import ForetokenError
+from foretoken.trainable.formats.published import EMBEDDING, HEAD
+
+_APART = 0.02  # of the norm: more than rounding to bfloat16 or int8 makes of it
+_ROWS, _STATES = 4096, 16
+
+
+def fill(module: Any, tensors: Mapping[str, Tensor], target: Access, what: str) -> None:
+    """Fill all of a module; a head that it lacks is a copy of the target's.
+
+    Raises `ForetokenError` for tensors that don't fit it, or an embedding or head that is meant to
+    be the target's and isn't.
+    """
+    own, given = module.state_dict(), dict(tensors)
+    for name, apart in ((EMBEDDING, _embedding_apart), (HEAD, _head_apart)):
+        if name in given and name not in own:
+            _same(given.pop(name), apart, target, f"{what} has {name}")
+    wrong = sorted((given.keys() ^ own.keys()) - {HEAD})
+    if wrong:
+        kind = "a tensor" if wrong[0] in given else "no tensor"
+        raise ForetokenError(
+            f"{what} has {kind} {wrong[0]!r}, unlike the checkpoints of method "
+            f"{module.method!r} that can be read."
+        )
+    for name, weight in given.items():
+        if weight.shape != own[name].shape:
+            raise ForetokenError(
+                f"{name} of {what} is of shape {list(weight.shape)} and its configuration calls "
+                f"for {list(own[name].shape)}; fetch the checkpoint again."
+            )
+    module.load_state_dict(given, strict=False)
+    if HEAD in own and HEAD not in given:
+        module.start(target)
+
+
+def _same(weight: Tensor, apart: Any, target: Access, what: str) -> None:
+    expected = (target.vocab_size, target.width)
+    if tuple(weight.shape) != expected:
+        raise ForetokenError(
+            f"{what} of shape {list(weight.shape)} and this target's is {list(expected)}; use a "
+            "checkpoint that was trained for this target."
+        )
+    found = apart(weight.to(target.device, target.dtype), target)
+    if found > _APART:
+        raise ForetokenError(
+            f"{what} of its own, {found:.0%} away from this target's, and only the target's is "
+            "served; use a checkpoint that was trained with it as it is."
+        )
+
+
+def _embedding_apart(weight: Tensor, target: Access) -> float:
+    """How far from the target's embedding [V, D], as a share of its norm."""
+    far = norm = 0.0
+    for start in range(0, len(weight), _ROWS):
+        ids = torch.arange(start, min(start + _ROWS, len(weight)), device=weight.device)
+        rows = target.embed(ids).float()
+        far += float((weight[ids].float() - rows).square().sum())
+        norm += float(rows.square().sum())
+    return float((far / max(norm, 1e-30)) ** 0.5)
+
+
+def _head_apart(weight: Tensor, target: Access) -> float:
+    """The same of the target's head [V, D], by what it makes of random states [S, D]."""
+    random = torch.Generator().manual_seed(0)
+    states = torch.randn(_STATES, weight.shape[1], generator=random).to(weight)
+    logits = target.head(states).float()
+    return float((states @ weight.T - logits).norm() / logits.norm().clamp(min=1e-30))

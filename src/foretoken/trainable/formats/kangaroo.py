@@ -1,0 +1,23 @@
+"""Kangaroo's adapter as its authors publish it: a configuration like Llama's, one attention between
+two norms, and no feed-forward. Names are ours. Its files don't tell behind which of the target's
+layers it stands (2 for their Vicuna 7B, 3 for 13B): `exit_layer` may be added to its config.json.
+"""
+
+from __future__ import annotations
+
+from foretoken.trainable.formats.published import Published, Source
+
+_HAS = {"layers.0.self_attn.q_proj.weight", "layers.0.input_layernorm.weight", "norm.weight"}
+
+
+def read(source: Source) -> Published | None:
+    config = source.config
+    if "num_attention_heads" not in config or _HAS - source.tensors.keys():
+        return None
+    if {"fc.weight", "layers.0.mlp.gate_proj.weight"} & source.tensors.keys():
+        return None
+    layer = source.one_layer(config)
+    del layer["intermediate"]
+    shape = {**layer, "exit_layer": config.get("exit_layer")}
+    target = {"hidden_size": config["hidden_size"], "vocab_size": config["vocab_size"]}
+    return Published("kangaroo", target, shape, lambda: source.tensors)

@@ -1,0 +1,131 @@
+"""A checkpoint that others publish, as far as its files tell: names, tensors, a layer's shape.
+
+Weights lie in *.safetensors, or in files of torch's own, which are read as tensors and nothing
+else.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.errors import ForetokenError
+from foretoken.models.native import rope
+
+Tensors = dict[str, Tensor]
+Config = Mapping[str, Any]
+
+TORCH = ("pytorch_model*.bin", "*lm_head.pt")
+"""Files of torch's own that are weights; others are an optimizer's, or a trainer's."""
+
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+"""Under these names a checkpoint may bring its target's own along."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """method; target: what it tells of hidden_size, vocab_size and layers; shape: the module's, as
+    far as it tells; tensors: read them, named as the module names them."""
+
+    method: str
+    target: Mapping[str, int]
+    shape: dict[str, Any]
+    tensors: Callable[[], Tensors]
+
+
+class Source:
+    """A folder's config.json and its tensors, each read when it is asked for."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self.folder, self.config = folder, config
+        self._read: Tensors | None = None
+
+    @property
+    def tensors(self) -> Tensors:
+        """Without the outer "model." that some savers write, and buffers that are no weights.
+
+        Files are mapped, not read. Raises `ForetokenError` where one is damaged.
+        """
+        if self._read is None:
+            self._read = {
+                name.removeprefix("model."): tensor
+                for name, tensor in _mapped(self.folder).items()
+                if not name.endswith("rotary_emb.inv_freq")
+            }
+        return self._read
+
+    def refusal(self, why: str) -> ForetokenError:
+        return ForetokenError(f"{self.folder} can't be served: {why}.")
+
+    def one_layer(self, config: Config) -> dict[str, Any]:
+        """The same of a drafter that has one layer and no other."""
+        if config.get("num_hidden_layers", 1) != 1:
+            raise self.refusal(f"it has {config['num_hidden_layers']} layers, and only one is")
+        return self.layer(config)
+
+    def layer(self, config: Config) -> dict[str, Any]:
+        """A decoder layer's shape, as `LayerShape` names it, from a configuration like Llama's."""
+        heads, width = config["num_attention_heads"], config["hidden_size"]
+        if config.get("hidden_act", "silu") != "silu":
+            raise self.refusal(f"its activation is {config['hidden_act']!r}, and only 'silu' is")
+        if "sliding_attention" in (config.get("layer_types") or ()):
+            window = config.get("sliding_window")
+            raise self.refusal(f"its layers see {window} tokens, and only those that see all are")
+        found = {
+            "heads": heads,
+            "kv_heads": config.get("num_key_value_heads") or heads,
+            "intermediate": config["intermediate_size"],
+            "norm_eps": config.get("rms_norm_eps", 1e-6),
+            "qk_norm": self._ends("self_attn.q_norm.weight"),
+            "qkv_bias": self._ends("self_attn.q_proj.bias"),
+            **self._rotation(config),
+        }
+        own = config.get("head_dim")
+        return found if own in (None, width // heads) else {**found, "head_width": own}
+
+    def _ends(self, end: str) -> bool:
+        return any(name.endswith(end) for name in self.tensors)
+
+    def _rotation(self, config: Config) -> dict[str, Any]:
+        """rope_theta, and rope_scaling if there is any; transformers has written both twice."""
+        given = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+        theta = given.pop("rope_theta", None) or config.get("rope_theta") or 10_000.0
+        kind = given.setdefault("rope_type", given.pop("type", "default"))
+        if kind not in rope.SERVED or given.get("partial_rotary_factor", 1.0) != 1.0:
+            raise self.refusal(
+                f"its rotary embedding is {given}, and only whole ones of {rope.SERVED} are"
+            )
+        scaling = {} if kind == "default" else {"rope_scaling": given}
+        return {"rope_theta": float(theta), **scaling}
+
+
+def _mapped(folder: Path) -> Tensors:
+    """All tensors of *.safetensors, else of torch's own files."""
+    safe = sorted(folder.glob("*.safetensors"))
+    files = safe or sorted(file for kind in TORCH for file in folder.glob(kind))
+    found: Tensors = {}
+    for file in files:
+        try:
+            found |= _loaded(file)
+        except Exception as error:  # zip, pickle and safetensors each have their own
+            raise ForetokenError(
+                f"{file} is damaged or holds more than tensors; fetch it again, or ask its maker "
+                "for a .safetensors file."
+            ) from error
+    return found
+
+
+def _loaded(file: Path) -> Tensors:
+    from safetensors.torch import load_file
+
+    if file.suffix == ".safetensors":
+        return load_file(file)
+    mapped = zipfile.is_zipfile(file)  # what torch wrote before 1.6 can't be
+    found: Tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    return found

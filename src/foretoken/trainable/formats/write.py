@@ -1,0 +1,186 @@
+"""Checkpoints of ours as other programs read them: EAGLE-3, DFlash, and models that draft alone.
+
+`speculators` writes one shape of configuration for all methods, with the target's name in it; vLLM,
+SGLang and TensorRT-LLM read what SafeAILab (EAGLE-3) and z-lab (DFlash) publish. Tensors keep our
+names but where a format says otherwise. A model that drafts alone is a checkpoint like any other.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from foretoken.errors import ForetokenError
+from foretoken.trainable.formats.published import EMBEDDING
+
+PROGRAMS = ("speculators", "vllm", "hf")
+"""Whom a checkpoint can be written for."""
+
+_VERSION = "0.9.0"  # of speculators, whose fields these are
+_COPIED = (
+    "config.json", "generation_config.json", "model*", "*token*", "vocab.*", "merges.txt", "*.jinja"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Target:
+    """name: as its user loads it; config: its config.json; embedding: reads that, [V, D]."""
+
+    name: str
+    config: Mapping[str, Any]
+    embedding: Callable[[], Tensor]
+
+
+def trained(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], target: Target, to: str, out: Path
+) -> None:
+    """Write a trained drafter, by its config.json and tensors, for the program `to`.
+
+    Raises `ForetokenError` for a method or a shape that the program has no form for.
+    """
+    method = config["foretoken_method"]
+    if method not in _METHODS or to == "hf":
+        raise ForetokenError(
+            f"There is no form of method {method!r} for {to!r}; 'eagle3' and 'dflash' can be "
+            "written for 'speculators' and 'vllm', and a model that drafts alone for 'vllm' and "
+            "'hf'."
+        )
+    written, named = _METHODS[method](config, dict(tensors), target, to)
+    kind = str(tensors["fc.weight"].dtype).removeprefix("torch.")
+    _save(out, {**written, "torch_dtype": kind}, named)
+
+
+def _save(out: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    out.mkdir(parents=True, exist_ok=True)
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(whole, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def model(folder: Path, to: str, out: Path) -> None:
+    """Write a model that drafts alone: the files of its folder that are the model's."""
+    if to == "speculators":
+        raise ForetokenError(
+            "speculators has no type for a model that drafts alone; write it for 'vllm', and name "
+            'it there as {"method": "draft_model", "model": "' + out.name + '"}.'
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    for file in sorted({file for kind in _COPIED for file in folder.glob(kind) if file.is_file()}):
+        shutil.copy(file, out / file.name)
+
+
+def _eagle3(
+    config: Mapping[str, Any], tensors: dict[str, Tensor], target: Target, to: str
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    shape = config["shape"]
+    norms = shape.get("norms", ())
+    layer = _layer(config, target, 1)
+    fields = {
+        "draft_vocab_size": shape["draft_vocab_size"],
+        "eagle_aux_hidden_state_layer_ids": list(shape["capture"]),
+        **{name: name in norms for name in
+           ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")},
+    }  # fmt: skip
+    if to == "speculators":
+        if shape["draft_vocab_size"] == layer["vocab_size"]:
+            del tensors["d2t"], tensors["t2d"]
+        # Their loader takes it from the target only if memory that nobody wrote holds a NaN.
+        tensors[EMBEDDING] = target.embedding().to(tensors["fc.weight"].dtype)
+        return _speculators("eagle3", layer, fields, target, shape["unroll"]), tensors
+    behind = [index - 1 for index in shape["capture"]]
+    inner = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": behind}
+    architecture = "Eagle3Qwen3ForCausalLM" if shape.get("qk_norm") else "LlamaForCausalLMEagle3"
+    written = {**layer, "architectures": [architecture], **fields, "eagle_config": inner}
+    return written, {name.replace("layers.0.", "midlayer."): t for name, t in tensors.items()}
+
+
+def _dflash(
+    config: Mapping[str, Any], tensors: dict[str, Tensor], target: Target, to: str
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    shape, ids = config["shape"], list(config["shape"]["target_layer_ids"])
+    layer = _layer(config, target, shape["num_layers"])
+    mask = shape["mask_token_id"]
+    if to == "speculators":
+        if mask is None:
+            raise ForetokenError(
+                "This drafter has a mask embedding of its own, and a mask of speculators is one of "
+                "the target's tokens; write it for 'vllm', or train one with --set "
+                "'shape={mask_token_id: 7}'."
+            )
+        fields = {
+            "draft_vocab_size": layer["vocab_size"], "block_size": shape["block_size"],
+            "mask_token_id": mask, "aux_hidden_state_layer_ids": [index + 1 for index in ids],
+        }  # fmt: skip
+        return _speculators("dflash", layer, fields, target, shape["block_size"] - 1), tensors
+    unused = layer["vocab_size"] - 1  # a mask embedding stands for some token's
+    inner = {"mask_token_id": unused if mask is None else mask, "target_layer_ids": ids}
+    written = {
+        **layer, "architectures": ["DFlashDraftModel"], "block_size": shape["block_size"],
+        "num_target_layers": config["target"]["layers"], "dflash_config": inner,
+    }  # fmt: skip
+    return written, tensors
+
+
+_METHODS = {"eagle3": _eagle3, "dflash": _dflash}
+
+
+def _layer(config: Mapping[str, Any], target: Target, layers: int) -> dict[str, Any]:
+    """The part of a configuration that is like Llama's, or Qwen3's where queries are normed."""
+    shape, width = config["shape"], config["target"]["hidden_size"]
+    if shape.get("qkv_bias"):
+        raise ForetokenError(
+            "This drafter's queries, keys and values have biases, and its output has none, which "
+            "no form that is written allows for; train one without biases."
+        )
+    normed = shape.get("qk_norm", config["foretoken_method"] == "dflash")
+    return {
+        "model_type": "qwen3" if normed else "llama",
+        "hidden_size": width,
+        "vocab_size": config["target"]["vocab_size"],
+        "num_hidden_layers": layers,
+        "num_attention_heads": shape["heads"],
+        "num_key_value_heads": shape["kv_heads"],
+        "head_dim": shape.get("head_width") or width // shape["heads"],
+        "intermediate_size": shape["intermediate"],
+        "hidden_act": "silu",
+        "rms_norm_eps": shape.get("norm_eps", 1e-6),
+        "rope_theta": shape.get("rope_theta", 10_000.0),
+        "rope_scaling": shape.get("rope_scaling"),
+        "max_position_embeddings": target.config.get("max_position_embeddings", 2048),
+        "attention_bias": False,
+        "tie_word_embeddings": False,
+    }
+
+
+def _speculators(
+    kind: str, layer: Mapping[str, Any], fields: Mapping[str, Any], target: Target, tokens: int
+) -> dict[str, Any]:
+    proposal = {
+        "proposal_type": "greedy", "speculative_tokens": tokens, "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }  # fmt: skip
+    names = {"eagle3": "Eagle3Speculator", "dflash": "DFlashSpeculator"}
+    return {
+        "architectures": [names[kind]],
+        "speculators_model_type": kind,
+        "speculators_version": _VERSION,
+        "transformer_layer_config": dict(layer),
+        **fields,
+        "speculators_config": {
+            "algorithm": kind,
+            "proposal_methods": [proposal],
+            "default_proposal_method": "greedy",
+            "verifier": {
+                "name_or_path": target.name,
+                "architectures": list(target.config.get("architectures") or ()),
+            },
+        },
+    }

@@ -1,0 +1,56 @@
+"""Trained prompt tokens: embeddings of no token, behind which a frozen target guesses ahead.
+
+What drafters that train nothing else share. Token i, counted from 0, stands i + 1 places behind a
+text that ends at place t, and the target's state there guesses the text's token t + 2 + i; the
+token t + 1 is the text's own guess. Sources: Monea et al. 2023 (PaSS); Chen et al. 2024 (Parallel
+Prompt Decoding).
+
+Legend: B rows, T places, R places with a block of prompt tokens, A prompt tokens, D width,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from foretoken.trainable.appended import blocks_loss, drawn, seats
+from foretoken.trainable.checkpoint import Ends, Facts, Trained
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import Objective
+
+FIRST = 2
+"""What the first prompt token guesses: how many places behind the text's last one."""
+
+
+class PromptTokens(Trained):
+    """num_tokens: prompt tokens; blocks: places of each row that a step of training puts them
+    behind. They begin as the text's mean embedding."""
+
+    def __init__(self, facts: Facts, num_tokens: int = 3, blocks: int = 64) -> None:
+        super().__init__(facts, num_tokens=num_tokens, blocks=blocks)
+        self.embeddings = nn.Parameter(0.02 * torch.randn(num_tokens, facts.hidden_size))
+        self._counts: Tensor | None = None
+
+    def count(self, counts: Tensor) -> None:
+        self._counts = counts
+
+    def start(self, target: Ends) -> None:
+        if self._counts is None:
+            return
+        with torch.no_grad():
+            share = (self._counts / self._counts.sum()).to(self.embeddings)
+            seen = share.nonzero()[:, 0]
+            self.embeddings.copy_(share[seen] @ target.embed(seen))
+
+    def states(self, lesson: Lesson, places: Tensor) -> Tensor:
+        """[B, R, A, D] the target's states at the prompt tokens behind the places [B, R]."""
+        positions, sees = seats(lesson, places, len(self.embeddings))
+        many = self.embeddings.repeat(places.shape[1], 1).expand(len(places), -1, -1)
+        states: Tensor = lesson.append(many, positions, sees).unflatten(1, (places.shape[1], -1))
+        return states
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        places = drawn(lesson, self.shape["blocks"], FIRST)
+        states = self.states(lesson, places)
+        return blocks_loss(lesson, places, states, FIRST, lesson.head, (), objective)

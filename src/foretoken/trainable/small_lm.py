@@ -1,0 +1,154 @@
+"""A small language model as what is trained of a drafter: an ordinary checkpoint in and out.
+
+It reads the text alone, so every place of a text is a lesson: its law there against the target's,
+or the token itself. Source: Zhou et al. 2024 (DistillSpec), section 3; with "nll" on what the
+target wrote it is sequence-level distillation (Kim and Rush 2016).
+
+Legend: B rows, T places, D width, V vocabulary, P tokens to predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from foretoken.errors import ForetokenError, unknown
+from foretoken.models.load import build_native, find, read_config
+from foretoken.models.model import CausalLM
+from foretoken.models.native.transformer import unsupported
+from foretoken.trainable.checkpoint import Ends, Facts, Trained
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import Objective, chunked
+
+_CHUNK = 256  # places whose logits stand at once
+
+
+class TrainedLM(Trained):
+    """model: a checkpoint to begin with (folder, hub id or bundled name); without one, the numbers
+    of a Llama configuration, e.g. hidden_size, and the embedding begins as the target's on its main
+    directions. What `save` writes is a checkpoint like any other."""
+
+    method: ClassVar[str] = "sps"
+
+    def __init__(self, facts: Facts, model: str | None = None, **numbers: Any) -> None:
+        super().__init__(facts, model=model, **numbers)
+        if model is not None and numbers:
+            raise ValueError("give a model to begin with or the numbers of a new one")
+        lm = self.lm = _new(facts, numbers) if model is None else _begun(model)
+        if lm.config.vocab_size != facts.vocab_size:
+            raise ForetokenError(
+                f"{model} has a vocabulary of {lm.config.vocab_size} tokens and the target of "
+                f"{facts.vocab_size}; begin with a model of the target's tokenizer, or give "
+                "numbers, e.g. --set 'shape={hidden_size: 96, num_hidden_layers: 2}'."
+            )
+
+    @property
+    def stored(self) -> nn.Module:
+        return self.lm  # type: ignore[no-any-return]
+
+    def described(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        own = {"architectures": [type(self.lm).__name__], "dtype": str(self.lm.dtype)[6:]}
+        return {**self.lm.config.to_diff_dict(), **own}
+
+    def furnish(self, folder: Path, tokenizer: Any) -> None:
+        tokenizer.save_pretrained(folder)
+
+    def start(self, target: Ends) -> None:
+        """A new model's embedding: the target's, centred, on as many of its main directions."""
+        if self.shape["model"] is not None:
+            return
+        mine = self.lm.get_input_embeddings().weight
+        with torch.no_grad():
+            table = target.embed(torch.arange(len(mine), device=mine.device)).float()
+            table = table - table.mean(0)
+            directions = torch.linalg.svd(table, full_matrices=False)[2][: mine.shape[1]]
+            small = table @ directions.T
+            scale = self.lm.config.initializer_range / small.std()
+            mine[:, : small.shape[1]] = (small * scale).to(mine.dtype)
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        return self.loss(self.states(lesson), lesson, objective)
+
+    def loss(self, states: Tensor, lesson: Lesson, objective: Objective) -> Tensor:
+        """With its states [B, T, D] along the text."""
+        counts = (lesson.weight > 0) & (lesson.positions > 0)
+        row, token = counts.nonzero(as_tuple=True)  # [P]
+        seen, goal = states[row, token - 1], lesson.tokens[row, token]
+        share = lesson.weight[row, token]
+        share = share / share.sum().clamp(min=1e-9)
+        said = lesson.hidden[-1][row, token - 1] if objective.reads_target else None
+
+        def measure(at: slice, part: Tensor) -> Tensor:
+            target = None if said is None else lesson.head(said[at])
+            return (objective(self.head(part), target, goal[at]) * share[at]).sum()
+
+        return chunked(measure, [seen], list(self.lm.get_output_embeddings().parameters()), _CHUNK)
+
+    def head(self, states: Tensor) -> Tensor:
+        """Normed states [..., D] -> logits [..., V]."""
+        logits: Tensor = self.lm.get_output_embeddings()(states)
+        return logits
+
+    def states(self, lesson: Lesson) -> Tensor:
+        """[B, T, D] its normed last states."""
+        out = self.lm.base_model(
+            input_ids=lesson.tokens, attention_mask=lesson.sees[:, None],
+            position_ids=lesson.positions, use_cache=False,
+        )  # fmt: skip
+        states: Tensor = out.last_hidden_state
+        return states
+
+    def chances(self, lesson: Lesson) -> Tensor:
+        """[B, T] the chance that its draft behind each place is accepted and is the text's token:
+        0 or 1 at temperature 0, above it min(1, q / p); 0 where the record ends there."""
+        states = self.states(lesson)
+        found = states.new_zeros(lesson.tokens.shape)
+        same = lesson.records[:, 1:] == lesson.records[:, :-1]
+        row, place = (same & (lesson.records[:, 1:] >= 0)).nonzero(as_tuple=True)
+        for at in range(0, len(row), _CHUNK):
+            r, t = row[at : at + _CHUNK], place[at : at + _CHUNK]
+            logits, goal = self.head(states[r, t]), lesson.tokens[r, t + 1]
+            if lesson.temperature:
+                q = (logits / lesson.temperature).log_softmax(-1)
+                p = (lesson.head(lesson.hidden[-1][r, t]) / lesson.temperature).log_softmax(-1)
+                chance = (q - p).gather(-1, goal[:, None])[:, 0].clamp(max=0).exp()
+            else:
+                chance = (logits.argmax(-1) == goal).to(found.dtype)
+            found[r, t] = chance.to(found.dtype)
+        return found
+
+    def native(self) -> CausalLM:
+        """A copy that serves."""
+        weights = self.lm.state_dict()
+        config, place = self.lm.config, self.lm.device
+        return build_native(config, lambda name: weights[name], self.lm.dtype, place, "plain")
+
+
+def _begun(model: str) -> Any:
+    """A checkpoint's model in float32. Raises `ForetokenError` for a family that has no native
+    twin: what is trained has to be what is served."""
+    from foretoken.models.hf import adapter
+
+    folder = find(model)
+    reason = unsupported(read_config(folder))
+    if reason:
+        raise ForetokenError(
+            f"{model} can't be trained as a drafter: {reason}; begin with another, or give the "
+            "numbers of a new one."
+        )
+    return adapter.load(folder, torch.float32, torch.device("cpu"), False).model
+
+
+def _new(facts: Facts, numbers: Mapping[str, Any]) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    known = LlamaConfig().to_dict()
+    for name in numbers:
+        if name not in known:
+            raise unknown("number of a new drafter", name, known)
+    usual = {"tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": None, **numbers}
+    return LlamaForCausalLM(LlamaConfig(**usual, vocab_size=facts.vocab_size))

@@ -1,0 +1,1 @@
+"""How drafts are arranged: growing, planning, searching and widening token trees."""

@@ -1,0 +1,1 @@
+"""Searches: a method's fastest options, the layers a model drafts best without."""

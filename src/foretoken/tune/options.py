@@ -1,0 +1,248 @@
+"""Searches the options of a method that decide its speed: draft length, thresholds, tree widths.
+
+First on the cost model: each candidate serves the prompts, and its tokens a second follow from what
+was accepted and from measured pass costs, so that a noisy machine misleads no one. Then the best
+few, the method's own defaults and plain decoding are timed in turn, round after round, and the
+fastest by median is the answer. Candidates come from Optuna's tree-structured Parzen estimator
+(Bergstra et al. 2011; Akiba et al. 2019); the defaults are the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+from foretoken.bench.measure.costs import draft_model, measure_costs
+from foretoken.bench.measure.environment import environment
+from foretoken.bench.measure.ideal import machine, nodes_per_step
+from foretoken.bench.measure.simulate import as_run, predict
+from foretoken.engine.stats import EngineStats
+from foretoken.errors import ForetokenError
+from foretoken.length import SCHEDULES
+from foretoken.llm import LLM
+from foretoken.methods import options_of
+from foretoken.sampling.params import SamplingParams
+from foretoken.tuned import SCHEMA
+
+_SCHEDULE, _THRESHOLD = "num_assistant_tokens_schedule", "assistant_confidence_threshold"
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, whole ones if these are."""
+
+    low: float
+    high: float
+
+    def ask(self, trial: Any, name: str) -> float:
+        whole = isinstance(self.low, int) and isinstance(self.high, int)
+        suggest = trial.suggest_int if whole else trial.suggest_float
+        found: float = suggest(name, self.low, self.high)
+        return found
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Choices by their names."""
+
+    choices: Mapping[str, Any]
+
+    def ask(self, trial: Any, name: str) -> Any:
+        return self.choices[trial.suggest_categorical(name, list(self.choices))]
+
+
+def _trees(*shapes: Seq[int]) -> OneOf:
+    return OneOf({"-".join(map(str, shape)): list(shape) for shape in shapes})
+
+
+SPACE: dict[str, Range | OneOf] = {
+    "num_speculative_tokens": Range(1, 16),
+    _SCHEDULE: OneOf({name: name for name in SCHEDULES}),
+    _THRESHOLD: Range(0.05, 0.95),
+    "prompt_lookup_max": Range(2, 6),
+    "prompt_lookup_min": Range(1, 2),
+    "max_spec_factor": Range(0.5, 4.0),
+    "min_token_prob": Range(0.02, 0.5),
+    "widths": _trees(
+        (2,), (4,), (2, 1), (2, 2), (4, 2), (4, 2, 2), (2, 2, 1, 1), (3, 2, 1, 1), (8, 1, 1, 1),
+        (4, 2, 1, 1, 1), (1, 1, 3, 1, 1, 1, 1, 1),
+    ),
+}  # fmt: skip
+"""Options that change a method's speed and never its law, and what is tried of each."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A config, and what follows from its acceptance and the pass costs."""
+
+    config: Config
+    tokens_per_second: float
+    mean_acceptance_length: float
+
+
+class Tuner:
+    """One target, method and list of prompts.
+
+    config: the method, and what is not searched. prompts: token ids. Raises `ForetokenError` for a
+    method without options to search, and for one whose drafting costs are not known.
+    """
+
+    def __init__(
+        self, llm: LLM, config: Mapping[str, Any], prompts: Seq[Seq[int]], params: SamplingParams
+    ) -> None:
+        self._llm, self._prompts, self._params = llm, [list(p) for p in prompts], params
+        self._config, self._loaded = dict(config), {}
+        own = options_of(str(config["method"])) - config.keys()
+        self.space = {name: SPACE[name] for name in SPACE if name in own}
+        if not self.space:
+            raise ForetokenError(f"Method {config['method']!r} has no option that can be tuned.")
+        first = self._make(self._config)
+        if (draft := draft_model(first.engine.drafter)) is not None:
+            self._loaded = {"model": draft}  # read once
+        self._costs = measure_costs(llm, {"own": first})
+        if "own" not in self._costs["drafts"]:
+            raise ForetokenError(
+                f"What drafting costs method {config['method']!r} is not known, so its options "
+                "can't be searched; choose one that copies or drafts with a single model."
+            )
+        self._plain = _measured(self._serve(llm))
+
+    def search(self, trials: int, seed: int, advance: Callable[[], None]) -> list[Candidate]:
+        """That many candidates, the best first. Raises `ForetokenError` without Optuna."""
+        optuna: Any = _optuna()
+        sampler = optuna.samplers.TPESampler(seed=seed)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        found = [self.predicted(self._config)]
+        advance()
+
+        def objective(trial: Any) -> float:
+            config = self._config | self._asked(trial)
+            try:
+                found.append(self.predicted(config))
+            except ForetokenError as error:  # options that don't go together
+                raise optuna.TrialPruned(str(error)) from error
+            finally:
+                advance()
+            return found[-1].tokens_per_second
+
+        study.optimize(objective, n_trials=trials - 1)
+        return sorted(found, key=lambda one: -one.tokens_per_second)
+
+    def _asked(self, trial: Any) -> Config:
+        """A point of the space; a threshold only for a schedule that has one."""
+        config: Config = {}
+        for name, space in self.space.items():
+            if name != _THRESHOLD or name in _fields(config.get(_SCHEDULE, "confidence")):
+                config[name] = space.ask(trial, name)
+        return config
+
+    def predicted(self, config: Config) -> Candidate:
+        """What a config brings by its acceptance on the prompts and by pass costs."""
+        part = _measured(self._serve(self._make(config)))
+        steps = as_run(part)
+        costs = machine(self._costs, "own", self._plain)
+        row = predict(steps, costs, 1, 0)
+        return Candidate(config, row.tokens_per_second, steps.tokens)
+
+    def clocked(
+        self, configs: Seq[Config], rounds: int, advance: Callable[[], None]
+    ) -> list[float]:
+        """Tokens a second of plain decoding and of each config: medians of the rounds."""
+        llms = [self._llm, *map(self._make, configs)]
+        found: list[list[float]] = [[] for _ in llms]
+        for turn in range(rounds + 1):
+            for place in range(len(llms)):
+                place = (place + turn) % len(llms)
+                stats = self._serve(llms[place])
+                if turn:  # the first warms up
+                    found[place].append(stats.tokens / _seconds(stats))
+            advance()
+        return [statistics.median(speeds) for speeds in found]
+
+    def _make(self, config: Config) -> LLM:
+        return LLM(
+            self._llm.model, tokenizer=self._llm.tokenizer, max_num_seqs=1,
+            speculative_config=config | self._loaded,
+        )  # fmt: skip
+
+    def _serve(self, llm: LLM) -> EngineStats:
+        """All prompts one by one, the drafter starting anew with each."""
+        llm.reset_stats()
+        for prompt in self._prompts:
+            if (shared := llm.engine.drafter.shared) is not None:
+                shared.reset()
+            llm.generate([prompt], self._params)
+        return llm.stats
+
+
+def tune(
+    tuner: Tuner, config: Config, *, trials: int, finalists: int, rounds: int, seed: int,
+    advance: Callable[[], None],
+) -> dict[str, Any]:  # fmt: skip
+    """Search, time the best, and say all that was found. `advance` is called trials + rounds + 1
+    times."""
+    candidates = tuner.search(trials, seed, advance)
+    best = _different(candidates)[:finalists]
+    configs = [config, *(one.config for one in best if one.config != config)]
+    plain, *speeds = tuner.clocked(configs, rounds, advance)
+    fastest = max(range(len(configs)), key=speeds.__getitem__)
+    return {
+        "schema": SCHEMA,
+        "method": config["method"],
+        "speculative_config": configs[fastest],
+        "tokens_per_second": speeds[fastest],
+        "speedup": speeds[fastest] / plain,
+        "plain_tokens_per_second": plain,
+        "timed": [
+            {"options": own, "tokens_per_second": speed, "speedup": speed / plain}
+            for own, speed in zip(configs, speeds, strict=True)
+        ],
+        "predicted": [dataclasses.asdict(one) for one in best],
+        "trials": len(candidates),
+        "environment": environment(),
+    }
+
+
+def _different(candidates: Seq[Candidate]) -> list[Candidate]:
+    """Each config once, in their order."""
+    found: list[Candidate] = []
+    for one in candidates:
+        if all(one.config != other.config for other in found):
+            found.append(one)
+    return found
+
+
+def _fields(schedule: str) -> set[str]:
+    return {field.name for field in dataclasses.fields(SCHEDULES[schedule])}
+
+
+def _measured(stats: EngineStats) -> Any:
+    """A run's numbers by the names of results.json, as far as a prediction reads them."""
+    return {
+        "target_passes": stats.passes,
+        "mean_acceptance_length": stats.mean_acceptance_length,
+        "acceptance_rate_per_position": stats.acceptance_rate_per_position,
+        "nodes_per_step": nodes_per_step([stats]),
+        "ms_per_step": stats.ms_per_step,
+    }
+
+
+def _seconds(stats: EngineStats) -> float:
+    return stats.draft_time + stats.verify_time + stats.other_time
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ForetokenError(
+            "Tuning needs Optuna; install it with: pip install 'foretoken[tune]'"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna

@@ -1,0 +1,1 @@
+"""What several verification rules have in common; nobody else imports it."""

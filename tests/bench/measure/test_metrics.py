@@ -1,0 +1,380 @@
+"""The numbers of a measurement: what is computed from answers, and what an answer records."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.bench import record
+from foretoken.bench.measure import identity, metrics
+from foretoken.bench.measure.energy import Energy
+from foretoken.bench.measure.environment import environment
+from foretoken.bench.measure.likelihood import log_likelihood
+from foretoken.bench.measure.memory import PeakMemory
+from foretoken.bench.record import Answer
+from foretoken.testing import Pair
+
+
+def answer(**given: Any) -> Answer:
+    """Four tokens in two passes, a tenth of a second in all."""
+    seconds = {
+        "prefill": 0.01, "draft": 0.02, "verify": 0.07, "other": 0.01, "ttft": 0.03, "total": 0.12,
+    }  # fmt: skip
+    plain = Answer(
+        target="t", method="pld", temperature=0.0, id="a-1", task="a", turn=0, prompt="Hi <b>",
+        text="w x y z", finish_reason="length", token_ids=[5, 6, 7, 8],
+        pieces=["w", " x", " y", " <z>"], accepted=[True, True, False, False], passes=2, drafted=3,
+        drafted_at=[2, 1], accepted_at=[1, 1], seconds=seconds, peak_memory_mib=10.0,
+        sameness="identical",
+    )  # fmt: skip
+    return replace(plain, **{"group": given.get("id", "a-1"), **given})
+
+
+def plain(**given: Any) -> Answer:
+    return answer(
+        method="autoregressive", passes=4, drafted=0, drafted_at=[], accepted_at=[],
+        accepted=[False] * 4, **given,
+    )  # fmt: skip
+
+
+def taking(seconds: float) -> dict[str, float]:
+    return {**answer().seconds, "draft": 0.0, "other": 0.0, "verify": seconds}
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def test_distinct_4() -> None:
+    assert metrics.distinct_4([1, 2, 3]) == 1.0
+    assert metrics.distinct_4(range(20)) == 1.0
+    assert metrics.distinct_4([1] * 23) == 1 / 20
+    assert metrics.distinct_4([1, 2, 1, 2, 1, 2]) == 2 / 3  # 1212 and 2121, of three
+
+
+def test_looping_looks_at_every_turn() -> None:
+    loop = plain(id="b", turn=1, token_ids=[1] * 9)
+    assert metrics.looping([plain(id="a"), plain(id="b"), loop]) == ["b"]
+
+
+def test_bootstrap_of_equal_prompts_is_a_point() -> None:
+    assert metrics.bootstrap([10] * 5, [1.0] * 5, [10] * 5, [2.0] * 5) == [2.0, 2.0]
+
+
+def test_bootstrap_of_one_prompt_is_nothing() -> None:
+    assert metrics.bootstrap([10], [1.0], [10], [2.0]) is None
+
+
+def test_bootstrap_known() -> None:
+    """Half of the prompts are twice as fast, half are not faster: 100 of them, binomial."""
+    fast, slow = [1.0] * 50, [2.0] * 50
+    found = metrics.bootstrap([1] * 100, fast + slow, [1] * 100, [2.0] * 100)
+    assert found is not None
+    # k of 100 fast: speedup 200 / (200 - k); k stays within 40 … 60 in 95 of 100 resamples.
+    assert found[0] == pytest.approx(200 / 160, abs=0.01)
+    assert found[1] == pytest.approx(200 / 140, abs=0.015)
+
+
+def test_bootstrap_is_paired() -> None:
+    """Prompts differ a hundredfold in cost, and every one is exactly 3 times as fast."""
+    costs = [0.01 * 1.6**i for i in range(10)]
+    found = metrics.bootstrap([5] * 10, costs, [5] * 10, [3 * c for c in costs])
+    assert found == pytest.approx([3.0, 3.0])
+
+
+def test_measure() -> None:
+    """Two prompts of four tokens: 0.1 s each against 0.2 s each."""
+    mine = [answer(id=i) for i in "ab"]
+    theirs = [plain(id=i, seconds=taking(0.2)) for i in "ab"]
+    found = metrics.measure(mine, theirs)
+    assert found["tokens_per_second"] == pytest.approx(40)
+    assert found["speedup"] == pytest.approx(2)
+    assert found["speedup_ci95"] == pytest.approx([2, 2])
+    assert found["mean_acceptance_length"] == 2
+    assert found["draft_acceptance_rate"] == pytest.approx(4 / 6)
+    assert found["acceptance_rate_per_position"] == [0.5, 1.0]
+    assert found["ms_per_step"] == pytest.approx({"draft": 10, "verify": 35, "other": 5})
+    assert found["latency_ms"]["ttft_p50"] == pytest.approx(30)
+    assert found["latency_ms"]["per_token_p99"] == pytest.approx(30)
+    assert (found["target_passes"], found["tokens"], found["peak_memory_mib"]) == (4, 8, 10)
+    same = {"prompts": 2, "identical": 2, "near_tie": 0, "different": 0}
+    assert found["identical_to_autoregressive"] == same
+
+
+def test_prefill_is_timed_apart() -> None:
+    slow_prompt = {**answer().seconds, "prefill": 9.0}
+    assert answer(seconds=slow_prompt).decoding == answer().decoding
+
+
+def test_a_prompt_is_as_same_as_its_worst_turn() -> None:
+    turns = [answer(), answer(turn=1, sameness="near_tie"), answer(id="b", sameness="different")]
+    found = metrics.measure(turns, [])["identical_to_autoregressive"]
+    assert found == {"prompts": 2, "identical": 0, "near_tie": 1, "different": 1}
+    assert metrics.measure([answer(sameness=None)], [])["identical_to_autoregressive"] is None
+
+
+def test_nothing_kept_is_null_and_not_an_error() -> None:
+    found = metrics.runs([answer(), plain()], ["a-1"], repeats=1)
+    assert [run["speedup"] for run in found] == [None, None]
+    assert [run["prompts"] for run in found] == [0, 0]
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_resample_without_tokens_has_no_interval() -> None:
+    """Rather than an infinite one, which JSON can't hold."""
+    assert metrics.bootstrap([4, 4], [1.0, 1.0], [0, 4], [1.0, 1.0]) is None
+
+
+def group_of(size: int, name: str, seconds: float, **given: Any) -> list[Answer]:
+    """Answers served together in `seconds`, shared equally."""
+    made = plain if given.pop("plain", False) else answer
+    return [
+        made(id=f"{name}-{i}", group=name, batch_size=size, seconds=taking(seconds / size), **given)
+        for i in range(size)
+    ]
+
+
+def test_the_bootstrap_draws_groups() -> None:
+    """Two groups of four: one interval end is the slower group alone, the other the faster one."""
+    mine = group_of(4, "a", 1.0) + group_of(4, "b", 2.0)
+    theirs = group_of(4, "a", 2.0, plain=True) + group_of(4, "b", 2.0, plain=True)
+    found = metrics.measure(mine, theirs)
+    assert found["speedup"] == pytest.approx(4 / 3)
+    assert found["speedup_ci95"] == pytest.approx([1.0, 2.0])
+    assert found["tokens_per_second"] == pytest.approx(32 / 3)
+
+
+def test_a_step_of_a_batch_is_one_pass_over_it() -> None:
+    """Four members, two passes each, in two passes over the batch that took 1 s together."""
+    mine = group_of(4, "a", 1.0, engine_steps=0.5)
+    found = metrics.measure(mine, [])
+    assert found["ms_per_step"]["verify"] == pytest.approx(500)
+    assert found["target_passes"] == 8
+
+
+def test_batch_sizes_are_held_against_their_own_baseline() -> None:
+    answers = [answer(seconds=taking(0.1)), plain(seconds=taking(0.2))]
+    answers += group_of(2, "a", 0.4) + group_of(2, "a", 0.4, plain=True)
+    found = metrics.runs(answers, [], repeats=1)
+    keys = [(r["method"], r["batch_size"], r["speedup"]) for r in found]
+    assert keys == [
+        ("pld", 1, pytest.approx(2)), ("autoregressive", 1, 1.0), ("pld", 2, 1.0),
+        ("autoregressive", 2, 1.0),
+    ]  # fmt: skip
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def broken(of: Answer, **given: Any) -> Answer:
+    nothing = dict.fromkeys(of.seconds, 0.0)
+    return replace(
+        of, error="NaN", token_ids=[], pieces=[], accepted=[], text="", passes=0, drafted=0,
+        drafted_at=[], accepted_at=[], seconds=nothing, decodings=[], sameness=None, **given,
+    )  # fmt: skip
+
+
+def test_a_failed_prompt_counts_nowhere() -> None:
+    """Neither its other turn nor plain decoding's answers to it are averaged."""
+    good = [answer(id="a"), plain(id="a", seconds=taking(0.2))]
+    bad = [broken(answer(id="b")), answer(id="b", turn=1, seconds=taking(9.0))]
+    theirs = [plain(id="b", seconds=taking(9.0)), plain(id="b", turn=1, seconds=taking(9.0))]
+    [pld, _] = metrics.runs([*good, *bad, *theirs], [], repeats=1)
+    assert pld["failed"] == 1 and pld["prompts"] == 1
+    assert pld["speedup"] == pytest.approx(2) and pld["tokens"] == 4
+    assert pld["latency_ms"]["ttft_p99"] == pytest.approx(30)
+
+
+def test_all_failed_is_null_and_not_an_error() -> None:
+    [pld, _] = metrics.runs([broken(answer()), plain()], [], repeats=1)
+    assert (pld["failed"], pld["prompts"], pld["speedup"], pld["tokens"]) == (1, 0, None, 0)
+    json.dumps(pld, allow_nan=False)
+
+
+# --- what only some have -------------------------------------------------------------------------
+
+
+def test_spec_bench_counts_prefill_and_weighs_questions_alike() -> None:
+    """8 tokens in 1 s and 4 in 4 s: a mean of 8 and 1 tokens/s, where tokens ÷ time is 2.4."""
+    quick = {**taking(0.5), "total": 1.0}
+    slow = {**taking(0.5), "total": 4.0}
+    mine = [answer(id="a", token_ids=[1] * 8, seconds=quick), answer(id="b", seconds=slow)]
+    theirs = [plain(id=i, seconds={**taking(0.5), "total": 4.0}) for i in "ab"]
+    found = metrics.spec_bench(mine, theirs)
+    assert found["tokens_per_second"] == pytest.approx(4.5)
+    assert found["speedup"] == pytest.approx(4.5)
+    assert found["mean_accepted_tokens"] == 3
+
+
+def test_spec_bench_leaves_no_loop_out() -> None:
+    answers = [answer(id=i) for i in "ab"] + [plain(id=i) for i in "ab"]
+    slow = [replace(a, seconds={**a.seconds, "total": 0.4}) if a.id == "b" else a for a in answers]
+    [pld, _] = metrics.runs(slow, ["b"], repeats=1)
+    assert pld["prompts"] == 1
+    assert pld["spec_bench"]["tokens_per_second"] == pytest.approx((4 / 0.12 + 4 / 0.4) / 2)
+    assert pld["by_task"]["a"]["spec_bench"] == pld["spec_bench"]
+
+
+def test_what_approximate_methods_cost() -> None:
+    """Only they have a stray rate; plain decoding has the likelihood to hold theirs against."""
+    near = answer(strayed=1, log_likelihood=-8.0)
+    base = plain(log_likelihood=-4.0)
+    [mine, theirs] = metrics.runs([near, base], [], repeats=1)
+    assert (mine["log_likelihood_per_token"], mine["stray_rate"]) == (-2.0, 0.25)
+    assert (theirs["log_likelihood_per_token"], theirs["stray_rate"]) == (-1.0, None)
+    [exact, _] = metrics.runs([answer(), plain()], [], repeats=1)
+    assert (exact["log_likelihood_per_token"], exact["stray_rate"]) == (None, None)
+
+
+def test_scores_are_means_over_who_has_them() -> None:
+    mine = [answer(id="a", scores={"accuracy": 1.0}), answer(id="b", scores={"accuracy": 0.0})]
+    found = metrics.measure([*mine, answer(id="c")], [])
+    assert found["scores"] == {"accuracy": 0.5}
+
+
+def test_bleu_is_of_all_translations_together() -> None:
+    """Corpus BLEU adds counts up, so it is not the mean of the sentences' own."""
+    said = {"a": "the cat sat on the mat today", "b": "a dog"}
+    right = {"a": "the cat sat on the mat today", "b": "one large hound barked at us"}
+    mine = [answer(id=i, text=t, scores={"bleu": 50.0}) for i, t in said.items()]
+    assert metrics.measure(mine, [])["scores"] == {"bleu": 50.0}
+    references = {(i, 0): (t,) for i, t in right.items()}
+    found = metrics.measure(mine, [], references)["scores"]["bleu"]
+    assert 40 < found < 100 and found != 50
+
+
+def test_energy_is_null_unless_all_was_counted() -> None:
+    mine = [answer(id="a", energy_j=2.0), answer(id="b", energy_j=4.0)]
+    assert metrics.measure(mine, [])["energy_j_per_token"] == 6 / 8
+    assert metrics.measure([*mine, answer(id="c")], [])["energy_j_per_token"] is None
+
+
+def counters(folder: Path, *values: int) -> None:
+    for i, value in enumerate(values):
+        package = folder / f"intel-rapl:{i}"
+        package.mkdir(exist_ok=True, parents=True)
+        (package / "energy_uj").write_text(f"{value}\n")
+        (package / "max_energy_range_uj").write_text("1000000\n")
+        part = folder / f"intel-rapl:{i}:0"  # already in the package's own count
+        part.mkdir(exist_ok=True)
+        (part / "energy_uj").write_text("5\n")
+
+
+def test_energy_adds_packages_and_survives_a_wrap(tmp_path: Path) -> None:
+    counters(tmp_path, 100_000, 900_000)
+    energy = Energy(torch.device("cpu"), tmp_path)
+    energy.reset()
+    counters(tmp_path, 400_000, 100_000)
+    assert energy.joules() == pytest.approx(0.3 + 0.2)
+
+
+def test_no_counter_is_no_energy(tmp_path: Path) -> None:
+    assert Energy(torch.device("cpu"), tmp_path).joules() is None
+
+
+# --- identity ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny(pair: Pair) -> LLM:
+    return LLM(pair.target, max_num_seqs=1)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_wrong_token_is_no_near_tie(tiny: LLM, temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, seed=3, max_tokens=12, ignore_eos=True)
+    [out] = tiny.generate([[1, 2, 3]], params)
+    right = out.token_ids
+    assert identity.compare(tiny, [1, 2, 3], params, right, right) == ("identical", None)
+    wrong = [*right[:5], (right[5] + 1) % 90, *right[6:]]
+    verdict, margin = identity.compare(tiny, [1, 2, 3], params, right, wrong)
+    assert verdict == "different" and margin is not None and margin > 1e-9
+    assert identity.compare(tiny, [1, 2, 3], params, right, right[:4])[0] == "different"
+
+
+def test_margin_is_the_gap(tiny: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = SamplingParams(temperature=0, logprobs=2, max_tokens=1)
+    [out] = tiny.generate([[4, 9, 2]], params)
+    assert out.outputs[0].logprobs is not None
+    best, second = sorted((e.logprob for e in out.outputs[0].logprobs[0].values()), reverse=True)
+    assert identity.margin_at(tiny, [4, 9, 2], params) == pytest.approx(best - second)
+    monkeypatch.setitem(identity.TOLERANCE, torch.float64, 1e9)
+    assert identity.compare(tiny, [4, 9, 2], params, [1], [2])[0] == "near_tie"
+
+
+def test_sampled_margin_is_the_distance_to_an_edge(tiny: LLM) -> None:
+    """Moving the law by less than the margin changes no token; the margin is below every edge."""
+    params = SamplingParams(temperature=1.0, seed=5)
+    assert 0 < identity.margin_at(tiny, [4, 9, 2], params) < 0.5
+    assert not tiny.engine.busy
+
+
+# --- the machine ---------------------------------------------------------------------------------
+
+
+def test_environment_is_complete() -> None:
+    wanted = (
+        "cpu cores memory_gib gpu os python torch transformers foretoken git_commit threads date"
+    )
+    found = environment()
+    assert set(found) == set(wanted.split())
+    assert found["cores"] >= 1 and json.dumps(found)
+
+
+def test_peak_memory_rises() -> None:
+    memory = PeakMemory(torch.device("cpu"))
+    memory.reset()
+    before = memory.mib()
+    held = torch.ones(16 * 2**20)  # 64 MiB
+    after = memory.mib()
+    assert held[0] == 1
+    if before is not None and after is not None:
+        assert after >= before
+
+
+# --- likelihood and the record -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 5, 150])
+def test_log_likelihood_is_that_of_the_raw_logits(tiny: LLM, count: int) -> None:
+    """More than a pass's nodes, too; and the slot that was borrowed is given back."""
+    params = SamplingParams(temperature=0.7, seed=2, max_tokens=count, ignore_eos=True, logprobs=0)
+    [out] = tiny.generate([[1, 2, 3]], params)
+    found = log_likelihood(tiny, [1, 2, 3], out.token_ids)
+    assert found == pytest.approx(out.outputs[0].cumulative_logprob, rel=1e-9)
+    assert tiny.engine.target.cache.free == 1
+    assert log_likelihood(tiny, [1, 2, 3], []) == 0.0
+
+
+def test_an_old_line_still_parses() -> None:
+    """A line without the fields that came later, and with one that went."""
+    found = json.loads(plain().line())
+    for name in ("batch_size", "group", "decodings", "engine_steps", "category", "error"):
+        del found[name]
+    old = Answer.parse(json.dumps({**found, "gone": 1}))
+    assert (old.batch_size, old.group, old.category, old.error) == (1, "a-1", "a", None)
+    assert old.decodings == [old.decoding] and old.engine_steps == old.passes
+
+
+@pytest.mark.parametrize("missing", ["runs", "suite", "schema", "costs"])
+def test_a_broken_record_is_one_sentence(tmp_path: Path, missing: str) -> None:
+    target = {"name": "t", "parameters": 1, "dtype": "float32", "backend": "plain"}
+    suite = dict.fromkeys(record.Suite.__annotations__, 0)
+    found: dict[str, Any] = {
+        "schema": 1, "environment": {}, "target": target, "suite": suite, "costs": None,
+        "runs": metrics.runs([answer(), plain()], [], repeats=1),
+    }  # fmt: skip
+    path = tmp_path / "results.json"
+    record.write_json(path, found)
+    assert record.read_results(path) == found
+    record.write_json(path, {key: value for key, value in found.items() if key != missing})
+    with pytest.raises(ForetokenError, match=missing):
+        record.read_results(path)
+    record.write_json(path, {**found, "schema": 99})
+    with pytest.raises(ForetokenError, match="schema 99"):
+        record.read_results(path)

@@ -1,0 +1,248 @@
+"""Predicted speedups: against a simulation step by step, against other closed forms, by hand."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from bench.measure.test_ideal import COSTS, run
+from foretoken import length
+from foretoken.bench import record
+from foretoken.bench.measure import simulate
+from foretoken.bench.measure.simulate import Chain, Machine
+from foretoken.cli.simulate import simulate as command
+from foretoken.control.curve import Curve
+from foretoken.errors import ForetokenError
+from foretoken.trees import plan
+
+CURVE = Curve({1: 30.0, 8: 33.0, 64: 60.0})
+STEEP = Machine(lambda batch, tokens: CURVE(tokens), lambda batch, tokens: 0.1 * CURVE(tokens), 0.2)
+
+
+def step_by_step(
+    acceptance: Seq[float], reach: Seq[float], machine: Machine, batch: int, steps: int
+) -> float:
+    """The speedup of so many steps, each token's fate drawn: the slow and obvious way."""
+    draw = random.Random(0)
+    tokens, ms = 0, 0.0
+    for _ in range(steps):
+        longest = 0
+        for _ in range(batch):
+            fate = draw.random()
+            drafted = sum(fate < share for share in reach)
+            longest = max(longest, drafted)
+            kept = 0
+            while kept < drafted and draw.random() < acceptance[kept]:
+                kept += 1
+            tokens += kept + 1
+        ms += machine.target(batch, batch * (longest + 1)) + longest * machine.draft_ms(batch)
+        ms += machine.other * machine.target(batch, batch)
+    plain_ms = (1 + machine.other) * machine.target(batch, batch)
+    return (tokens / ms) / (batch / plain_ms)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("reach", [(1.0, 1.0, 1.0), (0.6, 0.5, 0.2)])
+def test_against_step_by_step(batch: int, reach: tuple[float, ...]) -> None:
+    """Rates that differ by position, steps without a draft, rows of different length."""
+    acceptance = (0.9, 0.6, 0.7)
+    chain = Chain((0.9, 0.9 * 0.6, 0.9 * 0.6 * 0.7), reach)
+    expected = step_by_step(acceptance, reach, STEEP, batch, 20_000)
+    found = simulate.speedup(chain.drafting(3), STEEP, batch)
+    assert found == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 9])
+def test_against_leviathan(tokens: int) -> None:
+    """Theorem 3.8, where a pass of any width costs the same."""
+    flat = Machine(lambda batch, tokens: 7.0, lambda batch, tokens: 0.7)
+    found = simulate.speedup(simulate.entered_chain([0.8]).drafting(tokens), flat)
+    assert found == pytest.approx(length.speedup(0.8, tokens, 0.1))
+
+
+def test_entered_chain_against_the_planner() -> None:
+    """A chain is the tree of first children; behind the list's end the last rate goes on."""
+    drafting = simulate.entered_chain([0.7]).drafting(5)
+    paths = [(0,) * depth for depth in range(1, 6)]
+    assert drafting.tokens == pytest.approx(plan.expected_tokens(paths, [0.7]))
+    uneven = simulate.entered_chain([0.9, 0.5]).drafting(3)
+    assert uneven.tokens == pytest.approx(1 + 0.9 + 0.9 * 0.5 + 0.9 * 0.5**2)
+
+
+def test_best_chain_is_the_best_of_all() -> None:
+    """Shorter in large batches, and none where nothing pays."""
+    chain = simulate.entered_chain([0.8])
+    lengths = []
+    for batch in (1, 4, 64):
+        best = simulate.best_chain(chain, STEEP, batch)
+        every = [simulate.speedup(chain.drafting(n), STEEP, batch) for n in range(17)]
+        assert best.speedup == max(every)
+        assert every[best.depth] == best.speedup
+        lengths.append(best.depth)
+    assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1]
+    dear = Machine(STEEP.target, STEEP.target)
+    assert simulate.best_chain(chain, dear, 1).speedup == 1.0
+
+
+def test_best_tree_is_as_fast_as_it_says() -> None:
+    """The planner's tokens a second are the ones predicted for its tree."""
+    best = simulate.best_tree_for([0.6, 0.2, 0.1], STEEP, 2)
+    target = {n: STEEP.target(2, 2 * (n + 1)) + 0.2 * STEEP.target(2, 2) for n in range(65)}
+    tree = plan.fastest_tree([0.6, 0.2, 0.1], target, STEEP.draft_ms(2), nodes=64, depth=16)
+    assert best.nodes == len(tree.paths) > best.depth == tree.depth
+    assert best.tokens_per_second == pytest.approx(2 * tree.tokens_per_second)
+    asked, depth = simulate.tree([0.6, 0.2, 0.1], 6, 3)
+    assert simulate.speedup(asked, STEEP, 2) <= best.speedup and depth <= 3
+    assert asked.mean_nodes == 6
+
+
+def test_a_run_again() -> None:
+    """From a run's counts: its own speedup, and what shorter drafts would have brought."""
+    part = run("pld", 1.9, {"0": 4, "1": 1, "3": 5}, acceptance_rate_per_position=[0.8, 0.6, 0.4])
+    chain = simulate.measured_chain(part)
+    assert chain == Chain((0.8, 0.6, 0.4), (0.6, 0.5, 0.5))
+    assert chain.drafting(2).tokens == pytest.approx(1 + 0.6 * 0.8 + 0.5 * 0.6)
+    assert chain.drafting(2).nodes == pytest.approx({0: 0.4, 1: 0.1, 2: 0.5})
+    own = simulate.as_run(part)
+    assert (own.tokens, own.levels) == (1.9, None)
+    assert own.nodes == pytest.approx({0: 0.4, 1: 0.1, 3: 0.5})
+
+
+def test_a_run_with_trees() -> None:
+    """Its drafts can't be cut to other lengths, and it drafts by levels."""
+    part = run("eagle", 3.0, {"0": 1, "20": 9})
+    assert simulate.measured_chain(part) is None
+    assert simulate.as_run(part).levels == 4
+    ms = simulate.step_ms(simulate.as_run(part), STEEP, 1)
+    assert ms == pytest.approx(0.9 * (CURVE(21) + 4 * 3) + 0.1 * 30 + 0.2 * 30)
+
+
+def test_a_run_that_can_not_be_told() -> None:
+    """A server that counts no drafts did not draft for nothing; no steps are no run."""
+    with pytest.raises(ForetokenError, match="how many were drafted"):
+        simulate.as_run(run("server", 2.5, {"0": 10}))
+    with pytest.raises(ForetokenError, match="no decoding steps"):
+        simulate.as_run(run("pld", 1.0, {}))
+    old = run("pld", 2.0, {"4": 2})
+    del old["nodes_per_step"]
+    with pytest.raises(ForetokenError, match="measure again"):
+        simulate.as_run(old)
+
+
+def test_roofline() -> None:
+    """Bytes for small passes, products for large ones, the cache for each sequence."""
+    cost = simulate.roofline(7e9, 2, 2000, 280)
+    assert cost(1, 1) == cost(1, 8) == pytest.approx(7.0)
+    assert cost(64, 280) == pytest.approx(2 * 7e9 * 280 / 280e12 * 1000)
+    cached = simulate.roofline(7e9, 2, 2000, 280, kv_bytes_per_token=5e5, context=2000)
+    assert cached(4, 4) == pytest.approx(7.0 + 4 * 0.5)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Holds results.json, as far as it is read here."""
+    plain = run("autoregressive", 1.0, {"0": 40})
+    plain["ms_per_step"]["other"] = 0.8
+    runs = [plain, run("pld", 2.0, {"0": 5, "4": 5}), run("sps", 3.0, {"4": 10})]
+    found = {
+        "runs": runs, "costs": COSTS, "target": {"name": "tiny"}, "environment": {"cpu": "a CPU"},
+    }  # fmt: skip
+    (tmp_path / "results.json").write_text(json.dumps(found))
+    monkeypatch.setattr(record, "check", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def answer(arguments: str) -> Any:
+    """What the command prints, as data; its error is raised."""
+    app = typer.Typer()
+    app.command()(command)
+    done = CliRunner().invoke(app, [*arguments.split(), "--json"])
+    if isinstance(done.exception, Exception):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
+
+
+def test_command_with_entered_numbers() -> None:
+    """Rows by batch size, called predicted, the numbers called entered."""
+    found = answer("--acceptance 0.8 --draft-cost 0.1 --curve 1:30,8:33,64:60 --batch-sizes 1,64")
+    assert found["predicted"] is True
+    assert found["acceptance"].startswith("entered") and found["costs"].startswith("entered")
+    one, many = found["rows"]
+    chain, machine = simulate.entered_chain([0.8]), Machine(STEEP.target, STEEP.draft)
+    assert one["speedup"] == pytest.approx(simulate.speedup(chain.drafting(4), machine, 1))
+    assert (one["nodes"], many["batch_size"]) == (4, 64)
+    assert one["best"]["speedup"] >= one["speedup"]
+
+
+def test_command_with_a_run(folder: Path) -> None:
+    """Rates and costs of a results.json; either can be replaced by entered numbers."""
+    found = answer("--from results.json --method sps --batch-sizes 1")
+    assert found["costs"] == "measured, tiny on a CPU"
+    assert found["rows"][0]["speedup"] == pytest.approx(3.0 * 11 / (14 + 4 * 1 + 1))
+    longer = answer("--from results.json --acceptance 0.5 --draft-length 1 --batch-sizes 1")
+    assert longer["rows"][0]["speedup"] == pytest.approx(1.5 * 11 / (11 + 1))
+    elsewhere = answer("--from results.json --method pld --curve 1:10,5:30 --batch-sizes 1")
+    assert elsewhere["rows"][0]["speedup"] == pytest.approx(2.0 * 10 / 20)
+    assert elsewhere["acceptance"].startswith("measured") and "entered" in elsewhere["costs"]
+    shorter = answer("--from results.json --method sps --draft-length 2 --batch-sizes 1")
+    assert shorter["rows"][0]["tokens_per_step"] == pytest.approx(1 + 0.5 + 0.5)
+
+
+def test_command_with_trees_and_a_roofline(tmp_path: Path) -> None:
+    """A tree of so many nodes and levels, and the best one; a curve may come from a file."""
+    line = "--parameters 7e9 --bandwidth-gb-s 2000 --tflops 300"
+    found = answer(f"--ranks 0.6,0.2 --nodes 8 --draft-length 3 {line} --batch-sizes 1")
+    assert "roofline of entered numbers" in found["costs"]
+    assert found["rows"][0]["nodes"] == 8 and found["rows"][0]["depth"] <= 3
+    path = tmp_path / "curve.json"
+    path.write_text('{"1": 30, "8": 33}')
+    assert answer(f"--acceptance 0.5 --curve {path} --batch-sizes 1")["rows"]
+
+
+def test_command_shows_a_table() -> None:
+    """The same for people."""
+    app = typer.Typer()
+    app.command()(command)
+    done = CliRunner().invoke(app, ["--acceptance", "0.8", "--curve", "1:30,8:33"])
+    assert done.exit_code == 0
+    assert "Predicted" in done.output and "drafting free" in " ".join(done.output.split())
+
+
+LINE = "--curve 1:30"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (f"{LINE}", "in one way"),
+        (f"{LINE} --acceptance 0.8 --ranks 0.5", "in one way"),
+        (f"{LINE} --acceptance 1.2", "between 0 and 1"),
+        (f"{LINE} --acceptance high", "--acceptance is 'high'"),
+        (f"{LINE} --acceptance 0.8 --batch-sizes 0", "at least 1"),
+        (f"{LINE} --acceptance 0.8 --draft-cost -1", "shares of a pass"),
+        (f"{LINE} --acceptance 0.8 --tflops 3", "not both"),
+        (f"{LINE} --method sps", "which results.json"),
+        ("--acceptance 0.8", "no cost curve"),
+        ("--acceptance 0.8 --curve 30", "--curve is '30'"),
+        ("--acceptance 0.8 --curve 0:30", "at least one point"),
+        ("--acceptance 0.8 --tflops 3", "needs --parameters"),
+        ("--from results.json --method pldd", "'pld'"),
+        ("--from results.json --method pld --temperature 1", "not measured at temperature 1"),
+        ("--from results.json --method pld --draft-length 5", "up to 4 tokens"),
+        (f"--from results.json --method sps {LINE}", "by --draft-cost"),
+        ("--from nothing.json --method sps", "can't be read"),
+    ],
+)
+def test_bad_input(folder: Path, arguments: str, message: str) -> None:
+    """Each is an error that says what to give."""
+    with pytest.raises(ForetokenError, match=message):
+        answer(arguments)

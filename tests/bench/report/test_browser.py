@@ -1,0 +1,164 @@
+"""report.html in a browser, as its reader sees it: headless Chromium, two widths, two schemes.
+
+The screenshots lie in build/screenshots afterwards.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import synthetic
+from foretoken.bench.record import Results
+from foretoken.bench.report.page import write_report
+
+ROOT = Path(__file__).parents[3]
+SCREENSHOTS = ROOT / "build" / "screenshots"
+PIECE = 5000
+SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
+
+
+def chromium() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return found
+    return pytest.fail(
+        "The report has to be looked at: install Chromium (apt-get install chromium)."
+    )
+
+
+def few(record: Results, *methods: str) -> Results:
+    """Less of a record: axe-core takes its time for every element of a page."""
+    record["runs"] = [run for run in record["runs"] if run["method"] in methods]
+    for run in record["runs"]:
+        run["by_task"] = {task: run["by_task"][task] for task in ("qa", "rag")}
+    return record
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of made-up numbers with every section."""
+    first = synthetic.results(temperatures=(0.0, 1.0), sizes=(1, 4))
+    second = synthetic.results("bfloat16", temperatures=(0.0,), sizes=(1,), inflated="135m")
+    folder = synthetic.write(
+        tmp_path_factory.mktemp("report"),
+        few(first, "autoregressive", "medusa_typical", "lookahead", "token_recycling"),
+        few(second, "autoregressive", "lookahead"),
+    )
+    return write_report(folder, reference=True)[1]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium())
+        yield started
+        started.close()
+
+
+class Watched:
+    """A page, and what it said and asked for."""
+
+    def __init__(self, browser: Any, file: Path, size: str, scheme: str) -> None:
+        width, height = SIZES[size]
+        self.page = browser.new_page(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(file.as_uri())
+
+    def keep_screenshots(self, name: str) -> None:
+        """Of the whole page, in pieces: Chromium can't paint all of so long a page at once."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        width = self.page.viewport_size["width"]
+        height = self.page.evaluate("document.documentElement.scrollHeight")
+        for at, top in enumerate(range(0, height, PIECE), 1):
+            clip = {"x": 0, "y": top, "width": width, "height": min(PIECE, height - top)}
+            path = SCREENSHOTS / f"report-{name}-{at:02}.png"
+            self.page.screenshot(path=path, full_page=True, clip=clip)
+
+    def open_all(self) -> None:
+        self.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+
+    def background(self) -> str:
+        return str(self.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", list(SIZES))
+def test_report_in_a_browser(browser: Any, page_file: Path, size: str, scheme: str) -> None:
+    """No console message, no request, and nothing scrolls sideways but the tables themselves."""
+    watched = Watched(browser, page_file, size, scheme)
+    watched.keep_screenshots(f"{size}-{scheme}")
+    watched.open_all()
+    assert watched.page.evaluate("document.documentElement.scrollWidth") == SIZES[size][0]
+    assert not watched.said
+    assert watched.asked == [page_file.as_uri()]
+    watched.page.close()
+
+
+@pytest.mark.parametrize(("size", "scheme"), [("wide", "light"), ("narrow", "dark")])
+def test_report_is_accessible(browser: Any, page_file: Path, size: str, scheme: str) -> None:
+    """axe-core finds nothing serious, contrast of all colours in both schemes included."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    watched = Watched(browser, page_file, size, scheme)
+    watched.open_all()
+    found = Axe().run(watched.page, options={"resultTypes": ["violations"]}).response
+    assert not [
+        (problem["id"], [node["html"][:200] for node in problem["nodes"][:3]])
+        for problem in found["violations"]
+        if problem["impact"] in ("serious", "critical")
+    ]
+    watched.page.close()
+
+
+def test_the_colours_can_be_chosen(browser: Any, page_file: Path) -> None:
+    """The reader's choice wins over the system's, both ways."""
+    watched = Watched(browser, page_file, "wide", "light")
+    page, light = watched.page, watched.background()
+    page.locator("label:has(#theme-dark)").click()
+    dark = watched.background()
+    assert dark != light
+    page.emulate_media(color_scheme="dark")
+    assert watched.background() == dark
+    page.locator("label:has(#theme-light)").click()
+    assert watched.background() == light
+    page.close()
+
+
+def test_answers_can_be_chosen(browser: Any, page_file: Path) -> None:
+    """A method's answers come and go with its box, by keyboard too."""
+    page = Watched(browser, page_file, "wide", "light").page
+    answers = page.locator(".answer:visible")
+    before = answers.count()
+    assert before == 2 * len(synthetic.TASKS)
+    box = page.locator("#show-3")
+    assert not box.is_checked()
+    box.focus()
+    page.keyboard.press("Space")
+    assert answers.count() == 3 * len(synthetic.TASKS)
+    for place in (1, 2, 3):
+        page.locator(f"label:has(#show-{place})").click()
+    assert answers.count() == 0
+    page.close()
+
+
+def test_wide_tables_scroll_by_keyboard(browser: Any, page_file: Path) -> None:
+    """What does not fit scrolls inside its own region, which the keyboard reaches."""
+    page = Watched(browser, page_file, "narrow", "light").page
+    region = page.locator(".wide").first
+    region.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.querySelector('.wide').scrollLeft > 0", timeout=2000)
+    page.close()

@@ -1,0 +1,321 @@
+"""The choice of drafter and length: against every fixed choice in made-up worlds, and its limits.
+
+In a world, what would be accepted at a place of the text is decided beforehand, so that all choices
+meet the same luck. Time is what the world's own costs say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+
+from foretoken.control.controller import Choice, Controller, Row
+from foretoken.control.cost_model import CostModel, DraftCost
+from foretoken.control.rates import Rates, View, chain, expected
+
+MOST = 16
+FLAT = {1: 10.0, 64: 11.0}
+CPU = {1: 10.0, 2: 10.5, 4: 11.5, 8: 13.0, 16: 17.0, 32: 26.0, 64: 45.0, 128: 90.0}
+STEEP = {1: 10.0, 2: 19.0, 4: 36.0, 8: 70.0, 64: 540.0}
+
+
+@dataclass(frozen=True)
+class Computes:
+    """Node d of its draft is accepted with chances[d]; the last one goes on."""
+
+    chances: tuple[float, ...]
+    level: float = 1.0
+    call: float = 0.0
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Speaks now and then, and is right at a place with chances[whether it was right before]."""
+
+    speaks: float
+    chances: tuple[float, float]
+    call: float = 0.05
+    level: float = 0.0
+
+
+Part = Computes | Copies
+
+
+@dataclass
+class World:
+    """rows sequences of `tokens` tokens; from `turn` on the parts are `later`."""
+
+    curve: dict[int, float]
+    parts: Seq[Part]
+    rows: int = 1
+    tokens: int = 3000
+    later: Seq[Part] = ()
+    turn: int = 10**9
+    right: list[list[list[bool]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        random = np.random.default_rng(0)
+        size = len(self.parts), self.rows, 2 * self.tokens + 2 * MOST
+        self._luck = random.random(size).tolist()
+        self._talk = random.random(size).tolist()
+        for part in range(len(self.parts)):
+            self.right.append([self._run(part, row) for row in range(self.rows)])
+        drafts = {str(i): DraftCost(p.call, p.level) for i, p in enumerate(self.parts)}
+        self.costs = CostModel(self.curve, drafts, fixed=True)
+        self.passes = self.costs.passes(self.rows, MOST)
+
+    def at(self, part: int, place: int) -> Part:
+        return (self.later if place >= self.turn else self.parts)[part]
+
+    def _run(self, part: int, row: int) -> list[bool]:
+        """Where a part that copies is right."""
+        found = [False]
+        for place, luck in enumerate(self._luck[part][row]):
+            own = self.at(part, place)
+            found.append(luck < own.chances[found[-1]] if isinstance(own, Copies) else False)
+        return found[1:]
+
+    def copy(self, part: int, row: int, place: int) -> list[int]:
+        """The tokens that it proposes behind `place` tokens: numbers of places, -1 where wrong."""
+        own, right = self.at(part, place), self.right[part][row]
+        assert isinstance(own, Copies)
+        if not (place and right[place - 1]) and self._talk[part][row][place] > own.speaks:
+            return []
+        end = next((i for i in range(place, place + MOST) if not right[i]), place + MOST)
+        return [i if i < end else -1 for i in range(place, place + MOST)]
+
+    def computed(self, part: int, row: int, place: int, nodes: int) -> int:
+        """How many of so many nodes are accepted."""
+        chances, luck = self.at(part, place).chances, self._luck[part][row]
+        for depth in range(nodes):
+            if luck[place + depth] >= chances[min(depth, len(chances) - 1)]:
+                return depth
+        return nodes
+
+
+def fixed(world: World, part: int | None, nodes: int) -> float:
+    """Tokens a millisecond of one part with one length."""
+    ms, places = 0.0, [0] * world.rows
+    while sum(places) < world.rows * world.tokens:
+        own = None if part is None else world.parts[part]
+        widest = 0
+        for row, place in enumerate(places):
+            kept = 0
+            if isinstance(own, Copies) and part is not None:
+                draft = world.copy(part, row, place)[:nodes]
+                kept = sum(token >= 0 for token in draft)
+                widest = max(widest, len(draft))
+            elif part is not None:
+                kept, widest = world.computed(part, row, place, nodes), nodes
+            places[row] += kept + 1
+        ms += world.passes[widest]
+        if own is not None:
+            ms += own.call * world.rows + own.level * widest
+    return sum(places) / ms
+
+
+@dataclass
+class Played:
+    """Tokens a millisecond, the choices that were made, milliseconds lost by trials."""
+
+    speed: float
+    choices: list[Choice]
+    controller: Controller
+
+
+def play(world: World, share: float = 0.01) -> Played:
+    """The controller in this world."""
+    computing = [i for i, part in enumerate(world.parts) if isinstance(part, Computes)]
+    names = [str(i) for i in range(len(world.parts))]
+    control = Controller(names, computing, world.costs, most=MOST, share=share)
+    views = [[View() for _ in names] for _ in range(world.rows)]
+    ms, places, choices = 0.0, [0] * world.rows, []
+    text = list(range(2 * world.tokens + 2 * MOST))
+    while sum(places) < world.rows * world.tokens:
+        asked = control.to_ask(world.rows)
+        said = [{p: world.copy(p, row, place) for p in asked} for row, place in enumerate(places)]
+        found = [{p: chain(len(d)) for p, d in own.items() if d} for own in said]
+        choice = control.choose([Row(64, v, f) for v, f in zip(views, found, strict=True)])
+        kept = []
+        for row, place in enumerate(places):
+            taker, nodes = choice.takers[row], choice.nodes[row]
+            for part, draft in said[row].items():
+                views[row][part].said(draft, chain(len(draft)), place, taker == part)
+            kept.append(0)
+            if taker in computing:
+                assert taker is not None
+                kept[row] = world.computed(taker, row, place, nodes)
+            elif taker is not None:
+                kept[row] = sum(token >= 0 for token in said[row][taker][:nodes])
+            places[row] += kept[row] + 1
+            for part, view in enumerate(views[row]):
+                rates = control.rates[part]
+                if part not in computing:
+                    view.follow(rates, text[: places[row]])
+                elif part == taker:
+                    path = range(1, kept[row] + 1)
+                    view.checked(rates, chain(nodes), nodes, path)
+                else:
+                    view.hot = False
+        control.done(choice, asked, kept)
+        choices.append(choice)
+        ms += world.passes[choice.width] + sum(world.parts[p].call * world.rows for p in asked)
+        levels = [n for n, t in zip(choice.nodes, choice.takers, strict=True) if t in computing]
+        for part in {t for t in choice.takers if t in computing}:
+            assert part is not None
+            ms += world.parts[part].level * max(levels)
+    return Played(sum(places) / ms, choices, control)
+
+
+@cache
+def best(world: str) -> float:
+    made = WORLDS[world]
+    lengths = (1, 2, 3, 4, 6, 8, 12, 16)
+    return max(
+        fixed(made, None, 0),
+        *(fixed(made, p, n) for p, n in product(range(len(made.parts)), lengths)),
+    )
+
+
+GOOD, DEAR, POOR = Computes((0.8,)), Computes((0.8,), 4.0), Computes((0.45,))
+HEADS, WRONG = Computes((0.8, 0.6, 0.4, 0.2, 0.0), 0.3), Computes((0.0,), 3.0)
+LOOKUP, CHATTER = Copies(0.4, (0.5, 0.9)), Copies(1.0, (0.02, 0.3))
+
+PARTS: dict[str, list[Part]] = {
+    "good": [GOOD], "dear": [DEAR], "poor": [POOR], "heads": [HEADS], "lookup": [LOOKUP],
+    "wrong": [WRONG, CHATTER], "both": [LOOKUP, GOOD], "many": [LOOKUP, CHATTER, DEAR, HEADS],
+}  # fmt: skip
+WORLDS = {
+    f"{curve}-{parts}-{rows}": World(costs, own, rows, 3600 // rows)
+    for (curve, costs), (parts, own), rows in product(
+        {"flat": FLAT, "cpu": CPU, "steep": STEEP}.items(), PARTS.items(), (1, 4)
+    )
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_regret_against_the_best_fixed_choice(world: str) -> None:
+    """At most 2 %, the time of all trials included, whatever drafts and whatever passes cost."""
+    assert play(WORLDS[world]).speed >= 0.98 * best(world)
+
+
+def test_what_is_always_wrong_costs_little() -> None:
+    """Drafters without any use: 0.98 of plain decoding within a few hundred tokens, too."""
+    for curve, tokens in product((FLAT, CPU, STEEP), (200, 2000)):
+        world = World(curve, [WRONG, Copies(1.0, (0.0, 0.0))], tokens=tokens)
+        assert play(world).speed >= 0.98 * fixed(world, None, 0)
+
+
+@pytest.mark.parametrize("before", [WRONG, GOOD])
+def test_a_world_that_changes(before: Part) -> None:
+    """What turns good is found, what turns bad is left, each in time."""
+    after = GOOD if before is WRONG else Computes((0.0,), 1.0)
+    before = Computes(before.chances, 1.0)  # type: ignore[arg-type]
+    world = World(CPU, [before], tokens=8000, later=[after], turn=4000)
+    halves = [fixed(World(CPU, [p]), 0, n) for p, n in ((GOOD, 4), (WRONG, 0))]
+    ideal = 2 / sum(1 / speed for speed in halves)  # knows when it changes
+    assert play(world).speed >= 0.95 * ideal
+
+
+def test_trials_stay_within_their_share() -> None:
+    """A useless part is tried now and then, and no more often than is paid for."""
+    world = World(CPU, [Computes((0.0,), 3.0)], tokens=4000)
+    for share in (0.0, 0.01, 0.04):
+        played = play(world, share)
+        trials = [choice for choice in played.choices if choice.trial]
+        assert bool(trials) == (share > 0)
+        lost = sum(choice.ms - world.passes[0] for choice in trials)
+        assert lost <= share / 2 * sum(choice.ms for choice in played.choices)
+
+
+def rates(*chances: float, count: float = 1000.0) -> Rates:
+    """Rates of a part that is well known."""
+    known = Rates()
+    known.tested[0] = [count] * len(chances)
+    known.accepted[0] = [count * chance for chance in chances]
+    return known
+
+
+def choosing(costs: CostModel, parts: Seq[Rates], computing: Seq[int]) -> Controller:
+    control = Controller([str(i) for i in range(len(parts))], computing, costs, most=MOST)
+    control.rates = list(parts)
+    return control
+
+
+def test_drafts_shrink_as_the_batch_grows() -> None:
+    """The budget is shared: with more sequences each drafts less, at last nothing."""
+    costs = CostModel(CPU, {"0": DraftCost(level=0.2)}, fixed=True)
+    lengths = []
+    for size in (1, 2, 4, 8, 16, 32, 64):
+        control = choosing(costs, [rates(*[0.8] * MOST)], [0])
+        choice = control.choose([Row(64, [View()]) for _ in range(size)])
+        assert len({*choice.nodes}) == 1
+        lengths.append(choice.nodes[0])
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] >= 4 and lengths[-1] <= 1
+
+
+def speed(control: Controller, rows: Seq[Row], copied: int, computed: int) -> float:
+    """Tokens a millisecond where each row takes the better of a copy and what part 1 computes."""
+    tokens = float(len(rows))
+    for row in rows:
+        copy = expected(row.found.get(0, chain(0)), control.rates[0], row.views[0])
+        own = expected(chain(6), control.rates[1], row.views[1])
+        tokens += max(copy[min(copied, len(copy) - 1)], own[min(computed, len(own) - 1)])
+    passes = control.costs.passes(len(rows), MOST)
+    return float(
+        tokens / (passes[max(copied, computed)] + control.costs.drafts["1"](len(rows), computed))
+    )
+
+
+def test_the_choice_is_the_fastest_of_all() -> None:
+    """Against every combination of lengths, for three sequences with different copies."""
+    random = np.random.default_rng(3)
+    for _ in range(40):
+        curve = {1: 10.0, 8: 10 + 8 * random.random(), 48: 30 + 40 * random.random()}
+        drafts = {"0": DraftCost(call=0.01), "1": DraftCost(level=2 * random.random())}
+        costs = CostModel(curve, drafts, fixed=True)
+        control = choosing(costs, [rates(*random.random(6)), rates(*[random.random()] * 6)], [1])
+        rows = []
+        for length in map(int, random.integers(0, 6, 3)):
+            found = {0: chain(length)} if length else {}
+            rows.append(Row(6, [View(), View()], found))
+        choice = control.choose(rows)
+        mine = [n for n, t in zip(choice.nodes, choice.takers, strict=True) if t == 1]
+        fastest = max(speed(control, rows, a, b) for a, b in product(range(7), range(7)))
+        assert speed(control, rows, choice.width, max(mine, default=0)) >= 0.999 * fastest
+
+
+def test_nobody_computes_twice_in_a_step() -> None:
+    """Two small models in one step would both have to be waited for by all."""
+    world = World(CPU, [GOOD, Computes((0.82,), 1.1), LOOKUP], rows=4, tokens=400)
+    for choice in play(world).choices:
+        assert len({t for t in choice.takers if t in (0, 1)}) <= 1
+        assert all(
+            bool(n) == (t is not None) for n, t in zip(choice.nodes, choice.takers, strict=True)
+        )
+
+
+def test_rooms_are_kept() -> None:
+    """No draft is longer than what may still be written."""
+    costs = CostModel(FLAT, {"0": DraftCost(), "1": DraftCost(level=0.01)}, fixed=True)
+    for known in ((0.9, 0.1), (0.1, 0.9)):
+        control = choosing(costs, [rates(*[p] * MOST) for p in known], [1])
+        rows = [Row(room, [View(), View()], {0: chain(9)}) for room in (0, 1, 5, 64)]
+        choice = control.choose(rows)
+        assert all(n <= row.room for n, row in zip(choice.nodes, rows, strict=True))
+        assert choice.nodes[0] == 0 and choice.nodes[1] == 1
+
+
+def test_reset_forgets_rates_and_keeps_costs() -> None:
+    """As the benchmark wants it between answers."""
+    played = play(World(CPU, [GOOD], tokens=300))
+    control = played.controller
+    assert any(control.rates[0].tested[0])
+    control.reset()
+    assert not any(control.rates[0].tested[0]) and control.costs.drafts["0"].level == GOOD.level

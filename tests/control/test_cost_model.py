@@ -1,0 +1,98 @@
+"""What steps cost: the measured curve, and what real steps teach."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foretoken import ForetokenError
+from foretoken.control.cost_model import CostModel, DraftCost, unmeasured
+
+CURVE = {1: 10.0, 2: 11.0, 4: 12.0, 8: 14.0, 16: 20.0, 32: 30.0, 64: 55.0}
+
+
+def model(fixed: bool = False) -> CostModel:
+    return CostModel(CURVE, {"copy": DraftCost(call=0.02), "small": DraftCost(level=1.0)},
+                     fixed=fixed)  # fmt: skip
+
+
+def test_passes_of_a_padded_batch() -> None:
+    """A batch costs what all its rows cost at the widest one's length."""
+    costs = model()
+    assert costs.passes(1, 3) == [10, 11, 11.5, 12]
+    assert costs.passes(4, 1) == [12, 14]
+    assert costs.passes(32, 2)[2] == pytest.approx(55 + 32 * 25 / 32)  # behind the last point
+    assert costs.drafts["small"](4, 3) == 3 and costs.drafts["copy"](4, 3) == pytest.approx(0.08)
+
+
+def test_nonsense_is_refused() -> None:
+    """As by the curve itself."""
+    with pytest.raises(ForetokenError, match="cost curve"):
+        CostModel({}, {})
+
+
+def test_a_machine_that_slows_down_changes_no_choice() -> None:
+    """All steps ten times as slow: costs keep their proportions, also those not seen lately."""
+    costs, before = model(), np.array(model().passes(1, 31))
+    for _ in range(400):
+        costs.saw_pass(6, 130.0)
+        costs.saw_draft("small", 1, 4, 40.0)
+    after = np.array(costs.passes(1, 31))
+    assert after / after[0] == pytest.approx(before / before[0], rel=0.1)
+    assert costs.drafts["small"].level / after[0] == pytest.approx(0.1, rel=0.1)
+
+
+def test_what_was_measured_wrong_is_corrected() -> None:
+    """Real passes cost other than measured: their proportions are found, without jumps."""
+    costs, truth = model(), {1: 10.0, 5: 25.0, 9: 28.0}
+    random = np.random.default_rng(0)
+    for _ in range(600):
+        tokens = int(random.choice(list(truth)))
+        costs.saw_pass(tokens, truth[tokens] * random.lognormal(0, 0.1))
+    plain, five, nine = (costs.passes(1, 8)[nodes] for nodes in (0, 4, 8))
+    assert five / plain == pytest.approx(2.5, rel=0.15)
+    assert nine / plain == pytest.approx(2.8, rel=0.15)
+
+
+def test_a_drafter_that_is_dearer_than_measured() -> None:
+    """Its own cost is corrected, by its proportion to the passes."""
+    costs = model()
+    for _ in range(300):
+        costs.saw_pass(5, costs.curve(5))
+        costs.saw_draft("small", 1, 4, 12.0)
+    assert costs.drafts["small"].level == pytest.approx(3.0, rel=0.1)
+
+
+def test_a_pause_is_no_cost() -> None:
+    """One step in fifty takes a hundred times as long."""
+    costs = model()
+    for number in range(500):
+        costs.saw_pass(5, 12.5 * (100 if number % 50 == 7 else 1))
+        costs.saw_pass(1, 10.0)
+    table = costs.passes(1, 4)
+    assert table[4] / table[0] == pytest.approx(1.25, rel=0.1)
+
+
+def test_costs_never_fall() -> None:
+    """Whatever noise says, more tokens are never cheaper."""
+    costs, random = model(), np.random.default_rng(1)
+    for _ in range(500):
+        costs.saw_pass(int(random.integers(1, 80)), 10 * random.lognormal(0, 0.5))
+    assert (np.diff(costs.passes(1, 70)) >= 0).all()
+
+
+def test_fixed_costs_stay() -> None:
+    """For whoever wants the same choice every time."""
+    costs = model(fixed=True)
+    for _ in range(100):
+        costs.saw_pass(5, 500.0)
+        costs.saw_draft("small", 1, 4, 500.0)
+    assert costs.passes(1, 4) == model().passes(1, 4)
+    assert costs.drafts["small"] == DraftCost(level=1.0)
+
+
+def test_what_was_not_timed() -> None:
+    """A level of drawing costs a tenth of a pass, a copy a hundredth."""
+    assert unmeasured(20.0, True)(3, 2) == 4.0 and unmeasured(20.0, False)(3, 2) == pytest.approx(
+        0.6
+    )

@@ -1,0 +1,293 @@
+"""`auto` in the loop: exact whatever it takes, plain where nothing pays, and open about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.access import Wants
+from foretoken.control.cost_model import CostModel, DraftCost
+from foretoken.drafters.auto import NONE, Auto
+from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.engine.engine import Engine
+from foretoken.methods import AUTO, auto_parts, build, options_of
+from foretoken.models.target import ModelTarget
+from foretoken.protocols import BaseDrafter, Drafter
+from foretoken.sampling.sequence import Sequence
+from foretoken.testing import (
+    Drawn,
+    Oracle,
+    Pair,
+    check_company,
+    check_greedy,
+    check_law,
+    check_seeded,
+    serve,
+    table_pair,
+)
+from foretoken.testing.checks import PROMPTS, SAMPLED, texts
+from foretoken.tree import DraftTree, Kind
+from foretoken.verify.gumbel import Gumbel
+from foretoken.verify.multi_candidate import MultiCandidate
+from foretoken.verify.speculative import Speculative
+from foretoken.verify.target_only import TargetOnly
+
+FLAT = {1: 10.0, 64: 11.0}
+STEEP = {1: 10.0, 2: 19.0, 64: 600.0}
+GREEDY = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+
+
+def auto(*parts: Drafter, curve: dict[int, float] | None = None, level: float = 1.0) -> Auto:
+    """The parts with costs that don't change: copies nearly free, a level of the others `level`."""
+    names = [f"{type(part).__name__}{number}" for number, part in enumerate(parts)]
+    drafts = {
+        name: DraftCost(level=level) if Kind.CHOSEN not in part.kinds else DraftCost(call=0.01)
+        for name, part in zip(names, parts, strict=True)
+    }
+    return Auto(parts, names=names, costs=CostModel(curve or FLAT, drafts, fixed=True))
+
+
+@dataclass(eq=False)
+class Asked(SmallLM):
+    """Notes for how many sequences it is asked."""
+
+    rows: list[int] = field(default_factory=list)
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        self.rows.append(len(sequences))
+        return super().draft(sequences, budgets, draws)
+
+
+@dataclass(eq=False)
+class Watched(SmallLM):
+    """Notes for how many sequences it observes a step."""
+
+    observed: list[int] = field(default_factory=list)
+
+    def observe(self, sequences: Any, steps: Any) -> None:
+        self.observed.append(len(sequences))
+        super().observe(sequences, steps)
+
+
+MIXED: dict[str, tuple[Callable[[Pair], Auto], Any]] = {
+    "copy and draw": (lambda p: auto(PromptLookup(4), SmallLM(p.draft, 6)), Speculative()),
+    "draw only": (lambda p: auto(SmallLM(p.draft, 6)), Speculative()),
+    "two that draw": (
+        lambda p: auto(SmallLM(p.draft, 6), Drawn(p.draft, (2,))), MultiCandidate(),
+    ),
+    "dear": (lambda p: auto(PromptLookup(4), SmallLM(p.draft, 6), level=6.0), Speculative()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("slots", [1, 4])
+def test_greedy(name: str, slots: int, pair: Pair) -> None:
+    """The tokens of plain decoding, alone and in a batch whose rows take different drafts."""
+    make, rule = MIXED[name]
+    outputs = check_greedy(make, rule, pair, slots=slots, prompts=PROMPTS, tokens=40)
+    assert any(output.stats.drafted for output in outputs)
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_law(name: str) -> None:
+    """Which part is taken depends on no token that was drawn: the joint law is the target's."""
+    make, rule = MIXED[name]
+    for params in (SamplingParams(temperature=0.7), SamplingParams(top_k=2, presence_penalty=0.6)):
+        if name == "two that draw" and not params.top_k:
+            continue  # too many outcomes
+        check_law(make, rule, table_pair(3), params, 2, rows=1, budget=2)
+
+
+def test_a_seeds_text_by_coupled_sampling(pair: Pair) -> None:
+    """With the rule "gumbel" it depends neither on the company nor on what is chosen."""
+    check_company(MIXED["copy and draw"][0], Gumbel(), pair)
+    cheap, dear = (MIXED[name][0](pair) for name in ("copy and draw", "dear"))
+    params = SamplingParams(seed=3, max_tokens=30)
+    assert texts(serve(pair.target, cheap, Gumbel(), PROMPTS, params)) == texts(
+        serve(pair.target, dear, Gumbel(), PROMPTS, params)
+    )
+
+
+def test_chosen_parts_keep_the_seeds_text(pair: Pair) -> None:
+    """By target-only sampling it is plain decoding's."""
+    check_seeded(lambda p: auto(PromptLookup(3), PromptLookup(8, 1)), TargetOnly(), pair, slots=3)
+
+
+def test_nothing_to_gain_is_plain_decoding(pair: Pair) -> None:
+    """No draft, not even now and then, where the next token costs what this one does."""
+    drafter = auto(SmallLM(pair.draft), curve=STEEP)
+    [output] = serve(pair.target, drafter, Speculative(), PROMPTS[:1], GREEDY)
+    assert output.stats.drafted == 0 and output.stats.chosen == {NONE: 60}
+
+
+def test_what_is_always_wrong_is_left(pair: Pair) -> None:
+    """A few drafts, then none; it is said how often each was taken."""
+    prompt = PROMPTS[0]
+    drafter = auto(Oracle({tuple(prompt): [1] * 200}, 8), curve={1: 10.0, 8: 14.0, 64: 40.0})
+    [output] = serve(pair.target, drafter, TargetOnly(), [prompt], GREEDY)
+    assert 0 < output.stats.drafts < 15
+    assert output.stats.chosen["Oracle0"] == output.stats.drafts
+    assert sum(output.stats.chosen.values()) == output.stats.passes
+
+
+def test_the_right_one_is_found(pair: Pair) -> None:
+    """Of a part that is right and one that is wrong, with a small model beside them."""
+    prompt = tuple(PROMPTS[0])
+    [right] = texts(serve(pair.target, PromptLookup(), TargetOnly(), [prompt], GREEDY))
+    parts = Oracle({prompt: [1] * 200}, 8), Oracle({prompt: right}, 8), SmallLM(pair.draft)
+    [output] = serve(pair.target, auto(*parts), Speculative(), [prompt], GREEDY)
+    assert output.token_ids == right
+    assert output.stats.chosen["Oracle1"] > 0.6 * output.stats.passes
+    assert output.stats.mean_acceptance_length > 3
+
+
+def test_only_those_who_take_it_wait_for_the_small_model(pair: Pair) -> None:
+    """A row with a good copy is not drafted for by anyone else."""
+    prompts = [list(prompt) for prompt in PROMPTS[:2]]
+    known = texts(serve(pair.target, PromptLookup(), TargetOnly(), prompts, GREEDY))
+    small = Asked(pair.target)
+    copy = Oracle({tuple(prompts[0]): known[0], tuple(prompts[1]): []}, 8)
+    outputs = serve(pair.target, auto(copy, small), Speculative(), prompts, GREEDY, slots=2)
+    assert texts(outputs) == known and 1 in small.rows
+    assert outputs[0].stats.chosen["Oracle0"] > outputs[1].stats.chosen["Oracle0"] == 0
+
+
+def test_who_computes_reads_no_prompt_until_chosen(pair: Pair) -> None:
+    """Where drafts never pay, the small model makes no pass over the second prompt."""
+    drafter = auto(Watched(pair.draft), curve=STEEP)
+    engine = Engine(ModelTarget(pair.target, 1, 512), drafter, Speculative())
+    read = []
+    for prompt in PROMPTS[:2]:
+        engine.add(prompt, GREEDY)
+        while engine.busy:
+            engine.step()
+        read.append(len(drafter.drafters[0].observed))
+    assert read[0] == read[1] > 0
+
+
+def test_a_trees_shape_is_learned(pair: Pair) -> None:
+    """The first tree is drawn whole, so that it is known what a smaller one would be."""
+    drafter = auto(Drawn(pair.target, (2, 2)), level=0.1)
+    [output] = serve(pair.target, drafter, MultiCandidate(), PROMPTS[:1], SAMPLED)
+    shape = drafter.control.shapes[0]
+    assert shape.parents == (0, 0, 1, 1, 2, 2) and output.stats.drafted
+
+
+def test_forgetting_between_answers(pair: Pair) -> None:
+    """`shared.reset` takes what was counted, and what the parts keep; costs stay."""
+    drafter = auto(SmallLM(pair.draft))
+    serve(pair.target, drafter, Speculative(), PROMPTS[:1], GREEDY)
+    assert drafter.shared is not None and any(drafter.control.rates[0].tested[0])
+    costs = drafter.control.costs
+    drafter.shared.reset()
+    assert not any(drafter.control.rates[0].tested[0]) and drafter.control.costs is costs
+
+
+@dataclass(eq=False)
+class Deep(BaseDrafter):
+    """Wants what few targets give."""
+
+    wants = Wants("ae")
+
+
+def test_what_the_target_cannot_serve(pair: Pair) -> None:
+    """Left out of plain `auto`; an error where it was named."""
+    target = ModelTarget(pair.target, 1, 128)
+    target.levels = frozenset("a")
+    drafter = Auto([PromptLookup(), Deep()], lenient=True)
+    Engine(target, drafter, TargetOnly())
+    assert drafter.names == ["PromptLookup"] and len(drafter.drafters) == 1
+    with pytest.raises(ForetokenError, match=r"Deep|Auto"):
+        Engine(target, Auto([PromptLookup(), Deep()]), TargetOnly())
+
+
+def test_real_steps_correct_the_costs(pair: Pair, tmp_path: Path, monkeypatch: Any) -> None:
+    """Costs are measured by the engine, and go on being measured by use."""
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
+    drafter = Auto([PromptLookup(), SmallLM(pair.draft)])
+    serve(pair.target, drafter, Speculative(), PROMPTS[:1], GREEDY)
+    assert drafter.costs is not None and set(drafter.costs.drafts) == {"PromptLookup", "SmallLM"}
+    before = drafter.costs.passes(1, 4)
+    serve_again = Engine(ModelTarget(pair.target, 1, 512), drafter, Speculative())
+    serve_again.add(PROMPTS[0], SamplingParams(temperature=0, max_tokens=200))
+    while serve_again.busy:
+        serve_again.step()
+    assert drafter.costs.passes(1, 4) != before
+
+
+def test_names_make_parts(pair: Pair) -> None:
+    """A list names them; plain `auto` takes what copies, and what the options name models for."""
+    drafter, rule, name = build({"method": "auto:pld,sps", "model": pair.draft})
+    assert isinstance(drafter, Auto) and isinstance(rule, Speculative) and name == "auto:pld,sps"
+    assert drafter.names == ["pld", "sps"] and not drafter.lenient
+    assert isinstance(drafter.drafters[1], SmallLM)
+    drafter, rule, name = build({"method": "auto"})
+    assert isinstance(drafter, Auto) and isinstance(rule, TargetOnly) and name == "auto"
+    assert "pld" in drafter.names and "sps" not in drafter.names and drafter.lenient
+    drafter, rule, _ = build({"method": "auto", "draft_model": pair.draft})
+    assert isinstance(drafter, Auto) and {"sps", "pld"} <= {*drafter.names}
+    assert {"rest", "pld"} <= {*auto_parts("auto", ["datastore"])} >= {*auto_parts("auto", [])}
+    assert auto_parts("auto:pld+sps", []) == ["pld", "sps"]
+
+
+def test_options_find_their_part(pair: Pair) -> None:
+    """Parts may draft as much as the whole, unless it is said otherwise."""
+    drafter, _, _ = build({
+        "method": "auto:pld,sps", "model": pair.draft, "prompt_lookup_max": 5, "exploration": 0.02,
+        "sps": {"num_speculative_tokens": 3},
+    })  # fmt: skip
+    assert isinstance(drafter, Auto) and drafter.exploration == 0.02
+    lookup, small = drafter.drafters
+    assert isinstance(lookup, PromptLookup) and isinstance(small, SmallLM)
+    assert (lookup.num_speculative_tokens, lookup.prompt_lookup_max) == (16, 5)
+    assert small.num_speculative_tokens == 3
+    assert {"model", "num_speculative_tokens", "exploration"} <= options_of(AUTO)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"method": "auto:pldd"}, "Did you mean 'pld'"),
+        ({"method": "auto:"}, "Unknown method ''"),
+        ({"method": "auto:pld,pld"}, "names a part twice"),
+        ({"method": "auto:sps"}, "name it"),
+        ({"method": "auto:pld", "prompt_lookup_maxx": 3}, "'prompt_lookup_max'"),
+        ({"method": "auto:pld", "exploration": 1}, "below 1"),
+        ({"method": "auto", "num_speculative_tokens": 0}, "at least 1"),
+        ({"method": "auto", "drafters": []}, "Name at least"),
+        ({"method": "auto", "drafters": [PromptLookup(), PromptLookup()]}, "name of its own"),
+    ],
+    ids=str,
+)
+def test_wrong_configs(config: dict[str, Any], said: str) -> None:
+    """One sentence each."""
+    with pytest.raises(ForetokenError) as error:
+        build(config)
+    assert said in str(error.value)
+
+
+def test_front_door(pair: Pair, tmp_path: Path, monkeypatch: Any) -> None:
+    """LLM with `auto`: the texts of plain decoding, and who drafted."""
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
+    plain = LLM(pair.target).generate(PROMPTS, GREEDY)
+    llm = LLM(pair.target, speculative_config={"method": "auto", "model": pair.draft})
+    outputs = llm.generate(PROMPTS, GREEDY)
+    assert texts(outputs) == texts(plain) and llm.method == "auto"
+    assert sum(llm.stats.chosen.values()) == llm.stats.passes
+    assert set(llm.stats.chosen) <= {"pld", "suffix", "sps", NONE}
+
+
+def test_sequences_keep_their_own_counts(pair: Pair) -> None:
+    """State goes away with the sequence."""
+    drafter = auto(PromptLookup(3))
+    sequence = Sequence.start(PROMPTS[0], GREEDY)
+    target = ModelTarget(pair.target, 1, 64)
+    drafter.bind(target)
+    assert drafter._views(sequence) is drafter._views(sequence)
+    assert drafter._views(sequence) is not drafter._views(Sequence.start(PROMPTS[0], GREEDY))

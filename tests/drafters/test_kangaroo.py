@@ -1,0 +1,173 @@
+"""Kangaroo: what the shallow layers have run is not run again, and changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken import ForetokenError
+from foretoken.drafters.kangaroo import Kangaroo, KangarooAdapter
+from foretoken.draws import GreedyDraws
+from foretoken.methods import build
+from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence
+from foretoken.step import Clock, prefill, step
+from foretoken.testing import Pair, check_greedy, serve, tiny_pair
+from foretoken.train.batches import Batches, collate
+from foretoken.train.frozen import Frozen
+from foretoken.train.records import Records
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.losses import Objective
+from foretoken.tree import DraftTree
+from foretoken.verify.speculative import Speculative
+from lessons import GREEDY, LIMIT, PROMPTS, check_estimate, taught, written
+
+
+@pytest.fixture(scope="module")
+def small() -> Pair:
+    return tiny_pair(23, layers=3)
+
+
+@pytest.fixture(scope="module")
+def records(small: Pair) -> Records:
+    """What the target writes greedily."""
+    return written(small.target)
+
+
+@pytest.fixture(scope="module")
+def adapter(small: Pair, records: Records) -> KangarooAdapter:
+    """Trained for a few steps on these very texts, so that drafts are accepted."""
+    torch.manual_seed(3)
+    made, goal = KangarooAdapter(Facts.of(small.target)).double(), Objective({"kl_div": 1.0}, 1.0)
+    batches = Batches(records, 4, 64, 0)
+    found: KangarooAdapter = taught(made, small.target, batches.batch, goal, steps=60)
+    return found
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.9])
+def test_the_estimate_is_what_is_served(
+    small: Pair, records: Records, adapter: KangarooAdapter, threshold: float
+) -> None:
+    """Places and steps, the second exit and the ends of texts included; the text stays."""
+    drafter = Kangaroo(adapter, 4, threshold)
+    check_estimate(drafter, adapter, small.target, records, Speculative())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_verification_runs_the_upper_layers_alone(
+    small: Pair, adapter: KangarooAdapter, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    """In batches of drafts of unlike length no token of a step goes through the lower layers
+    twice, and the scores are those of a whole pass."""
+    ran: list[int] = []
+    lower, scored = ModelTarget.run, ModelTarget.score
+    checked = []
+
+    def noted(self: ModelTarget, states: Any, feed: Any, sublayers: Any) -> Any:
+        ran.append(states.shape[1] if min(sublayers) == 0 else 0)
+        return lower(self, states, feed, sublayers)
+
+    def compared(self: ModelTarget, sequences: Any, trees: Any) -> Any:
+        out = scored(self, sequences, trees)
+        assert sum(ran) == trees.nodes + 1 or not trees.nodes
+        ran.clear()
+        feed = self._fed(sequences, trees)
+        plain = self.whole(sequences, feed)
+        for row, count in enumerate(trees.counts):
+            torch.testing.assert_close(out.logits[row, : count + 1], plain.logits[row, : count + 1])
+            torch.testing.assert_close(
+                out.hidden[2][row, : count + 1], plain.hidden[2][row, : count + 1]
+            )
+        checked.append(trees.counts)
+        return out
+
+    monkeypatch.setattr(ModelTarget, "run", noted)
+    monkeypatch.setattr(ModelTarget, "score", compared)
+    params = [
+        dataclasses.replace(GREEDY, temperature=temperature, max_tokens=12 + i, seed=i)
+        for i in range(len(PROMPTS))
+    ]
+    drafter = Kangaroo(adapter, 4, 0.3)
+    serve(small.target, drafter, Speculative(), PROMPTS, params, slots=4)
+    assert any(len(set(counts)) > 1 for counts in checked)
+
+
+def begun(target: ModelTarget, drafter: Kangaroo, texts: list[list[int]]) -> list[Sequence]:
+    """Sequences whose texts but for the last token are read."""
+    drafter.bind(target)
+    target.hidden = drafter.wants.hidden
+    sequences = [Sequence.start(text, GREEDY) for text in texts]
+    for sequence in sequences:
+        target.begin(sequence)
+        drafter.begin(sequence)
+    while late := [s for s in sequences if target.pending(s)]:
+        prefill(target, drafter, late, 3, Clock())
+    return sequences
+
+
+@torch.inference_mode()
+def test_laws_follow_from_the_text(small: Pair, adapter: KangarooAdapter) -> None:
+    """After drafts that were accepted in part, the next law is the one of the text read anew."""
+    drafter = Kangaroo(adapter, 4, 0.0)
+    target = ModelTarget(small.target, 3, 64)
+    sequences, longest = begun(target, drafter, PROMPTS[:3]), 0
+    for _ in range(5):
+        steps = step(target, drafter, Speculative(), sequences, [4, 3, 2], Clock())
+        longest = max(longest, *(len(each.path) for each in steps))
+        new, again = Kangaroo(adapter), ModelTarget(small.target, 3, 64)
+        copies = begun(again, new, [sequence.tokens for sequence in sequences])
+        torch.testing.assert_close(new._lm.behind(copies), drafter._lm.behind(sequences))
+    assert longest > 1
+
+
+@torch.inference_mode()
+def test_other_drafts_are_scored_as_a_whole(small: Pair, adapter: KangarooAdapter) -> None:
+    """Another token, the same ones as siblings, a longer chain, or rows in another order."""
+    drafter, target = Kangaroo(adapter, 3, 0.0), ModelTarget(small.target, 2, 64)
+    sequences, plain = begun(target, drafter, [[1, 2, 3], [4, 5, 6]]), GreedyDraws()
+    mine = drafter.draft(sequences, [3, 3], plain).tokens
+    other, flat = mine.clone(), torch.tensor([[0, 0, 0]] * 2)
+    other[:, 1] = (other[:, 1] + 1) % 23
+    for tree, order in (
+        (DraftTree(mine, [3, 3]), 1), (DraftTree(other, [3, 3]), 1),
+        (DraftTree(mine, [3, 3], flat), 1), (DraftTree(mine[:, [0, 1, 2, 2]], [4, 4]), 1),
+        (DraftTree(mine[:, :2], [2, 2]), 1), (DraftTree(mine.flip(0), [3, 3]), -1),
+    ):  # fmt: skip
+        drafter.draft(sequences, [3, 3], plain)
+        found = target.score(sequences[::order], tree)
+        expected = target.whole(sequences[::order], target._fed(sequences[::order], tree))
+        torch.testing.assert_close(found.logits, expected.logits)
+
+
+@pytest.mark.parametrize("method", ["kangaroo+pld", "ppd+kangaroo", "kangaroo+eagle2"])
+def test_together_with_others(small: Pair, adapter: KangarooAdapter, method: str) -> None:
+    """Another drafter's nodes are scored by whole passes, and so are states that it reads."""
+    from foretoken.trainable.feature import EagleModule
+
+    options: dict[str, Any] = {"method": method, "kangaroo": {"model": adapter}}
+    if "eagle2" in method:
+        options["eagle2"] = {"model": EagleModule(Facts.of(small.target)).double().eval()}
+    check_greedy(
+        lambda _: build(options)[0], build(options)[1], small, slots=3, prompts=PROMPTS[:4],
+        tokens=LIMIT,
+    )  # fmt: skip
+
+
+def test_weights_learn_and_have_the_public_names(small: Pair, records: Records) -> None:
+    """A gradient for each; exit layers that aren't there, and other targets, are refused."""
+    made = KangarooAdapter(Facts.of(small.target)).double()
+    lesson = Frozen(small.target).lesson(collate(records, [[0, 1], [2, 3]], 40, 0.25), made.hidden)
+    made(lesson, Objective({"kl_div": 1.0})).backward()
+    assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in made.parameters())
+    names = {"norm.weight", "layers.0.input_layernorm.weight"}
+    names |= {f"layers.0.self_attn.{x}_proj.weight" for x in "qkvo"}
+    assert set(made.state_dict()) == names
+    assert made.hidden == (2, -1)
+    with pytest.raises(ForetokenError, match="exit_layer is 3 and the target has 3 layers"):
+        KangarooAdapter(Facts.of(small.target), exit_layer=3)
+    other = ModelTarget(tiny_pair(23, width=16, layers=3).target, 1, 32)
+    with pytest.raises(ForetokenError, match=r"hidden_size 32 and this target has 16"):
+        Kangaroo(made).bind(other)

@@ -1,0 +1,200 @@
+"""SPEED: what is on its way, what is thrown away, and that one read of the weights serves all."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken import LLM, SamplingParams
+from foretoken.drafters.speed import Pipeline, Speed
+from foretoken.engine.engine import Engine
+from foretoken.errors import ForetokenError
+from foretoken.methods import build
+from foretoken.models.load import CYCLE
+from foretoken.models.native.transformer import Transformer
+from foretoken.models.target import ModelTarget
+from foretoken.protocols import Drafter
+from foretoken.testing import check_company, check_greedy, check_law, check_seeded, native
+from foretoken.testing.checks import PROMPTS, SAMPLED, serve
+from foretoken.testing.models import Pair, tiny_transformers
+from foretoken.verify.target_only import TargetOnly
+
+GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+LAYERS, CYCLES = 2, 3
+
+
+def cyclic(vocab_size: int = 97, calm: float = 0.3, **options: Any) -> Any:
+    """Two layers, run through three times; `calm`: how much of its change a layer keeps, so that
+    the guesses of the first cycle are right now and then."""
+    model = tiny_transformers(vocab_size, layers=LAYERS * CYCLES, **options)
+    setattr(model.config, CYCLE, LAYERS)
+    layers = model.model.layers
+    with torch.no_grad():
+        for i, layer in enumerate(layers):
+            layer.self_attn.o_proj.weight *= calm
+            layer.mlp.down_proj.weight *= calm
+            if i >= LAYERS:
+                layer.load_state_dict(layers[i - LAYERS].state_dict())
+    return model
+
+
+@pytest.fixture(scope="module")
+def shared() -> Pair:
+    model = cyclic()
+    return Pair(native(model), native(model), model)
+
+
+def served(target: ModelTarget, drafter: Speed, prompt: list[int], params: SamplingParams) -> None:
+    engine = Engine(target, drafter, TargetOnly())
+    engine.add(prompt, params)
+    while engine.busy:
+        engine.step()
+
+
+def test_a_cycle_is_held_once(shared: Pair) -> None:
+    """Layers that repeat share their weights, and what the model says is what it said."""
+    target: Any = shared.target
+    assert isinstance(target, Transformer)
+    assert (target.cycle, target.layers) == (LAYERS, LAYERS * CYCLES)
+    assert target.stack[2].qkv is target.stack[0].qkv
+    assert target.stack[5].down is target.stack[1].down
+    whole = native(tiny_transformers(layers=LAYERS * CYCLES))
+    assert whole.cycle == whole.layers
+    assert target.parameters < whole.parameters
+    assert target.bytes_read == whole.bytes_read  # a pass reads them as often
+    ids = torch.tensor(PROMPTS[:1])
+    with torch.no_grad():
+        expected = shared.transformers(ids).logits[0, -1]
+    from foretoken.testing import logits_after
+
+    torch.testing.assert_close(logits_after(target, PROMPTS[0]), expected, atol=1e-10, rtol=0)
+
+
+def test_layers_that_differ_are_no_cycle(tmp_path: Path) -> None:
+    """A config that says so of other weights is refused, and names the layers."""
+    model = tiny_transformers(layers=4, dtype=torch.float32)
+    setattr(model.config, CYCLE, 2)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ForetokenError, match="layer 2 isn't that of layer 0"):
+        LLM(tmp_path)
+
+
+def test_text_is_the_targets(shared: Pair) -> None:
+    """Greedy and at a seed, alone and in batches, with the context's end in reach."""
+    made: list[Speed] = []
+
+    def make(_: Pair) -> Drafter:
+        made.append(Speed())
+        return made[-1]
+
+    for slots in (1, 3):
+        check_greedy(make, TargetOnly(), shared, slots=slots, prompts=PROMPTS, tokens=40)
+        check_seeded(make, TargetOnly(), shared, slots=slots)
+    check_company(make, TargetOnly(), shared)
+    counts = made[0].pipeline
+    assert counts.stages == CYCLES
+    assert counts.matched > 10
+    assert counts.passes_per_token < 0.95
+    short = cyclic(max_length=24)
+    pair = Pair(native(short), native(short), short)
+    unbounded = dataclasses.replace(GREEDY, max_tokens=None)
+    outputs = [
+        serve(pair.target, drafter, TargetOnly(), PROMPTS, unbounded)
+        for drafter in (Speed(), build(None)[0])
+    ]
+    assert [o.token_ids for o in outputs[0]] == [o.token_ids for o in outputs[1]]
+
+
+def test_law_is_the_targets() -> None:
+    """Of three tokens, every outcome enumerated."""
+    model = cyclic(4, width=8)
+    pair = Pair(native(model), native(model), model)
+    check_law(lambda _: Speed(), TargetOnly(), pair, SamplingParams(temperature=0.7), 3, rows=1)
+
+
+def test_one_read_serves_all_on_their_way(shared: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every tick each layer of the cycle multiplies once, by all tokens on their way."""
+    target: Any = native(shared.transformers)
+    widths: list[int] = []
+    run = target.stack[0].gate_up
+
+    def noted(x: Any) -> Any:
+        widths.append(len(x))
+        return run(x)
+
+    for layer in target.stack[::LAYERS]:
+        layer.gate_up = noted
+    drafter = Speed()
+    served(ModelTarget(target, 1, 64), drafter, PROMPTS[0][:1], GREEDY)
+    counts = drafter.pipeline
+    assert len(widths) == counts.ticks == counts.reads
+    assert sum(widths) == counts.runs
+    assert max(widths) == CYCLES
+
+
+def test_a_sure_guess_costs_one_cycle() -> None:
+    """Where later cycles change nothing every guess is right: behind the first token each costs a
+    tick, and nothing is run in vain but what the end cuts off."""
+    model = cyclic(calm=0.0)
+    drafter = Speed()
+    served(ModelTarget(native(model), 1, 64), drafter, PROMPTS[0], GREEDY)
+    counts = drafter.pipeline
+    assert (counts.tokens, counts.tried, counts.matched) == (40, 39, 39)
+    assert counts.ticks == CYCLES + 39
+    assert counts.runs == CYCLES * 40 + CYCLES  # 2 + 1 stages of the two that came too late
+    assert counts.match_rate == 1
+    assert counts.passes_per_token == (CYCLES + 39) / (CYCLES * 40)
+
+
+def test_counts() -> None:
+    counts = Pipeline(4, passes=10, ticks=25, reads=25, runs=70, tokens=10, tried=8, matched=6)
+    assert (counts.match_rate, counts.passes_per_token) == (0.75, 25 / 40)
+    assert counts.extra_compute == 0.75
+    none = Pipeline(4)
+    assert (none.match_rate, none.passes_per_token, none.extra_compute) == (0, 1, 0)
+
+
+def test_guessing_later(shared: Pair) -> None:
+    """Behind two cycles guesses are better and save less; behind all of them there is nothing to
+    save."""
+    found = []
+    for at in (1, 2, 3):
+        drafter = Speed(exit_stage=at)
+        check_greedy(lambda _, d=drafter: d, TargetOnly(), shared, prompts=PROMPTS, tokens=40)  # type: ignore[misc]
+        found.append(drafter.pipeline)
+    rates = [counts.match_rate for counts in found]
+    assert rates == sorted(rates) and rates[2] == 1
+    assert found[2].passes_per_token == 1
+    assert found[2].extra_compute < 0.1
+
+
+def test_what_is_on_its_way_stays_when_a_slot_moves(shared: Pair) -> None:
+    """Requests that end early let others move; the text stays plain decoding's."""
+    params = [dataclasses.replace(SAMPLED, max_tokens=n, seed=n) for n in (3, 20, 9, 25)]
+    alone = [
+        serve(shared.target, Speed(), TargetOnly(), [prompt], own)[0].token_ids
+        for prompt, own in zip(PROMPTS, params, strict=True)
+    ]
+    mixed = serve(shared.target, Speed(), TargetOnly(), PROMPTS, params, slots=4)
+    assert [output.token_ids for output in mixed] == alone
+
+
+@pytest.mark.parametrize("method", ["speed+pld", "early_exit|speed"])
+def test_together_with_others(shared: Pair, method: str) -> None:
+    """Another drafter's passes and nodes between two of the pipeline's don't end up in its text."""
+    _, rule, _ = build({"method": method})
+    for slots in (1, 3):
+        check_greedy(
+            lambda _: build({"method": method})[0], rule, shared, slots=slots, prompts=PROMPTS
+        )
+
+
+def test_settings_that_cannot_be(shared: Pair) -> None:
+    target = ModelTarget(shared.target, 1, 8)
+    for drafter, part in ((Speed(4), "divide"), (Speed(0), "divide"), (Speed(2, 4), "exit_stage")):
+        with pytest.raises(ForetokenError, match=part):
+            drafter.bind(target)

@@ -1,0 +1,473 @@
+"""Many requests at once: admission, stopping, cancelling, samples, log-probabilities, counting."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foretoken import ForetokenError, SamplingParams
+from foretoken.access import Wants
+from foretoken.drafters.nothing import Nothing
+from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.engine.engine import Engine
+from foretoken.engine.stats import AcceptanceStats
+from foretoken.engine.stopping import StopChecker, TextTracker
+from foretoken.models.target import ModelTarget
+from foretoken.protocols import BaseDrafter, Drafter
+from foretoken.testing import (
+    ByteTokenizer,
+    Oracle,
+    Pair,
+    Scripted,
+    TableModel,
+    logits_after,
+    native,
+    related,
+    serve,
+    tiny_transformers,
+)
+from foretoken.testing.checks import greedy_reference
+from foretoken.tree import Kind
+from foretoken.verify.speculative import Speculative
+from foretoken.verify.target_only import TargetOnly
+
+PROMPTS = [[5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3], [11] * 3, [1], [60, 61, 62, 60]]
+GREEDY = SamplingParams(temperature=0, max_tokens=20)
+BYTES = ByteTokenizer()
+
+
+def engine_of(pair: Pair, drafter: Drafter | None = None, **options: Any) -> Engine:
+    slots, length = options.pop("slots", 3), options.pop("length", 256)
+    target = ModelTarget(pair.target, slots, length)
+    return Engine(target, drafter or Nothing(), options.pop("rule", TargetOnly()), **options)
+
+
+def finish(engine: Engine) -> None:
+    while engine.busy:
+        engine.step()
+
+
+@cache
+def known(pair: Pair, tokens: int = 20) -> dict[tuple[int, ...], list[int]]:
+    """Each prompt's greedy text."""
+    return {tuple(p): greedy_reference(pair.target, p, tokens) for p in PROMPTS}
+
+
+# --- where a text ends ---
+
+LETTERS = st.sampled_from(["a", "b", "ab", "é", "€", "😀", " "])
+WORDS = st.lists(LETTERS, min_size=1, max_size=12).map("".join)
+
+
+def reference_end(
+    tokens: list[int], stops: list[str], ends: set[int], limit: int, minimum: int
+) -> tuple[int, str]:
+    """Token by token: how many are emitted, and why it ends there."""
+    for length in range(1, len(tokens) + 1):
+        text = BYTES.decode(tokens[:length]).rstrip("\ufffd")
+        before = BYTES.decode(tokens[: length - 1]).rstrip("\ufffd")
+        fresh = any(text.find(stop, max(0, len(before) - len(stop) + 1)) >= 0 for stop in stops)
+        if fresh and text != before and length > minimum:
+            return length, "stop"
+        if tokens[length - 1] in ends:
+            return length, "stop"
+        if length >= limit:
+            return length, "length"
+    return len(tokens), ""
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    WORDS, st.lists(WORDS.map(lambda w: w[:3]), max_size=3),
+    st.sets(st.integers(0, 130), max_size=2),
+    st.integers(1, 30), st.integers(0, 5), st.lists(st.integers(1, 5), min_size=40, max_size=40),
+)  # fmt: skip
+def test_ends_are_found_token_by_token(
+    text: str, stops: list[str], ends: set[int], limit: int, minimum: int, cuts: list[int]
+) -> None:
+    """However the text is cut into blocks: the end is the first place where a token ends it.
+
+    Stop strings straddle tokens and blocks here, and characters are several tokens long.
+    """
+    tokens = BYTES.encode(text)
+    length, reason = reference_end(tokens, stops, ends, limit, minimum)
+    params = SamplingParams(stop=stops, stop_token_ids=sorted(ends), min_tokens=minimum,
+                            max_tokens=40)  # fmt: skip
+    checker, at = StopChecker(params, frozenset(), limit, BYTES), 0
+    for size in cuts:
+        block = tokens[at : at + size]
+        if not block:
+            assert (at, reason) == (length, "")
+            return
+        ending = checker.check(block)
+        at += ending.kept
+        if ending.finish_reason:
+            assert (at, ending.finish_reason) == (length, reason)
+            return
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_the_text_ends_with_or_before_the_stop_string(include: bool) -> None:
+    """The earliest of several stop strings cuts the text; it is named, and kept if asked for."""
+    params = SamplingParams(stop=["wor", "orld", "o w"], include_stop_str_in_output=include)
+    checker = StopChecker(params, frozenset(), 100, BYTES)
+    ending = checker.check(BYTES.encode("hello world"))
+    assert (ending.kept, ending.finish_reason, ending.stop_reason) == (7, "stop", "o w")
+    assert ending.text == ("hello w" if include else "hell")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, 256), max_size=20), st.booleans())
+def test_tracked_text_is_the_decoded_text(tokens: list[int], skip: bool) -> None:
+    """Growing token by token, broken bytes and all, ends at the text of the whole; never ahead."""
+    tracker = TextTracker(BYTES, skip)
+    for token in tokens:
+        before = tracker.text
+        assert tracker.text == before + (new := tracker.append(token)) or new
+    assert tracker.finish() == BYTES.decode(tokens, skip_special_tokens=skip)
+
+
+def test_end_of_text_and_stop_ids(pair: Pair) -> None:
+    """Both end a text behind their token; only a stop id is named; `ignore_eos` writes on."""
+    text = known(pair)[tuple(PROMPTS[0])]
+    first = text.index(text[6]) + 1
+    ends = frozenset({text[6]})
+    for params, eos, length, stop in (
+        (GREEDY, ends, first, None),
+        (SamplingParams(temperature=0, stop_token_ids=[text[6]]), frozenset(), first, text[6]),
+        (SamplingParams(temperature=0, max_tokens=20, ignore_eos=True), ends, 20, None),
+    ):
+        [output] = serve(pair.target, Nothing(), TargetOnly(), PROMPTS[:1], params, eos_ids=eos)
+        assert output.token_ids == text[:length]
+        assert output.outputs[0].stop_reason == stop
+
+
+def test_no_end_before_min_tokens(pair: Pair) -> None:
+    """Until `min_tokens` are written no end is sampled and no stop string ends the text."""
+    text = known(pair)[tuple(PROMPTS[1])]
+    for ends, options in ((frozenset(text[:3]), {}), (frozenset(), {"stop_token_ids": text[:3]})):
+        params = SamplingParams(temperature=0, min_tokens=8, max_tokens=20, **options)  # type: ignore[arg-type]
+        drafter = Oracle(known(pair), 6)
+        [output] = serve(pair.target, drafter, TargetOnly(), PROMPTS[1:2], params, eos_ids=ends)
+        [plain] = serve(pair.target, Nothing(), TargetOnly(), PROMPTS[1:2], params, eos_ids=ends)
+        assert output.token_ids == plain.token_ids and len(plain.token_ids) >= 8
+        assert not set(plain.token_ids[:8]) & set(text[:3])
+
+
+def test_a_criterion_of_the_users_own(pair: Pair) -> None:
+    """It is asked after every token, also inside an accepted block."""
+    engine = engine_of(pair, Oracle(known(pair), 9))
+    asked: list[int] = []
+
+    def five(output: Any) -> bool:
+        asked.append(len(output))
+        return len(output) == 5
+
+    request = engine.add(PROMPTS[0], GREEDY, criterion=five)
+    finish(engine)
+    assert asked == [1, 2, 3, 4, 5]
+    assert request.samples[0].output.token_ids == known(pair)[tuple(PROMPTS[0])][:5]
+    assert request.samples[0].output.finish_reason == "stop"
+
+
+# --- joining, leaving, sharing ---
+
+
+def test_more_requests_than_slots(pair: Pair) -> None:
+    """All are served, in any mix of lengths, and later ones join between steps."""
+    engine = engine_of(pair, PromptLookup(), slots=2)
+    requests = [
+        engine.add(prompt, SamplingParams(temperature=0, max_tokens=4 * i + 1))
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    for _ in range(3):
+        engine.step()
+    late = engine.add([40, 3, 3, 17, 40, 3], GREEDY)
+    finish(engine)
+    for i, request in enumerate(requests):
+        text = known(pair)[tuple(PROMPTS[i])][: 4 * i + 1]
+        assert request.samples[0].output.token_ids == text
+    assert late.samples[0].output.token_ids == known(pair)[tuple(PROMPTS[1])]
+    assert engine.target.cache.free == 2
+
+
+def test_long_prompts_do_not_hold_up_the_others(pair: Pair) -> None:
+    """A prompt is read in chunks; a running request gets its tokens in every one of those steps."""
+    engine = engine_of(pair, chunk=4)
+    running = engine.add([1], SamplingParams(temperature=0, max_tokens=30))
+    engine.step()
+    long = engine.add([i % 50 for i in range(40)], SamplingParams(temperature=0, max_tokens=3))
+    for step in range(10):
+        written = len(running.samples[0].output.token_ids)
+        engine.step()
+        assert len(running.samples[0].output.token_ids) == written + 1
+        assert not long.samples[0].output.token_ids or step >= 9
+    finish(engine)
+    assert long.samples[0].output.token_ids == greedy_reference(pair.target, long.prompt, 3)
+
+
+def test_cancelling(pair: Pair) -> None:
+    """Waiting, running and finished requests, and unknown ids; every slot comes back."""
+    engine = engine_of(pair, SmallLM(pair.draft, 3), rule=Speculative(), slots=2)
+    params = SamplingParams(temperature=0, max_tokens=20, n=2)
+    requests = [engine.add(prompt, params) for prompt in PROMPTS[:3]]
+    engine.step()
+    engine.step()
+    engine.cancel(requests[2].id)  # all of it waits
+    engine.cancel(requests[0].id)  # both samples run
+    engine.cancel(123456789)
+    assert [s.output.finish_reason for s in requests[0].samples] == ["cancelled"] * 2
+    finish(engine)
+    assert [s.output.token_ids for s in requests[1].samples] == [known(pair)[tuple(PROMPTS[1])]] * 2
+    engine.cancel(requests[1].id)
+    assert requests[1].samples[0].output.finish_reason == "length"
+    assert engine.target.cache.free == 2 and not engine.busy
+
+
+def test_samples_share_the_prompt(pair: Pair) -> None:
+    """A prompt is read once for its n samples, which are numbered and different."""
+    engine = engine_of(pair, slots=4)
+    read: list[int] = []
+    prefill = engine.target.prefill
+
+    def counted(sequences: Any, chunk: int) -> Any:
+        read.extend(engine.target.pending(s) for s in sequences)
+        return prefill(sequences, chunk)
+
+    engine.target.prefill = counted  # type: ignore[method-assign]
+    request = engine.add(PROMPTS[0], SamplingParams(n=4, seed=3, max_tokens=8))
+    finish(engine)
+    outputs = [sample.output for sample in request.samples]
+    assert read == [len(PROMPTS[0]) - 1]
+    assert [output.index for output in outputs] == [0, 1, 2, 3]
+    assert len({tuple(output.token_ids) for output in outputs}) == 4
+    with pytest.raises(ForetokenError, match="4 samples"):
+        _ = request.snapshot().text
+
+
+def test_unseeded_requests_differ_and_seeded_ones_repeat(pair: Pair) -> None:
+    """No seed means another one each time."""
+    for seed, distinct in ((None, 4), (5, 1)):
+        params = SamplingParams(seed=seed, max_tokens=16)
+        outputs = serve(pair.target, Nothing(), TargetOnly(), [[1, 2]] * 4, params)
+        assert len({tuple(o.token_ids) for o in outputs}) == distinct
+
+
+# --- what can't be served ---
+
+
+def test_prompts_that_cant_be_served(pair: Pair) -> None:
+    """Empty, too long, or in another vocabulary: one sentence each, and nothing is queued."""
+    engine = engine_of(pair, length=8)
+    for prompt, said in (([], "empty"), ([1] * 8, "context is 8"), ([97], "vocabulary of 97"),
+                         ([-1], "vocabulary of 97")):  # fmt: skip
+        with pytest.raises(ForetokenError, match=said):
+            engine.add(prompt, GREEDY)
+    with pytest.raises(ForetokenError, match="tokenizer"):
+        engine.add([1], SamplingParams(stop="x"))
+    assert not engine.busy
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"logit_bias": {97: 1.0}},
+        {"bad_token_ids": [-1]},
+        {"allowed_token_ids": [1, 500]},
+        {"stop_token_ids": [97], "min_tokens": 2},
+    ],
+)
+def test_ids_outside_the_vocabulary_are_refused_at_once(pair: Pair, options: Any) -> None:
+    """They must not stop the batch that the request would have joined."""
+    with pytest.raises(ForetokenError, match="vocabulary of 97"):
+        engine_of(pair).add([1], SamplingParams(**options))
+
+
+def test_ends_outside_the_vocabulary_are_never_met(pair: Pair) -> None:
+    """A tokenizer's end-of-text beyond the model's vocabulary disturbs nothing."""
+    params = SamplingParams(temperature=0, max_tokens=5, min_tokens=2)
+    ends = frozenset({97, 500})
+    [output] = serve(pair.target, Nothing(), TargetOnly(), PROMPTS[:1], params, eos_ids=ends)
+    assert output.token_ids == known(pair)[tuple(PROMPTS[0])][:5]
+
+
+@pytest.mark.parametrize("drafted", [0, 5])
+def test_the_context_is_a_limit(pair: Pair, drafted: int) -> None:
+    """Without max_tokens a text goes on to the end of the context, and no further."""
+    text = known(pair)[tuple(PROMPTS[0])]
+    engine = engine_of(pair, Oracle(known(pair), drafted), length=len(PROMPTS[0]) + 12)
+    request = engine.add(PROMPTS[0], SamplingParams(temperature=0, max_tokens=None))
+    finish(engine)
+    assert request.samples[0].output.token_ids == text[:12]
+    assert request.samples[0].output.finish_reason == "length"
+
+
+def test_a_draft_model_of_shorter_context(pair: Pair) -> None:
+    """Texts that outgrow it, each at its own step, go on without drafts and stay the same."""
+    short = native(related(tiny_transformers(max_length=24), 0.02))
+    prompts = [[i % 7 for i in range(length)] for length in (1, 19, 21, 22, 23, 30)]
+    expected = [greedy_reference(pair.target, prompt, 30) for prompt in prompts]
+    for slots in (1, 6):
+        outputs = serve(
+            pair.target, SmallLM(short, 4), Speculative(), prompts,
+            SamplingParams(temperature=0, max_tokens=30), slots=slots, chunk=5,
+        )  # fmt: skip
+        assert [output.token_ids for output in outputs] == expected
+        assert outputs[0].stats.drafted > 0 == outputs[-1].stats.drafted
+
+
+def broken() -> TableModel:
+    """0 → 1 → 2 → 0 …, and 4 → 3 → no law at all; what follows 3 is given to none."""
+    chain = torch.full((5, 5), 0.02)
+    for token, after in ((0, 1), (1, 2), (2, 0), (4, 3)):
+        chain[token, after] = 1.0
+    chain[3] = torch.nan
+    return TableModel.markov(chain)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-3])
+def test_a_request_without_a_law_fails_alone(temperature: float) -> None:
+    """NaN logits end the request that meets them, with a sentence; the others go on."""
+    params = SamplingParams(temperature=temperature, max_tokens=9, seed=1)
+    outputs = serve(broken(), Nothing(), TargetOnly(), [[0], [4], [2]], params)
+    assert [o.outputs[0].token_ids for o in outputs] == [[1, 2, 0] * 3, [3], [0, 1, 2] * 3]
+    assert outputs[1].error is not None and "NaN" in outputs[1].error
+    assert outputs[1].outputs[0].finish_reason == "error"
+    with pytest.raises(ForetokenError, match="after 1 tokens"):
+        _ = outputs[1].text
+
+
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_nothing_is_accepted_behind_a_place_without_a_law(shape: str) -> None:
+    """A draft can't lead past the place at which plain decoding fails."""
+    paths = [[3, 0, 1, 2], [3, 1]]
+    drafter = Scripted(lambda s, b: paths) if shape == "tree" else Oracle({(4,): paths[0]}, 4)
+    [output] = serve(broken(), drafter, TargetOnly(), [[4]], GREEDY)
+    assert output.error is not None
+    assert output.outputs[0].token_ids == [3]
+
+
+def test_every_token_forbidden() -> None:
+    """A processor that leaves nothing over is such a place too."""
+
+    def none(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores * 0 - torch.inf if ids.shape[1] > 3 else scores
+
+    params = SamplingParams(logits_processors=[none], max_tokens=9, seed=0)
+    outputs = serve(
+        TableModel.random(5), Nothing(), TargetOnly(), [[0], [1]],
+        [params, SamplingParams(max_tokens=9)],
+    )  # fmt: skip
+    assert len(outputs[0].outputs[0].token_ids) == 3 and outputs[0].error
+    assert len(outputs[1].token_ids) == 9 and not outputs[1].error
+
+
+def test_pairings_are_checked(pair: Pair) -> None:
+    """A drafter that needs what the target lacks, trees for a chain rule, kinds for no rule."""
+
+    class Needy(BaseDrafter):
+        wants = Wants("ae")
+
+    class Odd(BaseDrafter):
+        kinds = frozenset({Kind.INDEPENDENT})
+
+    table = Pair(TableModel.random(), TableModel.random())
+    for target, drafter, rule, said in (
+        (table, Needy(), TargetOnly(), "sub-layers"),
+        (pair, Scripted(lambda s, b: []), Speculative(), "chains only"),
+        (pair, Odd(), TargetOnly(), "independent"),
+    ):
+        with pytest.raises(ForetokenError, match=said):
+            engine_of(target, drafter, rule=rule)  # type: ignore[arg-type]
+
+
+def test_auxiliary_nodes_pair_with_target_only(pair: Pair) -> None:
+    """Nodes that are only scored don't disturb the rule for chosen ones."""
+
+    class Extra(Oracle):
+        kinds = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
+
+        def draft(self, sequences: Any, budgets: Any, draws: Any) -> Any:
+            tree = super().draft(sequences, budgets, draws)
+            if tree.nodes > 2:
+                tree.kinds = torch.zeros(tree.tokens.shape, dtype=torch.int8)
+                tree.kinds[:, 2] = Kind.AUXILIARY
+            return tree
+
+    outputs = serve(pair.target, Extra(known(pair), 5), TargetOnly(), PROMPTS, GREEDY)
+    assert [o.token_ids for o in outputs] == list(known(pair).values())
+    assert outputs[0].stats.accepted_at[:4] == [7, 6, 0, 0]
+
+
+# --- what is reported ---
+
+
+@pytest.mark.parametrize("wanted", [0, 3])
+def test_log_probabilities(pair: Pair, wanted: int) -> None:
+    """Of the raw logits at each token's place, with rank, also inside accepted drafts."""
+    params = SamplingParams(temperature=0, max_tokens=12, logprobs=wanted, logit_bias={7: 2.0})
+    [plain] = serve(pair.target, Nothing(), TargetOnly(), PROMPTS[:1], params)
+    text = {tuple(PROMPTS[0]): plain.token_ids}
+    [output] = serve(pair.target, Oracle(text, 4, 1, cycle=True), TargetOnly(), PROMPTS[:1], params)
+    sample, total = output.outputs[0], 0.0
+    assert sample.logprobs is not None and len(sample.logprobs) == 12
+    for i, (token, entry) in enumerate(zip(sample.token_ids, sample.logprobs, strict=True)):
+        law = logits_after(pair.target, PROMPTS[0] + sample.token_ids[:i]).log_softmax(-1)
+        order = law.argsort(descending=True).tolist()
+        assert set(entry) == {token, *order[:wanted]}
+        for other, found in entry.items():
+            assert found.logprob == pytest.approx(float(law[other]), abs=1e-9)
+            assert found.rank == order.index(other) + 1
+        total += float(law[token])
+    assert sample.cumulative_logprob == pytest.approx(total, abs=1e-8)
+
+
+def test_counts_of_a_known_run(pair: Pair) -> None:
+    """Drafts of 4 of which the third goes wrong: 3 tokens a pass, and every number follows."""
+    params = SamplingParams(temperature=0, max_tokens=20)
+    engine = engine_of(pair, Oracle(known(pair), 4, wrong_at=2))
+    requests = [engine.add(prompt, params) for prompt in PROMPTS[:2]]
+    finish(engine)
+    for request in requests:
+        stats, output = request.stats, request.samples[0].output
+        assert (stats.tokens, stats.passes, stats.drafted, stats.accepted) == (20, 7, 25, 13)
+        assert (stats.accepted_at, stats.drafted_at) == ([7, 6, 0, 0], [7, 6, 6, 6])
+        assert stats.mean_acceptance_length == 20 / 7
+        assert stats.draft_acceptance_rate == 13 / 25
+        assert output.accepted == [True, True, False] * 6 + [True, False]
+        assert stats.total_time >= stats.time_to_first_token > 0  # type: ignore[operator]
+    totals = AcceptanceStats()
+    for request in requests:
+        totals.add(request.stats)
+    assert totals.accepted_at == engine.stats.accepted_at == [14, 12, 0, 0]
+    assert (engine.stats.tokens, engine.stats.drafted) == (40, 50)
+    assert engine.stats.engine_steps == 7
+    assert set(engine.stats.ms_per_step) == {"draft", "verify", "other"}
+    engine.reset_stats()
+    assert engine.stats.tokens == 0
+
+
+def test_counts_stop_where_the_text_stops(pair: Pair) -> None:
+    """Tokens that were accepted behind a stop are neither emitted nor counted."""
+    text = known(pair)[tuple(PROMPTS[0])]
+    end = frozenset({text[4]})
+    drafter = Oracle(known(pair), 10)
+    [output] = serve(pair.target, drafter, TargetOnly(), PROMPTS[:1], GREEDY, eos_ids=end)
+    length = text.index(text[4]) + 1
+    assert output.token_ids == text[:length]
+    assert (output.stats.tokens, output.stats.accepted) == (length, length)
+    assert sum(output.stats.accepted_at) == length
+    assert output.outputs[0].accepted == [True] * length
+
+
+def test_nothing_drafted_is_zero_not_nan() -> None:
+    """Rates of empty counts."""
+    stats = AcceptanceStats()
+    assert (stats.mean_acceptance_length, stats.draft_acceptance_rate) == (0.0, 0.0)
+    assert stats.acceptance_rate_per_position == []

@@ -1,0 +1,127 @@
+"""The suffix tree against counting by hand, while texts grow, come and go."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretoken.lookup.suffix_tree import SuffixTree
+
+DEPTH = 5
+few = st.lists(st.integers(0, 2), max_size=14)
+TEXTS = st.lists(few.filter(bool), min_size=1, max_size=6)
+
+
+def closed(texts: Seq[Seq[int]]) -> list[array[int]]:
+    """Texts with a mark of their own behind each."""
+    return [array("i", [*text, -number]) for number, text in enumerate(texts, 1)]
+
+
+def phrases(text: Seq[int], starts: range, depth: int) -> Counter[tuple[int, ...]]:
+    """How often each phrase of at most `depth` tokens begins at one of the places."""
+    return Counter(
+        tuple(text[start:end])
+        for start in starts
+        for end in range(start + 1, min(start + depth, len(text)) + 1)
+    )
+
+
+def counted(tree: SuffixTree) -> Counter[tuple[int, ...]]:
+    """All phrases of a tree with their counts, by walking it token by token."""
+    found: Counter[tuple[int, ...]] = Counter()
+    waiting: list[tuple[tuple[int, ...], object]] = [((), tree.find(array("i")))]
+    while waiting:
+        phrase, place = waiting.pop()
+        for share, token, below in tree.following(place):  # type: ignore[arg-type]
+            longer = (*phrase, token)
+            assert tree.find(array("i", longer)) == below
+            found[longer] = below[0].count
+            assert share == pytest.approx(found[longer] / place[0].count)  # type: ignore[index]
+            waiting.append((longer, below))
+    return found
+
+
+def below(tree: SuffixTree) -> list[Any]:
+    """All nodes but the root."""
+    found = list(tree._root.children.values())
+    for node in found:
+        found.extend(node.children.values())
+    return found
+
+
+def by_hand(texts: Seq[array[int]]) -> Counter[tuple[int, ...]]:
+    every: Counter[tuple[int, ...]] = Counter()
+    for text in texts:
+        every += phrases(text[:-1], range(len(text) - 1), DEPTH)
+    return every
+
+
+@given(TEXTS, st.integers(0, 6))
+def test_texts_come_and_go(texts: list[list[int]], kept: int) -> None:
+    """Counts are those of the texts that are there, however many were there before."""
+    tree, held = SuffixTree(DEPTH), []
+    for text in closed(texts):
+        if len(held) > kept:
+            tree.drop(held.pop(0))
+        tree.add(text)
+        held.append(text)
+        assert counted(tree) == by_hand(held)
+        assert tree.nodes <= 1 + 2 * sum(map(len, held))
+        assert all(len(node.children) != 1 for node in below(tree))
+        assert all(any(node.text is one for one in held) for node in below(tree))
+    for text in [*held]:
+        tree.drop(held.pop(0))
+        assert counted(tree) == by_hand(held), text
+        assert all(len(node.children) != 1 for node in below(tree))
+    assert tree.nodes == 1
+
+
+@given(few, st.lists(st.integers(1, 4)))
+def test_a_text_that_grows(text: list[int], cuts: list[int]) -> None:
+    """A suffix counts once it occurs nowhere before it, or has the tree's depth; however it is
+    handed over."""
+    tree, at = SuffixTree(DEPTH), 0
+    for size in [*cuts, len(text)]:
+        tree.grow(text[at : at + size])
+        at = min(at + size, len(text))
+        done = 0
+        while done < at and not _stands_before(text[:at], done):
+            done += 1
+        assert (tree.read, tree.repeated) == (at, at - done)
+        assert counted(tree) == phrases(text[:at], range(done), DEPTH)
+        assert all(len(node.children) != 1 for node in below(tree))
+
+
+def _stands_before(text: list[int], start: int) -> bool:
+    """Whether the suffix is shorter than the depth and occurs at an earlier place."""
+    suffix = text[start:]
+    return len(suffix) < DEPTH and any(
+        text[early : early + len(suffix)] == suffix for early in range(start)
+    )
+
+
+@given(TEXTS, few)
+def test_the_longest_known_end(texts: list[list[int]], tail: list[int]) -> None:
+    """Found by halving, it is what trying every length finds."""
+    tree = SuffixTree(DEPTH)
+    for text in closed(texts):
+        tree.add(text)
+    known = by_hand(closed(texts))
+    lengths = [n for n in range(1, min(DEPTH, len(tail) + 1)) if tuple(tail[-n:]) in known]
+    assert tree.longest(array("i", tail)) == max(lengths, default=0)
+
+
+def test_nothing_is_left_after_clear() -> None:
+    """A cleared tree is a new one, its growing text too."""
+    tree = SuffixTree(3)
+    tree.grow([1, 2, 1])
+    tree.clear()
+    assert (tree.nodes, tree.read, tree.repeated) == (1, 0, 0)
+    tree.grow([1, 2, 1])
+    assert counted(tree) == phrases([1, 2, 1], range(2), 3)

@@ -1,0 +1,150 @@
+"""A model that drafts: every pass of it against a pass over the whole text from scratch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken import ForetokenError, SamplingParams
+from foretoken.models.drafting.draft_model import DraftModel
+from foretoken.models.hf.adapter import HFModel
+from foretoken.models.model import CausalLM
+from foretoken.protocols import Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.testing import TableModel, logits_after, native, tiny_transformers
+from foretoken.tree import empty, from_paths
+from foretoken.trees.grow import Grower
+
+CPU = torch.device("cpu")
+TEXTS = [[5, 9, 2, 5, 9, 2, 5], [40, 3, 3], [11, 7, 7, 1, 2]]
+
+
+def windowed() -> Any:
+    """A model in which a token sees the last four places only."""
+    from transformers import MistralConfig, MistralForCausalLM
+
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, sliding_window=4,
+    )  # fmt: skip
+    return MistralForCausalLM(config).double().eval()
+
+
+MODELS = {
+    "native": lambda: native(tiny_transformers()),
+    "window": lambda: native(windowed()),
+    "adapter": lambda: HFModel(tiny_transformers()),
+    "table": lambda: TableModel.random(97, 3),
+}
+
+
+def started(model: CausalLM, texts: list[list[int]] = TEXTS) -> tuple[DraftModel, list[Sequence]]:
+    """A draft model that serves these texts, in other slots than their order."""
+    access: Any = SimpleNamespace(vocab_size=97, max_length=60, slots=3, backend="plain")
+    drafting = DraftModel(model, access)
+    sequences = [Sequence.start(text, SamplingParams()) for text in texts]
+    for sequence in reversed(sequences):
+        drafting.begin(sequence)
+    return drafting, sequences
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@torch.inference_mode()
+def test_a_level_is_a_pass_over_its_paths(kind: str) -> None:
+    """Each frontier's logits, in ragged rows, are those of the path from scratch; twice over."""
+    model = MODELS[kind]()
+    drafting, sequences = started(model)
+    passes = 0
+    forward = drafting.lm.forward
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        return forward(*args, **options)
+
+    drafting.lm.forward = counted  # type: ignore[method-assign]
+    for _ in range(2):
+        grower = Grower(len(sequences), CPU)
+        for widths in ([2], [1, 2], [2, 0, 1], [1, 1, 1]):
+            grower.only([place for place, width in enumerate(widths) if width])
+            frontier = grower.frontier
+            logits = drafting.level(sequences, frontier)
+            for b, paths in enumerate(frontier.contexts()):
+                for m, path in enumerate(paths):
+                    whole = logits_after(model, [*sequences[b].tokens, *path])
+                    passes -= 1
+                    torch.testing.assert_close(logits[b, m], whole, atol=1e-9, rtol=0)
+            grower.choose(logits.softmax(-1), [width for width in widths if width])
+        assert passes == 4
+        passes = 0
+        for sequence in sequences:
+            sequence.tokens += [3, 8]
+            tree: Any = None
+            drafting.follow(sequence, Step([3, 8], [], 9, 0, tree, tree))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@torch.inference_mode()
+def test_scores_of_trees_behind_ragged_texts(kind: str) -> None:
+    """As a target: rows that lack unlike numbers of tokens, a tree, a chain, and the next step."""
+    model = MODELS[kind]()
+    drafting, sequences = started(model)
+    drafting.prefill(sequences[:1], 9)
+    drafting.prefill(sequences[2:], 2)
+    for paths in ([[4, 6], [4, 7], [8]], [[1, 2, 3]]):
+        trees = from_paths([paths, paths[:1], [[9]]], CPU)
+        logits = drafting.score(sequences, trees).logits
+        assert logits is not None and logits.shape[1] == trees.nodes + 1
+        for b, contexts in enumerate(trees.contexts()):
+            for slot in range(trees.counts[b] + 1):
+                whole = logits_after(model, [*sequences[b].tokens, *contexts[slot]])
+                torch.testing.assert_close(logits[b, slot], whole, atol=1e-9, rtol=0)
+        path = [1, 2] if len(paths) == 1 else [3]
+        for b, sequence in enumerate(sequences):
+            kept = path if b == 0 else [1]
+            sequence.tokens += [*(int(trees.tokens[b, slot - 1]) for slot in kept), 50]
+        drafting.commit(sequences, [path, [1], [1]])
+        sequences[2].tokens.append(12)  # written by somebody else
+    assert drafting.score(sequences, empty(3, CPU)).logits is not None
+
+
+@torch.inference_mode()
+def test_follows_what_is_accepted() -> None:
+    """Of a chain the accepted tokens stay, and nothing behind them; a prompt comes in chunks."""
+    model = MODELS["native"]()
+    drafting, [sequence] = started(model, [list(range(1, 40))])
+    tree: Any = None
+    drafting.follow(sequence, Step([], [], 0, 0, tree, tree))
+    assert drafting.pending(sequence) == 0
+    drafting.behind([sequence])
+    for token in (7, 8, 9):
+        drafting.after([sequence], torch.tensor([token]))
+    sequence.tokens += [7, 20]
+    drafting.follow(sequence, Step([7, 20], [1], 4, 0, tree, tree))
+    assert drafting.pending(sequence) == 0
+    whole = logits_after(model, sequence.tokens)
+    torch.testing.assert_close(drafting.behind([sequence])[0, 0], whole, atol=1e-9, rtol=0)
+
+
+@torch.inference_mode()
+def test_a_shorter_context_ends_drafting() -> None:
+    """Where the draft model's context ends there is no room, and reading stops."""
+    model = TableModel(TableModel.random(97).table, max_length=8)
+    drafting, [sequence] = started(model, [list(range(12))])
+    assert drafting.room(sequence) == 0
+    tree: Any = None
+    for _ in range(2):
+        drafting.follow(sequence, Step([], [], 0, 0, tree, tree))
+    del sequence.tokens[7:]
+    assert drafting.room(sequence) == 2
+
+
+def test_another_vocabulary_is_refused() -> None:
+    """Both sizes are named."""
+    access: Any = SimpleNamespace(vocab_size=98, max_length=60, slots=3, backend="plain")
+    with pytest.raises(ForetokenError, match="97 tokens and the target's 98"):
+        DraftModel(TableModel.random(97), access)

@@ -1,0 +1,194 @@
+"""Drafters of another tokenizer: what they read, what they propose, how often they are right."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.drafters.slem import Slem
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.drafters.tli import Tli
+from foretoken.models.drafting.foreign import ForeignModel, SharedTokensModel
+from foretoken.models.drafting.vocabulary import Vocabulary, shared
+from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence
+from foretoken.testing import (
+    ByteTokenizer,
+    Pair,
+    TableModel,
+    check_law,
+    logits_after,
+    native,
+    related,
+    serve,
+    tiny_transformers,
+)
+from foretoken.testing.checks import PROMPTS, texts
+from foretoken.verify.speculative import Speculative
+from foretoken.verify.target_only import TargetOnly
+from pieces import Pieces, two_tokenizers
+from stories import stories
+
+GREEDY = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
+DRAWN = SamplingParams(temperature=0.9, seed=3, max_tokens=32, ignore_eos=True)
+
+
+def renamed(model: Any, order: list[int]) -> Any:
+    """The same model of transformers with token i under the id order.index(i)."""
+    copy, index = related(model, 0.0), torch.tensor(order)
+    with torch.no_grad():
+        for matrix in (copy.get_input_embeddings().weight, copy.get_output_embeddings().weight):
+            matrix.copy_(matrix[index])
+    return copy
+
+
+@pytest.fixture(scope="module")
+def same_models() -> tuple[Any, Any, Any, Pieces, Pieces]:
+    """(target, draft model, the draft model with ids in another order, both tokenizers)."""
+    model = tiny_transformers(90)
+    letters = two_tokenizers(90)[0].pieces
+    order = [(7 * i + 3) % 90 for i in range(90)]
+    draft = related(model, 0.02)
+    mixed = native(renamed(draft, order))
+    return native(model), native(draft), mixed, Pieces(letters), Pieces([letters[i] for i in order])
+
+
+@pytest.mark.parametrize("params", [GREEDY, DRAWN])
+def test_as_good_as_the_same_tokenizer(same_models: Any, params: SamplingParams) -> None:
+    """A draft model whose ids are in another order is accepted as it is in the target's order."""
+    target, draft, mixed, theirs, own = same_models
+    ours = serve(target, Tli(mixed, own, theirs), Speculative(), PROMPTS, params)
+    same = serve(target, SmallLM(draft), Speculative(), PROMPTS, params)
+    assert [o.stats.accepted for o in ours] == [o.stats.accepted for o in same]
+    assert sum(o.stats.accepted for o in ours) > 10
+    if params.greedy:
+        slem = serve(target, Slem(mixed, own, theirs, 4), TargetOnly(), PROMPTS, params)
+        assert [o.stats.accepted for o in slem] == [o.stats.accepted for o in same]
+        assert texts(slem) == texts(ours) == texts(same)
+
+
+def test_the_law_is_of_shared_tokens_only() -> None:
+    """TLI by its definition: the draft model's law over what both have, renormalised."""
+    theirs, own = Pieces(["a", "b", "c", "d"]), Pieces(["b", "ab", "d", "z", "a"])
+    model = TableModel.random(5, seed=4)
+    made = SharedTokensModel(model, ModelTarget(TableModel.random(4), 1, 32), own, theirs)
+    sequence = Sequence.start([0, 1, 2, 3], DRAWN)  # "abcd" is "ab", "d" to the drafter
+    made.begin(sequence)
+    assert made.room(sequence) and sequence.state[made].text.tokens == [1, 2]
+    law = made.behind([sequence]).softmax(-1)[0, 0]
+    full = logits_after(model, [1, 2]).softmax(-1)
+    kept = torch.stack((full[4], full[0], torch.tensor(0.0), full[2])).double()
+    torch.testing.assert_close(law, kept / kept.sum())
+    after = made.after([sequence], torch.tensor([3])).softmax(-1)[
+        0, 0
+    ]  # their d is the drafter's 2
+    full = logits_after(model, [1, 2, 2]).softmax(-1)
+    kept = torch.stack((full[4], full[0], torch.tensor(0.0), full[2])).double()
+    torch.testing.assert_close(after, kept / kept.sum())
+
+
+def test_law_where_few_tokens_are_shared() -> None:
+    """Every outcome enumerated; the request's own bias and ban are of target ids, and one ban
+    leaves no shared token."""
+    theirs, own = Pieces(["a", "b", "c"]), Pieces(["c", "b", "aa"])
+    pair = Pair(TableModel.random(3, 1), TableModel.random(3, 2))
+    for params in (
+        SamplingParams(logit_bias={1: 2.0}, temperature=0.8),
+        SamplingParams(frequency_penalty=0.9, top_p=0.9),
+        SamplingParams(bad_token_ids=[1, 2]),
+        SamplingParams(temperature=0),
+    ):
+        check_law(lambda p: Tli(p.draft, own, theirs, 2), Speculative(), pair, params, 3, rows=1)
+        check_law(lambda p: Slem(p.draft, own, theirs, 2), TargetOnly(), pair, params, 3, rows=1)
+
+
+def test_the_last_word_is_read_anew() -> None:
+    """A word that grows is tokenized as a whole, and what stood there is forgotten."""
+    theirs, own = Pieces(list("abcd ")), Pieces(["a", "b", "c", "d", " ", "ab", " ab", "abc"])
+    made = ForeignModel(TableModel.random(8), ModelTarget(TableModel.random(5), 1, 32), own, theirs)
+    sequence = Sequence.start(theirs("ab a")["input_ids"], GREEDY)
+    made.begin(sequence)
+    held = made._model._cache.lengths
+    for more, tokens in (("", [5, 4, 0]), ("b", [5, 6]), ("c", [5, 6, 2]), (" d", [5, 6, 2, 4, 3])):
+        before = list(sequence.state[made].text.tokens)
+        made.behind([sequence]) if more else None
+        sequence.tokens += theirs(more)["input_ids"]
+        made.room(sequence)
+        assert sequence.state[made].text.tokens == tokens
+        alike = sum(x == y for x, y in zip(before, tokens, strict=False))
+        assert held[0] <= min(alike, len(tokens) - 1)
+    assert theirs(" d")["input_ids"] == made.unfinished(sequence)
+
+
+def test_drafted_text_joins_the_last_word() -> None:
+    """Retokenized with the word where this begins alike, by itself where it doesn't."""
+    theirs, own = Pieces(["a", "b", "c", "ab", " "]), Pieces(["c", "b", "a", " ", "ca"])
+    drafter = Slem(TableModel.random(5), own, theirs)
+    drafter.bind(ModelTarget(TableModel.random(5), 1, 32))
+    assert drafter._joined([2], "ab") == [3]
+    assert drafter._joined([0], "bc") == [1, 2]  # "abc" would be ab, c: not what stands there
+    assert drafter._joined([2], " ab") == [4, 3]
+
+
+def test_ends_are_one_token() -> None:
+    """The end of a text is shared whatever it is called, and a drafted end is the target's."""
+    theirs, own = Pieces(["a", "b", "<end>"], end=2), Pieces(["</s>", "b", "c"], end=0)
+    assert set(shared(Vocabulary(own, 3), Vocabulary(theirs, 3))) == {(1, 1), (0, 2)}
+    drafter = Slem(TableModel.random(3), own, theirs)
+    drafter.bind(ModelTarget(TableModel.random(3), 1, 32))
+    sequence = Sequence.start([0, 1], GREEDY)
+    drafter.begin(sequence)
+    drafter._lm.room(sequence)
+    assert drafter._retokenized(sequence, [1, 0, 1]) == [1, 2]
+
+
+def test_what_is_missing_is_said(pair: Pair) -> None:
+    """One sentence each: no model, no tokenizer, nothing shared, another vocabulary under sps."""
+    target = ModelTarget(pair.target, 1, 64)
+    with pytest.raises(ForetokenError, match="small model of any tokenizer"):
+        Tli()
+    with pytest.raises(ForetokenError, match="small model of any tokenizer"):
+        Slem()
+    with pytest.raises(ForetokenError, match="no tokenizer of the draft model"):
+        Tli(pair.draft, target_tokenizer=ByteTokenizer()).bind(target)
+    with pytest.raises(ForetokenError, match=r"no tokenizer of the target.*target_tokenizer"):
+        Slem(pair.draft, tokenizer=ByteTokenizer()).bind(target)
+    with pytest.raises(ForetokenError, match="no token in common"):
+        Tli(pair.draft, Pieces(["x"]), Pieces(["y"])).bind(target)
+    with pytest.raises(ForetokenError, match="'tli' or 'slem'"):
+        SmallLM(native(tiny_transformers(50))).bind(target)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stories(tmp_path_factory.mktemp("stories"))
+
+
+def test_the_stories_model_is_converted_right(small: Path) -> None:
+    """Greedy text that its author's own program writes."""
+    [out] = LLM(small).generate("Once upon a time", SamplingParams(temperature=0, max_tokens=40))
+    assert out.text.startswith(", there was a little girl named Lily. She loved to play outside in")
+
+
+def test_a_real_tokenizer_of_another_kind(small: Path) -> None:
+    """sentencepiece with 512 tokens drafts for byte-level pairs with 8192: the text is unchanged,
+    some of it is accepted, and words keep their spaces."""
+    prompts = ["Once upon a time", "<|user|>Tell me of a naïve cat 🐈 in Paris.<|assistant|>"]
+    params = dataclasses.replace(GREEDY, max_tokens=16)
+    plain = LLM("mini").generate(prompts, params)
+    for method in ("tli", "slem"):
+        llm = LLM("mini", speculative_config={"method": method, "model": str(small)})
+        assert [o.text for o in llm.generate(prompts, params)] == [o.text for o in plain]
+        assert llm.stats.accepted > 0
+    model = llm.engine.drafter._lm  # type: ignore[attr-defined]
+    assert len(shared(model.own, model.theirs)) > 250
+    text = " Lily wanted to play, but it was naïve."
+    assert model.own.text(model.own.going_on(text)) == text
+    assert model.theirs.text(model.theirs.going_on(text)) == text
+    for ids in ([*model.theirs.going_on(text)], model.theirs.starting(text[1:])):
+        assert [i for group in model.theirs.groups(ids) for i in group] == ids

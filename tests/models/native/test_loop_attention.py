@@ -1,0 +1,132 @@
+"""Attention by our own loop: what torch says, and the same bits whatever stands beside a token."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from foretoken.models.feed import chain_feed, tree_feed
+from foretoken.models.load import build_native
+from foretoken.models.native import attention, loop_attention
+from foretoken.models.native.backends import kernels
+from foretoken.models.native.transformer import Transformer
+from foretoken.tree import chains, from_paths
+
+CPU = torch.device("cpu")
+VOCAB = 97
+pytestmark = pytest.mark.skipif(
+    not kernels.supports(torch.float32, CPU), reason="this machine can't build the loops"
+)
+
+
+@cache
+def model_of(backend: str, window: int | None = None) -> Transformer:
+    """Heads of width 64, four queries to a key, and matrices large enough to be packed."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
+        num_attention_heads=8, num_key_value_heads=2, head_dim=64, max_position_embeddings=512,
+    )  # fmt: skip
+    model: Any = LlamaForCausalLM(config)
+    for weight in model.parameters():
+        weight.data.normal_(0, 0.1)
+    if window is not None:
+        config.model_type, config.sliding_window = "mistral", window
+        config.layer_types = ["sliding_attention", "full_attention"]
+    return build_native(config, model.state_dict().__getitem__, torch.float32, CPU, backend)
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(VOCAB) for _ in range(count)]
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("history", [0, 1, 63, 200])
+@pytest.mark.parametrize("width", [1, 3, 17])
+@torch.inference_mode()
+def test_equals_torchs_own(window: int | None, history: int, width: int) -> None:
+    """Ragged rows in any order of slots, chains, windows: equal to SDPA up to rounding."""
+    model = model_of("panels", window)
+    cache = model.new_cache(3, 300)
+    cache.data.normal_(generator=torch.Generator().manual_seed(0))
+    cache.lengths = [history, history + 7, 0]
+    feed = chain_feed(cache, [2, 0, 1], [tokens(width), tokens(width, 1), tokens(2, 2)])
+    shape = model.shape
+    turned = torch.randn(
+        3, max(width, 2), shape.heads + 2 * shape.kv_heads, shape.head_dim,
+        generator=torch.Generator().manual_seed(1),
+    )  # fmt: skip
+    given = {"heads": shape.heads, "scale": 0.3, "window": window}
+    wanted = attention.mix(turned, cache.layer[0], feed, **given)
+    got = loop_attention.mix(turned, cache.layer[0], feed, **given)
+    assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def one_by_one(model: Transformer, prompt: list[int], path: list[int]) -> Tensor:
+    """[tokens of the path, V] by passes over single tokens."""
+    cache = model.new_cache(1, 300)
+    slot = cache.acquire(0)
+    model.forward(chain_feed(cache, [slot], [prompt]), cache)
+    cache.lengths[slot] = len(prompt)
+    said = []
+    for token in path:
+        logits = model.forward(chain_feed(cache, [slot], [[token]]), cache).logits
+        assert logits is not None
+        said.append(logits[0, 0])
+        cache.lengths[slot] += 1
+    return torch.stack(said)
+
+
+@pytest.mark.parametrize("backend", ["panels", "int8"])
+@pytest.mark.parametrize("window", [None, 20])
+@torch.inference_mode()
+def test_a_tree_says_bit_for_bit_what_single_tokens_say(backend: str, window: int | None) -> None:
+    """Every node of a wide tree, in company of another row, equals decoding its path plainly."""
+    model, rng = model_of(backend, window), random.Random(0)
+    prompts = [tokens(70, 1), tokens(33, 2)]
+    paths = [[[rng.randrange(VOCAB) for _ in range(4)] for _ in range(6)] for _ in prompts]
+    cache = model.new_cache(2, 300)
+    for owner, prompt in enumerate(prompts):
+        model.forward(chain_feed(cache, [cache.acquire(owner)], [prompt]), cache)
+        cache.lengths[owner] = len(prompt)
+    tree = from_paths(paths, CPU)
+    logits = model.forward(tree_feed(cache, [0, 1], [7, 8], tree), cache).logits
+    assert logits is not None
+    contexts = tree.contexts()
+    for row, prompt in enumerate(prompts):
+        for slot in (4, 9, tree.counts[row]):
+            path = [7 + row, *contexts[row][slot]]
+            assert torch.equal(logits[row, slot], one_by_one(model, prompt, path)[-1])
+
+
+@torch.inference_mode()
+def test_a_chain_of_any_length() -> None:
+    """1 to 40 drafted tokens: the same bits."""
+    model, prompt, path = model_of("panels"), tokens(50), tokens(41, 3)
+    wanted = one_by_one(model, prompt, path)
+    for count in (1, 2, 7, 40):
+        cache = model.new_cache(1, 300)
+        model.forward(chain_feed(cache, [cache.acquire(0)], [prompt]), cache)
+        cache.lengths[0] = len(prompt)
+        feed = tree_feed(cache, [0], path[:1], chains([path[1 : count + 1]], CPU))
+        logits = model.forward(feed, cache).logits
+        assert logits is not None and torch.equal(logits[0], wanted[: count + 1])
+
+
+def test_where_torchs_own_serves() -> None:
+    """Other dtypes, heads whose width is no multiple of the loop's, and the backend `plain`."""
+    loops = kernels.library()
+    assert loops is not None
+    assert not loop_attention.supports(torch.float64, CPU, 64)
+    assert not loop_attention.supports(torch.float32, CPU, loops.width() // 2)
+    assert model_of("panels").stack[0].mix.func is loop_attention.mix
+    assert model_of("plain").stack[0].mix.func is attention.mix

@@ -1,0 +1,230 @@
+"""The cache: after anything that may happen to it, it is what a fresh prefill makes."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+import torch
+
+from foretoken.errors import ForetokenError
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import Feed, chain_feed, token_feed, tree_feed
+from foretoken.models.model import CausalLM
+from foretoken.models.target import ModelTarget
+from foretoken.sampling.params import SamplingParams
+from foretoken.sampling.sequence import Sequence
+from foretoken.testing import TableModel, logits_after, native, tiny_transformers
+from foretoken.tree import empty, from_paths
+
+CPU = torch.device("cpu")
+KINDS = ["native", "adapter", "table"]
+
+
+@cache
+def model_of(kind: str) -> CausalLM:
+    if kind == "table":
+        return TableModel.random(97)
+    if kind == "native":
+        return native(tiny_transformers())
+    hf = pytest.importorskip("foretoken.models.hf.adapter", reason="the adapter is not there")
+    return hf.HFModel(tiny_transformers())
+
+
+def random_paths(rng: random.Random) -> list[list[int]]:
+    """Up to five short token paths, some with a common beginning."""
+    trunk = [rng.randrange(97) for _ in range(rng.randrange(3))]
+    return [
+        trunk + [rng.randrange(97) for _ in range(rng.randrange(4))]
+        for _ in range(rng.randrange(6))
+    ]
+
+
+class World:
+    """A target and its sequences, driven at random."""
+
+    def __init__(self, model: CausalLM, seed: int) -> None:
+        self.model, self.rng = model, random.Random(seed)
+        self.target = ModelTarget(model, 4, 60, nodes=32)
+        self.alive: list[Sequence] = []
+
+    def join(self) -> None:
+        if len(self.alive) < 4:
+            prompt = [self.rng.randrange(97) for _ in range(self.rng.randrange(1, 9))]
+            sequence = Sequence.start(prompt, SamplingParams(temperature=0))
+            self.target.begin(sequence)
+            while self.target.pending(sequence):
+                self.target.prefill([sequence], self.rng.randrange(1, 5))
+            self.alive.append(sequence)
+
+    def leave(self) -> None:
+        if len(self.alive) > 1:
+            self.target.end(self.alive.pop(self.rng.randrange(len(self.alive))))
+
+    def fork(self) -> None:
+        if 0 < len(self.alive) < 4:
+            source = self.rng.choice(self.alive)
+            cut = source.prompt_length
+            copy = Sequence.start(source.tokens[:cut], SamplingParams(temperature=0))
+            self.target.begin(copy)
+            self.target.fork(source, copy)
+            self.alive.append(copy)
+
+    def step(self) -> None:
+        """Score random trees for some sequences in any order, keep a random path of each."""
+        some = self.rng.sample(self.alive, self.rng.randrange(1, len(self.alive) + 1))
+        trees = from_paths([random_paths(self.rng) for _ in some], CPU)
+        self.target.score(some, trees)
+        kept = [self._walk(trees.parent_slots[row, :count].tolist())
+                for row, count in enumerate(trees.counts)]  # fmt: skip
+        for row, (sequence, path) in enumerate(zip(some, kept, strict=True)):
+            sequence.tokens += [int(trees.tokens[row, slot - 1]) for slot in path]
+            sequence.tokens.append(self.rng.randrange(97))
+        self.target.commit(some, kept)
+
+    def _walk(self, parents: list[int]) -> list[int]:
+        path: list[int] = []
+        while True:
+            here = path[-1] if path else 0
+            children = [i for i, parent in enumerate(parents, 1) if parent == here]
+            if not children or self.rng.random() < 0.3:
+                return path
+            path.append(self.rng.choice(children))
+
+    def check(self) -> None:
+        """What the cache holds says the same as a pass over all tokens."""
+        for sequence in self.alive:
+            assert self.target.pending(sequence) == 0
+            scores = self.target.score([sequence], empty(1, CPU))
+            expected = logits_after(self.model, sequence.tokens)
+            torch.testing.assert_close(scores.logits[0, 0], expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
+@torch.inference_mode()
+def test_any_history_is_a_fresh_prefill(kind: str, seed: int) -> None:
+    """Joining, leaving, forking and random commits, in ragged batches and any row order."""
+    world = World(model_of(kind), seed)
+    world.join()
+    for _ in range(14):
+        move = world.rng.choice([world.join, world.leave, world.fork, world.step, world.step])
+        if move is not world.step or max(len(s.tokens) for s in world.alive) < 50:
+            move()
+    world.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_a_tree_is_its_paths(kind: str) -> None:
+    """Each node's logits are those of its path alone, whatever stands beside it."""
+    model, rng = model_of(kind), random.Random(3)
+    target = ModelTarget(model, 3, 40, nodes=32)
+    sequences = [Sequence.start(p, SamplingParams()) for p in ([5, 9, 2, 5], [40], [1, 2])]
+    for sequence in sequences:
+        target.begin(sequence)
+    target.prefill([sequences[0], sequences[2]], 8)
+    trees = from_paths([random_paths(rng), random_paths(rng), []], CPU)
+    scores = target.score(sequences, trees)
+    for row, sequence in enumerate(sequences):
+        for slot in range(trees.counts[row] + 1):
+            expected = logits_after(model, sequence.tokens + trees.contexts()[row][slot])
+            torch.testing.assert_close(scores.logits[row, slot], expected, atol=1e-9, rtol=0)
+
+
+def small(slots: int = 2, length: int = 6) -> KVCache:
+    return KVCache(1, slots, 1, length, 1, torch.float64, CPU)
+
+
+def test_slots_are_the_first_ones() -> None:
+    """Owners get slots in order; the last one moves into a hole, with what it holds."""
+    held = small(3)
+    assert [held.acquire(owner) for owner in (10, 11, 12)] == [0, 1, 2]
+    held.data[:, :, 2, :, :3] = 7
+    held.lengths[2] = 3
+    held.release(10)
+    assert (held.slot(12), held.slot(11), held.free) == (0, 1, 1)
+    assert held.lengths[0] == 3 and bool((held.data[:, :, 0, :, :3] == 7).all())
+    assert held.owns(12) and not held.owns(10)
+    held.release(11)
+    held.release(12)
+    assert held.free == 3
+
+
+def test_a_full_cache_says_so() -> None:
+    """One owner too many, and a pass that doesn't fit, are refused in a sentence."""
+    held = small(1)
+    held.acquire(1)
+    with pytest.raises(ForetokenError, match="max_num_seqs"):
+        held.acquire(2)
+    held.reserve([0], [6])
+    with pytest.raises(ForetokenError, match="max_model_len"):
+        held.reserve([0], [7])
+
+
+def test_a_slot_is_handed_on_clean() -> None:
+    """A NaN left by one owner is gone when the next one gets the slot."""
+    held = small(1)
+    slot = held.acquire(1)
+    feed = chain_feed(held, [slot], [[1, 2, 3]])
+    held.data[:, :, slot, :, :3] = torch.nan
+    assert feed.starts == [0]
+    held.release(1)
+    held.acquire(2)
+    assert bool((held.data == 0).all())
+
+
+@torch.inference_mode()
+def test_a_nan_stays_in_its_row() -> None:
+    """A neighbour's NaN, or one left behind a committed length, poisons nobody."""
+    model = model_of("native")
+    target = ModelTarget(model, 2, 20)
+    sequences = [Sequence.start(p, SamplingParams()) for p in ([5, 9, 2], [7, 8, 9, 10, 11])]
+    for sequence in sequences:
+        target.begin(sequence)
+        target.prefill([sequence], 9)
+    target.cache.data[:, :, 1] = torch.nan
+    logits = target.score(sequences, empty(2, CPU)).logits
+    assert bool(logits[1].isnan().all())
+    torch.testing.assert_close(logits[0, 0], logits_after(model, [5, 9, 2]), atol=1e-9, rtol=0)
+
+
+def visible(feed: Feed, row: int, place: int, window: int | None) -> list[int]:
+    """Cache places that a token sees, one by one."""
+    seen = []
+    for column in range(feed.length):
+        offset = column - feed.starts[row]
+        inside = 0 <= offset < feed.tokens.shape[1]
+        if not (bool(feed.ancestors[row, place, offset]) if inside else offset < 0):
+            continue
+        at = int(feed.positions[row, offset]) if inside else column
+        if window is None or int(feed.positions[row, place]) - at < window:
+            seen.append(column)
+    return seen
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+def test_masks_one_by_one(window: int | None) -> None:
+    """Ragged rows, trees and windows: the mask is what looking at every pair says."""
+    held = small(3, 30)
+    for owner, length in ((1, 4), (2, 0), (3, 9)):
+        held.lengths[held.acquire(owner)] = length
+    rng = random.Random(1)
+    trees = from_paths([random_paths(rng) for _ in range(3)], CPU)
+    feeds = [
+        tree_feed(held, [2, 0, 1], [1, 2, 3], trees),
+        chain_feed(held, [0, 1, 2], [[1, 2, 3], [4], [5, 6]]),
+        chain_feed(held, [1], [[4, 4, 4, 4, 4]]),
+        token_feed(held, [1, 2], torch.tensor([4, 5])),
+        token_feed(held, [2], torch.tensor([4])),
+    ]
+    for feed in feeds:
+        mask = feed.visible(window)
+        additive = feed.mask(torch.float64, window)
+        assert additive is None or (additive[:, 0] == 0).equal(mask)
+        assert additive is not None or bool(mask.all())
+        for row in range(len(feed.slots)):
+            for place in range(feed.tokens.shape[1]):
+                found = mask[row, place].nonzero()[:, 0].tolist()
+                assert found == visible(feed, row, place, window)

@@ -1,0 +1,116 @@
+"""The levels of access to a target: a drafter is given what the model itself computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from foretoken.access import Wants
+from foretoken.drafters.nothing import Nothing
+from foretoken.engine.engine import check_pairing
+from foretoken.errors import ForetokenError
+from foretoken.models.hf.adapter import HFModel
+from foretoken.models.load import build_native
+from foretoken.models.target import ModelTarget
+from foretoken.sampling.params import SamplingParams
+from foretoken.sampling.sequence import Sequence
+from foretoken.tree import chains, empty
+from foretoken.verify.target_only import TargetOnly
+
+CPU = torch.device("cpu")
+LAYERS = 3
+
+
+@pytest.fixture(scope="module")
+def reference() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).double().eval()
+
+
+@pytest.fixture(params=["native", "adapter"])
+def target(request: pytest.FixtureRequest, reference: LlamaForCausalLM) -> ModelTarget:
+    if request.param == "adapter":
+        return ModelTarget(HFModel(reference), 2, 64)
+    weights = reference.state_dict().__getitem__
+    native = build_native(reference.config, weights, torch.float64, CPU, "plain")
+    return ModelTarget(native, 2, 64)
+
+
+def begun(target: ModelTarget, tokens: list[int]) -> Sequence:
+    sequence = Sequence.start(tokens, SamplingParams(temperature=0))
+    target.begin(sequence)
+    while target.pending(sequence):
+        target.prefill([sequence], 3)
+    return sequence
+
+
+@torch.inference_mode()
+def test_hidden_states_embedding_and_head(target: ModelTarget, reference: LlamaForCausalLM) -> None:
+    """Levels c and d: asked-for layers equal transformers' own, and the head turns the last into
+    the logits."""
+    target.hidden = (0, 1, LAYERS - 1, -1)
+    sequence = begun(target, [3, 1, 4, 1, 5])
+    out = target.score([sequence], chains([[9, 2]], CPU))
+    own = reference(torch.tensor([[3, 1, 4, 1, 5, 9, 2]]), output_hidden_states=True)
+    for layer in (0, 1, LAYERS - 1, -1):
+        assert torch.allclose(out.hidden[layer], own.hidden_states[layer][:, -3:], atol=1e-10)
+    assert torch.allclose(target.head(out.hidden[-1]), own.logits[:, -3:], atol=1e-10)
+    assert torch.equal(target.embed(torch.tensor([[9, 2]])), out.hidden[0][:, 1:])
+
+
+@torch.inference_mode()
+def test_the_cache_can_be_read(target: ModelTarget, reference: LlamaForCausalLM) -> None:
+    """Level f: committed keys and values are those of transformers' own cache."""
+    sequence = begun(target, [3, 1, 4, 1, 5])
+    own = reference(torch.tensor([[3, 1, 4, 1]])).past_key_values
+    for layer in range(LAYERS):
+        keys, values = target.kv(sequence, layer)
+        assert torch.allclose(keys, own.layers[layer].keys[0], atol=1e-10)
+        assert torch.allclose(values, own.layers[layer].values[0], atol=1e-10)
+
+
+@torch.inference_mode()
+def test_part_of_the_model_can_run_and_be_continued(reference: LlamaForCausalLM) -> None:
+    """Level e: a prefix, then the rest, is the whole pass; scoring overwrites the scratch."""
+    weights = reference.state_dict().__getitem__
+    native = build_native(reference.config, weights, torch.float64, CPU, "plain")
+    target = ModelTarget(native, 2, 64)
+    sequence = begun(target, [3, 1, 4, 1, 5])
+    expected = target.score([sequence], empty(1, CPU)).logits
+    feed = target.scratch([sequence], [[5]])
+    states = target.run(target.embed(feed.tokens), feed, range(3))
+    states = target.run(states, feed, range(3, 2 * LAYERS))
+    assert torch.equal(target.head(target.norm(states)), expected)
+    target.run(target.embed(feed.tokens), feed, [0, 3, 4])
+    assert torch.equal(target.score([sequence], empty(1, CPU)).logits, expected)
+
+
+@torch.inference_mode()
+def test_skipping_a_layer_equals_the_model_without_it(reference: LlamaForCausalLM) -> None:
+    """Level e: leaving out both sub-layers of the last layer is the shorter model."""
+    weights = reference.state_dict()
+    whole = build_native(reference.config, weights.__getitem__, torch.float64, CPU, "plain")
+    config = LlamaConfig(**{**reference.config.to_dict(), "num_hidden_layers": LAYERS - 1})
+    short = build_native(config, weights.__getitem__, torch.float64, CPU, "plain")
+    target, other = ModelTarget(whole, 1, 64), ModelTarget(short, 1, 64)
+    sequence, same = begun(target, [3, 1, 4, 1, 5]), begun(other, [3, 1, 4, 1, 5])
+    feed = target.scratch([sequence], [[5]])
+    states = target.run(target.embed(feed.tokens), feed, range(2 * (LAYERS - 1)))
+    expected = other.score([same], empty(1, CPU)).logits
+    assert torch.equal(target.head(target.norm(states)), expected)
+
+
+def test_a_target_that_cannot_give_a_level_is_refused(reference: LlamaForCausalLM) -> None:
+    """A drafter that runs sub-layers is refused on the adapter, with the remedy."""
+    drafter = Nothing()
+    drafter.wants = Wants("ae")
+    target = ModelTarget(HFModel(reference), 1, 64)
+    with pytest.raises(ForetokenError, match="model_impl='native'"):
+        check_pairing(target, drafter, TargetOnly())
+    with pytest.raises(ForetokenError, match="native"):
+        target.norm(torch.zeros(1, 1, 32))

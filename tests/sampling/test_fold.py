@@ -1,0 +1,258 @@
+"""From logits to a law: against transformers' own warpers, and token by token for the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers.generation import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from foretoken import ForetokenError, SamplingParams
+from foretoken.sampling.fold import best, fold, log_probabilities
+from foretoken.sampling.sequence import Sequence
+from foretoken.testing import reference_law
+
+VOCAB = 40
+PATHS = [[], [3], [3, 5], [3, 3]]
+
+
+def logits_of(seed: int = 0, rows: int = 1, vocab: int = VOCAB, scale: float = 2.0) -> Tensor:
+    """[rows, places, vocab] random logits."""
+    random = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(rows, len(PATHS), vocab, generator=random, dtype=torch.float64)
+
+
+def sequence(params: SamplingParams, output: list[int] | None = None, **options: Any) -> Sequence:
+    one = Sequence.start([1, 2, 3], params, **options)
+    one.tokens += output or []
+    return one
+
+
+def law(logits: Tensor, params: SamplingParams, output: list[int] | None = None) -> Tensor:
+    return fold(logits, [sequence(params, output)], lambda: [PATHS]).probs[0]
+
+
+WARPERS = [
+    (dict(temperature=0.3), lambda: [TemperatureLogitsWarper(0.3)]),
+    (dict(top_k=7), lambda: [TopKLogitsWarper(7)]),
+    (dict(top_k=1), lambda: [TopKLogitsWarper(1)]),
+    (dict(top_k=500), lambda: [TopKLogitsWarper(500)]),
+    (dict(top_p=0.8), lambda: [TopPLogitsWarper(0.8)]),
+    (dict(top_p=0.01), lambda: [TopPLogitsWarper(0.01)]),
+    (dict(min_p=0.2), lambda: [MinPLogitsWarper(0.2)]),
+    (dict(min_p=1.0), lambda: [MinPLogitsWarper(1.0)]),
+    (dict(repetition_penalty=1.7), lambda: [RepetitionPenaltyLogitsProcessor(1.7)]),
+    (dict(repetition_penalty=0.6), lambda: [RepetitionPenaltyLogitsProcessor(0.6)]),
+    (
+        dict(temperature=1.4, min_p=0.02, top_k=20, top_p=0.7, repetition_penalty=1.2),
+        lambda: [
+            RepetitionPenaltyLogitsProcessor(1.2), TemperatureLogitsWarper(1.4),
+            MinPLogitsWarper(0.02), TopKLogitsWarper(20), TopPLogitsWarper(0.7),
+        ],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "warpers"), WARPERS, ids=[str(w[0]) for w in WARPERS])
+@pytest.mark.parametrize("vocab", [VOCAB, 700])
+def test_the_law_is_transformers_own(options: dict[str, Any], warpers: Any, vocab: int) -> None:
+    """Each processor, and all in one row, gives the probabilities that transformers would use."""
+    for seed, scale in ((0, 2.0), (1, 0.05)):  # flat laws need more candidates than are tried first
+        logits = logits_of(seed, vocab=vocab, scale=scale)
+        found = law(logits, SamplingParams(**options), [7, 7, 9])
+        for place, path in enumerate(PATHS):
+            scores = logits[0, place : place + 1]
+            for warper in warpers():
+                scores = warper(torch.tensor([[1, 2, 3, 7, 7, 9, *path]]), scores)
+            torch.testing.assert_close(found[place], scores.softmax(-1)[0], atol=1e-12, rtol=0)
+
+
+EDITS = [
+    dict(presence_penalty=0.9), dict(frequency_penalty=0.7), dict(frequency_penalty=-0.5),
+    dict(repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2, top_k=9),
+    dict(logit_bias={0: 4.0, 39: -50.0}), dict(allowed_token_ids=[4, 5, 30]),
+    dict(bad_token_ids=[3, 5]), dict(bad_token_ids=[]), dict(allowed_token_ids=[4], top_p=0.3),
+    dict(min_tokens=4), dict(min_tokens=5, stop_token_ids=(11,)),
+    dict(logit_bias={3: 9.0}, allowed_token_ids=[3, 4], bad_token_ids=[3], temperature=0.5),
+    dict(temperature=0, frequency_penalty=2.0, logit_bias={5: 3.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", EDITS, ids=str)
+def test_the_law_token_by_token(options: dict[str, Any]) -> None:
+    """Penalties, lists, biases and the minimum length, at every place with its own draft path."""
+    params, ends = SamplingParams(**options), frozenset({2, 11})
+    logits = logits_of(5)
+    one = sequence(params, [7, 7, 9], end_ids=ends)
+    found = fold(logits, [one], lambda: [PATHS]).probs[0]
+    for place, path in enumerate(PATHS):
+        expected = reference_law(logits[0, place], [*one.tokens, *path], 3, params, ends)
+        torch.testing.assert_close(found[place].tolist(), expected, atol=1e-12, rtol=0)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.floats(0.05, 3), st.integers(0, 12), st.floats(0.01, 1), st.floats(0, 1), st.integers(0, 99)
+)
+def test_any_truncation(
+    temperature: float, top_k: int, top_p: float, min_p: float, seed: int
+) -> None:
+    """Temperature, min_p, top_k and top_p together, against the spelled-out law."""
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    logits = logits_of(seed, vocab=12)
+    found = law(logits, params)
+    for place, path in enumerate(PATHS):
+        expected = reference_law(logits[0, place], [1, 2, 3, *path], 3, params)
+        torch.testing.assert_close(found[place].tolist(), expected, atol=1e-9, rtol=0)
+
+
+def test_rows_keep_their_own_settings() -> None:
+    """A batch of unlike requests: every row is what it is alone."""
+    each = [
+        SamplingParams(temperature=0), SamplingParams(temperature=0.5), SamplingParams(top_k=3),
+        SamplingParams(top_p=0.4), SamplingParams(min_p=0.3), SamplingParams(frequency_penalty=1),
+        SamplingParams(top_k=30, top_p=0.99), SamplingParams(temperature=2.0, bad_token_ids=[1]),
+    ]  # fmt: skip
+    logits = logits_of(2, rows=len(each), vocab=600, scale=0.3)
+    sequences = [sequence(params, [4]) for params in each]
+    found = fold(logits, sequences, lambda: [PATHS] * len(each)).probs
+    for row, params in enumerate(each):
+        alone = law(logits[row : row + 1], params, [4])
+        torch.testing.assert_close(found[row], alone, atol=1e-14, rtol=0)
+
+
+def test_greedy_is_a_one_hot_and_best_agrees() -> None:
+    """Temperature 0 puts all mass on the first of the largest; `best` names it."""
+    logits = logits_of(1, rows=2)
+    logits[0, 0, [5, 9]] = 50.0
+    params = SamplingParams(temperature=0, frequency_penalty=0.5)
+    sequences = [sequence(params, [5]), sequence(params)]
+    probs = fold(logits, sequences, lambda: [PATHS] * 2).probs
+    assert probs.sum(-1).eq(1).all() and probs.max(-1).values.eq(1).all()
+    assert probs[0, 0, 9] == 1  # 5 was written before and is penalised
+    sequences = [sequence(params, [5]), sequence(params)]
+    assert best(logits, sequences, lambda: [PATHS] * 2).equal(probs.argmax(-1))
+    tie = fold(logits, [sequence(SamplingParams(temperature=0))] * 2, lambda: [PATHS] * 2)
+    assert tie.probs[0, 0].argmax() == 5
+
+
+def test_logits_are_left_alone() -> None:
+    """Folding edits a copy."""
+    logits = logits_of()
+    before = logits.clone()
+    law(logits, SamplingParams(logit_bias={1: 3}, repetition_penalty=2, min_p=0.1, top_k=2))
+    assert logits.equal(before)
+
+
+def test_a_processor_sees_the_accepted_prefix_along_each_path() -> None:
+    """A user's processor gets prompt, output and the draft tokens before its place, [1, n]."""
+    seen: list[list[int]] = []
+
+    def spy(ids: Tensor, scores: Tensor) -> Tensor:
+        assert ids.shape[0] == 1 and scores.shape == (1, VOCAB)
+        seen.append(ids[0].tolist())
+        scores[:, 0] = 100.0
+        return scores
+
+    logits = logits_of(rows=2)
+    plain = sequence(SamplingParams())
+    spied = sequence(SamplingParams(logits_processors=[spy]), [8])
+    found = fold(logits, [plain, spied], lambda: [PATHS, PATHS]).probs
+    assert seen == [[1, 2, 3, 8, *path] for path in PATHS]
+    assert found[1, :, 0].min() > 0.999
+    torch.testing.assert_close(found[0], logits[0].softmax(-1))
+
+
+def test_a_processor_may_give_back_new_scores() -> None:
+    """As transformers' own do; several are applied in their order."""
+    params = SamplingParams(
+        logits_processors=[lambda i, s: s * 0, lambda i, s: s + torch.arange(40)]
+    )
+    expected = torch.arange(VOCAB, dtype=torch.float64).softmax(-1)
+    torch.testing.assert_close(law(logits_of(), params)[2], expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=6))
+def test_running_counts_are_recounts(blocks: list[list[int]]) -> None:
+    """Penalties counted as the text grows are those counted anew."""
+    params = SamplingParams(repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2)
+    grown, logits = sequence(params), logits_of(9, vocab=10)
+    for block in blocks:
+        grown.tokens += block
+        found = fold(logits, [grown], lambda: [PATHS]).probs
+    if blocks:
+        anew = fold(logits, [sequence(params, grown.output)], lambda: [PATHS]).probs
+        assert found.equal(anew)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_places_without_a_law(temperature: float) -> None:
+    """NaN, an infinite peak, or all forbidden: marked bad, given some law, others untouched."""
+    logits = logits_of(rows=2)
+    logits[0, 1, 4] = torch.nan
+    logits[0, 2] = -torch.inf
+    logits[0, 3, 4] = torch.inf
+    params = SamplingParams(temperature=temperature)
+    folded = fold(logits, [sequence(params)] * 2, lambda: [PATHS] * 2)
+    assert folded.bad.tolist() == [[False, True, True, True], [False] * 4]
+    assert folded.probs.isfinite().all()
+    torch.testing.assert_close(folded.probs.sum(-1), torch.ones(2, 4, dtype=torch.float64))
+    torch.testing.assert_close(folded.probs[1], law(logits[1:], params))
+
+
+def test_small_temperatures_do_not_overflow() -> None:
+    """Large logits over a tiny temperature are a one-hot, not a NaN."""
+    logits = logits_of(scale=1e6)
+    found = law(logits, SamplingParams(temperature=1e-6))
+    assert found.isfinite().all() and found.max(-1).values.min() > 1 - 1e-9
+
+
+def test_half_precision_is_folded_in_float32() -> None:
+    """bfloat16 logits give float32 probabilities that sum to one."""
+    found = law(logits_of().to(torch.bfloat16), SamplingParams(top_p=0.9))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.sum(-1), torch.ones(len(PATHS)))
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (dict(n=0), "n"), (dict(temperature=-1), "temperature"), (dict(top_p=0), "top_p"),
+        (dict(top_p=1.1), "top_p"), (dict(top_k=-2), "top_k"), (dict(min_p=1.5), "min_p"),
+        (dict(repetition_penalty=0), "repetition_penalty"), (dict(max_tokens=0), "max_tokens"),
+        (dict(min_tokens=9, max_tokens=3), "min_tokens"), (dict(logprobs=-1), "logprobs"),
+        (dict(allowed_token_ids=[]), "allowed_token_ids"), (dict(stop=[""]), "stop"),
+        (dict(stop=""), "stop"), (dict(temperature=float("nan")), "temperature"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bad_parameters_are_named(options: dict[str, Any], name: str) -> None:
+    """A value out of range is one sentence that names the parameter and says what it may be."""
+    with pytest.raises(ForetokenError, match=f"^{name} is .* it must be .*\\.$"):
+        SamplingParams(**options)
+
+
+def test_ids_outside_the_vocabulary() -> None:
+    """Biases and lists with ids that the target doesn't have are refused."""
+    for options in (dict(logit_bias={40: 1.0}), dict(bad_token_ids=[-1]),
+                    dict(allowed_token_ids=[99])):  # fmt: skip
+        with pytest.raises(ForetokenError, match="vocabulary of 40"):
+            law(logits_of(), SamplingParams(**options))  # type: ignore[arg-type]
+
+
+def test_log_probabilities_are_of_the_raw_logits() -> None:
+    """In float32 at least, whatever the logits' dtype."""
+    logits = logits_of()
+    torch.testing.assert_close(log_probabilities(logits), logits.log_softmax(-1))
+    assert log_probabilities(logits.half()).dtype == torch.float32

@@ -1,0 +1,456 @@
+"""Checkpoints of other projects: small files with the published names and shapes draft what the
+same weights draft in a checkpoint of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from typer.testing import CliRunner
+
+from foretoken import ForetokenError, SamplingParams
+from foretoken.cli import app
+from foretoken.drafters.eagle3 import NORMS, Eagle3Module
+from foretoken.drafters.hydra import HydraHeads
+from foretoken.drafters.kangaroo import KangarooAdapter
+from foretoken.drafters.medusa import MedusaHeads
+from foretoken.drafters.mtp import MtpModule
+from foretoken.methods import build
+from foretoken.models.load import load_model
+from foretoken.models.model import CausalLM
+from foretoken.models.target import ModelTarget
+from foretoken.testing import Pair, serve, tiny_pair, tiny_transformers
+from foretoken.trainable.block_layers import BlockModule
+from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.feature import EagleModule
+from foretoken.trainable.lesson import Lesson
+
+VOCAB, WIDTH, LAYERS = 23, 32, 3
+PROMPTS = [[1, 2, 3], [4, 5], [9] * 6, [7, 3, 7, 3]]
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": WIDTH,
+    "vocab_size": VOCAB, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 48, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+}  # fmt: skip
+LAYER = {"heads": 4, "kv_heads": 2, "intermediate": 48, "norm_eps": 1e-5}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+
+
+@dataclass
+class Foreign:
+    """A checkpoint of another project: its configuration, and its names for the module's."""
+
+    module: Callable[[Facts], Trained]
+    method: str
+    config: Mapping[str, Any]
+    names: Callable[[str], str | None] = lambda name: name
+    file: str = "model.safetensors"
+    brings: tuple[str, ...] = ()  # of the target's own
+    change: Callable[[dict[str, Tensor]], None] = lambda tensors: None
+
+
+def _midlayer(name: str) -> str:
+    return name.replace("layers.0.", "midlayer.")
+
+
+def _state_first(tensors: dict[str, Tensor]) -> None:
+    """MiMo's order, and tensors of the model itself."""
+    name = "model.mtp_layers.0.input_proj.weight"
+    tensors[name] = torch.cat(tensors[name].chunk(2, 1)[::-1], 1)
+    tensors["model.layers.0.mlp.up_proj.weight"] = torch.zeros(48, WIDTH)
+
+
+def _hydra(name: str) -> str:
+    """Ankner's names."""
+    _, head, part, *rest = name.split(".")
+    layer = {"join": "0.linear", "skip": "0.res_connection", "lm_head": ""}.get(part)
+    if part == "lm_head":
+        return f"hydra_lm_head.{head}.{rest[0]}"
+    if layer is None:
+        return f"hydra_mlp.{head}.{int(rest[0]) + 1}.linear.{rest[1]}"
+    return f"hydra_mlp.{head}.{layer}.{rest[0]}"
+
+
+def _eagle3(**shape: Any) -> Callable[[Facts], Trained]:
+    return lambda facts: Eagle3Module(
+        facts, **{**LAYER, "capture": [0, 1, 3], "draft_vocab_size": 11, **shape}
+    )
+
+
+def _speculators(**fields: Any) -> dict[str, Any]:
+    return {
+        "speculators_model_type": "eagle3", "draft_vocab_size": 11,
+        "eagle_aux_hidden_state_layer_ids": [0, 1, 3], "transformer_layer_config": LLAMA, **fields,
+    }  # fmt: skip
+
+
+SAFE = {**LLAMA, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 11}
+MEDUSA = {"base_model_name_or_path": "some/target", "medusa_num_heads": 2, "medusa_num_layers": 2}
+BLOCK = {
+    **LAYER, "num_layers": 2, "block_size": 4, "target_layer_ids": [0, 2], "mask_token_id": 22
+}  # fmt: skip
+FOREIGN = {
+    "medusa": Foreign(
+        lambda facts: MedusaHeads(facts, num_heads=3, num_layers=2), "medusa", MEDUSA,
+        file="medusa_lm_head.pt",
+    ),
+    "medusa, safetensors": Foreign(
+        lambda facts: MedusaHeads(facts, num_heads=2, num_layers=1), "medusa", MEDUSA,
+        lambda name: f"medusa_head.{name}", "medusa_lm_head.safetensors",
+    ),
+    "eagle": Foreign(
+        lambda facts: EagleModule(facts, **LAYER), "eagle", LLAMA, file="pytorch_model.bin",
+        brings=("embed_tokens.weight",),
+    ),
+    "eagle 2": Foreign(
+        lambda facts: EagleModule(facts, bias=False, rope_theta=500.0, **LAYER), "eagle2",
+        {**LLAMA, "rope_theta": 500.0},
+    ),
+    "eagle3": Foreign(
+        _eagle3(), "eagle3",
+        {**SAFE, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 0, 2]}}, _midlayer,
+        "pytorch_model.bin", ("embed_tokens.weight",),
+    ),
+    "eagle3, rotation and head width": Foreign(
+        _eagle3(rope_theta=500.0, rope_scaling=LLAMA3, head_width=12), "eagle3",
+        {**SAFE, "eagle_aux_hidden_state_layer_ids": [0, 1, 3], "head_dim": 12,
+         "rope_theta": 500.0, "rope_scaling": LLAMA3},
+    ),
+    "eagle3, usual layers": Foreign(_eagle3(capture=None), "eagle3", SAFE, _midlayer),
+    "eagle3, whole vocabulary": Foreign(
+        _eagle3(draft_vocab_size=VOCAB), "eagle3",
+        {**SAFE, "draft_vocab_size": None, "eagle_aux_hidden_state_layer_ids": [0, 1, 3]},
+        lambda name: None if name in ("d2t", "t2d", "lm_head.weight") else _midlayer(name),
+    ),
+    "speculators eagle3": Foreign(_eagle3(), "eagle3", _speculators()),
+    "speculators eagle3, norms": Foreign(
+        _eagle3(norms=[NORMS[0], NORMS[3], NORMS[1]], qk_norm=True), "eagle3",
+        _speculators(norm_before_residual=True, norm_output=True, norm_before_fc=True),
+    ),
+    "speculators eagle3, norm of each": Foreign(
+        _eagle3(norms=["fc_norm"], rope_theta=500.0), "eagle3",
+        _speculators(fc_norm=True, transformer_layer_config={
+            **LLAMA, "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}),
+    ),
+    "hydra": Foreign(
+        lambda facts: HydraHeads(facts, num_heads=3, num_layers=3, learned_residual=True), "hydra",
+        {"hydra_num_heads": 3, "hydra_num_layers": 3, "hydra_head_arch": "mlp",
+         "grounded_heads": True, "base_model_name_or_path": "some/target"},
+        _hydra, "hydra_lm_head.pt",
+    ),
+    "kangaroo": Foreign(
+        lambda facts: KangarooAdapter(
+            facts, heads=4, kv_heads=2, exit_layer=1, norm_eps=1e-5),
+        "kangaroo", {**LLAMA, "exit_layer": 1}, file="pytorch_model.bin",
+    ),
+    "dflash": Foreign(
+        lambda facts: BlockModule(facts, **BLOCK), "dflash",
+        {**LLAMA, "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "block_size": 4,
+         "num_hidden_layers": 2, "num_target_layers": LAYERS,
+         "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2]}},
+    ),
+    "dflash, a mask of its own": Foreign(
+        lambda facts: BlockModule(facts, **{**BLOCK, "mask_token_id": None}), "dflash",
+        {**LLAMA, "block_size": 4, "num_hidden_layers": 2,
+         "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2]}},
+        lambda name: name.replace("fc.", "encoder.fc."), brings=("lm_head.weight",),
+    ),
+    "speculators dflash": Foreign(
+        lambda facts: BlockModule(facts, **BLOCK), "dflash",
+        {"speculators_model_type": "dflash", "block_size": 4, "draft_vocab_size": VOCAB,
+         "aux_hidden_state_layer_ids": [1, 3], "mask_token_id": 22,
+         "transformer_layer_config": {**LLAMA, "num_hidden_layers": 2}},
+    ),
+    "speculators mtp": Foreign(
+        lambda facts: MtpModule(facts, qk_norm=True, **LAYER), "mtp",
+        {"speculators_model_type": "mtp", "num_nextn_predict_layers": 1,
+         "transformer_layer_config": LLAMA},
+    ),
+    "mtp beside the model": Foreign(
+        lambda facts: MtpModule(facts, qkv_bias=True, **LAYER), "mtp",
+        {**LLAMA, "num_hidden_layers": LAYERS}, lambda name: f"model.{name}",
+        change=_state_first,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def small() -> Pair:
+    return tiny_pair(VOCAB, layers=LAYERS, width=WIDTH)
+
+
+def target_of(pair: Pair) -> ModelTarget:
+    return ModelTarget(pair.target, 4, 64)
+
+
+def made(foreign: Foreign, pair: Pair) -> Trained:
+    """A module with random weights that the target's own tokens are known to."""
+    module = foreign.module(Facts.of(pair.target)).double()
+    random = torch.Generator().manual_seed(5)
+    for weight in module.parameters():
+        noise = torch.randn(weight.shape, generator=random, dtype=torch.float64)
+        weight.data.copy_(0.3 * noise + (1.0 if weight.ndim == 1 else 0.0))
+    module.count(torch.rand(VOCAB, generator=random))
+    return module
+
+
+def write(folder: Path, foreign: Foreign, module: Trained, pair: Pair) -> Path:
+    """Such a checkpoint, as its own project would save it."""
+    own = module.state_dict()
+    tensors = {foreign.names(name): tensor.contiguous() for name, tensor in own.items()}
+    tensors.pop(None, None)
+    for name in foreign.brings:
+        tables = {"embed_tokens": pair.target.embed(torch.arange(VOCAB))}
+        tables["lm_head"] = pair.target.head(torch.eye(WIDTH, dtype=torch.float64)).T
+        tensors[name] = tables[name.removesuffix(".weight")].contiguous().clone()
+    foreign.change(tensors)
+    return written(folder, foreign.config, tensors, foreign.file)
+
+
+def written(folder: Path, config: Any, tensors: Any, file: str = "model.safetensors") -> Path:
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    if file.endswith(".safetensors"):
+        save_file(tensors, folder / file)
+    else:
+        torch.save(tensors, folder / file)
+        (folder / "optimizer.pt").write_bytes(b"no tensors")
+    return folder
+
+
+def drafts(method: str, folder: Path, model: CausalLM) -> list[Any]:
+    """The tokens of every tree, and how many of them were kept."""
+    drafter, verifier, _ = build({"method": method, "model": str(folder)})
+    found: list[Any] = []
+    draft = drafter.draft
+
+    def seen(*given: Any) -> Any:
+        tree = draft(*given)
+        found.append(tree.tokens.tolist())
+        return tree
+
+    drafter.draft = seen  # type: ignore[method-assign]
+    outputs = serve(model, drafter, verifier, PROMPTS, GREEDY, slots=4)
+    assert all(output.stats.drafted for output in outputs)
+    return [*found, *(output.stats.accepted for output in outputs)]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_it_drafts_what_our_own_checkpoint_does(name: str, small: Pair, tmp_path: Path) -> None:
+    foreign = FOREIGN[name]
+    module = made(foreign, small)
+    if name == "eagle3, whole vocabulary":
+        module.count(torch.arange(VOCAB, 0, -1))
+        module.start(target_of(small))
+    module.save(tmp_path / "own", {})
+    folder = write(tmp_path / "theirs", foreign, module, small)
+    found = drafts(foreign.method, folder, small.target)
+    assert found == drafts(foreign.method, tmp_path / "own", small.target)
+    read = type(module).load(folder, target_of(small))
+    assert read.state_dict().keys() == module.state_dict().keys()
+    for key, tensor in module.state_dict().items():
+        torch.testing.assert_close(read.state_dict()[key], tensor)
+
+
+REFUSED = {
+    "hidden_size": ("eagle", {}, {}, {"width": 16}, "hidden_size 32 .* has 16"),
+    "vocabulary": ("medusa", {}, {}, {"vocab_size": 19}, "vocab_size 23 .* has 19"),
+    "vocabulary of a head": ("hydra", {}, {}, {"vocab_size": 19}, "vocab_size 23 .* has 19"),
+    "depth": ("dflash", {}, {}, {"layers": 4}, "layers 3 .* has 4"),
+    "layer": (
+        "speculators eagle3", {"eagle_aux_hidden_state_layer_ids": [0, 2, 9]}, {}, {},
+        "behind layer 9 .* has 3",
+    ),
+    "width": ("speculators eagle3", {"target_hidden_size": 64}, {}, {}, "is 32 and .* 64"),
+    "vocabulary of DFlash": ("speculators dflash", {"draft_vocab_size": 11}, {}, {}, "11 of 23"),
+    "layers": ("eagle", {"num_hidden_layers": 2}, {}, {}, "has 2 layers"),
+    "activation": ("eagle", {"hidden_act": "gelu"}, {}, {}, "'gelu'.*'silu'"),
+    "window": (
+        "dflash", {"layer_types": ["sliding_attention"] * 2, "sliding_window": 8}, {}, {}, "see 8"
+    ),
+    "rotation": ("eagle", {"rope_scaling": {"type": "dynamic"}}, {}, {}, "dynamic"),
+    "relative": ("speculators dflash", {"speculators_model_type": "dspark"}, {}, {}, "'dspark'"),
+    "Hydra++": ("hydra", {"hydra_head_arch": "prefix-mlp"}, {}, {}, "'prefix-mlp'.*'mlp'"),
+    "no such tensor": ("eagle3", {}, {"another.weight": torch.ones(3)}, {}, "'another.weight'"),
+    "shape": ("eagle3", {}, {"fc.weight": torch.ones(3, 4)}, {}, r"\[3, 4\] .* \[32, 96\]"),
+    "embedding": (
+        "eagle3", {}, {"embed_tokens.weight": torch.ones(VOCAB, WIDTH)}, {}, "away from this target"
+    ),
+    "size of it": ("eagle3", {}, {"embed_tokens.weight": torch.ones(9, WIDTH)}, {}, r"\[9, 32\]"),
+    "head": (
+        "dflash, a mask of its own", {}, {"lm_head.weight": torch.ones(VOCAB, WIDTH)}, {},
+        "away from this target",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused(name: str, small: Pair, tmp_path: Path) -> None:
+    """One sentence, with both values where there are two."""
+    which, config, tensors, other, message = REFUSED[name]
+    foreign = FOREIGN[which]
+    module = made(foreign, small)
+
+    def change(own: dict[str, Tensor]) -> None:
+        own.update(tensors)
+
+    changed = replace(foreign, config={**foreign.config, **config}, change=change)
+    folder = write(tmp_path, changed, module, small)
+    shape = {"vocab_size": VOCAB, "layers": LAYERS, "width": WIDTH, **other}
+    with pytest.raises(ForetokenError, match=message) as refused:
+        drafts(foreign.method, folder, tiny_pair(**shape).target)
+    assert str(refused.value).endswith(".") and "\n" not in str(refused.value)
+
+
+def test_only_tensors_are_read(small: Pair, tmp_path: Path) -> None:
+    """A file of torch's that would run something, a damaged one, and a folder of nobody's."""
+    foreign = FOREIGN["medusa"]
+    folder = write(tmp_path / "a", foreign, made(foreign, small), small)
+    torch.save({"0.0.linear.weight": tmp_path}, folder / foreign.file)
+    with pytest.raises(ForetokenError, match="more than tensors"):
+        drafts("medusa", folder, small.target)
+    (folder / foreign.file).write_bytes(b"PK")
+    with pytest.raises(ForetokenError, match="damaged"):
+        drafts("medusa", folder, small.target)
+    folder = write(tmp_path / "b", FOREIGN["eagle"], made(FOREIGN["eagle"], small), small)
+    with pytest.raises(ForetokenError, match="'eagle' and not of 'medusa'"):
+        drafts("medusa", folder, small.target)
+    written(tmp_path / "c", LLAMA, {"model.norm.weight": torch.ones(3)})
+    with pytest.raises(ForetokenError, match="no checkpoint of a trained drafter"):
+        drafts("eagle", tmp_path / "c", small.target)
+
+
+def exported(own: Path, to: str, out: Path, *more: str) -> Path:
+    done = CliRunner().invoke(app, ["export", str(own), "--to", to, "--out", str(out), *more])
+    if done.exit_code:
+        raise ForetokenError(done.output)
+    return out
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's folder."""
+    folder = tmp_path_factory.mktemp("target")
+    model = tiny_transformers(VOCAB, layers=LAYERS, width=WIDTH, dtype=torch.float32)
+    model.save_pretrained(folder)
+    return folder
+
+
+WRITTEN = {
+    "eagle3": _eagle3(rope_theta=500.0, rope_scaling=LLAMA3),
+    "eagle3, norms": _eagle3(norms=list(NORMS[:1]), qk_norm=True, head_width=12),
+    "eagle3, whole vocabulary": _eagle3(draft_vocab_size=VOCAB, norms=["fc_norm", "norm_output"]),
+    "dflash": lambda facts: BlockModule(facts, **BLOCK),
+}
+
+
+def trained(name: str, folder: Path, target: Path, small: Pair) -> Trained:
+    """A drafter with random weights, saved as if it had been trained for the target."""
+    module = made(Foreign(WRITTEN[name], "", {}), small).float().eval()
+    module.save(folder, {"target_name": str(target)})
+    return module
+
+
+@pytest.mark.parametrize("to", ["speculators", "vllm"])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_drafts_as_before(
+    name: str, to: str, target: Path, small: Pair, tmp_path: Path
+) -> None:
+    method = trained(name, tmp_path / "own", target, small).method
+    out, model = exported(tmp_path / "own", to, tmp_path / "out"), load_model(target)
+    assert drafts(method, out, model) == drafts(method, tmp_path / "own", model)
+
+
+def test_a_model_that_drafts_alone(target: Path, tmp_path: Path) -> None:
+    out = exported(target, "hf", tmp_path / "hf")
+    assert load_model(out).vocab_size == VOCAB
+    with pytest.raises(ForetokenError, match="speculators has no type"):
+        exported(target, "speculators", tmp_path / "other")
+    with pytest.raises(ForetokenError, match="holds files already"):
+        exported(target, "vllm", out)
+
+
+def test_what_cannot_be_written(target: Path, small: Pair, tmp_path: Path) -> None:
+    trained("eagle3", tmp_path / "own", target, small)
+    with pytest.raises(ForetokenError, match="no form of method 'eagle3' for 'hf'"):
+        exported(tmp_path / "own", "hf", tmp_path / "out")
+    with pytest.raises(ForetokenError, match="must be one of speculators, vllm, hf"):
+        exported(tmp_path / "own", "sglang", tmp_path / "out")
+    other = tmp_path / "other"
+    tiny_transformers(VOCAB, layers=5, width=WIDTH).save_pretrained(other)
+    with pytest.raises(ForetokenError, match=r"layers 3 .* has 5"):
+        exported(tmp_path / "own", "vllm", tmp_path / "out", "--target", str(other))
+    vllm = exported(tmp_path / "own", "vllm", tmp_path / "out")
+    with pytest.raises(ForetokenError, match="another program's format already"):
+        exported(vllm, "speculators", tmp_path / "again")
+
+
+def test_a_mask_of_its_own(target: Path, small: Pair, tmp_path: Path) -> None:
+    """It stands for a token's embedding at vLLM; speculators has no place for it."""
+    module = BlockModule(Facts.of(small.target), **{**BLOCK, "mask_token_id": None})
+    module.save(tmp_path / "own", {"target_name": str(target)})
+    with pytest.raises(ForetokenError, match="mask embedding of its own"):
+        exported(tmp_path / "own", "speculators", tmp_path / "other")
+    out, model = exported(tmp_path / "own", "vllm", tmp_path / "out"), load_model(target)
+    assert drafts("dflash", out, model) == drafts("dflash", tmp_path / "own", model)
+
+
+PYTHON = os.environ.get("FORETOKEN_SPECULATORS_PYTHON", "")
+
+
+@pytest.mark.skipif(not PYTHON, reason="FORETOKEN_SPECULATORS_PYTHON names no Python with it")
+@pytest.mark.parametrize("name", WRITTEN)
+def test_speculators_says_the_same(name: str, target: Path, small: Pair, tmp_path: Path) -> None:
+    """The package itself loads what is written for it, and its logits are ours."""
+    module: Any = trained(name, tmp_path / "own", target, small)
+    out, length = exported(tmp_path / "own", "speculators", tmp_path / "out"), 12
+    random, layers = torch.Generator().manual_seed(1), module.hidden[:-1]
+    tokens = torch.randint(0, VOCAB, (1, length), generator=random)
+    states = torch.randn(1, length, len(layers) * WIDTH, generator=random)
+    lesson = _lesson(tokens, dict(zip(layers, states.split(WIDTH, -1), strict=True)), target)
+    if module.method == "eagle3":
+        steps, given = 3, {"input_ids": tokens.roll(-1, 1).contiguous()}
+        with torch.no_grad():
+            ours = module.few(module.outputs(lesson, steps))[0]  # [T, I, R]
+        mine = [ours[: length - 1 - step, step] for step in range(steps)]
+    else:
+        root, steps = 5, 0
+        where = torch.zeros(1, length)
+        where[0, root] = 1
+        goal = states[..., :WIDTH].contiguous()
+        given = {"input_ids": tokens, "loss_mask": where, "verifier_last_hidden_states": goal}
+        with torch.no_grad():
+            mine = [lesson.head(module.outputs(lesson, torch.tensor([[root]])))[0, 0]]
+    inputs, outputs = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    save_file({**given, "hidden_states": states, "steps": torch.tensor(steps)}, inputs)
+    script = Path(__file__).with_name("speculators_reads.py")
+    command = [PYTHON, script, out, inputs, outputs]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    for theirs, own in zip(load_file(outputs)["logits"], mine, strict=True):
+        if module.method == "dflash":
+            theirs = theirs[1:]  # of the masks
+        torch.testing.assert_close(theirs[: len(own)], own, atol=1e-4, rtol=1e-4)
+
+
+def _lesson(tokens: Tensor, hidden: dict[int, Tensor], target: Path) -> Lesson:
+    """One text that counts throughout, with given states, for what a module makes of it."""
+    model, length = load_model(target), tokens.shape[1]
+    no_pass: Any = None  # these modules ask for none
+    return Lesson(
+        tokens, torch.arange(length)[None], torch.zeros_like(tokens), torch.ones(1, length),
+        torch.zeros_like(tokens), hidden, model.head, model.embed, append=no_pass, kv=no_pass,
+    )  # fmt: skip

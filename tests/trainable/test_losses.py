@@ -1,0 +1,118 @@
+"""Divergences against slow references and finite differences, and the chunked sum."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from foretoken import ForetokenError
+from foretoken.trainable.losses import DIVERGENCES, NLL, Objective, acceptance, chunked, nll
+
+EVERY = sorted(DIVERGENCES)
+
+
+def logits(*shape: int, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def by_hand(name: str, drafter: Tensor, target: Tensor) -> float:
+    """One place, with loops over the vocabulary."""
+    q, p = drafter.softmax(-1).tolist(), target.softmax(-1).tolist()
+    both = list(zip(p, q, strict=True))
+    half = [(a + b) / 2 for a, b in both]
+
+    def kl(a: list[float], b: list[float]) -> float:
+        return sum(x * math.log(x / y) for x, y in zip(a, b, strict=True) if x)
+
+    shares = {
+        "kl_div": lambda: kl(p, q), "rkl": lambda: kl(q, p),
+        "jsd": lambda: kl(p, half) / 2 + kl(q, half) / 2,
+        "tv": lambda: sum(abs(a - b) for a, b in both) / 2,
+        "nla": lambda: -math.log(sum(min(a, b) for a, b in both)),
+        "ce": lambda: -math.log(q[p.index(max(p))]),
+    }  # fmt: skip
+    return shares[name]()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_values(name: str) -> None:
+    """Every place is what the definition says; broadcast over leading dimensions."""
+    drafter, target = logits(2, 3, 7), logits(2, 1, 7, seed=1)
+    found = DIVERGENCES[name](drafter, target)
+    for i in range(2):
+        for j in range(3):
+            assert float(found[i, j]) == pytest.approx(by_hand(name, drafter[i, j], target[i, 0]))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_gradients(name: str) -> None:
+    """The gradient by the drafter's logits is the finite difference."""
+    drafter, target = logits(2, 5).requires_grad_(), logits(2, 5, seed=1)
+    assert torch.autograd.gradcheck(lambda x: DIVERGENCES[name](x, target), (drafter,))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_one_law_is_no_divergence(name: str) -> None:
+    """At the target's own law all are 0 (cross-entropy to one token isn't a divergence of laws)."""
+    same = DIVERGENCES[name](logits(4, 9), logits(4, 9))
+    assert name == "ce" or same.abs().max() < 1e-12
+
+
+def test_rejections_and_acceptances() -> None:
+    """Total variation is the share that speculative sampling rejects."""
+    drafter, target = logits(4, 9), logits(4, 9, seed=1)
+    torch.testing.assert_close(DIVERGENCES["tv"](drafter, target), 1 - acceptance(drafter, target))
+
+
+def test_forbidden_tokens_do_no_harm() -> None:
+    """A target that rules tokens out has finite divergences and gradients."""
+    target = logits(3, 6, seed=1)
+    target[:, :2] = -torch.inf
+    for name in ("kl_div", "tv", "nla", "ce", "jsd"):
+        drafter = logits(3, 6).requires_grad_()
+        DIVERGENCES[name](drafter, target).sum().backward()
+        assert drafter.grad is not None and drafter.grad.isfinite().all(), name
+
+
+def test_mixtures() -> None:
+    """Weighted by name; the text's own tokens need no target."""
+    drafter, target, tokens = logits(3, 6), logits(3, 6, seed=1), torch.tensor([1, 4, 2])
+    mixed = Objective({"kl_div": 0.5, NLL: 2.0})
+    by_parts = 0.5 * DIVERGENCES["kl_div"](drafter, target) + 2 * nll(drafter, tokens)
+    torch.testing.assert_close(mixed(drafter, target, tokens), by_parts)
+    assert mixed.reads_target and not Objective().reads_target
+    torch.testing.assert_close(Objective()(drafter, None, tokens), nll(drafter, tokens))
+
+
+def test_wrong_mixtures() -> None:
+    with pytest.raises(ForetokenError, match="Did you mean 'kl_div'"):
+        Objective({"kl-div": 1.0})
+    for wrong in ({}, {"tv": 0.0}, {"tv": 1.0, "rkl": -1.0}):
+        with pytest.raises(ForetokenError, match="at least one above 0"):
+            Objective(wrong)
+    with pytest.raises(ForetokenError, match="decay is 0"):
+        Objective(decay=0)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_chunks_change_nothing(chunk: int) -> None:
+    """Value and gradients of inputs and parameters are those of the whole sum."""
+    states, goal = logits(7, 4).requires_grad_(), logits(7, 5, seed=1)
+    head = logits(5, 4, seed=2).requires_grad_()
+
+    def measure(at: slice, part: Tensor) -> Tensor:
+        return DIVERGENCES["kl_div"](part @ head.T, goal[at]).sum()
+
+    (3 * measure(slice(None), states)).backward()
+    expected = [states.grad, head.grad]
+    states.grad = head.grad = None
+    total = chunked(measure, [states], [head], chunk)
+    (3 * total).backward()
+    torch.testing.assert_close(total, measure(slice(None), states))
+    torch.testing.assert_close([states.grad, head.grad], expected)
+    with torch.no_grad():
+        torch.testing.assert_close(chunked(measure, [states], [head], chunk), total)
