@@ -1,13 +1,13 @@
 """What a small drafter learns from: objectives and data at equal steps, and drafters in pairs.
 
 Two drafters of --draft-model's shape learn --whole steps from nothing: one the answers of a file
-(nll, plain text), one the target's law along what the target writes to the same prompts, greedily
-and at temperature 1 (distilled). From another one that has learnt plain text for --begin steps each
-arm goes on for --steps more: every objective over every source of text. From the distilled one two
-go on: one learns what it misses, a boost-tuned pair with it, and one goes on as before, a pair to
-compare with. Each serves the bundled prompts at temperatures 0 and 1 (there four answers to each),
-four tokens a draft; prompts whose plain greedy answer loops are left out. Intervals are of ratios,
-paired over prompts, 95 %.
+(nll, plain text), one the target's distribution along what the target writes to the same prompts,
+greedily and at temperature 1 (distilled). From another one that has learnt plain text for --begin
+steps each arm goes on for --steps more: every objective over every source of text. From the
+distilled one two go on: one learns what it misses, a boost-tuned pair with it, and one goes on as
+before, a pair to compare with. Each serves the bundled prompts at temperatures 0 and 1 (there four
+answers to each), four tokens a draft; prompts whose plain greedy answer loops are left out.
+Intervals are of ratios, paired over prompts, 95 %.
 
 Goes on from WORK after a kill, and takes further arms in. Example:
 
@@ -183,7 +183,7 @@ def page(found: Mapping[str, Any]) -> list[str]:
     lines = [
         f"From nothing, {found['whole']:,} steps; in brackets the ratio to {PLAIN}:",
         "", *by_temperature(found["from_nothing"]), "",
-        f"Another {found['steps']} steps behind {found['begin']:,} on plain text:", "",
+        f"Another {found['steps']} steps after {found['begin']:,} on plain text:", "",
     ]  # fmt: skip
     names = list(found["arms"])
     sources = list(dict.fromkeys(name.split(", ")[1] for name in names))

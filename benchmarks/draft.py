@@ -1,4 +1,4 @@
-"""What drafting costs: milliseconds a step at batch 1, behind a context of 2,000 tokens.
+"""What drafting costs: milliseconds a step at batch 1, after a context of 2,000 tokens.
 
 The target is played by a text: it accepts what the text goes on with, so no model runs, and the
 steps are those of a target that writes this text. Timed are `draft` and `observe`; reading the
@@ -72,7 +72,7 @@ class Times(NamedTuple):
 
 
 def decode(drafter: Drafter, target: ModelTarget, context: list[int], text: list[int]) -> Times:
-    """Write `text` behind `context`, as a target whose own text it is."""
+    """Write `text` after `context`, as a target whose own text it is."""
     one = Sequence.start(context, SamplingParams(temperature=0))
     drafter.begin(one)
     none = torch.empty(1, 0)

@@ -3,7 +3,7 @@
 The 260 thousand parameters of llama2.c's stories-260K draft for the same model inflated to 181
 million (width 1024, 16 layers, 16/4 heads, feed-forward 2816, float32). Every draft is right, so
 tokens per second say what an engine makes of it: plainly, with 4, 7 and 12 tokens drafted at a
-time, and with prompt lookup. Greedy, 96 tokens behind "Once upon a time".
+time, and with prompt lookup. Greedy, 96 tokens after "Once upon a time".
 
 Engines are those of benchmarks/peers, asked in turn, round after round; a ratio is the median over
 rounds of the two engines' ratio in the same round. Decoding alone counts, as peers/measure.py says.
@@ -45,7 +45,7 @@ from foretoken.zoo.shape import Shape
 
 FILE = "weights/stories260k/stories260K.bin"
 SHAPE = Shape(1024, 16, 16, 4, 2816, 512)
-PROMPT = [1, 403, 407, 261, 378]  # "Once upon a time" behind the mark of a beginning
+PROMPT = [1, 403, 407, 261, 378]  # "Once upon a time" after the mark of a beginning
 END = 2
 TOKENS = 96
 LENGTHS = (4, 7, 12)

@@ -1,10 +1,11 @@
-"""What verification costs: the laws (fold) and each rule, beside one softmax of the same logits.
+"""What verification costs: the distributions (fold) and each rule, beside one softmax of the same
+logits.
 
 1. A tree of 64 nodes (branches 4, 3, 2, 1) for 8 sequences and 32,000 tokens, sampled: multiples of
    one softmax over the logits [8, 65, 32000], plain and with top_p. Wanted: 3 and 6.
 2. A chain of 8 for one sequence: milliseconds. Wanted: 1.5.
 
-Random laws, a drafter that is right about half of the time, float32. Example:
+Random distributions, a drafter that is right about half of the time, float32. Example:
 
     python benchmarks/verify.py --repeats 7 --check
 """
@@ -58,7 +59,9 @@ class Case:
         self.parents = None if max(branches) == 1 else torch.tensor(parents).expand(batch, -1)
         self.above = torch.tensor(parents).expand(batch, -1)
         places = torch.arange(len(parents) + 1)
-        scale = torch.where(places % 16 == 15, 3.0, 5.0)[:, None]  # steep laws, and a few flat ones
+        scale = torch.where(places % 16 == 15, 3.0, 5.0)[
+            :, None
+        ]  # steep distributions, and a few flat ones
         self.logits = scale * torch.randn(batch, len(places), VOCAB, generator=random)
         inner = max(parents) + 1
         noise = torch.randn(batch, inner, VOCAB, generator=random)
@@ -129,7 +132,7 @@ def milliseconds(works: dict[str, Callable[[], object]], repeats: int) -> dict[s
 
 
 def measured(case: Case, rules: tuple[tuple[str, Kind], ...], repeats: int) -> dict[str, float]:
-    """Milliseconds of the softmax, of both folds, and of each rule on the plain laws."""
+    """Milliseconds of the softmax, of both folds, and of each rule on the plain distributions."""
     probs = case.fold(SETTINGS["plain"])
     works: dict[str, Callable[[], object]] = {"softmax": lambda: case.logits.softmax(-1)}
     for setting, params in SETTINGS.items():

@@ -17,7 +17,7 @@ from foretoken.cli import app
 from foretoken.cli import certify as command
 from foretoken.drafters.hydra import HydraHeads
 from foretoken.protocols import BaseDrafter
-from foretoken.testing import Pair, table_pair, target_law
+from foretoken.testing import Pair, table_pair, target_distribution
 from foretoken.testing.models import logits_after
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.feature import EagleModule
@@ -37,8 +37,8 @@ class Argmax(BaseDrafter):
 
     def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
         tree = chains([[self.token]] * len(sequences), torch.device("cpu"))
-        laws = torch.full((len(sequences), 1, 97), 1 / 97, dtype=torch.float64)
-        return DraftTree(tree.tokens, tree.counts, kind=Kind.INDEPENDENT, proposals=laws)
+        distributions = torch.full((len(sequences), 1, 97), 1 / 97, dtype=torch.float64)
+        return DraftTree(tree.tokens, tree.counts, kind=Kind.INDEPENDENT, proposals=distributions)
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ def test_exact_methods_pass(plain: LLM, pair: Pair) -> None:
         "seeded cell": "passed",
     }
     found = outcomes(plain, {"method": "sps", "model": pair.draft}, plan())
-    assert set(found.values()) == {"passed"} and "law cell" in found
+    assert set(found.values()) == {"passed"} and "distribution cell" in found
 
 
 def test_a_wrong_drafter_fails(plain: LLM) -> None:
     likely = int(logits_after(plain.model, plan().prompts[0]).argmax())
     config = {"method": f"{__name__}:Argmax", "verifier": "speculative", "token": likely}
     found = outcomes(plain, config, plan())
-    assert found["law cell"] == "failed"
+    assert found["distribution cell"] == "failed"
 
 
 def test_a_wrong_rule_fails_with_its_place_and_gap(plain: LLM, pair: Pair) -> None:
@@ -90,12 +90,14 @@ def test_a_wrong_rule_fails_with_its_place_and_gap(plain: LLM, pair: Pair) -> No
     assert lines[0].place is not None and lines[0].gap is not None and lines[0].gap > 1e-6
 
 
-def test_bins_are_the_target_s_law() -> None:
+def test_bins_are_the_target_s_distribution() -> None:
     pair = table_pair(4)
     bins = prefix_bins(pair.target, [0, 1], SamplingParams(temperature=0.9), 2)
     assert sum(bins.values()) == pytest.approx(1.0, abs=1e-12)
     found = dict.fromkeys(bins, 0.0)
-    for text, p in target_law(pair.target, [0, 1], SamplingParams(temperature=0.9), 2).items():
+    for text, p in target_distribution(
+        pair.target, [0, 1], SamplingParams(temperature=0.9), 2
+    ).items():
         found[bin_of(text, bins)] += p
     assert found == pytest.approx(bins, abs=1e-12)
 

@@ -1,8 +1,9 @@
 """Sampled text of a real model: every lossless rule, temperature and processor, by chi-square.
 
-The joint law of two tokens of 8 is 64 bins. What is sampled runs through the loop, the fold and
-the keyed random numbers as requests do; what is expected is spelled out from the target alone. The
-same number of samples must reject every mistake that `test_mutants_verify` lists for a rule.
+The joint distribution of two tokens of 8 is 64 bins. What is sampled runs through the loop, the
+fold and the keyed random numbers as requests do; what is expected is spelled out from the target
+alone. The same number of samples must reject every mistake that `test_mutants_verify` lists for a
+rule.
 
 Legend: B rows, C contexts, V vocabulary.
 """
@@ -25,7 +26,7 @@ from foretoken.methods import _verifier
 from foretoken.protocols import BaseDrafter, Verifier
 from foretoken.registry import verifier_names
 from foretoken.sampling.fold import fold
-from foretoken.testing import Pair, chi_square, sampled_counts, target_law, tiny_pair
+from foretoken.testing import Pair, chi_square, sampled_counts, target_distribution, tiny_pair
 from foretoken.testing.models import logits_after
 from foretoken.testing.rules import Shape
 from foretoken.testing.rules import draft as draw
@@ -69,7 +70,7 @@ def texts(longest: int) -> list[tuple[int, ...]]:
 
 @cache
 def table() -> dict[tuple[int, ...], Tensor]:
-    """What the draft model says behind the prompt and each text of up to two tokens."""
+    """What the draft model says after the prompt and each text of up to two tokens."""
     return {text: logits_after(models().draft, [*PROMPT, *text])[None] for text in texts(2)}
 
 
@@ -86,25 +87,27 @@ class Planted(BaseDrafter):
         logits = torch.stack(
             [torch.cat([table()[(*s.output, *path)] for path in paths]) for s in sequences]
         )
-        laws = fold(logits, sequences, lambda: [[list(p) for p in paths]] * len(sequences)).probs
-        return self.change(draw(self.shape, self.padded(laws), draws)[0])
+        distributions = fold(
+            logits, sequences, lambda: [[list(p) for p in paths]] * len(sequences)
+        ).probs
+        return self.change(draw(self.shape, self.padded(distributions), draws)[0])
 
-    def padded(self, laws: Tensor) -> Tensor:
-        """[B, C, V] with rows behind the leaves, which are never drawn from."""
-        missing = len(texts(self.shape.depth)) - laws.shape[1]
-        return torch.cat([laws, laws[:, :1].expand(-1, missing, -1)], 1)
+    def padded(self, distributions: Tensor) -> Tensor:
+        """[B, C, V] with rows after the leaves, which are never drawn from."""
+        missing = len(texts(self.shape.depth)) - distributions.shape[1]
+        return torch.cat([distributions, distributions[:, :1].expand(-1, missing, -1)], 1)
 
     def change(self, trees: DraftTree) -> DraftTree:
         return trees
 
 
 def sampled_p(rule: Verifier, drafter: BaseDrafter, params: SamplingParams) -> float:
-    """How likely the sampled joint law of two tokens is under the target's own."""
+    """How likely the sampled joint distribution of two tokens is under the target's own."""
     pair, samples = models(), SAMPLES.get(type(rule).__name__.lower(), FEWEST)
     counts = sampled_counts(
         pair.target, lambda: drafter, rule, PROMPT, params, TOKENS, samples, rows=ROWS, budget=8
     )
-    return chi_square(counts, target_law(pair.target, PROMPT, params, TOKENS))
+    return chi_square(counts, target_distribution(pair.target, PROMPT, params, TOKENS))
 
 
 def test_every_rule_that_samples_is_tried() -> None:
@@ -116,7 +119,7 @@ def test_every_rule_that_samples_is_tried() -> None:
 @pytest.mark.parametrize(
     ("name", "shape"), [(name, shape) for name, shapes in SHAPES.items() for shape in shapes]
 )
-def test_sampled_law(name: str, shape: Shape, cell: str) -> None:
+def test_sampled_distribution(name: str, shape: Shape, cell: str) -> None:
     """No cell fails at 1e-4 once corrected for their number."""
     assert sampled_p(_verifier(name), Planted(shape), CELLS[cell]) >= FAILS
 

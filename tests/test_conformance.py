@@ -36,8 +36,8 @@ from foretoken.testing import (
     Pair,
     Scripted,
     check_company,
+    check_distribution,
     check_greedy,
-    check_law,
     check_seeded,
     logits_after,
     native,
@@ -97,16 +97,16 @@ NEEDS: dict[str, Callable[[Pair], Any]] = {
 """Field of a drafter, or drafter and field -> what it is given in these tests; see `given`."""
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "num_speculative_tokens": {"law": 2},
+    "num_speculative_tokens": {"distribution": 2},
     "max_cached_tokens": {"": 0},  # else drafts follow from others' texts: see test_copying
-    "widths": {"law": (2, 1)},
-    "level_sizes": {"law": (2, 1)},
-    "tree": {"law": ((0,), (1,), (0, 0))},
-    "depth": {"law": 2},
-    "top_k": {"law": 2},
-    "tree_nodes": {"law": 3},
+    "widths": {"distribution": (2, 1)},
+    "level_sizes": {"distribution": (2, 1)},
+    "tree": {"distribution": ((0,), (1,), (0, 0))},
+    "depth": {"distribution": 2},
+    "top_k": {"distribution": 2},
+    "tree_nodes": {"distribution": 3},
     "context_window": {"": 4},
-    "k_matrix": {"": ((4, 2), (0, 3)), "law": ((1, 1), (0, 1))},
+    "k_matrix": {"": ((4, 2), (0, 3)), "distribution": ((1, 1), (0, 1))},
 }
 """Field of a drafter -> its value where outcomes are enumerated, to keep them few; under "": in the
 other tests."""
@@ -123,8 +123,8 @@ LEARNS: set[str] = {
 
 SHARES: set[str] = {"auto", "online", "swift", "token_recycling"}
 """Drafters that can't be kept from learning of other requests, or whose drafts depend on the
-company: with them, a rule whose draws depend on the draft keeps the law, but not the tokens that a
-request gets when it is alone."""
+company: with them, a rule whose draws depend on the draft keeps the distribution, but not the
+tokens that a request gets when it is alone."""
 
 PROMPTS = [
     [5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3], [11] * 3, [60, 61, 62, 63, 60, 61, 62], [1, 2],
@@ -197,8 +197,8 @@ RULES = sorted({row.verifier for row in METHODS.values()})
 def cells() -> Iterator[Any]:
     """Every drafter with every exact rule of the method table that takes what it makes.
 
-    All rules, those without a method too, are held to the law in test_law and test_verify_exact.
-    """
+    All rules, those without a method too, are held to the distribution in test_distribution and
+    test_verify_exact."""
     pair, target = models("native"), None
     for name in NAMES:
         for rule_name in RULES:
@@ -258,13 +258,15 @@ def test_sampled_text_is_plain_decodings(name: str, rule: Verifier, batch: int) 
 
 
 @each_cell
-def test_law_is_the_targets(name: str, rule: Verifier) -> None:
-    """The joint law of three tokens, every outcome enumerated, at a sampler's settings."""
+def test_distribution_is_the_targets(name: str, rule: Verifier) -> None:
+    """The joint distribution of three tokens, every outcome enumerated, at a sampler's settings."""
     small = table_pair(3)
     if not needs_only(name, small.target.levels, models("native")):
         small = tiny_pair(4, width=8, noise=0.1)
     for params in (SamplingParams(temperature=0.7), SamplingParams(top_k=2, presence_penalty=0.6)):
-        check_law(lambda p: make_drafter(name, p, "law"), rule, small, params, 3, rows=1)
+        check_distribution(
+            lambda p: make_drafter(name, p, "distribution"), rule, small, params, 3, rows=1
+        )
 
 
 @each_repeatable_cell
@@ -297,14 +299,14 @@ def stops_hold(make: Make, rule: Verifier, pair: Pair) -> None:
     words = tokenizer.decode(text)
     for at in range(0, TOKENS, 5):
         first, stop = text.index(text[at]) + 1, words[at : at + 2]
-        behind = words.index(stop) + len(stop)
+        after = words.index(stop) + len(stop)
         end = frozenset({text[at]})
         for own, ends, length, reason in (
             (dict(max_tokens=at + 1), frozenset(), at + 1, "length"),
             (dict(stop_token_ids=[text[at]]), frozenset(), first, "stop"),
             (dict(), end, first, "stop"),
             (dict(ignore_eos=True), end, TOKENS, "length"),
-            (dict(stop=stop), frozenset(), behind, "stop" if behind <= TOKENS else "length"),
+            (dict(stop=stop), frozenset(), after, "stop" if after <= TOKENS else "length"),
         ):
             params = SamplingParams(temperature=0, **{"max_tokens": TOKENS, **own})  # type: ignore[arg-type]
             [output] = serve(
@@ -369,7 +371,7 @@ def test_states_do_not_mix(name: str, rule: Verifier) -> None:
 
 @each_cell
 def test_stops_are_where_plain_decoding_stops(name: str, rule: Verifier) -> None:
-    """Every kind of end falls at the reference's place, and nothing behind it is counted."""
+    """Every kind of end falls at the reference's place, and nothing after it is counted."""
     stops_hold(lambda p: make_drafter(name, p), rule, models("native"))
 
 

@@ -63,7 +63,7 @@ def test_uniform_along_one_seed() -> None:
 
 
 def test_purposes_samples_and_places_are_independent() -> None:
-    """Every two streams pass a chi-square of their joint law on an 8 × 8 grid."""
+    """Every two streams pass a chi-square of their joint distribution on an 8 × 8 grid."""
     streams = [
         numbers(Purpose.TOKEN), numbers(Purpose.ACCEPT), numbers(Purpose.DRAFT),
         numbers(Purpose.TOKEN, position=6), numbers(Purpose.ACCEPT, position=6),
@@ -83,22 +83,31 @@ def test_streams_differ_by_seed_and_sample() -> None:
 
 def test_numbers_do_not_depend_on_the_batch() -> None:
     """A row's draws are the same alone, among others, and after `take`."""
-    laws = torch.rand(3, 4, 10, dtype=torch.float64)
+    distributions = torch.rand(3, 4, 10, dtype=torch.float64)
     depths, keys, starts = torch.arange(4).expand(3, -1), [11, 12, 13], [7, 70, 9]
     whole = KeyedDraws(keys, starts, CPU)
     taken = whole.take([2, 0])
     for row, draws in ((1, KeyedDraws([12], [70], CPU)),):
-        assert whole.pick(laws, depths)[row].equal(draws.pick(laws[row : row + 1], depths[:1])[0])
-        assert whole.accept(laws[..., 0])[row].equal(draws.accept(laws[row : row + 1, :, 0])[0])
-        assert whole.draft(laws[:, 0], 2)[row] == draws.draft(laws[row : row + 1, 0], 2)[0]
-    assert taken.pick(laws[[2, 0]], depths[:2]).equal(whole.pick(laws, depths)[[2, 0]])
+        assert whole.pick(distributions, depths)[row].equal(
+            draws.pick(distributions[row : row + 1], depths[:1])[0]
+        )
+        assert whole.accept(distributions[..., 0])[row].equal(
+            draws.accept(distributions[row : row + 1, :, 0])[0]
+        )
+        assert (
+            whole.draft(distributions[:, 0], 2)[row]
+            == draws.draft(distributions[row : row + 1, 0], 2)[0]
+        )
+    assert taken.pick(distributions[[2, 0]], depths[:2]).equal(
+        whole.pick(distributions, depths)[[2, 0]]
+    )
 
 
 def test_a_position_has_one_number() -> None:
     """A token's noise is its position's, from wherever the step that draws it starts."""
-    laws = torch.rand(1, 4, 50, dtype=torch.float64)
-    early = KeyedDraws([5], [10], CPU).pick(laws, torch.tensor([[0, 1, 2, 3]]))
-    late = KeyedDraws([5], [12], CPU).pick(laws[:, 2:], torch.tensor([[0, 1]]))
+    distributions = torch.rand(1, 4, 50, dtype=torch.float64)
+    early = KeyedDraws([5], [10], CPU).pick(distributions, torch.tensor([[0, 1, 2, 3]]))
+    late = KeyedDraws([5], [12], CPU).pick(distributions[:, 2:], torch.tensor([[0, 1]]))
     assert early[0, 2:].equal(late[0])
 
 
@@ -109,17 +118,19 @@ def test_a_position_has_one_number() -> None:
 )
 def test_never_an_impossible_token(weights: list[float], uniform: float) -> None:
     """Whatever the weights and the number, the token drawn has a positive weight."""
-    law = torch.tensor(weights, dtype=torch.float64)
-    if law.sum() > 0:
-        assert law[inverse_cdf(law, torch.tensor(uniform, dtype=torch.float64))] > 0
+    distribution = torch.tensor(weights, dtype=torch.float64)
+    if distribution.sum() > 0:
+        assert (
+            distribution[inverse_cdf(distribution, torch.tensor(uniform, dtype=torch.float64))] > 0
+        )
 
 
-def test_inverse_cdf_draws_the_law() -> None:
-    """Unnormalised laws too, in float32 as in float64."""
+def test_inverse_cdf_draws_the_distribution() -> None:
+    """Unnormalised distributions too, in float32 as in float64."""
     weights = torch.tensor([3.0, 0.0, 1.0, 4.0])
     for dtype in (torch.float32, torch.float64):
-        law = weights.to(dtype).expand(MANY, -1)
-        found = inverse_cdf(law, numbers(Purpose.TOKEN)).bincount(minlength=4)
+        distribution = weights.to(dtype).expand(MANY, -1)
+        found = inverse_cdf(distribution, numbers(Purpose.TOKEN)).bincount(minlength=4)
         assert found[1] == 0
         expected = weights[[0, 2, 3]] / weights.sum() * MANY
         assert stats.chisquare(found[[0, 2, 3]].numpy(), expected.numpy()).pvalue > 1e-3
@@ -133,7 +144,7 @@ def test_acceptance_is_certain_at_the_ends() -> None:
 
 
 def test_greedy_draws_compute_nothing() -> None:
-    """One-hot laws: the same outcomes as with keyed numbers; a mixed batch uses those."""
+    """One-hot distributions: the same outcomes as with keyed numbers; a mixed batch uses those."""
     one_hot = torch.nn.functional.one_hot(torch.tensor([[2, 0], [1, 1]]), 4).double()
     depths = torch.zeros(2, 2, dtype=torch.long)
     keyed = KeyedDraws([1, 2], [4, 5], CPU)
@@ -160,15 +171,19 @@ def test_each_token_has_a_number_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_race_draws_the_law(dtype: torch.dtype) -> None:
-    """The winner has the law, never probability 0; a sure token wins whatever its number."""
-    law = torch.tensor([0.5, 0.0, 0.25, 0.125, 0.125], dtype=dtype)
+def test_a_race_draws_the_distribution(dtype: torch.dtype) -> None:
+    """The winner has the distribution, never probability 0; a sure token wins whatever its
+    number."""
+    distribution = torch.tensor([0.5, 0.0, 0.25, 0.125, 0.125], dtype=dtype)
     draws = GumbelDraws(seed_keys(), [4] * MANY, CPU)
-    found = draws.pick(law.expand(MANY, 1, -1), torch.zeros(MANY, 1, dtype=torch.long))
+    found = draws.pick(distribution.expand(MANY, 1, -1), torch.zeros(MANY, 1, dtype=torch.long))
     counts = found.flatten().bincount(minlength=5)
     assert counts[1] == 0
     kept = [0, 2, 3, 4]
-    assert stats.chisquare(counts[kept].numpy(), law[kept].double().numpy() * MANY).pvalue > 1e-3
+    assert (
+        stats.chisquare(counts[kept].numpy(), distribution[kept].double().numpy() * MANY).pvalue
+        > 1e-3
+    )
     sure = torch.nn.functional.one_hot(torch.tensor(3), 5).to(dtype).expand(MANY, 1, -1)
     assert (draws.pick(sure, torch.zeros(MANY, 1, dtype=torch.long)) == 3).all()
 

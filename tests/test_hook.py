@@ -393,7 +393,7 @@ def test_greedy_takes_no_random_number(model: Any) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLING)
-def test_law_is_transformers_law(model: Any, name: str) -> None:
+def test_distribution_is_transformers_distribution(model: Any, name: str) -> None:
     """Our own parameters in place of the last processors give the same probabilities."""
     from foretoken.sampling.fold import fold
     from foretoken.sampling.sequence import Sequence
@@ -626,7 +626,7 @@ def test_wrong_options_are_refused_at_once(draft: Any, tokenizer: Any) -> None:
         assisted(stop_strings=["ab"])
 
 
-def test_no_law_is_an_error(model: Any) -> None:
+def test_no_distribution_is_an_error(model: Any) -> None:
     """Where every token is forbidden, the error says so."""
 
     def forbid(input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -32,8 +32,8 @@ from foretoken.testing import (
     Pair,
     TableModel,
     check_company,
+    check_distribution,
     check_greedy,
-    check_law,
     table_pair,
 )
 from foretoken.tree import DraftTree
@@ -50,12 +50,12 @@ def sequence(params: SamplingParams = WARM, tokens: tuple[int, ...] = (1,)) -> S
 
 
 def test_confidence_compares_the_likeliest_token() -> None:
-    """It ends behind a law whose largest probability is below the threshold, row by row."""
+    """It ends after a distribution whose largest probability is below the threshold, row by row."""
     rule = Confidence(4, 0.5)
-    laws = torch.tensor([[0.5, 0.3, 0.2], [0.4, 0.4, 0.2], [0.1, 0.0, 0.9]])
-    assert rule.ends([sequence()] * 3, laws).tolist() == [False, True, False]
+    distributions = torch.tensor([[0.5, 0.3, 0.2], [0.4, 0.4, 0.2], [0.1, 0.0, 0.9]])
+    assert rule.ends([sequence()] * 3, distributions).tolist() == [False, True, False]
     assert rule.limit(sequence()) == 4 and rule.looks
-    assert not Fixed(4).looks and not Fixed(4).ends([sequence()] * 3, laws).any()
+    assert not Fixed(4).looks and not Fixed(4).ends([sequence()] * 3, distributions).any()
 
 
 def test_the_adaptive_threshold_follows_the_published_parameters() -> None:
@@ -77,17 +77,20 @@ def test_the_adaptive_threshold_follows_the_published_parameters() -> None:
             assert own.state[rule][1] == rate
     assert rule.threshold(own) == pytest.approx(0.8 + 0.001 * (3 - 2))
     assert rule.threshold(other) == 0.8  # each sequence has its own
-    laws = torch.tensor([[0.8005, 0.1995], [0.8005, 0.1995]], dtype=torch.float64)
-    assert rule.ends([own, other], laws).tolist() == [True, False]
+    distributions = torch.tensor([[0.8005, 0.1995], [0.8005, 0.1995]], dtype=torch.float64)
+    assert rule.ends([own, other], distributions).tolist() == [True, False]
 
 
 def test_entropy_bounds_the_acceptance() -> None:
-    """1 - sqrt(0.2 H), H in nats; certain laws have none, impossible tokens don't matter."""
+    """1 - sqrt(0.2 H), H in nats; certain distributions have none, impossible tokens don't
+    matter."""
     rule = Entropy(4)
-    laws = torch.tensor([[0.25] * 4, [0.5, 0.5, 0, 0], [0, 1.0, 0, 0]], dtype=torch.float64)
+    distributions = torch.tensor(
+        [[0.25] * 4, [0.5, 0.5, 0, 0], [0, 1.0, 0, 0]], dtype=torch.float64
+    )
     bounds = [1 - sqrt(0.2 * log(4)), 1 - sqrt(0.2 * log(2)), 1.0]
-    assert rule.certainty(laws).tolist() == pytest.approx(bounds)
-    assert rule.ends([sequence()] * 3, laws).tolist() == [True, False, False]
+    assert rule.certainty(distributions).tolist() == pytest.approx(bounds)
+    assert rule.ends([sequence()] * 3, distributions).tolist() == [True, False, False]
     rule.observe(own := sequence(), 2, 0)
     assert rule.threshold(own) == pytest.approx(0.501)
 
@@ -182,7 +185,7 @@ def counting(name: str, draft: Any, tokens: int = 3) -> Counting:
 
 @pytest.mark.parametrize("name", ["confidence", "adaptive", "entropy"])
 @pytest.mark.parametrize("params", [WARM, SamplingParams(temperature=0.6, top_k=2)], ids=["1", "2"])
-def test_no_rule_that_looks_changes_the_law(name: str, params: SamplingParams) -> None:
+def test_no_rule_that_looks_changes_the_distribution(name: str, params: SamplingParams) -> None:
     """One step, every outcome: how much is drafted depends on what was drawn before."""
     made: list[Counting] = []
 
@@ -190,7 +193,9 @@ def test_no_rule_that_looks_changes_the_law(name: str, params: SamplingParams) -
         made.append(counting(name, pair.draft))
         return made[-1]
 
-    check_law(make, Speculative(), table_pair(3, seed=5), params, 4, rows=1, steps=1, budget=3)
+    check_distribution(
+        make, Speculative(), table_pair(3, seed=5), params, 4, rows=1, steps=1, budget=3
+    )
     assert len({count for drafter in made for [count] in drafter.counts}) > 1
 
 
@@ -204,7 +209,7 @@ PAST = {
 
 
 @pytest.mark.parametrize("name", PAST)
-def test_no_rule_that_learns_changes_the_law(name: str) -> None:
+def test_no_rule_that_learns_changes_the_distribution(name: str) -> None:
     """Several steps, every outcome: how much is drafted depends on what was accepted before."""
     made: list[Counting] = []
 
@@ -213,7 +218,7 @@ def test_no_rule_that_learns_changes_the_law(name: str) -> None:
         made[-1].counts = []
         return made[-1]
 
-    check_law(make, Speculative(), table_pair(2), WARM, 5, rows=1, steps=2, budget=2)
+    check_distribution(make, Speculative(), table_pair(2), WARM, 5, rows=1, steps=2, budget=2)
     assert {1, 2} <= {drafter.counts[1][0] for drafter in made if len(drafter.counts) > 1}
 
 
@@ -233,7 +238,7 @@ class Dropping(SmallLM):
 
 
 class Keeping(Dropping):
-    """Allowed: it ends behind that token."""
+    """Allowed: it ends after that token."""
 
     keep = 1
 
@@ -242,7 +247,7 @@ def test_dropping_a_drawn_token_is_caught() -> None:
     """The same threshold on the drawn token itself: dropping it biases, keeping it doesn't."""
 
     def check(kind: type[Dropping], tolerance: float) -> None:
-        check_law(
+        check_distribution(
             lambda p: kind(p.draft, 2), Speculative(), table_pair(3), WARM, 3, rows=1, steps=1,
             budget=2, tolerance=tolerance,
         )  # fmt: skip
@@ -290,7 +295,8 @@ class Passes:
 @pytest.mark.parametrize("name", ["confidence", "adaptive", "entropy"])
 @pytest.mark.parametrize("params", [COLD, SamplingParams(temperature=0.9, seed=1)], ids=["0", "1"])
 def test_rows_end_on_their_own(name: str, params: SamplingParams) -> None:
-    """Each row of a batch ends behind the first unsure law, and no pass is made for none."""
+    """Each row of a batch ends after the first unsure distribution, and no pass is made for
+    none."""
     model = Passes(sure_then_unsure(3))
     rows = [sequence(params, (5, 0)), sequence(params, (0, 1)), sequence(params, (0, 4))]
     tree = drafted(model, name, rows)
@@ -329,10 +335,10 @@ def test_greedy_and_sampled_rows_side_by_side() -> None:
 
 
 def test_rules_that_do_not_look_are_not_asked(pair: Pair) -> None:
-    """A fixed length costs no look at the laws and no transfer."""
+    """A fixed length costs no look at the distributions and no transfer."""
 
     class Blind(Fixed):
-        def ends(self, sequences: Any, laws: Tensor) -> Tensor:
+        def ends(self, sequences: Any, distributions: Tensor) -> Tensor:
             raise AssertionError("asked")
 
     drafter = SmallLM(pair.draft, 3, Blind(3))
@@ -374,7 +380,7 @@ def test_fallback_hands_the_pen_over(pair: Pair) -> None:
     assert [0, 0] in falling.counts
 
 
-def test_fallback_keeps_the_law() -> None:
+def test_fallback_keeps_the_distribution() -> None:
     """The token at which it ends is not drawn at all, so nothing that was drawn is dropped."""
     made: list[Counting] = []
 
@@ -382,5 +388,7 @@ def test_fallback_keeps_the_law() -> None:
         made.append(fallback(pair.draft, 0.6))
         return made[-1]
 
-    check_law(make, Speculative(), table_pair(3, seed=5), WARM, 4, rows=1, steps=1, budget=3)
+    check_distribution(
+        make, Speculative(), table_pair(3, seed=5), WARM, 4, rows=1, steps=1, budget=3
+    )
     assert len({count for drafter in made for [count] in drafter.counts}) > 1

@@ -135,7 +135,7 @@ def test_nothing_copies_the_history(method: str) -> None:
 
 
 def written(method: str) -> list[int]:
-    """All 64 tokens behind the long text."""
+    """All 64 tokens after the long text."""
     engine, request = begun(method, LONG)
     while engine.busy:
         engine.step()
@@ -150,7 +150,7 @@ def test_the_same_tokens(method: str) -> None:
 
 @torch.inference_mode()
 def test_what_transformers_says() -> None:
-    """The first tokens behind 8,192 others, by transformers' own forward and cache."""
+    """The first tokens after 8,192 others, by transformers' own forward and cache."""
     from transformers import DynamicCache
 
     model, prompt, held = pair().transformers, tokens(LONG), DynamicCache()

@@ -1,9 +1,8 @@
 """Tests of the tests: known mistakes are put into the code one by one, and the checks must notice.
 
-Mistakes that change the law are shown to do so by enumeration (more than 1e-3 at some text), and
-the chi-square on a real model must reject them too. Mistakes in the draws are shown with the seeds
-that requests use. All others must change a token, or what is emitted or counted.
-"""
+Mistakes that change the distribution are shown to do so by enumeration (more than 1e-3 at some
+text), and the chi-square on a real model must reject them too. Mistakes in the draws are shown with
+the seeds that requests use. All others must change a token, or what is emitted or counted."""
 
 from __future__ import annotations
 
@@ -29,13 +28,13 @@ from foretoken.testing import (
     Oracle,
     Pair,
     TableModel,
+    check_distribution,
     check_greedy,
-    check_law,
     check_seeded,
     chi_square,
     sampled_counts,
     table_pair,
-    target_law,
+    target_distribution,
     tiny_pair,
 )
 from foretoken.tree import DraftTree
@@ -51,7 +50,7 @@ from test_conformance import (
     states_hold,
     stops_hold,
 )
-from test_law import SIZES, chosen_tree, real_p
+from test_distribution import SIZES, chosen_tree, real_p
 
 COLD = SamplingParams(temperature=0.6)
 PENALTIES = SamplingParams(temperature=0.8, repetition_penalty=2.0, frequency_penalty=3.0)
@@ -63,8 +62,8 @@ class ReDrawn:
     def __init__(self, own: Any, draft: Callable[..., Tensor]) -> None:
         self._own, self._draft = own, draft
 
-    def draft(self, law: Tensor, depth: int, sibling: int = 0) -> Tensor:
-        return self._draft(self._own, law, depth)
+    def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
+        return self._draft(self._own, distribution, depth)
 
     def take(self, rows: Any) -> ReDrawn:
         return ReDrawn(self._own.take(rows), self._draft)
@@ -80,22 +79,22 @@ class Redrawing(SmallLM):
 
 
 class Argmax(Redrawing):
-    """The likeliest token presented with the softmax as its law."""
+    """The likeliest token presented with the softmax as its distribution."""
 
-    how = staticmethod(lambda own, law, depth: law.argmax(-1))
+    how = staticmethod(lambda own, distribution, depth: distribution.argmax(-1))
 
 
 class BetterOfTwo(Redrawing):
     """Two draws, of which the likelier one is proposed."""
 
     @staticmethod
-    def how(own: Any, law: Tensor, depth: int) -> Tensor:
-        two = torch.stack([own.draft(law, depth), own.draft(law, depth, 1)], 1)
-        return two.gather(1, law.gather(1, two).argmax(1, keepdim=True))[:, 0]
+    def how(own: Any, distribution: Tensor, depth: int) -> Tensor:
+        two = torch.stack([own.draft(distribution, depth), own.draft(distribution, depth, 1)], 1)
+        return two.gather(1, distribution.gather(1, two).argmax(1, keepdim=True))[:, 0]
 
 
 class Unfolded(SmallLM):
-    """Drawn at the request's temperature, presented with the law at temperature 1."""
+    """Drawn at the request's temperature, presented with the distribution at temperature 1."""
 
     def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
         tree = super().draft(sequences, budgets, draws)
@@ -131,7 +130,7 @@ class Wrong(Speculative):
 
 
 class WarmBonus(Wrong):
-    """The token behind a wholly accepted draft is drawn at temperature 1."""
+    """The token after a wholly accepted draft is drawn at temperature 1."""
 
     @staticmethod
     def spoil(trees: DraftTree, scores: Scores) -> None:
@@ -139,7 +138,7 @@ class WarmBonus(Wrong):
 
 
 class RawTarget(Wrong):
-    """The target's law without the request's parameters."""
+    """The target's distribution without the request's parameters."""
 
     @staticmethod
     def spoil(trees: DraftTree, scores: Scores) -> None:
@@ -160,22 +159,22 @@ class MatchArgmax(Speculative):
 
 
 def residual_patch(residual: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any], None]:
-    """The law behind a rejection, given p and q, replaced."""
+    """The distribution after a rejection, given p and q, replaced."""
 
     def apply(patch: pytest.MonkeyPatch) -> None:
         def final(
-            trees: DraftTree, probs: Tensor, laws: Tensor, lengths: Tensor, owed: Tensor
+            trees: DraftTree, probs: Tensor, distributions: Tensor, lengths: Tensor, owed: Tensor
         ) -> Tensor:
             rows = torch.arange(trees.batch)
             p, last = probs[rows, lengths], lengths.clamp(max=trees.nodes - 1)
-            q = laws[rows, last]
+            q = distributions[rows, last]
             if residual is one_hot_residual:
                 q = torch.zeros_like(q).scatter_(-1, trees.tokens[rows, last][:, None], 1.0)
             all_kept = (lengths == torch.tensor(trees.counts))[:, None]
-            law = torch.where(all_kept, p, residual(p, q))
-            return torch.where(law.sum(-1, keepdim=True) > 0, law, p)[:, None]
+            distribution = torch.where(all_kept, p, residual(p, q))
+            return torch.where(distribution.sum(-1, keepdim=True) > 0, distribution, p)[:, None]
 
-        patch.setattr(chains, "_final_law", final)
+        patch.setattr(chains, "_final_distribution", final)
 
     return apply
 
@@ -242,7 +241,7 @@ def blind_penalties(patch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass(frozen=True)
-class LawMutant:
+class DistributionMutant:
     """A mistake and where it shows: as a drafter, a rule, or a patch."""
 
     make: Callable[[Pair], Drafter] = lambda pair: SmallLM(pair.draft, 2)
@@ -253,34 +252,37 @@ class LawMutant:
 
 
 LAW_MUTANTS = {
-    "argmax with its softmax": LawMutant(lambda pair: Argmax(pair.draft, 2)),
-    "better of two": LawMutant(lambda pair: BetterOfTwo(pair.draft, 2)),
-    "raw logits as q": LawMutant(lambda pair: Unfolded(pair.draft, 2)),
-    "unlikely draws dropped": LawMutant(lambda pair: Timid(pair.draft, 2), rows=1),
-    "bonus at another temperature": LawMutant(rule=WarmBonus()),
-    "raw target": LawMutant(rule=RawTarget()),
-    "accepted by argmax": LawMutant(rule=MatchArgmax()),
-    "residual of a one-hot": LawMutant(patch=residual_patch(one_hot_residual)),
-    "resampled from p": LawMutant(patch=residual_patch(lambda p, q: p)),
-    "residual not cut at zero": LawMutant(patch=residual_patch(lambda p, q: (p - q).abs())),
-    "bonus from q": LawMutant(patch=residual_patch(lambda p, q: q)),
-    "commit shifted": LawMutant(patch=shifted_commit),
-    "commit too short": LawMutant(patch=short_commit),
-    "commit not moved": LawMutant(chosen_tree, TargetOnly(), unmoved_commit),
-    "depth is slot": LawMutant(chosen_tree, TargetOnly(), flat_depths),
-    "siblings seen": LawMutant(chosen_tree, TargetOnly(), seen_siblings),
-    "penalties blind": LawMutant(patch=blind_penalties, params=PENALTIES),
+    "argmax with its softmax": DistributionMutant(lambda pair: Argmax(pair.draft, 2)),
+    "better of two": DistributionMutant(lambda pair: BetterOfTwo(pair.draft, 2)),
+    "raw logits as q": DistributionMutant(lambda pair: Unfolded(pair.draft, 2)),
+    "unlikely draws dropped": DistributionMutant(lambda pair: Timid(pair.draft, 2), rows=1),
+    "bonus at another temperature": DistributionMutant(rule=WarmBonus()),
+    "raw target": DistributionMutant(rule=RawTarget()),
+    "accepted by argmax": DistributionMutant(rule=MatchArgmax()),
+    "residual of a one-hot": DistributionMutant(patch=residual_patch(one_hot_residual)),
+    "resampled from p": DistributionMutant(patch=residual_patch(lambda p, q: p)),
+    "residual not cut at zero": DistributionMutant(
+        patch=residual_patch(lambda p, q: (p - q).abs())
+    ),
+    "bonus from q": DistributionMutant(patch=residual_patch(lambda p, q: q)),
+    "commit shifted": DistributionMutant(patch=shifted_commit),
+    "commit too short": DistributionMutant(patch=short_commit),
+    "commit not moved": DistributionMutant(chosen_tree, TargetOnly(), unmoved_commit),
+    "depth is slot": DistributionMutant(chosen_tree, TargetOnly(), flat_depths),
+    "siblings seen": DistributionMutant(chosen_tree, TargetOnly(), seen_siblings),
+    "penalties blind": DistributionMutant(patch=blind_penalties, params=PENALTIES),
 }
 
 
 @pytest.mark.parametrize("name", LAW_MUTANTS)
-def test_law_mutants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mistake moves the law of three tokens by more than 1e-3, and the law's check says so."""
+def test_distribution_mutants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mistake moves the distribution of three tokens by more than 1e-3, and the distribution's
+    check says so."""
     mutant = LAW_MUTANTS[name]
     size = SIZES["chosen-tree"] if mutant.make is chosen_tree else {"rows": mutant.rows}
     mutant.patch(monkeypatch)
     with pytest.raises(AssertionError, match="is off by") as caught:
-        check_law(mutant.make, mutant.rule, table_pair(3), mutant.params, 3, **size)
+        check_distribution(mutant.make, mutant.rule, table_pair(3), mutant.params, 3, **size)
     assert float(str(caught.value).split("off by ")[1].split()[0]) > 1e-3
 
 
@@ -293,12 +295,12 @@ REAL_MUTANTS = [
 
 @pytest.fixture(scope="module")
 def small_pair() -> Pair:
-    """As in the law's own tests."""
+    """As in the distribution's own tests."""
     return tiny_pair(48, noise=0.1, width=16)
 
 
 @pytest.mark.parametrize("name", REAL_MUTANTS)
-def test_chi_square_rejects_law_mutants(
+def test_chi_square_rejects_distribution_mutants(
     name: str, small_pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sample of the real model's test is large enough to notice the same mistakes."""
@@ -346,7 +348,9 @@ def no_depth(patch: pytest.MonkeyPatch) -> None:
     """All draft tokens of a step use the first one's number."""
     draft = draws.KeyedDraws.draft
     patch.setattr(
-        draws.KeyedDraws, "draft", lambda self, law, depth, sibling=0: draft(self, law, 0)
+        draws.KeyedDraws,
+        "draft",
+        lambda self, distribution, depth, sibling=0: draft(self, distribution, 0),
     )
 
 
@@ -361,22 +365,22 @@ DRAWS_MUTANTS = {
 
 
 def seeds_p(pair: Pair) -> float:
-    """How likely the law over 16,000 seeds is under the target's own."""
+    """How likely the distribution over 16,000 seeds is under the target's own."""
     params = SamplingParams()
     counts = sampled_counts(
         pair.target, lambda: SmallLM(pair.draft, 2), Speculative(), [0, 1, 0], params, 3, 16_000
     )
-    return chi_square(counts, target_law(pair.target, [0, 1, 0], params, 3))
+    return chi_square(counts, target_distribution(pair.target, [0, 1, 0], params, 3))
 
 
-def test_seeds_give_the_law() -> None:
-    """Over many seeds the keyed numbers write the target's joint law of three tokens."""
+def test_seeds_give_the_distribution() -> None:
+    """Over many seeds the keyed numbers write the target's joint distribution of three tokens."""
     assert seeds_p(table_pair(3)) > 1e-3
 
 
 @pytest.mark.parametrize("name", DRAWS_MUTANTS)
 def test_draws_mutants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number used twice shows in the law over seeds."""
+    """A number used twice shows in the distribution over seeds."""
     DRAWS_MUTANTS[name](monkeypatch)
     assert seeds_p(table_pair(3)) < 1e-6
 
@@ -467,9 +471,10 @@ def by_call(patch: pytest.MonkeyPatch) -> None:
     """Numbers depend on how the text was cut into steps."""
     own = draws.KeyedDraws.pick
     patch.setattr(
-        draws.KeyedDraws, "pick",
-        lambda self, law, depths: own(self, law, depths + 1000 * law.shape[1]),
-    )  # fmt: skip
+        draws.KeyedDraws,
+        "pick",
+        lambda self, given, depths: own(self, given, depths + 1000 * given.shape[1]),
+    )
 
 
 def last_of_equals(patch: pytest.MonkeyPatch) -> None:
@@ -550,7 +555,7 @@ TOKEN_MUTANTS = {
     "stop ignored": TokenMutant(
         no_stop, lambda: stops_hold(oracle(8), TargetOnly(), models("native"))
     ),
-    "counted behind a stop": TokenMutant(
+    "counted after a stop": TokenMutant(
         counted_behind_a_stop, lambda: stops_hold(oracle(8), TargetOnly(), models("native"))
     ),
     "stop seen late": TokenMutant(

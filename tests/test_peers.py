@@ -105,7 +105,7 @@ def test_silent_worker_is_ended(worker: Worker) -> None:
 
 
 def test_closing_ends_what_the_worker_started(worker: Worker) -> None:
-    """No server stays behind."""
+    """No server stays after."""
     [child] = worker.ask("plain", [], 1)[0]
     assert runs(child)
     worker.close()
@@ -159,11 +159,11 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numbers_are_the_stated_ones() -> None:
-    """Decoding is all tokens but the first over the time behind the plain first token."""
+    """Decoding is all tokens but the first over the time after the plain first token."""
     found = answers(foretoken=Made(0.1), openvino=Made(0.4))
     own, peer = DRAFT_ROWS
     numbers = measure.numbers(found, peer)
-    # 9, 6 (an end of text behind 5) and 9 tokens; 0.2 s a token and 0.25 s for the drafter
+    # 9, 6 (an end of text after 5) and 9 tokens; 0.2 s a token and 0.25 s for the drafter
     decoding = [0.25 + 8 * 0.2, 0.25 + 4 * 0.2, 0.25 + 8 * 0.2]
     speed = (8 + 5 + 8) / sum(decoding)
     assert numbers["decoding"]["tokens_per_second"] == pytest.approx(speed)
@@ -207,7 +207,7 @@ def test_order_rotates() -> None:
     for name, made in workers.items():
         made.name = name
     answers(**workers)
-    turns = [seen[i : i + 8] for i in range(8, len(seen), 8)]  # behind the warm-up
+    turns = [seen[i : i + 8] for i in range(8, len(seen), 8)]  # after the warm-up
     assert [turn[0][:2] for turn in turns[:4]] == [
         ("foretoken", PLAIN), ("openvino", PLAIN), ("foretoken", DRAFT), ("openvino", DRAFT),
     ]  # fmt: skip

@@ -100,11 +100,11 @@ def test_rows_share_the_work(pair: Pair, method: str) -> None:
 def test_point_masses_are_not_written_out(
     pair: Pair, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At temperature 0 a chain's laws over the vocabulary are never made."""
+    """At temperature 0 a chain's distributions over the vocabulary are never made."""
     engine = begun(pair, method, 2)
 
     def refuse(*_: object) -> None:
-        raise AssertionError("laws were asked for")
+        raise AssertionError("distributions were asked for")
 
     monkeypatch.setattr(fold, "_one_hot", refuse)
     engine.step()

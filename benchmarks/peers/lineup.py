@@ -1,7 +1,7 @@
 """Who is measured, and with which options.
 
 Three kinds of row meet their like: plain greedy decoding; prompt lookup of at most 10 tokens
-behind an n-gram of at most 3; a draft model writing 4 tokens at a time, always 4. Those are
+after an n-gram of at most 3; a draft model writing 4 tokens at a time, always 4. Those are
 foretoken's own defaults. Where an engine's defaults are others, they stand in a row of their own.
 """
 

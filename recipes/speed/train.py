@@ -1,10 +1,10 @@
 """Trains a target whose layers are a few, run through in cycles, as method `speed` wants it.
 
-`python recipes/speed/train.py --data train.jsonl.gz --minutes 20 --out FOLDER`. The
-layers begin as some of a teacher's (a Llama), embedding, norm and head as its own, and what stands
-behind every cycle learns the teacher's law at every place of the text: the last cycle, as it is
-what speaks, and the others, as they guess. Source of the architecture: Hooper et al. 2023 (SPEED);
-that the guesses are trained too, and from a teacher, is this recipe's.
+`python recipes/speed/train.py --data train.jsonl.gz --minutes 20 --out FOLDER`. The layers begin as
+some of a teacher's (a Llama), embedding, norm and head as its own, and what stands after every
+cycle learns the teacher's distribution at every place of the text: the last cycle, as it is what
+speaks, and the others, as they guess. Source of the architecture: Hooper et al. 2023 (SPEED); that
+the guesses are trained too, and from a teacher, is this recipe's.
 
 Goes on from FOLDER/state.pt if there is one, and may be killed at any time. What is written is an
 ordinary checkpoint in which layers repeat. At the end it answers the bundled prompts, and
@@ -54,27 +54,27 @@ def cyclic(teacher: LlamaForCausalLM, cycle: int, cycles: int) -> LlamaForCausal
 
 
 def loss_of(student: LlamaForCausalLM, lesson: Lesson, early: float) -> Tensor:
-    """Forward KL behind every cycle, a mean over places; `early`: weight of all but the last."""
+    """Forward KL after every cycle, a mean over places; `early`: weight of all but the last."""
     inner, cycle = student.model, getattr(student.config, CYCLE)
     out = inner(
         input_ids=lesson.tokens, attention_mask=lesson.sees[:, None],
         position_ids=lesson.positions, use_cache=False, output_hidden_states=True,
     )  # fmt: skip
-    behind = [
+    after = [
         inner.norm(out.hidden_states[i])
         for i in range(cycle, inner.config.num_hidden_layers, cycle)
     ]
-    behind.append(out.last_hidden_state)
+    after.append(out.last_hidden_state)
     row, place = (lesson.records >= 0).nonzero(as_tuple=True)
     said, head = lesson.hidden[-1][row, place], student.lm_head
-    shares = [early / max(1, len(behind) - 1)] * (len(behind) - 1) + [1.0]
+    shares = [early / max(1, len(after) - 1)] * (len(after) - 1) + [1.0]
 
     def measure(at: slice, *parts: Tensor) -> Tensor:
-        law = lesson.head(said[at])
-        losses = [s * kl_div(head(x), law) for s, x in zip(shares, parts, strict=True)]
+        distribution = lesson.head(said[at])
+        losses = [s * kl_div(head(x), distribution) for s, x in zip(shares, parts, strict=True)]
         return torch.stack(losses).sum() / len(said)
 
-    return chunked(measure, [states[row, place] for states in behind], [head.weight])
+    return chunked(measure, [states[row, place] for states in after], [head.weight])
 
 
 def write(student: LlamaForCausalLM, teacher: str, folder: Path) -> None:

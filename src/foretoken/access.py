@@ -53,7 +53,7 @@ class Access(Protocol):
     tokenizer: the target's, if the engine was given one. source: the folder or the loaded
     transformers model that its weights are from, None where that isn't known. scratches: passes
     made by `scratch` and its like so far, each of which overwrites the one before. hidden: layers
-    whose states a scoring pass must bring, as `Wants` counts them. cycle: behind how many layers
+    whose states a scoring pass must bring, as `Wants` counts them. cycle: after how many layers
     their weights begin anew.
     """
 
@@ -83,11 +83,11 @@ class Access(Protocol):
         ...
 
     def scratch(self, sequences: Seq[Sequence], tokens: Seq[Seq[int]]) -> Any:
-        """A pass of plain tokens behind the committed length, where scoring will overwrite it."""
+        """A pass of plain tokens after the committed length, where scoring will overwrite it."""
         ...
 
     def scratch_next(self, sequences: Seq[Sequence], tokens: Tensor, ahead: int) -> Any:
-        """The same for alternatives [B, M] of one place, behind the `ahead` scratch tokens before
+        """The same for alternatives [B, M] of one place, after the `ahead` scratch tokens before
         it, which each sees; alternatives don't see each other."""
         ...
 
@@ -97,7 +97,7 @@ class Access(Protocol):
         ...
 
     def scratch_first(self, sequence: Sequence, place: int) -> None:
-        """Bring a scratch cell to the front, right behind the committed length."""
+        """Bring a scratch cell to the front, right after the committed length."""
         ...
 
     def scratch_tree(self, sequences: Seq[Sequence], trees: DraftTree) -> Any:

@@ -2,13 +2,13 @@
 
 - *greedy*: at temperature 0 the tokens are plain decoding's, whatever the batch.
 - *seeded*: drafts of chosen tokens write plain decoding's tokens at that seed, at any temperature.
-- *law*: drafts of drawn tokens keep the joint law of the first tokens. Texts are sampled and
-  counted in at most 64 bins, whose probabilities are worked out from the target alone: the bins are
-  prefixes, found by splitting the likeliest one again and again. Pearson's chi-square compares.
+- *distribution*: drafts of drawn tokens keep the joint distribution of the first tokens. Texts are
+  sampled and counted in at most 64 bins, whose probabilities are worked out from the target alone:
+  the bins are prefixes, found by splitting the likeliest one again and again. Pearson's chi-square
+  compares.
 
-Probabilities of chance are corrected for the number of law checks (Bonferroni), so that one
-threshold holds for the whole certificate.
-"""
+Probabilities of chance are corrected for the number of distribution checks (Bonferroni), so that
+one threshold holds for the whole certificate."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from foretoken.llm import LLM
 from foretoken.methods import METHODS, build
 from foretoken.models.model import CausalLM
 from foretoken.sampling.params import SamplingParams
-from foretoken.testing.laws import chi_square, reference_law, sampled_counts
+from foretoken.testing.distributions import chi_square, reference_distribution, sampled_counts
 from foretoken.testing.models import logits_after
 from foretoken.tree import Kind
 
 THRESHOLD = 1e-4
-"""A law check fails below this corrected probability."""
+"""A distribution check fails below this corrected probability."""
 MOST_BINS = 64
 _CHILDREN = 7
 _ROWS = 256  # samples taken side by side
-_BUDGET = 8  # most nodes of a draft in a law check
+_BUDGET = 8  # most nodes of a draft in a distribution check
 _ORDER = ("passed", "near_tie", "failed")
 
 PROCESSORS: dict[str, dict[str, Any]] = {
@@ -48,7 +48,8 @@ TEMPERATURES = (1.0, 0.3, 1.5)
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run. prompts: token ids. cells: name -> parameters of the seeded and law checks."""
+    """What is run. prompts: token ids. cells: name -> parameters of the seeded and distribution
+    checks."""
 
     prompts: tuple[tuple[int, ...], ...]
     cells: Mapping[str, SamplingParams]
@@ -67,8 +68,8 @@ class Plan:
 class Check:
     """One line of the certificate.
 
-    outcome: passed, near_tie or failed. p_value: of a law check, corrected. place, gap: the first
-    token that differs, and how close the target's choice was there (`bench.identity`).
+    outcome: passed, near_tie or failed. p_value: of a distribution check, corrected. place, gap:
+    the first token that differs, and how close the target's choice was there (`bench.identity`).
     """
 
     method: str
@@ -115,15 +116,15 @@ def lines(config: Mapping[str, Any], plan: Plan) -> list[Check]:
         name = f"{name} with {Path(config['model']).name}"
     if "verifier" in config:
         name = f"{name} by {config['verifier']}"
-    sampled = "seeded" if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY} else "law"
+    sampled = "seeded" if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY} else "distribution"
     greedy = [Check(name, "greedy", f"batch {batch}", "", "") for batch in plan.batches]
     return [*greedy, *(Check(name, sampled, cell, "", "") for cell in plan.cells)]
 
 
 def checked(plain: LLM, config: Mapping[str, Any], plan: Plan, line: Check) -> Check:
     """One of the method's `lines` with its outcome."""
-    if line.check == "law":
-        return _law(plain, config, plan, plan.cells[line.cell], line)
+    if line.check == "distribution":
+        return _distribution(plain, config, plan, plan.cells[line.cell], line)
     if line.check == "seeded":
         params, batch = replace(plan.cells[line.cell], seed=1), max(plan.batches)
     else:
@@ -156,7 +157,7 @@ def _same(
     return replace(worst, outcome=worst.outcome or "passed", compared=f"{compared} tokens")
 
 
-def _law(
+def _distribution(
     plain: LLM, config: Mapping[str, Any], plan: Plan, params: SamplingParams, line: Check
 ) -> Check:
     prompt, model, rule = plan.prompts[0], plain.model, build(config)[1]
@@ -186,14 +187,16 @@ def prefix_bins(
     while whole and len(bins) + _CHILDREN <= MOST_BINS:
         prefix = max(whole, key=lambda known: whole[known])
         mass = whole.pop(prefix)
-        law = reference_law(logits_after(model, [*prompt, *prefix]), [*prompt, *prefix],
-                            len(prompt), params)  # fmt: skip
-        likely = sorted(range(len(law)), key=lambda token: -law[token])[:_CHILDREN]
+        text = [*prompt, *prefix]
+        distribution = reference_distribution(logits_after(model, text), text, len(prompt), params)
+        likely = sorted(range(len(distribution)), key=lambda token: -distribution[token])[
+            :_CHILDREN
+        ]
         for token in likely:
-            bins[(*prefix, token)] = mass * law[token]
+            bins[(*prefix, token)] = mass * distribution[token]
             if len(prefix) + 1 < tokens:
-                whole[(*prefix, token)] = mass * law[token]
-        bins[prefix] = mass * max(0.0, 1 - sum(law[token] for token in likely))
+                whole[(*prefix, token)] = mass * distribution[token]
+        bins[prefix] = mass * max(0.0, 1 - sum(distribution[token] for token in likely))
     return bins
 
 

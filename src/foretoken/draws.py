@@ -40,11 +40,12 @@ class Draws(Protocol):
         ...
 
     def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
-        """[B, M, V] laws (of any mass) of the token behind slots at [B, M] depths -> [B, M]."""
+        """[B, M, V] distributions (of any mass) of the token after slots at [B, M] depths -> [B,
+        M]."""
         ...
 
     def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
-        """[B, V] proposal laws at one depth of the draft -> [B] tokens."""
+        """[B, V] proposal distributions at one depth of the draft -> [B] tokens."""
         ...
 
     def take(self, rows: Seq[int]) -> Draws:
@@ -125,7 +126,7 @@ def inverse_cdf(distribution: Tensor, uniform: Tensor) -> Tensor:
 
 
 class GreedyDraws:
-    """All laws are one-hot: nothing random is left, and no number is computed."""
+    """All distributions are one-hot: nothing random is left, and no number is computed."""
 
     def accept(self, probability: Tensor, tests: Tensor | None = None) -> Tensor:
         return probability > 0.5
@@ -177,12 +178,12 @@ class KeyedDraws:
 
 
 class GumbelDraws(KeyedDraws):
-    """Target and drafter take the winner of one race: token x arrives after E_x / law(x).
+    """Target and drafter take the winner of one race: token x arrives after E_x / distribution(x).
 
-    E_x are exponential numbers of (sequence, absolute position, token), so the winner has the law
-    (Gumbel's trick; Maddison, Tarlow, Minka 2014), and two similar laws mostly have one winner. The
-    next places of a race are draws without replacement; independent siblings would repeat.
-    """
+    E_x are exponential numbers of (sequence, absolute position, token), so the winner has the
+    distribution (Gumbel's trick; Maddison, Tarlow, Minka 2014), and two similar distributions
+    mostly have one winner. The next places of a race are draws without replacement; independent
+    siblings would repeat."""
 
     def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
         places = _seat(self._keys, self._starts + depths)[..., None]

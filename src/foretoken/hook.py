@@ -46,7 +46,8 @@ def assisted(
     """What to give to `model.generate(..., custom_generate=...)` for speculative decoding.
 
     Works for any batch size, with left padding and with `num_return_sequences`. Greedy output is
-    plain decoding's; sampled output follows the same law and is repeatable by `torch.manual_seed`.
+    plain decoding's; sampled output follows the same distribution and is repeatable by
+    `torch.manual_seed`.
 
     Args:
         method: a name from `foretoken methods`, or a drafter. By default "sps" with a draft model

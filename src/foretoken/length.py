@@ -1,9 +1,10 @@
-"""When a draft ends. A rule decides from the prefix, the past and the drafter's law at a place,
-never from the token that was drawn there.
+"""When a draft ends. A rule decides from the prefix, the past and the drafter's distribution at a
+place, never from the token that was drawn there.
 
-A rule that looks at laws sees that of each token before it is drawn, and says at which one drafting
-ends. That token is still drafted, since its law is paid for, so there is at least one; only a rule
-that `stops_before` leaves it out. Dropping a token for what was drawn would bias the output.
+A rule that looks at distributions sees that of each token before it is drawn, and says at which one
+drafting ends. That token is still drafted, since its distribution is paid for, so there is at least
+one; only a rule that `stops_before` leaves it out. Dropping a token for what was drawn would bias
+the output.
 
 Legend: B sequences, V vocabulary; d drafted tokens, a accepted ones.
 """
@@ -37,11 +38,12 @@ class LengthRule(Protocol):
         """At most so many."""
         ...
 
-    def ends(self, sequences: Seq[Sequence], laws: Tensor) -> Tensor:
-        """Drafter's laws [B, V] of the tokens at one depth -> [B] bool: whether each is the last.
+    def ends(self, sequences: Seq[Sequence], distributions: Tensor) -> Tensor:
+        """Drafter's distributions [B, V] of the tokens at one depth -> [B] bool: whether each is
+        the last.
 
-        At temperature 0 the law is the drafter's own softmax, not the one-hot that it becomes.
-        """
+        At temperature 0 the distribution is the drafter's own softmax, not the one-hot that it
+        becomes."""
         ...
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None: ...
@@ -66,8 +68,8 @@ class Fixed:
     def limit(self, sequence: Sequence) -> int:
         return self.tokens
 
-    def ends(self, sequences: Seq[Sequence], laws: Tensor) -> Tensor:
-        return torch.zeros(len(sequences), dtype=torch.bool, device=laws.device)
+    def ends(self, sequences: Seq[Sequence], distributions: Tensor) -> Tensor:
+        return torch.zeros(len(sequences), dtype=torch.bool, device=distributions.device)
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         pass
@@ -92,7 +94,7 @@ class Heuristic(Fixed):
 
 @dataclass(frozen=True)
 class Confidence(Fixed):
-    """Ends behind a token whose law has no probability above the threshold.
+    """Ends after a token whose distribution has no probability above the threshold.
 
     Source: transformers' `assistant_confidence_threshold` (0.4 by default); Liu et al. 2024
     (Kangaroo, 0.6). Departures: they compare the drawn token's own probability, here it is the
@@ -106,19 +108,21 @@ class Confidence(Fixed):
     def threshold(self, sequence: Sequence) -> float:
         return self.assistant_confidence_threshold
 
-    def certainty(self, laws: Tensor) -> Tensor:
+    def certainty(self, distributions: Tensor) -> Tensor:
         """[B, V] -> [B], what is compared with the threshold."""
-        return laws.amax(-1)
+        return distributions.amax(-1)
 
-    def ends(self, sequences: Seq[Sequence], laws: Tensor) -> Tensor:
+    def ends(self, sequences: Seq[Sequence], distributions: Tensor) -> Tensor:
         bars = [self.threshold(sequence) for sequence in sequences]
-        return self.certainty(laws) < torch.tensor(bars, dtype=laws.dtype, device=laws.device)
+        return self.certainty(distributions) < torch.tensor(
+            bars, dtype=distributions.dtype, device=distributions.device
+        )
 
 
 @dataclass(frozen=True)
 class Fallback(Confidence):
-    """Ends before the first token whose law has no probability above the threshold: the small
-    model keeps the pen until it is unsure, and where it is unsure at once nothing is drafted.
+    """Ends before the first token whose distribution has no probability above the threshold: the
+    small model keeps the pen until it is unsure, and where it is unsure at once nothing is drafted.
 
     Source: Kim et al. 2023 (Big Little Decoder), fallback policy, with the threshold 0.6 of their
     implementation.
@@ -170,7 +174,8 @@ class Adaptive(Confidence):
 
 @dataclass(frozen=True)
 class Entropy(Adaptive):
-    """Ends behind a token whose law has too high an entropy H: 1 - sqrt(`share` H) < threshold.
+    """Ends after a token whose distribution has too high an entropy H: 1 - sqrt(`share` H) <
+    threshold.
 
     Source: Agrawal et al. 2024 (AdaEDL), section 3 and algorithm 1: the left side bounds the
     probability of acceptance from below, and the threshold moves as in Draft & Verify. H in nats,
@@ -180,8 +185,8 @@ class Entropy(Adaptive):
     assistant_confidence_threshold: float = 0.5
     share: float = 0.2
 
-    def certainty(self, laws: Tensor) -> Tensor:
-        entropy: Tensor = torch.special.entr(laws).sum(-1)
+    def certainty(self, distributions: Tensor) -> Tensor:
+        entropy: Tensor = torch.special.entr(distributions).sum(-1)
         return 1 - (self.share * entropy).sqrt()
 
 

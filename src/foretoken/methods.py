@@ -106,7 +106,7 @@ METHODS: dict[str, Method] = {
         Method("dflash", "dflash", "fixed", "chain", "speculative", True, True,
                "Chen et al. 2026 (DFlash)"),
         Method("dflash_tree", "dflash_tree", "by the tree", "by chance, 59 nodes", "target_only",
-               True, True, "DDTree 2026, of DFlash's laws"),
+               True, True, "DDTree 2026, of DFlash's distributions"),
         Method("glide", "glide", "fixed", "chain", "speculative", True, True,
                "Du et al. 2024 (GliDe)"),
         Method("glide_cape", "glide_cape", "fixed", "chain with siblings", "target_only", True,

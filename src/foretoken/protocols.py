@@ -27,24 +27,27 @@ from foretoken.tree import DraftTree, Kind
 class Scores:
     """What the target says at the root and at every node.
 
-    logits [B, S, V] raw; bad [B, S] places without a law; hidden maps an asked-for layer to
-    [B, S, D]. law: the probabilities [B, S, V], or the `Folded` ones that make them when asked.
-    """
+    logits [B, S, V] raw; bad [B, S] places without a distribution; hidden maps an asked-for layer
+    to [B, S, D]. distribution: the probabilities [B, S, V], or the `Folded` ones that make them
+    when asked."""
 
     logits: Tensor
-    law: Tensor | Folded
+    distribution: Tensor | Folded
     bad: Tensor
     hidden: dict[int, Tensor] = field(default_factory=dict)
 
     @property
     def probs(self) -> Tensor:
         """[B, S, V] folded by each sequence's parameters."""
-        return self.law if isinstance(self.law, Tensor) else self.law.probs
+        return (
+            self.distribution if isinstance(self.distribution, Tensor) else self.distribution.probs
+        )
 
     @property
     def sure(self) -> Tensor | None:
-        """[B, S] the tokens with all the mass, where it is known that every law has one."""
-        return None if isinstance(self.law, Tensor) else self.law.sure
+        """[B, S] the tokens with all the mass, where it is known that every distribution has
+        one."""
+        return None if isinstance(self.distribution, Tensor) else self.distribution.sure
 
     @property
     def best(self) -> Tensor:
@@ -69,8 +72,8 @@ class Verdict(NamedTuple):
 class Step:
     """What one step did to one sequence, for `observe`, the statistics and the stream.
 
-    tokens: emitted, the extra token last. path: accepted slots. drafted: nodes offered.
-    row: this sequence's row in `tree` and `scores`. failed: the place had no law (NaN). strayed:
+    tokens: emitted, the extra token last. path: accepted slots. drafted: nodes offered. row: this
+    sequence's row in `tree` and `scores`. failed: the place had no distribution (NaN). strayed:
     accepted tokens that the lossless rule would have refused. read: tokens of the prompt that went
     into the cache, whose states are the row's first ones; 0 but in prefill, which emits nothing.
     """
@@ -87,7 +90,7 @@ class Step:
 
     @property
     def last(self) -> int:
-        """The slot behind which the last token was sampled; in prefill the last one read."""
+        """The slot after which the last token was sampled; in prefill the last one read."""
         return self.read - 1 if self.read else self.path[-1] if self.path else 0
 
 
@@ -150,13 +153,12 @@ class Shared(Protocol):
 class Drafter(Protocol):
     """Guesses what the target will write. Only `draft` must do anything.
 
-    kinds: the kinds of node that it makes when it samples; at temperature 0, where all laws are
-    point masses, it may always call them chosen. trees: whether it makes anything but chains. Both
-    are checked against the verifier at load. shared: what it keeps across requests, if anything;
-    it is there from `bind` on. follows: whether it finds all it needs in the text when it is asked,
-    so that it need not observe the steps that others drafted for. chose: of a drafter that chooses
-    among others, whose draft each sequence of the last step took.
-    """
+    kinds: the kinds of node that it makes when it samples; at temperature 0, where all
+    distributions are point masses, it may always call them chosen. trees: whether it makes anything
+    but chains. Both are checked against the verifier at load. shared: what it keeps across
+    requests, if anything; it is there from `bind` on. follows: whether it finds all it needs in the
+    text when it is asked, so that it need not observe the steps that others drafted for. chose: of
+    a drafter that chooses among others, whose draft each sequence of the last step took."""
 
     wants: Wants
     kinds: frozenset[Kind]
@@ -214,11 +216,10 @@ class Verifier(Protocol):
     """A pure acceptance rule. Exact rules read only `scores.probs`,
     and `scores.sure` in place of it where that is there.
 
-    exact: keeps the target's law. trees: takes more than chains. sampling: serves temperatures
-    above 0. kinds: the kinds of node that it takes. source: paper and equation. A rule that needs
-    its own sort of random numbers names their class in a ClassVar `draws` (see `gumbel`); one that
-    reads `scores.logits` says so by `reads_logits = True`.
-    """
+    exact: keeps the target's distribution. trees: takes more than chains. sampling: serves
+    temperatures above 0. kinds: the kinds of node that it takes. source: paper and equation. A rule
+    that needs its own sort of random numbers names their class in a ClassVar `draws` (see
+    `gumbel`); one that reads `scores.logits` says so by `reads_logits = True`."""
 
     exact: ClassVar[bool]
     trees: ClassVar[bool]

@@ -103,7 +103,9 @@ def _settle(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:
     for row, (n, extra, *rest) in enumerate(torch.cat(columns, 1).tolist()):
         off = 0 if strayed is None else rest.pop()
         bad = rest[width : width + n + 1]
-        n = bad.index(1) if any(bad) else n  # nothing behind a place without a law was accepted
+        n = (
+            bad.index(1) if any(bad) else n
+        )  # nothing after a place without a distribution was accepted
         taken = list(range(1, n + 1)) if trees.is_chain else rest[2 * width + 1 :][:n]
         tokens = [*rest[:n], extra]
         steps.append(Step(tokens, taken, trees.counts[row], row, trees, scores, any(bad), off))

@@ -40,11 +40,11 @@ class DraftTree:
 
     Attributes:
         tokens: [B, N] int64.
-        counts: nodes of each sequence; nodes at and behind it are padding.
+        counts: nodes of each sequence; nodes at and after it are padding.
         parents: [B, N] int64 slots (0 = root), or None where every tree is a chain.
         kinds: [B, N] int8 of `Kind`, or None where every node is `kind`.
         kind: the kind of all nodes where `kinds` is None.
-        proposals: [B, R, V] the laws that drawn nodes came from, or None.
+        proposals: [B, R, V] the distributions that drawn nodes came from, or None.
         rows: [B, N] int64 row of `proposals` of each node; None where it is the node's own index.
         extras: [B, N] int64: of an auxiliary node that stands for an extra token of the drafter's
             that token's number (see `Access.extra_tokens`), else 0; None where there are none.
@@ -296,7 +296,7 @@ def _spread(pieces: Seq[tuple[Seq[int], Tensor | None]], batch: int) -> Tensor:
 
 
 def beside(trees: Seq[DraftTree]) -> DraftTree:
-    """Trees of one batch under one root: merged where all are chosen, else one behind the other.
+    """Trees of one batch under one root: merged where all are chosen, else one after the other.
 
     A tree drawn without replacement must be the first, and the only one of its kind: such a draw is
     taken to have left out every sibling that stands before it.
@@ -306,14 +306,14 @@ def beside(trees: Seq[DraftTree]) -> DraftTree:
         return trees[0]
     if all(tree.kinds is None and tree.kind == Kind.CHOSEN for tree in trees):
         return _merged(trees)
-    parents, rows, nodes, laws = [], [], 0, 0
+    parents, rows, nodes, distributions = [], [], 0, 0
     for tree in trees:
         parents.append(tree.parent_slots + nodes * (tree.parent_slots > 0))
         nodes += tree.nodes
         rows.append(_rows(tree))
         if tree.proposals is not None:
-            rows[-1] = rows[-1] + laws
-            laws += tree.proposals.shape[1]
+            rows[-1] = rows[-1] + distributions
+            distributions += tree.proposals.shape[1]
     counts = [sum(each) for each in zip(*(tree.counts for tree in trees), strict=True)]
     # Where a row's tree is shorter than the longest, the next one's nodes move up to it.
     order = (~torch.cat([_counted(tree) for tree in trees], 1)).byte().argsort(dim=1, stable=True)

@@ -81,7 +81,7 @@ class World:
         return found[1:]
 
     def copy(self, part: int, row: int, place: int) -> list[int]:
-        """The tokens that it proposes behind `place` tokens: numbers of places, -1 where wrong."""
+        """The tokens that it proposes after `place` tokens: numbers of places, -1 where wrong."""
         own, right = self.at(part, place), self.right[part][row]
         assert isinstance(own, Copies)
         if not (place and right[place - 1]) and self._talk[part][row][place] > own.speaks:

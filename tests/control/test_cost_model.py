@@ -21,7 +21,7 @@ def test_passes_of_a_padded_batch() -> None:
     costs = model()
     assert costs.passes(1, 3) == [10, 11, 11.5, 12]
     assert costs.passes(4, 1) == [12, 14]
-    assert costs.passes(32, 2)[2] == pytest.approx(55 + 32 * 25 / 32)  # behind the last point
+    assert costs.passes(32, 2)[2] == pytest.approx(55 + 32 * 25 / 32)  # after the last point
     assert costs.drafts["small"](4, 3) == 3 and costs.drafts["copy"](4, 3) == pytest.approx(0.08)
 
 

@@ -13,7 +13,7 @@ POINTS = st.dictionaries(st.integers(1, 64), st.floats(0.1, 100), min_size=1)
 
 
 def test_between_and_beyond() -> None:
-    """Linear between points in whatever order they come, level before, as steep as last behind."""
+    """Linear between points in whatever order they come, level before, as steep as last after."""
     curve = Curve({8: 40.0, 1: 30.0, 64: 96.0})
     assert [curve(t) for t in (1, 8, 64)] == [30.0, 40.0, 96.0]
     assert curve(4.5) == pytest.approx(35.0)

@@ -25,8 +25,8 @@ from foretoken.testing import (
     Oracle,
     Pair,
     check_company,
+    check_distribution,
     check_greedy,
-    check_law,
     check_seeded,
     serve,
     table_pair,
@@ -95,13 +95,14 @@ def test_greedy(name: str, slots: int, pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_law(name: str) -> None:
-    """Which part is taken depends on no token that was drawn: the joint law is the target's."""
+def test_distribution(name: str) -> None:
+    """Which part is taken depends on no token that was drawn: the joint distribution is the
+    target's."""
     make, rule = MIXED[name]
     for params in (SamplingParams(temperature=0.7), SamplingParams(top_k=2, presence_penalty=0.6)):
         if name == "two that draw" and not params.top_k:
             continue  # too many outcomes
-        check_law(make, rule, table_pair(3), params, 2, rows=1, budget=2)
+        check_distribution(make, rule, table_pair(3), params, 2, rows=1, budget=2)
 
 
 def test_a_seeds_text_by_coupled_sampling(pair: Pair) -> None:

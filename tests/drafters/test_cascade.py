@@ -1,4 +1,5 @@
-"""Cascades: what is copied, who writes what, and that the law handed on is the one drawn from."""
+"""Cascades: what is copied, who writes what, and that the distribution handed on is the one drawn
+from."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from foretoken.drafters import cascade
 from foretoken.drafters.cascade import Cascade
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.draws import KeyedDraws
-from foretoken.lookup.longest_match import copy_behind
+from foretoken.lookup.longest_match import copy_after
 from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
@@ -24,15 +25,15 @@ from foretoken.testing import (
     Pair,
     TableModel,
     check_company,
+    check_distribution,
     check_greedy,
-    check_law,
     chi_square,
     logits_after,
     native,
     related,
     sampled_counts,
     table_pair,
-    target_law,
+    target_distribution,
 )
 from foretoken.testing.checks import SAMPLED
 from foretoken.tree import DraftTree, Kind
@@ -62,15 +63,15 @@ def copied(tokens: list[int], limit: int, longest: int) -> list[int]:
 )  # fmt: skip
 def test_max_gram(tokens: list[int], limit: int, longest: int) -> None:
     """The latest of the longest matches, whatever the bytes of the tokens are."""
-    assert copy_behind(tokens, limit, longest) == copied(tokens, limit, longest)
-    assert copy_behind(tokens, 0) == []
+    assert copy_after(tokens, limit, longest) == copied(tokens, limit, longest)
+    assert copy_after(tokens, 0) == []
 
 
 def drafted(
     pair: Pair, drafter: Drafter, params: SamplingParams, budget: int = 30,
     prompt: list[int] = PROMPT,
 ) -> DraftTree:  # fmt: skip
-    """The first draft behind the prompt."""
+    """The first draft after the prompt."""
     target = ModelTarget(pair.target, 1, 128)
     drafter.bind(target)
     sequence = Sequence.start(prompt, params, seed=3)
@@ -108,7 +109,7 @@ def test_horizontal_cascade(pair: Pair) -> None:
     text = [*PROMPT, *first]
     for _ in range(3):
         text.append(int(logits_after(other, text).argmax()))
-    text += copy_behind(text, 4)
+    text += copy_after(text, 4)
     assert tree.tokens[0].tolist() == text[len(PROMPT) :] and tree.kind == Kind.CHOSEN
     warm = drafted(pair, both, WARM)
     assert warm.kinds is not None
@@ -127,10 +128,10 @@ LAWS = {
 
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("params", [WARM, SamplingParams(top_p=0.6)], ids=["warm", "top_p"])
-def test_law(name: str, params: SamplingParams) -> None:
-    """One step, every outcome of all loops: the target's law, to the last digit."""
+def test_distribution(name: str, params: SamplingParams) -> None:
+    """One step, every outcome of all loops: the target's distribution, to the last digit."""
     small = table_pair(3)
-    check_law(
+    check_distribution(
         lambda p: made(p, name), Speculative(), small, params, 3, rows=1, steps=1, budget=2,
         prompt=[0, 1, 2, 0, 1],
     )  # fmt: skip
@@ -142,36 +143,39 @@ def made(pair: Pair, name: str) -> Cascade:
     return Cascade(models=models, **LAWS[name])  # type: ignore[arg-type]
 
 
-def test_law_under_block_verification() -> None:
-    """A rule that looks at the whole chain needs the very laws too."""
-    check_law(
+def test_distribution_under_block_verification() -> None:
+    """A rule that looks at the whole chain needs the very distributions too."""
+    check_distribution(
         lambda p: made(p, "lenient, two models"), Block(), table_pair(3), WARM, 3, rows=1, steps=1,
         budget=2,
     )  # fmt: skip
 
 
-def test_a_lenient_review_must_not_hand_on_the_models_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written leniently, presented with the reviewer's own law, is biased."""
-    monkeypatch.setattr(cascade, "written_laws", lambda trees, probs, lenience: probs)
+def test_a_lenient_review_must_not_hand_on_the_models_distribution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was written leniently, presented with the reviewer's own distribution, is biased."""
+    monkeypatch.setattr(cascade, "written_distributions", lambda trees, probs, lenience: probs)
     with pytest.raises(AssertionError, match="is off by"):
-        check_law(
+        check_distribution(
             lambda p: made(p, "lenient"), Speculative(), table_pair(3), WARM, 3, rows=1, steps=1,
             budget=2, prompt=[0, 1, 2, 0, 1], tolerance=1e-3,
         )  # fmt: skip
 
 
 def seeds_p() -> float:
-    """How likely the law over seeds is under the target's."""
+    """How likely the distribution over seeds is under the target's."""
     small = table_pair(3, seed=2)
     counts = sampled_counts(
         small.target, lambda: made(small, "copied for the model"), Speculative(), [0, 1, 0],
         SamplingParams(), 2, 2000,
     )  # fmt: skip
-    return chi_square(counts, target_law(small.target, [0, 1, 0], SamplingParams(), 2))
+    return chi_square(counts, target_distribution(small.target, [0, 1, 0], SamplingParams(), 2))
 
 
 def test_inner_loops_draw_by_numbers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over many seeds the law is the target's, and isn't if the loops share their numbers."""
+    """Over many seeds the distribution is the target's, and isn't if the loops share their
+    numbers."""
     assert seeds_p() > 1e-3
 
     def shared(self: Any, part: int, starts: Any = None) -> KeyedDraws:

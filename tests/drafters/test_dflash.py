@@ -98,8 +98,8 @@ def test_the_loss_by_hand(small: Pair, records: Records) -> None:
     loss = module(lesson, Objective({"kl_div": 1.0}, 0.5))
     total = weight = 0.0
     for b, t in itertools.product(range(2), range(59)):
-        behind = int(lesson.positions[b, t + 1]) == int(lesson.positions[b, t]) + 1
-        if not behind or not lesson.positions[b, t] or not lesson.weight[b, t + 1]:
+        after = int(lesson.positions[b, t + 1]) == int(lesson.positions[b, t]) + 1
+        if not after or not lesson.positions[b, t] or not lesson.weight[b, t + 1]:
             continue
         states = module.outputs(lesson, torch.full((2, 1), t))[b, 0]
         for i in range(4):
@@ -136,9 +136,9 @@ def test_the_tree_is_of_the_likeliest_paths(small: Pair, learned: BlockModule) -
     paths: list[tuple[int, ...]] = [()]
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
         paths.append((*paths[parent], token))
-    laws = logits[0].softmax(-1)
+    distributions = logits[0].softmax(-1)
     chance = {
-        path: float(torch.stack([laws[i, x] for i, x in enumerate(path)]).prod())
+        path: float(torch.stack([distributions[i, x] for i, x in enumerate(path)]).prod())
         for n in (1, 2, 3)
         for path in itertools.product(range(6), repeat=n)
     }

@@ -87,7 +87,7 @@ def test_an_unrolled_step_is_a_drafted_one(small: Pair, records: Records) -> Non
 def test_later_steps_are_made_where_tokens_count(small: Pair, records: Records) -> None:
     """The same as where all is made, and nothing elsewhere."""
     module = made(EagleModule, small)
-    few = lesson_of(small, records, [[3]], 40)  # padded behind its end
+    few = lesson_of(small, records, [[3]], 40)  # padded after its end
     few = replace(few, weight=few.weight * (few.weight == 1))  # answers alone
     every = replace(few, weight=torch.ones_like(few.weight))
     with torch.no_grad():
@@ -150,15 +150,16 @@ def test_the_dynamic_tree_takes_the_likeliest(small: Pair) -> None:
 
 
 def test_a_text_is_where_the_beam_finds_it() -> None:
-    """Where laws depend on the level alone, a path is said to be in the tree just if it is."""
+    """Where distributions depend on the level alone, a path is said to be in the tree just if it
+    is."""
     random = torch.Generator().manual_seed(5)
-    laws = (2 * torch.randn(40, 3, 7, generator=random)).softmax(-1)
-    goal = torch.multinomial(laws.flatten(0, 1), 1, generator=random).view(40, 3)
+    distributions = (2 * torch.randn(40, 3, 7, generator=random)).softmax(-1)
+    goal = torch.multinomial(distributions.flatten(0, 1), 1, generator=random).view(40, 3)
     nodes = torch.randint(0, 12, (40,), generator=random)
-    found = in_beam(laws, goal, 3, nodes)
+    found = in_beam(distributions, goal, 3, nodes)
 
     def ask(frontier: Frontier) -> torch.Tensor:
-        return laws[:, frontier.depth, None].expand(-1, frontier.slots.shape[1], -1)
+        return distributions[:, frontier.depth, None].expand(-1, frontier.slots.shape[1], -1)
 
     tree = beam(ask, 3, 3, nodes.tolist(), torch.device("cpu"))
     for b in range(40):

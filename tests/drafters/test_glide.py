@@ -85,7 +85,7 @@ def test_lessons_hold_the_targets_cache(small: Pair, records: Records) -> None:
 def test_a_draft_sees_what_lies_before_its_root(
     small: Pair, records: Records, learned: GlimpseModule
 ) -> None:
-    """Its outputs follow from the cache before the root and from nothing of it behind."""
+    """Its outputs follow from the cache before the root and from nothing of it after."""
     lesson = Frozen(small.target).lesson(collate(records, [[0], [3]], 20, 0.0), (-1,))
     keys, values = (x.clone() for x in lesson.kv(learned.read_layer))
     root, ahead = 9, 2

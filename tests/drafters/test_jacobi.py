@@ -14,7 +14,7 @@ from foretoken.engine.engine import Engine
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import Pair, check_law, logits_after, serve, table_pair
+from foretoken.testing import Pair, check_distribution, logits_after, serve, table_pair
 from foretoken.testing.checks import PROMPTS
 from foretoken.tree import from_parents
 from foretoken.verify.target_only import TargetOnly
@@ -87,9 +87,9 @@ def test_fixed_points_are_accepted(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("block", [None, 2])
-def test_law(block: int | None) -> None:
-    """The sampled law of three tokens, every outcome enumerated."""
-    check_law(
+def test_distribution(block: int | None) -> None:
+    """The sampled distribution of three tokens, every outcome enumerated."""
+    check_distribution(
         lambda p: Jacobi(2, block), TargetOnly(), table_pair(3), SamplingParams(temperature=0.8),
         3, rows=1,
     )  # fmt: skip

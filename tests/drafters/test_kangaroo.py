@@ -109,8 +109,9 @@ def begun(target: ModelTarget, drafter: Kangaroo, texts: list[list[int]]) -> lis
 
 
 @torch.inference_mode()
-def test_laws_follow_from_the_text(small: Pair, adapter: KangarooAdapter) -> None:
-    """After drafts that were accepted in part, the next law is the one of the text read anew."""
+def test_distributions_follow_from_the_text(small: Pair, adapter: KangarooAdapter) -> None:
+    """After drafts that were accepted in part, the next distribution is the one of the text read
+    anew."""
     drafter = Kangaroo(adapter, 4, 0.0)
     target = ModelTarget(small.target, 3, 64)
     sequences, longest = begun(target, drafter, PROMPTS[:3]), 0
@@ -119,7 +120,7 @@ def test_laws_follow_from_the_text(small: Pair, adapter: KangarooAdapter) -> Non
         longest = max(longest, *(len(each.path) for each in steps))
         new, again = Kangaroo(adapter), ModelTarget(small.target, 3, 64)
         copies = begun(again, new, [sequence.tokens for sequence in sequences])
-        torch.testing.assert_close(new._lm.behind(copies), drafter._lm.behind(sequences))
+        torch.testing.assert_close(new._lm.root_logits(copies), drafter._lm.root_logits(sequences))
     assert longest > 1
 
 

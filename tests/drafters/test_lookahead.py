@@ -11,7 +11,14 @@ from foretoken.drafters.lookahead import Lookahead
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.step import Clock, prefill, step
-from foretoken.testing import Pair, check_law, check_seeded, logits_after, serve, table_pair
+from foretoken.testing import (
+    Pair,
+    check_distribution,
+    check_seeded,
+    logits_after,
+    serve,
+    table_pair,
+)
 from foretoken.testing.checks import PROMPTS
 from foretoken.tree import Kind
 from foretoken.verify.target_only import TargetOnly
@@ -41,7 +48,7 @@ def contexts(levels: list[list[int]]) -> list[list[int]]:
 
 @pytest.mark.parametrize(("window", "size"), [(3, 2), (2, 3), (4, 4)])
 def test_the_window_moves_as_by_hand(pair: Pair, window: int, size: int) -> None:
-    """The last level is what the model says behind each column; complete columns enter the pool."""
+    """The last level is what the model says after each column; complete columns enter the pool."""
     drafter = Lookahead(window, size, 50, pool_from_prompt=False)
     target, [one] = begun(pair, drafter, [PROMPTS[1]])
     state = drafter._state(one)
@@ -114,9 +121,9 @@ def test_n_grams_are_accepted(pair: Pair) -> None:
         assert output.stats.passes < output.stats.tokens
 
 
-def test_law() -> None:
-    """The sampled law of two tokens with window and n-grams, every outcome enumerated."""
-    check_law(
+def test_distribution() -> None:
+    """The sampled distribution of two tokens with window and n-grams, every outcome enumerated."""
+    check_distribution(
         lambda p: Lookahead(1, 3, 1), TargetOnly(), table_pair(3),
         SamplingParams(temperature=0.8), 2, prompt=[0, 1, 2, 0], rows=1, budget=4,
     )  # fmt: skip

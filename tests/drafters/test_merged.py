@@ -23,8 +23,8 @@ from foretoken.testing import (
     Drawn,
     Oracle,
     Pair,
+    check_distribution,
     check_greedy,
-    check_law,
     check_seeded,
     serve,
     table_pair,
@@ -165,17 +165,18 @@ LAWS: dict[str, tuple[Any, dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_law(name: str) -> None:
-    """Every outcome: choosing between drafts and putting them together keeps the target's law."""
+def test_distribution(name: str) -> None:
+    """Every outcome: choosing between drafts and putting them together keeps the target's
+    distribution."""
     make, size = LAWS[name]
     drafter = make(table_pair(3))
     rule = MultiCandidate() if drafter.trees else Speculative()
     options = {"rows": 1, "budget": 3, **size}
-    check_law(make, rule, table_pair(3), WARM, 3, prompt=[0, 1, 2, 0, 1], **options)
+    check_distribution(make, rule, table_pair(3), WARM, 3, prompt=[0, 1, 2, 0, 1], **options)
 
 
 class Sorted(Merged):
-    """Not allowed: a draw without replacement behind a copied sibling that it didn't leave out."""
+    """Not allowed: a draw without replacement after a copied sibling that it didn't leave out."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,11 +184,11 @@ class Sorted(Merged):
 
 
 def test_draws_without_replacement_stand_first() -> None:
-    """Whatever was named first; else the law is another."""
+    """Whatever was named first; else the distribution is another."""
     parts = [PromptLookup(1), SmallTree("x", widths=(2,))]
     assert isinstance(Merged(parts).drafters[0], SmallTree)  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="is off by"):
-        check_law(
+        check_distribution(
             lambda p: Sorted([PromptLookup(1), SmallTree(p.draft, widths=(2,))]), MultiCandidate(),
             table_pair(3), WARM, 3, rows=1, prompt=[0, 1, 2, 0, 1], steps=1, budget=3,
             tolerance=1e-3,
@@ -226,17 +227,17 @@ def test_what_parts_learn_is_kept_apart(pair: Pair, tmp_path: Path) -> None:
 
 
 def rows_of(tree: DraftTree) -> list[list[tuple[tuple[int, ...], int, Any]]]:
-    """Of each row its nodes: path, kind, and the law that it came from."""
+    """Of each row its nodes: path, kind, and the distribution that it came from."""
     found = []
     for b, paths in enumerate(tree.contexts()):
         row = []
         for node in range(tree.counts[b]):
             kind = int(tree.kind if tree.kinds is None else tree.kinds[b, node])
-            law = None
+            distribution = None
             if tree.proposals is not None and kind not in (Kind.CHOSEN, Kind.PADDING):
                 place = node if tree.rows is None else int(tree.rows[b, node])
-                law = tree.proposals[b, place].tolist()
-            row.append((tuple(paths[node + 1]), kind, law))
+                distribution = tree.proposals[b, place].tolist()
+            row.append((tuple(paths[node + 1]), kind, distribution))
         found.append(row)
     return found
 
@@ -262,7 +263,8 @@ class ModelAccess:
 
 
 def test_pieces_of_a_batch() -> None:
-    """Each row has the nodes, kinds and laws of its piece, whatever stands in the others."""
+    """Each row has the nodes, kinds and distributions of its piece, whatever stands in the
+    others."""
     trees = some_trees()
     for one in trees:
         for other in trees:
@@ -274,7 +276,7 @@ def test_pieces_of_a_batch() -> None:
 
 
 def test_trees_side_by_side() -> None:
-    """All nodes of both with their kinds and laws; of chosen trees no path twice."""
+    """All nodes of both with their kinds and distributions; of chosen trees no path twice."""
     trees = some_trees()
     for one in trees:
         for other in trees:

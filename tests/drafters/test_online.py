@@ -1,4 +1,5 @@
-"""Learning while serving: what is noted, when weights change, and that no text and no law does."""
+"""Learning while serving: what is noted, when weights change, and that no text and no distribution
+does."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from foretoken.errors import ForetokenError
 from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Scores, Step
-from foretoken.testing import Pair, check_law, logits_after, native, related, tiny_pair
+from foretoken.testing import Pair, check_distribution, logits_after, native, related, tiny_pair
 from foretoken.testing.checks import PROMPTS, greedy_reference
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
@@ -149,7 +150,7 @@ def test_text_stays_and_acceptance_rises(small: Pair, folder: Path) -> None:
         rates.append(sum(o.stats.accepted for o in outputs) / sum(o.stats.drafted for o in outputs))
     assert drafter.learner.version >= 10
     assert sum(rates[-3:]) / 3 > sum(rates[:3]) / 3 + 0.1
-    before = drafter.learner.version - 1  # the last step was taken behind the last answer
+    before = drafter.learner.version - 1  # the last step was taken after the last answer
     assert outputs[0].stats.chosen == {f"online {before}": outputs[0].stats.passes}
 
 
@@ -190,7 +191,8 @@ class Swapping(SmallLM):
 
 
 class Mixed(Swapping):
-    """The bug: a draft is verified by laws that aren't those of the weights that drew it."""
+    """The bug: a draft is verified by distributions that aren't those of the weights that drew
+    it."""
 
     def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
         tree = super().draft(sequences, budgets, draws)
@@ -204,11 +206,11 @@ VERSIONS = [native(related(FOUR.transformers, noise, seed=1)) for noise in (0.2,
 
 
 @pytest.mark.parametrize(("kind", "holds"), [(Swapping, True), (Mixed, False)])
-def test_law_while_weights_change(kind: type[Swapping], holds: bool) -> None:
-    """The joint law of three tokens, with other weights at every draft of a sequence, and keys and
-    values of both; it would be found out if laws and weights went apart."""
+def test_distribution_while_weights_change(kind: type[Swapping], holds: bool) -> None:
+    """The joint distribution of three tokens, with other weights at every draft of a sequence, and
+    keys and values of both; it would be found out if distributions and weights went apart."""
     with nullcontext() if holds else pytest.raises(AssertionError):
-        check_law(
+        check_distribution(
             lambda _: kind(Changing(VERSIONS[0]), 1), Speculative(), FOUR,
             SamplingParams(temperature=0.7), 3, rows=1,
         )  # fmt: skip
@@ -248,7 +250,7 @@ def test_versions(small: Pair, folder: Path, tmp_path: Path) -> None:
 
 
 def says(drafter: Online, pair: Pair, text: list[int]) -> Tensor:
-    """What the small model that serves says behind a text."""
+    """What the small model that serves says after a text."""
     return logits_after(drafter._part.model.lm, text)  # type: ignore[attr-defined]
 
 
@@ -297,7 +299,7 @@ def test_a_step_that_fails_ends_learning_and_not_serving(small: Pair, folder: Pa
 
 
 def test_several_samples_are_followed(small: Pair, folder: Path) -> None:
-    """Each sample of a request is a text of its own, behind the same prompt."""
+    """Each sample of a request is a text of its own, after the same prompt."""
     params = SamplingParams(n=3, max_tokens=12, seed=1)
     drafter = Online([SmallLM(str(folder), 3)], every=3)
     _, [output] = served(drafter, small, PROMPTS_OF_23[:1], params)

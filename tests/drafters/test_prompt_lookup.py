@@ -24,7 +24,14 @@ from foretoken.lookup.suffix_automaton import StaticAutomaton
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import ByteTokenizer, Pair, check_law, check_seeded, serve, table_pair
+from foretoken.testing import (
+    ByteTokenizer,
+    Pair,
+    check_distribution,
+    check_seeded,
+    serve,
+    table_pair,
+)
 from foretoken.testing.checks import PROMPTS
 from foretoken.verify.target_only import TargetOnly
 
@@ -59,7 +66,7 @@ def draft(drafter: Drafter, one: Sequence, budget: int = 64) -> list[int]:
 
 
 def ends(text: Seq[int], phrase: Seq[int]) -> list[int]:
-    """Behind which places the phrase stands."""
+    """After which places the phrase stands."""
     size = len(phrase)
     return [at for at in range(size, len(text) + 1) if list(text[at - size : at]) == list(phrase)]
 
@@ -150,7 +157,7 @@ def test_forced() -> None:
 def tree_by_hand(
     texts: Seq[Seq[int]], phrase: Seq[int], most: int, least: float, starts: int | None = None
 ) -> list[float]:
-    """Weights of the likeliest paths behind a phrase, counted in texts; falling.
+    """Weights of the likeliest paths after a phrase, counted in texts; falling.
 
     starts: only phrases that begin before it count.
     """
@@ -161,11 +168,11 @@ def tree_by_hand(
     while waiting:
         path, places, weight = waiting.pop()
         for token in {t[at] for t, at in places if at < len(t)}:
-            behind = [(t, at + 1) for t, at in places if at < len(t) and t[at] == token]
-            share = weight * len(behind) / len(places)
+            after = [(t, at + 1) for t, at in places if at < len(t) and t[at] == token]
+            share = weight * len(after) / len(places)
             if share >= least and len(phrase) + len(path) < 6:
                 found.append(share)
-                waiting.append(((*path, token), behind, share))  # type: ignore[arg-type]
+                waiting.append(((*path, token), after, share))  # type: ignore[arg-type]
     return sorted(found, reverse=True)[:most]
 
 
@@ -222,7 +229,7 @@ def test_suffix_learns_from_outputs() -> None:
 
 @given(few, few)
 def test_sam_reads_its_own_text(text: list[int], more: list[int]) -> None:
-    """Behind the first occurrence of the longest end that occurred before, α tokens for each."""
+    """After the first occurrence of the longest end that occurred before, α tokens for each."""
     drafter, own = bound(Sam(draft_factor=1.5)), sequence(text)
     for token in [*more, None]:
         read = own.tokens
@@ -284,13 +291,15 @@ def test_text_is_plain_decodings(name: str, slots: int, pair: Pair) -> None:
 
 
 @each
-def test_law_is_the_targets(name: str) -> None:
-    """The joint law of two tokens, enumerated, with references and a corpus."""
+def test_distribution_is_the_targets(name: str) -> None:
+    """The joint distribution of two tokens, enumerated, with references and a corpus."""
     given_ = [[0, 1, 2, 0, 2], [1, 1]]
     makers = dict(MAKERS, sam=lambda: Sam(corpus=given_, static_bias=0, draft_factor=1))
     makers["llma"] = lambda: PromptLookup(2)
     params = SamplingParams(temperature=0.8, references=given_)
-    check_law(lambda p: makers[name](), TargetOnly(), table_pair(3), params, 2, rows=1, budget=2)
+    check_distribution(
+        lambda p: makers[name](), TargetOnly(), table_pair(3), params, 2, rows=1, budget=2
+    )
 
 
 def test_a_given_answer_is_taken_whole(pair: Pair) -> None:

@@ -1,4 +1,5 @@
-"""Trees drafted by small models: their shapes, merging, their law, and planning while serving."""
+"""Trees drafted by small models: their shapes, merging, their distribution, and planning while
+serving."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.testing import (
     Pair,
     TableModel,
-    check_law,
+    check_distribution,
     chi_square,
     native,
     related,
     sampled_counts,
     serve,
     table_pair,
-    target_law,
+    target_distribution,
 )
 from foretoken.tree import DraftTree, Kind
 from foretoken.trees.grow import widths_of
@@ -39,7 +40,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=24)
 
 
 def drafted(pair: Pair, drafter: Drafter, params: SamplingParams, budget: int = 64) -> DraftTree:
-    """The first draft behind the prompt."""
+    """The first draft after the prompt."""
     target = ModelTarget(pair.target, 1, 128)
     drafter.bind(target)
     sequence = Sequence.start(PROMPT, params, seed=3)
@@ -97,7 +98,7 @@ def test_several_models_share_a_tree(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("shape", ["spectr", "two models", "learned"])
-def test_law(shape: str) -> None:
+def test_distribution(shape: str) -> None:
     """Every outcome of branches under K-SEQ, of two models, and of trees that follow the past."""
     small = table_pair(2 if shape == "learned" else 3)
     other = small.target.noisy(0.4, 3)  # type: ignore[attr-defined]
@@ -117,22 +118,23 @@ def test_law(shape: str) -> None:
             MultiCandidate(), {"rows": 1, "steps": 2, "budget": 2},
         ),
     }[shape]  # fmt: skip
-    check_law(make, rule, small, WARM, 3, **{"rows": 256, **size})  # type: ignore[arg-type]
+    check_distribution(make, rule, small, WARM, 3, **{"rows": 256, **size})  # type: ignore[arg-type]
 
 
 def seeds_p() -> float:
-    """How likely the law over seeds of two models' trees is under the target's."""
+    """How likely the distribution over seeds of two models' trees is under the target's."""
     target = TableModel.markov(torch.tensor([[0.4, 0.5, 0.1]] * 3))
     even = TableModel.markov(torch.full((3, 3), 1 / 3))
     counts = sampled_counts(
         target, lambda: SmallTree(models=[even, even], widths=(1,), replacement=True),
         MultiCandidate(), [0], SamplingParams(), 2, 3000, budget=2,
     )  # fmt: skip
-    return chi_square(counts, target_law(target, [0], SamplingParams(), 2))
+    return chi_square(counts, target_distribution(target, [0], SamplingParams(), 2))
 
 
 def test_models_draw_by_numbers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over many seeds the law is the target's, and isn't if two models share their numbers."""
+    """Over many seeds the distribution is the target's, and isn't if two models share their
+    numbers."""
     assert seeds_p() > 1e-3
     monkeypatch.setattr(KeyedDraws, "inner", lambda self, part, starts=None: self)
     assert seeds_p() < 1e-6

@@ -18,7 +18,7 @@ from foretoken.models.load import CYCLE
 from foretoken.models.native.transformer import Transformer
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
-from foretoken.testing import check_company, check_greedy, check_law, check_seeded, native
+from foretoken.testing import check_company, check_distribution, check_greedy, check_seeded, native
 from foretoken.testing.checks import PROMPTS, SAMPLED, serve
 from foretoken.testing.models import Pair, tiny_transformers
 from foretoken.verify.target_only import TargetOnly
@@ -109,11 +109,13 @@ def test_text_is_the_targets(shared: Pair) -> None:
     assert [o.token_ids for o in outputs[0]] == [o.token_ids for o in outputs[1]]
 
 
-def test_law_is_the_targets() -> None:
+def test_distribution_is_the_targets() -> None:
     """Of three tokens, every outcome enumerated."""
     model = cyclic(4, width=8)
     pair = Pair(native(model), native(model), model)
-    check_law(lambda _: Speed(), TargetOnly(), pair, SamplingParams(temperature=0.7), 3, rows=1)
+    check_distribution(
+        lambda _: Speed(), TargetOnly(), pair, SamplingParams(temperature=0.7), 3, rows=1
+    )
 
 
 def test_one_read_serves_all_on_their_way(shared: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +139,7 @@ def test_one_read_serves_all_on_their_way(shared: Pair, monkeypatch: pytest.Monk
 
 
 def test_a_sure_guess_costs_one_cycle() -> None:
-    """Where later cycles change nothing every guess is right: behind the first token each costs a
+    """Where later cycles change nothing every guess is right: after the first token each costs a
     tick, and nothing is run in vain but what the end cuts off."""
     model = cyclic(calm=0.0)
     drafter = Speed()
@@ -159,7 +161,7 @@ def test_counts() -> None:
 
 
 def test_guessing_later(shared: Pair) -> None:
-    """Behind two cycles guesses are better and save less; behind all of them there is nothing to
+    """After two cycles guesses are better and save less; after all of them there is nothing to
     save."""
     found = []
     for at in (1, 2, 3):

@@ -80,9 +80,9 @@ def test_a_prefix_is_the_shorter_model(deep: Pair) -> None:
     lm, short = SelfModel(target, range(4)), without(deep, [2, 3])
     texts = [[5, 9, 2, 7], [40, 3, 3, 17, 40, 3, 8]]
     sequences = begun(target, *texts)
-    said = [lm.behind(sequences)]
+    said = [lm.root_logits(sequences)]
     drafted = torch.tensor([[11, 12], [13, 14]])
-    said += [lm.after(sequences, tokens) for tokens in drafted]
+    said += [lm.next_logits(sequences, tokens) for tokens in drafted]
     for row, text in enumerate(texts):
         for n in range(3):
             expected = logits_after(short, text + drafted[:n, row].tolist())
@@ -97,9 +97,9 @@ def test_scoring_overwrites_a_draft(deep: Pair) -> None:
     trees = chains([[1, 2], [3]], torch.device("cpu"))
     before = target.score(sequences, trees).logits
     lm = SelfModel(target, layer_set.kept((1, 4), LAYERS))
-    lm.behind(sequences)
+    lm.root_logits(sequences)
     for _ in range(5):
-        lm.after(sequences, torch.tensor([60, 61]))
+        lm.next_logits(sequences, torch.tensor([60, 61]))
     lm.again(sequences, 2)
     assert before is not None
     assert torch.equal(before, target.score(sequences, trees).logits)

@@ -94,7 +94,7 @@ def test_every_node_is_recycled() -> None:
     assert found[VOCAB] == [-1, -1]
 
 
-def test_places_without_a_law_and_wrong_kinds_teach_nothing() -> None:
+def test_places_without_a_distribution_and_wrong_kinds_teach_nothing() -> None:
     """NaN places, prefill chunks, and nodes that were never real."""
     drafter = bound(num_candidates=1)
     tree = from_parents([[1, 2]], [[0, 1]], CPU)

@@ -134,7 +134,7 @@ def test_tracked_text_is_the_decoded_text(tokens: list[int], skip: bool) -> None
 
 
 def test_end_of_text_and_stop_ids(pair: Pair) -> None:
-    """Both end a text behind their token; only a stop id is named; `ignore_eos` writes on."""
+    """Both end a text after their token; only a stop id is named; `ignore_eos` writes on."""
     text = known(pair)[tuple(PROMPTS[0])]
     first = text.index(text[6]) + 1
     ends = frozenset({text[6]})
@@ -323,7 +323,7 @@ def test_a_draft_model_of_shorter_context(pair: Pair) -> None:
 
 
 def broken() -> TableModel:
-    """0 → 1 → 2 → 0 …, and 4 → 3 → no law at all; what follows 3 is given to none."""
+    """0 → 1 → 2 → 0 …, and 4 → 3 → no distribution at all; what follows 3 is given to none."""
     chain = torch.full((5, 5), 0.02)
     for token, after in ((0, 1), (1, 2), (2, 0), (4, 3)):
         chain[token, after] = 1.0
@@ -332,7 +332,7 @@ def broken() -> TableModel:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-3])
-def test_a_request_without_a_law_fails_alone(temperature: float) -> None:
+def test_a_request_without_a_distribution_fails_alone(temperature: float) -> None:
     """NaN logits end the request that meets them, with a sentence; the others go on."""
     params = SamplingParams(temperature=temperature, max_tokens=9, seed=1)
     outputs = serve(broken(), Nothing(), TargetOnly(), [[0], [4], [2]], params)
@@ -344,7 +344,7 @@ def test_a_request_without_a_law_fails_alone(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("shape", ["chain", "tree"])
-def test_nothing_is_accepted_behind_a_place_without_a_law(shape: str) -> None:
+def test_nothing_is_accepted_behind_a_place_without_a_distribution(shape: str) -> None:
     """A draft can't lead past the place at which plain decoding fails."""
     paths = [[3, 0, 1, 2], [3, 1]]
     drafter = Scripted(lambda s, b: paths) if shape == "tree" else Oracle({(4,): paths[0]}, 4)
@@ -418,13 +418,13 @@ def test_log_probabilities(pair: Pair, wanted: int) -> None:
     sample, total = output.outputs[0], 0.0
     assert sample.logprobs is not None and len(sample.logprobs) == 12
     for i, (token, entry) in enumerate(zip(sample.token_ids, sample.logprobs, strict=True)):
-        law = logits_after(pair.target, PROMPTS[0] + sample.token_ids[:i]).log_softmax(-1)
-        order = law.argsort(descending=True).tolist()
+        distribution = logits_after(pair.target, PROMPTS[0] + sample.token_ids[:i]).log_softmax(-1)
+        order = distribution.argsort(descending=True).tolist()
         assert set(entry) == {token, *order[:wanted]}
         for other, found in entry.items():
-            assert found.logprob == pytest.approx(float(law[other]), abs=1e-9)
+            assert found.logprob == pytest.approx(float(distribution[other]), abs=1e-9)
             assert found.rank == order.index(other) + 1
-        total += float(law[token])
+        total += float(distribution[token])
     assert sample.cumulative_logprob == pytest.approx(total, abs=1e-8)
 
 
@@ -454,7 +454,7 @@ def test_counts_of_a_known_run(pair: Pair) -> None:
 
 
 def test_counts_stop_where_the_text_stops(pair: Pair) -> None:
-    """Tokens that were accepted behind a stop are neither emitted nor counted."""
+    """Tokens that were accepted after a stop are neither emitted nor counted."""
     text = known(pair)[tuple(PROMPTS[0])]
     end = frozenset({text[4]})
     drafter = Oracle(known(pair), 10)

@@ -16,7 +16,7 @@ few = st.lists(st.integers(0, 2), max_size=16)
 
 
 def occurrences(text: list[int], phrase: list[int]) -> list[int]:
-    """The places behind them."""
+    """The places after them."""
     return [
         end for end in range(len(phrase), len(text) + 1) if text[end - len(phrase) : end] == phrase
     ]
@@ -56,9 +56,9 @@ def test_following_texts(texts: list[list[int]], said: list[int]) -> None:
             assert {token: share for share, token, _ in automaton.following(match[0])} == {
                 token: next_ones.count(token) / len(ends) for token in next_ones if token >= 0
             }
-            behind = whole[ends[0] : ends[0] + 3]
-            stop = next((i for i, token in enumerate(behind) if token < 0), 3)
-            assert automaton.after(ends[0], 3) == behind[:stop]
+            after = whole[ends[0] : ends[0] + 3]
+            stop = next((i for i, token in enumerate(after) if token < 0), 3)
+            assert automaton.after(ends[0], 3) == after[:stop]
 
 
 @given(st.lists(few, max_size=4))

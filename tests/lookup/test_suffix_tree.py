@@ -19,7 +19,7 @@ TEXTS = st.lists(few.filter(bool), min_size=1, max_size=6)
 
 
 def closed(texts: Seq[Seq[int]]) -> list[array[int]]:
-    """Texts with a mark of their own behind each."""
+    """Texts with a mark of their own after each."""
     return [array("i", [*text, -number]) for number, text in enumerate(texts, 1)]
 
 

@@ -1,4 +1,5 @@
-"""Contrastive decoding: two models make one law, and all that is exact for a model is for this."""
+"""Contrastive decoding: two models make one distribution, and all that is exact for a model is for
+this."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ from foretoken.testing import (
     Scripted,
     TableModel,
     check_company,
+    check_distribution,
     check_greedy,
-    check_law,
     check_seeded,
     distance,
-    joint_law,
+    joint_distribution,
     logits_after,
-    reference_law,
+    reference_distribution,
     related,
     table_pair,
     tiny_pair,
@@ -43,14 +44,14 @@ from foretoken.testing import (
 from foretoken.tree import chains
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
-from test_law import chosen_tree
+from test_distribution import chosen_tree
 
 ALPHA, BETA = 0.3, 0.7
 PROMPTS = [[5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3], [11, 11, 11]]
 
 
 def spelled_out(models: Pair, tokens: Seq[int], alpha: float, beta: float) -> Tensor:
-    """The logits [V] behind `tokens`, token by token and from scratch."""
+    """The logits [V] after `tokens`, token by token and from scratch."""
     expert = logits_after(models.target, tokens).softmax(-1).tolist()
     amateur = logits_after(models.draft, tokens).softmax(-1).tolist()
     scores = [-math.inf] * len(expert)
@@ -65,21 +66,21 @@ def contrastive(models: Pair, alpha: float = ALPHA, beta: float = BETA) -> Pair:
     return Pair(Contrastive(models.target, models.draft, alpha=alpha, beta=beta), models.draft)
 
 
-def slow_law(
+def slow_distribution(
     models: Pair, prompt: list[int], params: SamplingParams, tokens: int
 ) -> dict[Any, float]:
-    """The joint law of `tokens` tokens of contrastive decoding, the slow obvious way."""
-    law: dict[Any, float] = {(): 1.0}
+    """The joint distribution of `tokens` tokens of contrastive decoding, the slow obvious way."""
+    distribution: dict[Any, float] = {(): 1.0}
     for _ in range(tokens):
         longer = {}
-        for text, chance in law.items():
+        for text, chance in distribution.items():
             context = [*prompt, *text]
             logits = spelled_out(models, context, ALPHA, BETA)
-            for token, p in enumerate(reference_law(logits, context, len(prompt), params)):
+            for token, p in enumerate(reference_distribution(logits, context, len(prompt), params)):
                 if p > 0:
                     longer[(*text, token)] = chance * p
-        law = longer
-    return law
+        distribution = longer
+    return distribution
 
 
 PARAMS = {
@@ -93,8 +94,9 @@ PARAMS = {
 
 @pytest.mark.parametrize("params", PARAMS)
 @pytest.mark.parametrize("method", ["plain", "amateur drafts", "drawn chain", "chosen tree"])
-def test_law(method: str, params: str) -> None:
-    """The joint law of three tokens, by enumeration, is the contrastive law spelled out."""
+def test_distribution(method: str, params: str) -> None:
+    """The joint distribution of three tokens, by enumeration, is the contrastive distribution
+    spelled out."""
     models = table_pair(4, seed=3)
     both, prompt = contrastive(models), [0, 1, 0]
     make, rule, options = {
@@ -103,18 +105,18 @@ def test_law(method: str, params: str) -> None:
         "drawn chain": (lambda: Drawn(both.draft, (1, 1)), Speculative(), {}),
         "chosen tree": (lambda: chosen_tree(both), TargetOnly(), {"budget": 3, "steps": 1}),
     }[method]
-    law = joint_law(both.target, make, rule, prompt, PARAMS[params], 3, **options)
-    expected = slow_law(models, prompt, PARAMS[params], 3)
-    assert distance(law, expected) < 1e-12
+    distribution = joint_distribution(both.target, make, rule, prompt, PARAMS[params], 3, **options)
+    expected = slow_distribution(models, prompt, PARAMS[params], 3)
+    assert distance(distribution, expected) < 1e-12
     if params == "plain":  # something is implausible, and the expert alone says otherwise
         assert len(expected) < 64
-        plain = joint_law(models.target, Nothing, TargetOnly(), prompt, PARAMS[params], 3)
-        assert distance(law, plain) > 1e-2
+        plain = joint_distribution(models.target, Nothing, TargetOnly(), prompt, PARAMS[params], 3)
+        assert distance(distribution, plain) > 1e-2
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.0, 0.0), (0.0, 0.5), (0.1, 0.5), (1.0, 2.0)])
 def test_logits(alpha: float, beta: float) -> None:
-    """Every place's law, over the corners of both parameters."""
+    """Every place's distribution, over the corners of both parameters."""
     models = tiny_pair(31, noise=0.1)
     target = Contrastive(models.target, models.draft, alpha=alpha, beta=beta)
     for prompt in PROMPTS:
@@ -161,7 +163,7 @@ def test_greedy_text(models: Pair, slots: int) -> None:
 
 
 def test_branches_in_both_caches(models: Pair) -> None:
-    """A branch that stands behind another is moved into place in the amateur's cache too."""
+    """A branch that stands after another is moved into place in the amateur's cache too."""
     texts = {tuple(prompt): slow_text(models, prompt, 20) for prompt in PROMPTS}
 
     def paths(sequence: Sequence, budget: int) -> list[list[int]]:
@@ -278,7 +280,9 @@ def test_an_amateurs_zero() -> None:
     found = logits_after(Contrastive(expert, amateur, alpha=0.1), [0]).softmax(-1)
     assert torch.allclose(found, torch.tensor([0.0, 1.0], dtype=torch.float64))
     both = Pair(Contrastive(amateur, expert), expert)
-    check_law(lambda pair: SmallLM(pair.draft, 2), Speculative(), both, SamplingParams(), 3)
+    check_distribution(
+        lambda pair: SmallLM(pair.draft, 2), Speculative(), both, SamplingParams(), 3
+    )
 
 
 def test_half_precision() -> None:

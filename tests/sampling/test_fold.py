@@ -1,4 +1,5 @@
-"""From logits to a law: against transformers' own warpers, and token by token for the rest."""
+"""From logits to a distribution: against transformers' own warpers, and token by token for the
+rest."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from transformers.generation import (
 from foretoken import ForetokenError, SamplingParams
 from foretoken.sampling.fold import best, fold, log_probabilities
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import reference_law
+from foretoken.testing import reference_distribution
 
 VOCAB = 40
 PATHS = [[], [3], [3, 5], [3, 3]]
@@ -38,7 +39,7 @@ def sequence(params: SamplingParams, output: list[int] | None = None, **options:
     return one
 
 
-def law(logits: Tensor, params: SamplingParams, output: list[int] | None = None) -> Tensor:
+def distribution(logits: Tensor, params: SamplingParams, output: list[int] | None = None) -> Tensor:
     return fold(logits, [sequence(params, output)], lambda: [PATHS]).probs[0]
 
 
@@ -65,11 +66,16 @@ WARPERS = [
 
 @pytest.mark.parametrize(("options", "warpers"), WARPERS, ids=[str(w[0]) for w in WARPERS])
 @pytest.mark.parametrize("vocab", [VOCAB, 700])
-def test_the_law_is_transformers_own(options: dict[str, Any], warpers: Any, vocab: int) -> None:
+def test_the_distribution_is_transformers_own(
+    options: dict[str, Any], warpers: Any, vocab: int
+) -> None:
     """Each processor, and all in one row, gives the probabilities that transformers would use."""
-    for seed, scale in ((0, 2.0), (1, 0.05)):  # flat laws need more candidates than are tried first
+    for seed, scale in (
+        (0, 2.0),
+        (1, 0.05),
+    ):  # flat distributions need more candidates than are tried first
         logits = logits_of(seed, vocab=vocab, scale=scale)
-        found = law(logits, SamplingParams(**options), [7, 7, 9])
+        found = distribution(logits, SamplingParams(**options), [7, 7, 9])
         for place, path in enumerate(PATHS):
             scores = logits[0, place : place + 1]
             for warper in warpers():
@@ -89,14 +95,14 @@ EDITS = [
 
 
 @pytest.mark.parametrize("options", EDITS, ids=str)
-def test_the_law_token_by_token(options: dict[str, Any]) -> None:
+def test_the_distribution_token_by_token(options: dict[str, Any]) -> None:
     """Penalties, lists, biases and the minimum length, at every place with its own draft path."""
     params, ends = SamplingParams(**options), frozenset({2, 11})
     logits = logits_of(5)
     one = sequence(params, [7, 7, 9], end_ids=ends)
     found = fold(logits, [one], lambda: [PATHS]).probs[0]
     for place, path in enumerate(PATHS):
-        expected = reference_law(logits[0, place], [*one.tokens, *path], 3, params, ends)
+        expected = reference_distribution(logits[0, place], [*one.tokens, *path], 3, params, ends)
         torch.testing.assert_close(found[place].tolist(), expected, atol=1e-12, rtol=0)
 
 
@@ -107,12 +113,12 @@ def test_the_law_token_by_token(options: dict[str, Any]) -> None:
 def test_any_truncation(
     temperature: float, top_k: int, top_p: float, min_p: float, seed: int
 ) -> None:
-    """Temperature, min_p, top_k and top_p together, against the spelled-out law."""
+    """Temperature, min_p, top_k and top_p together, against the spelled-out distribution."""
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     logits = logits_of(seed, vocab=12)
-    found = law(logits, params)
+    found = distribution(logits, params)
     for place, path in enumerate(PATHS):
-        expected = reference_law(logits[0, place], [1, 2, 3, *path], 3, params)
+        expected = reference_distribution(logits[0, place], [1, 2, 3, *path], 3, params)
         torch.testing.assert_close(found[place].tolist(), expected, atol=1e-9, rtol=0)
 
 
@@ -127,7 +133,7 @@ def test_rows_keep_their_own_settings() -> None:
     sequences = [sequence(params, [4]) for params in each]
     found = fold(logits, sequences, lambda: [PATHS] * len(each)).probs
     for row, params in enumerate(each):
-        alone = law(logits[row : row + 1], params, [4])
+        alone = distribution(logits[row : row + 1], params, [4])
         torch.testing.assert_close(found[row], alone, atol=1e-14, rtol=0)
 
 
@@ -150,7 +156,9 @@ def test_logits_are_left_alone() -> None:
     """Folding edits a copy."""
     logits = logits_of()
     before = logits.clone()
-    law(logits, SamplingParams(logit_bias={1: 3}, repetition_penalty=2, min_p=0.1, top_k=2))
+    distribution(
+        logits, SamplingParams(logit_bias={1: 3}, repetition_penalty=2, min_p=0.1, top_k=2)
+    )
     assert logits.equal(before)
 
 
@@ -179,7 +187,7 @@ def test_a_processor_may_give_back_new_scores() -> None:
         logits_processors=[lambda i, s: s * 0, lambda i, s: s + torch.arange(40)]
     )
     expected = torch.arange(VOCAB, dtype=torch.float64).softmax(-1)
-    torch.testing.assert_close(law(logits_of(), params)[2], expected)
+    torch.testing.assert_close(distribution(logits_of(), params)[2], expected)
 
 
 @settings(max_examples=40, deadline=None)
@@ -197,8 +205,9 @@ def test_running_counts_are_recounts(blocks: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_places_without_a_law(temperature: float) -> None:
-    """NaN, an infinite peak, or all forbidden: marked bad, given some law, others untouched."""
+def test_places_without_a_distribution(temperature: float) -> None:
+    """NaN, an infinite peak, or all forbidden: marked bad, given some distribution, others
+    untouched."""
     logits = logits_of(rows=2)
     logits[0, 1, 4] = torch.nan
     logits[0, 2] = -torch.inf
@@ -208,19 +217,19 @@ def test_places_without_a_law(temperature: float) -> None:
     assert folded.bad.tolist() == [[False, True, True, True], [False] * 4]
     assert folded.probs.isfinite().all()
     torch.testing.assert_close(folded.probs.sum(-1), torch.ones(2, 4, dtype=torch.float64))
-    torch.testing.assert_close(folded.probs[1], law(logits[1:], params))
+    torch.testing.assert_close(folded.probs[1], distribution(logits[1:], params))
 
 
 def test_small_temperatures_do_not_overflow() -> None:
     """Large logits over a tiny temperature are a one-hot, not a NaN."""
     logits = logits_of(scale=1e6)
-    found = law(logits, SamplingParams(temperature=1e-6))
+    found = distribution(logits, SamplingParams(temperature=1e-6))
     assert found.isfinite().all() and found.max(-1).values.min() > 1 - 1e-9
 
 
 def test_half_precision_is_folded_in_float32() -> None:
     """bfloat16 logits give float32 probabilities that sum to one."""
-    found = law(logits_of().to(torch.bfloat16), SamplingParams(top_p=0.9))
+    found = distribution(logits_of().to(torch.bfloat16), SamplingParams(top_p=0.9))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.sum(-1), torch.ones(len(PATHS)))
 
@@ -248,7 +257,7 @@ def test_ids_outside_the_vocabulary() -> None:
     for options in (dict(logit_bias={40: 1.0}), dict(bad_token_ids=[-1]),
                     dict(allowed_token_ids=[99])):  # fmt: skip
         with pytest.raises(ForetokenError, match="vocabulary of 40"):
-            law(logits_of(), SamplingParams(**options))  # type: ignore[arg-type]
+            distribution(logits_of(), SamplingParams(**options))  # type: ignore[arg-type]
 
 
 def test_log_probabilities_are_of_the_raw_logits() -> None:

@@ -21,10 +21,10 @@ from foretoken.testing import (
     distance,
     logits_after,
     native,
-    reference_law,
+    reference_distribution,
     related,
     table_pair,
-    target_law,
+    target_distribution,
     tiny_transformers,
 )
 from foretoken.tree import Kind
@@ -37,7 +37,7 @@ def test_check_drafter_passes_honest_ones() -> None:
 
 
 class Dishonest(SmallLM):
-    """Says that its tokens were drawn from a flat law."""
+    """Says that its tokens were drawn from a flat distribution."""
 
     def draft(self, sequences, budgets, draws):  # type: ignore[no-untyped-def]
         tree = super().draft(sequences, budgets, draws)
@@ -47,13 +47,13 @@ class Dishonest(SmallLM):
 
 
 def test_check_drafter_fails_a_dishonest_one() -> None:
-    """The law is off, and it says by how much."""
+    """The distribution is off, and it says by how much."""
     with pytest.raises(AssertionError, match="is off by"):
         check_drafter(lambda pair: Dishonest(pair.draft, 2))
 
 
 def test_a_table_is_what_it_says(pair: Pair) -> None:
-    """Its logits are the sum over what a place sees; a Markov table's law is its row."""
+    """Its logits are the sum over what a place sees; a Markov table's distribution is its row."""
     table = TableModel.random(4, seed=1)
     text = [0, 3, 1, 1, 2, 0, 3]
     expected = sum(table.table[i % 5, token] for i, token in enumerate(text))
@@ -63,8 +63,8 @@ def test_a_table_is_what_it_says(pair: Pair) -> None:
         logits_after(windowed, text), table.table[5 % 5, 0] + table.table[6 % 5, 3]
     )
     rows = torch.tensor([[0.5, 0.5], [0.0, 1.0]])
-    law = target_law(TableModel.markov(rows), [0], SamplingParams(), 2)
-    assert law == {(0, 0): 0.25, (0, 1): 0.25, (1, 1): 0.5}
+    distribution = target_distribution(TableModel.markov(rows), [0], SamplingParams(), 2)
+    assert distribution == {(0, 0): 0.25, (0, 1): 0.25, (1, 1): 0.5}
 
 
 def test_tiny_models_are_repeatable_and_related() -> None:
@@ -108,14 +108,14 @@ def test_drawn_trees(kind: Kind) -> None:
             assert tree.tokens[0, 2:5].sort().values.tolist() == [0, 1, 2]
         for node, path in enumerate(tree.contexts()[0][1:]):
             logits = logits_after(pair.draft, [0, 1, *path[:-1]])
-            law = reference_law(logits, [0, 1], 2, SamplingParams())
-            torch.testing.assert_close(tree.proposals[0, tree.rows[0, node]].tolist(), law)  # type: ignore[index]
+            distribution = reference_distribution(logits, [0, 1], 2, SamplingParams())
+            torch.testing.assert_close(tree.proposals[0, tree.rows[0, node]].tolist(), distribution)  # type: ignore[index]
 
 
 def test_chi_square_and_distance() -> None:
     """A fit, a misfit, the impossible, and rare bins put together."""
-    law = {(0,): 0.5, (1,): 0.499, (2,): 0.001}
-    assert chi_square({(0,): 500, (1,): 500}, law) > 0.5
-    assert chi_square({(0,): 600, (1,): 400}, law) < 1e-6
-    assert chi_square({(3,): 1}, law) == 0.0
+    distribution = {(0,): 0.5, (1,): 0.499, (2,): 0.001}
+    assert chi_square({(0,): 500, (1,): 500}, distribution) > 0.5
+    assert chi_square({(0,): 600, (1,): 400}, distribution) < 1e-6
+    assert chi_square({(3,): 1}, distribution) == 0.0
     assert distance({(0,): 1.0}, {(0,): 0.75, (1,): 0.25}) == 0.25

@@ -171,7 +171,8 @@ def lesson_of(checkpoints: tuple[Path, Path], temperature: float) -> Lesson:
 
 
 def test_chances(checkpoints: tuple[Path, Path]) -> None:
-    """Where the text is drawn from the target's law, min(1, q / p) has the mean sum(min(p, q))."""
+    """Where the text is drawn from the target's distribution, min(1, q / p) has the mean sum(min(p,
+    q))."""
     lesson = lesson_of(checkpoints, 0.8)
     drafter = TrainedLM(Facts(0, 97, 0), model=str(checkpoints[1]))
     q = (drafter.lm(lesson.tokens[:1, :20]).logits / 0.8).softmax(-1)[0]
@@ -179,7 +180,7 @@ def test_chances(checkpoints: tuple[Path, Path]) -> None:
     mean = torch.zeros(19)
     for token in range(97):
         tokens = lesson.tokens.clone()
-        tokens[0, 7] = token  # the draft behind place 6
+        tokens[0, 7] = token  # the draft after place 6
         chance = drafter.chances(dataclasses.replace(lesson, tokens=tokens))[0, 6]
         mean[6] += p[6, token] * chance
     assert mean[6].item() == pytest.approx(torch.minimum(p, q)[6].sum().item(), rel=1e-4)
@@ -251,7 +252,7 @@ def test_weights_of_places() -> None:
 
 
 def test_dynamic_weights(checkpoints: tuple[Path, Path]) -> None:
-    """A head's loss counts as often as the heads before it, behind the same root, are right."""
+    """A head's loss counts as often as the heads before it, after the same root, are right."""
     lesson = lesson_of(checkpoints, 0.0)
     torch.manual_seed(0)
     states = torch.randn(2, 40, 3, 97)

@@ -48,7 +48,7 @@ def made(cls: Any, pair: Pair, **shape: Any) -> Any:
 
 
 def alone(model: Any, tokens: list[int], embeddings: torch.Tensor) -> torch.Tensor:
-    """[A, D] the model's last states at embeddings behind a text, by one pass over both."""
+    """[A, D] the model's last states at embeddings after a text, by one pass over both."""
     cache, many = model.new_cache(1, 64), len(embeddings)
     ids = torch.tensor([[*tokens, *[0] * many]])
     length = ids.shape[1]
@@ -172,7 +172,7 @@ def test_parallel_prompts_estimate_what_is_served(
 
 
 def test_prompt_tokens_count_their_ranks(small: Pair, records: Records) -> None:
-    """Rates are of the tokens behind the root, from states before it."""
+    """Rates are of the tokens after the root, from states before it."""
     module, frozen = made(ParallelPromptTokens, small, num_tokens=2), Frozen(small.target)
     lesson = frozen.lesson(collate(records, [[0, 1]], 44, 0.0), (-1,))
     with torch.no_grad():
@@ -193,7 +193,7 @@ def test_prompt_tokens_count_their_ranks(small: Pair, records: Records) -> None:
 
 
 def test_trees_share_their_nodes_out() -> None:
-    """States draft as deep as they can; sure guesses ask for the next ones behind the last; what
+    """States draft as deep as they can; sure guesses ask for the next ones after the last; what
     never helps is left out."""
     trees = PromptTrees([[0.6, 0.2], [0.4, 0.2], [0.3]], 20)
     for nodes in (0, 1, 5, 20):

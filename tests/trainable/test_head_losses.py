@@ -73,7 +73,7 @@ def by_hand(heads: MedusaHeads, state: Tensor, head: int) -> Tensor:
 @pytest.mark.parametrize("mix", [{"nll": 1.0}, {"kl_div": 0.5, "nll": 0.5}])
 def test_the_loss_is_the_papers_sum(small: Pair, records: Records, mix: dict[str, float]) -> None:
     """Every head at every place of packed rows, each from its own record alone, weighted by
-    0.8^i; the target's states and laws are those of each record run by itself."""
+    0.8^i; the target's states and distributions are those of each record run by itself."""
     heads, objective = heads_for(small, num_heads=3), Objective(mix, 0.8)
     loss = heads(Frozen(small.target).lesson(packed(records), (-1,)), objective)
     total = weight = 0.0

@@ -56,8 +56,9 @@ def test_gradients(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_one_law_is_no_divergence(name: str) -> None:
-    """At the target's own law all are 0 (cross-entropy to one token isn't a divergence of laws)."""
+def test_one_distribution_is_no_divergence(name: str) -> None:
+    """At the target's own distribution all are 0 (cross-entropy to one token isn't a divergence of
+    distributions)."""
     same = DIVERGENCES[name](logits(4, 9), logits(4, 9))
     assert name == "ce" or same.abs().max() < 1e-12
 

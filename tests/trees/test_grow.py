@@ -21,8 +21,15 @@ from foretoken.errors import ForetokenError
 from foretoken.protocols import BaseDrafter, Drafter
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import Drawn, Pair, check_law, check_seeded, logits_after, table_pair
-from foretoken.testing.laws import EnumeratedDraws, Script
+from foretoken.testing import (
+    Drawn,
+    Pair,
+    check_distribution,
+    check_seeded,
+    logits_after,
+    table_pair,
+)
+from foretoken.testing.distributions import EnumeratedDraws, Script
 from foretoken.tree import DraftTree, Kind
 from foretoken.trees.grow import (
     MEDUSA_63,
@@ -48,15 +55,16 @@ Node = tuple[tuple[int, ...], float]
 """A path of tokens and its probability."""
 
 
-def law(row: int, path: Seq[int], vocab: int = VOCAB) -> Tensor:
-    """Some law [V] for each path of each row, always the same one, without ties."""
+def distribution(row: int, path: Seq[int], vocab: int = VOCAB) -> Tensor:
+    """Some distribution [V] for each path of each row, always the same one, without ties."""
     seed = torch.Generator().manual_seed(hash((row, tuple(path))) % 2**31)
     weights = torch.rand(vocab, generator=seed, dtype=torch.float64)
     return weights / weights.sum()
 
 
 class Asked:
-    """Answers with `law`, and checks that it is asked as a drafter with a cache must be."""
+    """Answers with `distribution`, and checks that it is asked as a drafter with a cache must
+    be."""
 
     def __init__(self, vocab: int = VOCAB) -> None:
         self.vocab = vocab
@@ -68,7 +76,10 @@ class Asked:
         self.frontiers.append(frontier)
         rows = enumerate(frontier.contexts())
         return torch.stack(
-            [torch.stack([law(b, path, self.vocab) for path in paths]) for b, paths in rows]
+            [
+                torch.stack([distribution(b, path, self.vocab) for path in paths])
+                for b, paths in rows
+            ]
         )
 
     def check(self, tree: DraftTree) -> None:
@@ -89,7 +100,7 @@ class Asked:
 
 def likeliest(row: int, path: tuple[int, ...], count: int, vocab: int = VOCAB) -> list[int]:
     """Tokens by falling probability."""
-    return law(row, path, vocab).topk(min(count, vocab)).indices.tolist()
+    return distribution(row, path, vocab).topk(min(count, vocab)).indices.tolist()
 
 
 def paths_of(tree: DraftTree) -> list[list[tuple[int, ...]]]:
@@ -111,7 +122,7 @@ def in_order(tree: DraftTree) -> bool:
     st.lists(st.integers(0, 9), min_size=1, max_size=3),
 )
 def test_top_k_expansion(widths: list[int], budgets: list[int]) -> None:
-    """Level by level every node's likeliest tokens, cut to the budget from behind."""
+    """Level by level every node's likeliest tokens, cut to the budget from after."""
     tree = expand(Asked(), widths, budgets, CPU)
     for row, (budget, found) in enumerate(zip(budgets, paths_of(tree), strict=True)):
         expected: list[tuple[int, ...]] = []
@@ -148,7 +159,7 @@ def beam_nodes(row: int, width: int, depth: int) -> dict[tuple[int, ...], float]
     for _ in range(depth):
         below = []
         for path, share in level:
-            here = law(row, path)
+            here = distribution(row, path)
             for token in likeliest(row, path, width):
                 below.append(((*path, token), share * min(1.0, float(here[token]))))
         made.update(below)
@@ -175,13 +186,13 @@ def test_equally_likely_paths_hang_together() -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_bad_row_leaves_the_others_alone(first: int) -> None:
-    """NaN laws at all or some nodes of a row: its tree is still a tree, the other row's is what it
-    was."""
+    """NaN distributions at all or some nodes of a row: its tree is still a tree, the other row's is
+    what it was."""
 
     def spoilt(frontier: Frontier) -> Tensor:
-        laws = Asked()(frontier)
-        laws[0, first:] = torch.nan
-        return laws
+        distributions = Asked()(frontier)
+        distributions[0, first:] = torch.nan
+        return distributions
 
     for make in (
         lambda ask: beam(ask, 3, 3, [8, 8], CPU),
@@ -202,7 +213,7 @@ def drawn(ask: Any, widths: Widths, kind: Kind) -> DraftTree:
 @pytest.mark.parametrize("kind", [Kind.INDEPENDENT, Kind.WITHOUT_REPLACEMENT])
 @pytest.mark.parametrize("branches", [(3, 1, 1), (2, 2), (1, 1, 1), (2, 3, 1)])
 def test_drawn_trees(kind: Kind, branches: tuple[int, ...]) -> None:
-    """Token for token the tree that `Drawn` draws, a sequence and a law at a time."""
+    """Token for token the tree that `Drawn` draws, a sequence and a distribution at a time."""
     pair = table_pair(4)
     sequences = [Sequence.start(tokens, SAMPLED, seed=3) for tokens in ([0, 1, 2], [3, 3])]
     draws = KeyedDraws([s.key for s in sequences], [3, 2], CPU)
@@ -248,9 +259,9 @@ def outcomes(run: Callable[[EnumeratedDraws], DraftTree]) -> Iterator[tuple[Draf
         yield tree, script.weight
 
 
-def test_the_law_of_drawn_trees() -> None:
-    """Siblings: independent ones have the product of the law, others lose their elders."""
-    here = law(0, ())
+def test_the_distribution_of_drawn_trees() -> None:
+    """Siblings: independent ones have the product of the distribution, others lose their elders."""
+    here = distribution(0, ())
     for kind in (Kind.INDEPENDENT, Kind.WITHOUT_REPLACEMENT):
         found: dict[tuple[int, ...], float] = defaultdict(float)
         for tree, weight in outcomes(lambda d, k=kind: sample(Asked(), (2, 1), [9], CPU, d, k)):
@@ -259,11 +270,16 @@ def test_the_law_of_drawn_trees() -> None:
             second = float(here[b])
             if kind is Kind.WITHOUT_REPLACEMENT:
                 second = 0.0 if a == b else float(here[b]) / float(1 - here[a])
-            wanted = float(here[a]) * second * float(law(0, (a,))[c]) * float(law(0, (b,))[d])
+            wanted = (
+                float(here[a])
+                * second
+                * float(distribution(0, (a,))[c])
+                * float(distribution(0, (b,))[d])
+            )
             assert isclose(found[a, b, c, d], wanted, abs_tol=1e-12)
 
 
-def test_an_exhausted_law_leaves_padding() -> None:
+def test_an_exhausted_distribution_leaves_padding() -> None:
     """Two possible tokens give two children, whatever came first; nothing hangs from the third."""
     two = torch.tensor([0.25, 0, 0.75, 0, 0], dtype=torch.float64)
 
@@ -367,7 +383,7 @@ def test_trees_by_rank_with_holes_are_refused() -> None:
             static(paths, table)
     with pytest.raises(ForetokenError, match="widths"):
         expand(Asked(), [2, [1]], [9], CPU)
-    with pytest.raises(ForetokenError, match="2 laws"):
+    with pytest.raises(ForetokenError, match="2 distributions"):
         Grower(1, CPU).choose(torch.zeros(1, 2, 3), 1)
 
 
@@ -405,16 +421,16 @@ def test_merge_by_weight(branches: list[tuple[list[int], int]], budget: int) -> 
     assert all(path[:-1] in ((), *found) for path in found)
 
 
-# Through the loop: drafters of a few lines, on tables whose laws are known.
+# Through the loop: drafters of a few lines, on tables whose distributions are known.
 
 Build = Callable[[Any, Seq[int], Any], DraftTree]
 
 
 def asker(pair: Pair, sequences: Seq[Sequence]) -> Callable[[Frontier], Tensor]:
-    """The draft model's folded laws, each from scratch."""
+    """The draft model's folded distributions, each from scratch."""
 
     def ask(frontier: Frontier) -> Tensor:
-        laws = [
+        distributions = [
             [
                 fold(
                     logits_after(pair.draft, [*s.tokens, *path])[None, None], [s],
@@ -424,13 +440,13 @@ def asker(pair: Pair, sequences: Seq[Sequence]) -> Callable[[Frontier], Tensor]:
             ]
             for s, paths in zip(sequences, frontier.contexts(), strict=True)
         ]  # fmt: skip
-        return torch.stack([torch.stack(row) for row in laws])
+        return torch.stack([torch.stack(row) for row in distributions])
 
     return ask
 
 
 class Built(BaseDrafter):
-    """Drafts what a builder builds from the draft model's laws."""
+    """Drafts what a builder builds from the draft model's distributions."""
 
     trees = True
 
@@ -477,7 +493,7 @@ def test_the_products_of_paths() -> None:
     for _ in range(3):
         grower.choose(asked(grower.frontier), 1)
     [path] = grower.frontier.contexts()[0]
-    share = prod(float(law(0, path[:at])[token]) for at, token in enumerate(path))
+    share = prod(float(distribution(0, path[:at])[token]) for at, token in enumerate(path))
     assert isclose(float(grower.frontier.scores), log(share))
 
 
@@ -491,8 +507,8 @@ DRAWN: dict[str, tuple[Kind, Widths]] = {
 
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize("budget", [4, 2])
-def test_drawn_trees_keep_the_law(name: str, budget: int) -> None:
-    """Every outcome of a step with a drawn tree, whole or cut: the law is the target's."""
+def test_drawn_trees_keep_the_distribution(name: str, budget: int) -> None:
+    """Every outcome of a step with a drawn tree, whole or cut: the distribution is the target's."""
     kind, widths = DRAWN[name]
 
     def make(pair: Pair) -> Drafter:
@@ -502,7 +518,9 @@ def test_drawn_trees_keep_the_law(name: str, budget: int) -> None:
         return Built(pair, build, kind)
 
     params = SamplingParams(temperature=0.7, top_k=2 if name == "exhausted" else 3)
-    check_law(make, MultiCandidate(), table_pair(4), params, 3, steps=1, budget=budget, rows=64)
+    check_distribution(
+        make, MultiCandidate(), table_pair(4), params, 3, steps=1, budget=budget, rows=64
+    )
 
 
 def test_choosing_by_value_among_drawn_nodes_is_caught() -> None:
@@ -519,6 +537,6 @@ def test_choosing_by_value_among_drawn_nodes_is_caught() -> None:
         return Built(pair, build, Kind.INDEPENDENT)
 
     with pytest.raises(AssertionError, match="is off by"):
-        check_law(
+        check_distribution(
             make, MultiCandidate(), table_pair(3), SAMPLED, 2, steps=1, budget=2, tolerance=1e-2
         )

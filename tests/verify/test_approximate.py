@@ -26,15 +26,15 @@ from foretoken.testing import (
     Pair,
     Scripted,
     check_company,
+    check_distribution,
     check_greedy,
-    check_law,
     check_seeded,
     distance,
-    joint_law,
+    joint_distribution,
     logits_after,
     serve,
     table_pair,
-    target_law,
+    target_distribution,
     tiny_pair,
 )
 from foretoken.tree import DraftTree, Kind, chains, from_paths
@@ -47,7 +47,7 @@ from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 from foretoken.verify.top_beta import TopBeta
 from foretoken.verify.typical import Typical
-from test_law import chosen_chain, chosen_tree
+from test_distribution import chosen_chain, chosen_tree
 from test_tree import path_to, tree_of
 
 CPU = torch.device("cpu")
@@ -67,9 +67,11 @@ LOOSE: list[Verifier] = [
 ]  # fmt: skip
 
 
-def scored(laws: Any, temperature: float = 0, dtype: torch.dtype = torch.float64) -> Scores:
+def scored(
+    distributions: Any, temperature: float = 0, dtype: torch.dtype = torch.float64
+) -> Scores:
     """Scores of a target whose probabilities [B][S][V] are given."""
-    logits = torch.tensor(laws, dtype=dtype).log()
+    logits = torch.tensor(distributions, dtype=dtype).log()
     probs = (logits / (temperature or 1)).softmax(-1)
     if temperature == 0:
         probs = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1)
@@ -86,10 +88,10 @@ def written(verdict: Verdict, trees: DraftTree) -> list[tuple[list[int], int]]:
     return found
 
 
-def chain(rule: Verifier, laws: Any, draft: list[int]) -> tuple[list[int], int]:
+def chain(rule: Verifier, distributions: Any, draft: list[int]) -> tuple[list[int], int]:
     """What a greedy step writes for one chain."""
     trees = chains([draft], CPU)
-    [found] = written(rule(trees, scored([laws]), GreedyDraws()), trees)
+    [found] = written(rule(trees, scored([distributions]), GreedyDraws()), trees)
     return found
 
 
@@ -140,9 +142,9 @@ def test_greedy_chains_by_hand(
 
 def test_typical_threshold_by_hand() -> None:
     """At a temperature a token passes above min(epsilon, delta · exp(-entropy))."""
-    laws = [[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.25, 0.5, 0.25]]
+    distributions = [[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.25, 0.5, 0.25]]
     trees = chains([[1, 2]], CPU)
-    entropy = -sum(p * math.log(p) for p in laws[0])
+    entropy = -sum(p * math.log(p) for p in distributions[0])
     for epsilon, delta, kept in (
         (0.199, 9.0, 2),  # 0.2 > 0.199 and then 0.2 > 0.199
         (0.2001, 9.0, 0),
@@ -151,18 +153,22 @@ def test_typical_threshold_by_hand() -> None:
         (0.0, 0.0, 2),
         (1.0, 3.0, 0),  # exp(-entropy) is at least 1/3: nothing exceeds 1
     ):
-        found = Typical(epsilon, delta)(trees, scored([laws], 1), KeyedDraws([1], [5], CPU))
+        found = Typical(epsilon, delta)(
+            trees, scored([distributions], 1), KeyedDraws([1], [5], CPU)
+        )
         assert int(found.lengths[0]) == kept, (epsilon, delta)
 
 
 def test_typical_prefers_the_likeliest_of_the_longest() -> None:
     """Medusa's choice between candidates: the longest accepted, then the likeliest."""
     trees = from_paths([[[0, 1], [1, 2], [1, 0], [2]]], CPU)  # slots 1, 2 | 3, 4, 5 | 6
-    laws = [[[0.3, 0.4, 0.3], [0.1, 0.6, 0.3], [0.4, 0.3, 0.3], [0.3, 0.3, 0.4], *[[1, 0, 0]] * 3]]
-    found = Typical(epsilon=0.0)(trees, scored(laws, 1), KeyedDraws([1], [5], CPU))
+    distributions = [
+        [[0.3, 0.4, 0.3], [0.1, 0.6, 0.3], [0.4, 0.3, 0.3], [0.3, 0.3, 0.4], *[[1, 0, 0]] * 3]
+    ]
+    found = Typical(epsilon=0.0)(trees, scored(distributions, 1), KeyedDraws([1], [5], CPU))
     assert found.path[0, : found.lengths[0]].tolist() == [1, 2]  # .3 × .6 beats .4 × .4
-    laws[0][1] = [0.25, 0.5, 0.25]
-    found = Typical(epsilon=0.0)(trees, scored(laws, 1), KeyedDraws([1], [5], CPU))
+    distributions[0][1] = [0.25, 0.5, 0.25]
+    found = Typical(epsilon=0.0)(trees, scored(distributions, 1), KeyedDraws([1], [5], CPU))
     assert found.path[0, : found.lengths[0]].tolist() == [3, 4]
 
 
@@ -178,26 +184,26 @@ REFERENCE: dict[type, Passes] = {
         p[x] > min(r.epsilon, r.delta * math.exp(sum(y * math.log(y) for y in p if y > 0)))
     ),
 }
-"""The criterion of a node, spelled out: the target's law at its parent, and the token."""
+"""The criterion of a node, spelled out: the target's distribution at its parent, and the token."""
 
 
 @st.composite
 def drafts(draw: st.DrawFn) -> tuple[list[list[tuple[int, int]]], Tensor, Tensor]:
-    """Ragged chosen trees with auxiliary nodes, and a law [B, S, 4] at every slot."""
+    """Ragged chosen trees with auxiliary nodes, and a distribution [B, S, 4] at every slot."""
     batch = [
         [(draw(st.integers(0, 3)), draw(st.integers(0, i))) for i in range(draw(st.integers(0, 6)))]
         for _ in range(draw(st.integers(1, 3)))
     ]
     width = max(map(len, batch))
     weights = draw(st.lists(st.integers(0, 9), min_size=4 * (width + 1) * len(batch), max_size=999))
-    laws = torch.tensor(weights[: 4 * (width + 1) * len(batch)], dtype=torch.float64)
-    laws = laws.view(len(batch), width + 1, 4)
-    laws[laws.sum(-1) == 0] = 1
+    distributions = torch.tensor(weights[: 4 * (width + 1) * len(batch)], dtype=torch.float64)
+    distributions = distributions.view(len(batch), width + 1, 4)
+    distributions[distributions.sum(-1) == 0] = 1
     kinds = torch.zeros(len(batch), width, dtype=torch.int8)
     for row in range(len(batch)):
         for node in range(width):
             kinds[row, node] = Kind.AUXILIARY if draw(st.integers(0, 9)) == 0 else Kind.CHOSEN
-    return batch, laws / laws.sum(-1, keepdim=True), kinds
+    return batch, distributions / distributions.sum(-1, keepdim=True), kinds
 
 
 @settings(max_examples=150, deadline=None)
@@ -212,10 +218,10 @@ def drafts(draw: st.DrawFn) -> tuple[list[list[tuple[int, int]]], Tensor, Tensor
 def test_trees_against_trying_every_path(
     draft: tuple[list[list[tuple[int, int]]], Tensor, Tensor], rule: Verifier, temperature: float
 ) -> None:
-    """The longest path whose tokens all pass, the own token behind it, and what strayed."""
-    batch, laws, kinds = draft
+    """The longest path whose tokens all pass, the own token after it, and what strayed."""
+    batch, distributions, kinds = draft
     temperature = temperature if rule.sampling else 0
-    trees, scores = tree_of(batch, kinds=kinds), scored(laws.tolist(), temperature)
+    trees, scores = tree_of(batch, kinds=kinds), scored(distributions.tolist(), temperature)
     trees = replace(trees, tokens=trees.tokens.long(), parents=trees.parent_slots.long())
     draws = KeyedDraws(range(len(batch)), [7] * len(batch), CPU) if temperature else GreedyDraws()
     own = draws.pick(scores.probs, trees.depths).tolist()
@@ -227,9 +233,9 @@ def test_trees_against_trying_every_path(
             token, parent = row[slot - 1]
             if kinds[b, slot - 1] == Kind.AUXILIARY:
                 return False
-            law = read[b, parent].tolist()
+            distribution = read[b, parent].tolist()
             best = not rule.sampling and token == own[b][parent]
-            return best or REFERENCE[type(rule)](rule, law, token)
+            return best or REFERENCE[type(rule)](rule, distribution, token)
 
         paths = [path_to(row, slot) for slot in range(len(row) + 1)]
         whole = [path for path in paths if all(map(passes, path))]
@@ -267,18 +273,18 @@ def test_nothing_drafted(rule: Verifier, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("rule", [*STRICT, *LOOSE], ids=str)
-def test_a_place_without_a_law_harms_nobody(rule: Verifier) -> None:
+def test_a_place_without_a_distribution_harms_nobody(rule: Verifier) -> None:
     """A row of NaN, and one without a draft, leave the third row's verdict as it is alone."""
     temperature = 1 if rule.sampling else 0
-    laws = [EVEN, EVEN[::-1], [0.1, 0.2, 0.3, 0.4]]
+    distributions = [EVEN, EVEN[::-1], [0.1, 0.2, 0.3, 0.4]]
     trees = chains([[1, 1], [], [1, 3]], CPU)
-    scores = scored([laws] * 3, temperature, torch.float32)
+    scores = scored([distributions] * 3, temperature, torch.float32)
     scores.logits[0] = torch.nan
     scores.probs[0] = torch.tensor([1.0, 0, 0, 0])  # what `fold` makes of such a place
     draws = KeyedDraws([1, 2, 3], [5, 5, 5], CPU)
     together = written(rule(trees, scores, draws), trees)
     alone = chains([[1, 3]], CPU)
-    own = scored([laws], temperature, torch.float32)
+    own = scored([distributions], temperature, torch.float32)
     assert together[2:] == written(rule(alone, own, KeyedDraws([3], [5], CPU)), alone)
     assert len(together[1][0]) == 1
 
@@ -310,11 +316,11 @@ def test_strays_grow_with_the_tolerance(name: str, drawn: bool) -> None:
     scores = scored(logits.softmax(-1).tolist(), 1 if rule.sampling else 0)
     draws = KeyedDraws(range(rows), [7] * rows, CPU) if rule.sampling else GreedyDraws()
     noise = torch.randn(rows, nodes, vocab, generator=random, dtype=torch.float64)
-    laws = (logits[:, :-1] + noise).softmax(-1)
-    tokens = torch.multinomial(laws.view(-1, vocab), 1, generator=random).view(rows, nodes)
+    distributions = (logits[:, :-1] + noise).softmax(-1)
+    tokens = torch.multinomial(distributions.view(-1, vocab), 1, generator=random).view(rows, nodes)
     trees = DraftTree(tokens, [nodes] * rows)
     if drawn and rule.sampling:
-        trees = DraftTree(tokens, [nodes] * rows, kind=Kind.INDEPENDENT, proposals=laws)
+        trees = DraftTree(tokens, [nodes] * rows, kind=Kind.INDEPENDENT, proposals=distributions)
     before = None
     totals = []
     for value in values:
@@ -331,8 +337,8 @@ def test_strays_grow_with_the_tolerance(name: str, drawn: bool) -> None:
 def test_lenience_one_is_speculative_sampling() -> None:
     """The same verdicts, number for number, as the exact rule's."""
     random = torch.Generator().manual_seed(5)
-    laws = torch.rand(200, 4, 6, generator=random, dtype=torch.float64).pow(3)
-    laws /= laws.sum(-1, keepdim=True)
+    distributions = torch.rand(200, 4, 6, generator=random, dtype=torch.float64).pow(3)
+    distributions /= distributions.sum(-1, keepdim=True)
     q = torch.rand(200, 3, 6, generator=random, dtype=torch.float64).pow(3)
     q /= q.sum(-1, keepdim=True)
     tokens = torch.multinomial(q.view(-1, 6), 1, generator=random).view(200, 3)
@@ -340,67 +346,72 @@ def test_lenience_one_is_speculative_sampling() -> None:
     trees = DraftTree(tokens, counts, kind=Kind.INDEPENDENT, proposals=q)
     draws = KeyedDraws(range(200), [9] * 200, CPU)
     one, exact = (
-        rule(trees, scored(laws.tolist(), 1), draws) for rule in (Lenience(1.0), Speculative())
+        rule(trees, scored(distributions.tolist(), 1), draws)
+        for rule in (Lenience(1.0), Speculative())
     )
     assert torch.equal(one.lengths, exact.lengths) and torch.equal(one.token, exact.token)
     assert one.strayed is not None and not one.strayed.any()
 
 
-def first_law(pair: Pair, rule: Verifier, draft: Callable[[Pair], Any]) -> Tensor:
-    """The law of the first token when one was drafted, by enumeration."""
-    law = joint_law(
+def first_distribution(pair: Pair, rule: Verifier, draft: Callable[[Pair], Any]) -> Tensor:
+    """The distribution of the first token when one was drafted, by enumeration."""
+    distribution = joint_distribution(
         pair.target, lambda: draft(pair), rule, [0, 1, 0], SamplingParams(), 1, budget=1
     )
-    chances = [law.get((token,), 0.0) for token in range(pair.target.vocab_size)]
+    chances = [distribution.get((token,), 0.0) for token in range(pair.target.vocab_size)]
     return torch.tensor(chances, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("lenience", [1.0, 0.7, 0.4, 0.1])
-def test_law_of_lenience(lenience: float) -> None:
+def test_distribution_of_lenience(lenience: float) -> None:
     """min(q, p/l) plus the residual's share; below p/l; and as close to p as that allows."""
     pair = table_pair(4, seed=2)
     p, q = (logits_after(m, [0, 1, 0]).softmax(-1) for m in (pair.target, pair.draft))
     passed = torch.minimum(q, p / lenience)
     residual = (p - q).clamp(min=0)
     expected = passed + (1 - passed.sum()) * residual / residual.sum()
-    found = first_law(pair, Lenience(lenience), lambda pr: Drawn(pr.draft, (1,)))
+    found = first_distribution(pair, Lenience(lenience), lambda pr: Drawn(pr.draft, (1,)))
     assert torch.allclose(found, expected, rtol=0, atol=1e-12)
     assert bool((found <= p / lenience + 1e-12).all())
     forgiven = passed.sum() - torch.minimum(p, q).sum()
     assert float((found - p).abs().sum() / 2) == pytest.approx(float(forgiven))
 
 
-def test_law_of_typical() -> None:
+def test_distribution_of_typical() -> None:
     """A drafted token that passes keeps the drafter's probability, the rest is the target's."""
     pair = table_pair(4, seed=2)
     p, q = (logits_after(m, [0, 1, 0]).softmax(-1) for m in (pair.target, pair.draft))
     rule = Typical(0.2, 9.0)
     passed = torch.where(p > 0.2, q, 0)
     assert 0 < passed.sum() < 1
-    found = first_law(pair, rule, lambda pr: Drawn(pr.draft, (1,)))
+    found = first_distribution(pair, rule, lambda pr: Drawn(pr.draft, (1,)))
     assert torch.allclose(found, passed + (1 - passed.sum()) * p, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("rule", [Lenience(0.5), Typical(), Typical(0.02, 1.0)], ids=str)
 @pytest.mark.parametrize("drawn", [False, True])
-def test_the_law_is_another(rule: Verifier, drawn: bool) -> None:
-    """With a tolerance the law of three tokens is off by more than 1e-3: approximate is true."""
+def test_the_distribution_is_another(rule: Verifier, drawn: bool) -> None:
+    """With a tolerance the distribution of three tokens is off by more than 1e-3: approximate is
+    true."""
     pair, params = table_pair(3), SamplingParams(temperature=0.8)
     make = (lambda pr: Drawn(pr.draft, (1, 1))) if drawn else chosen_chain
-    law = joint_law(pair.target, lambda: make(pair), rule, [0, 1, 0], params, 3, steps=1)
-    assert distance(law, target_law(pair.target, [0, 1, 0], params, 3)) > 1e-3
+    distribution = joint_distribution(
+        pair.target, lambda: make(pair), rule, [0, 1, 0], params, 3, steps=1
+    )
+    assert distance(distribution, target_distribution(pair.target, [0, 1, 0], params, 3)) > 1e-3
 
 
 @pytest.mark.parametrize("make", [chosen_chain, lambda pr: Drawn(pr.draft, (1, 1))])
 @pytest.mark.parametrize("rule", [Lenience(1.0), Typical(1.0, 99.0)], ids=str)
-def test_the_law_is_the_targets_in_the_limit(rule: Verifier, make: Any) -> None:
-    """Without tolerance the law of three tokens is the target's own."""
-    check_law(make, rule, table_pair(3), SamplingParams(temperature=0.8), 3, steps=1)
+def test_the_distribution_is_the_targets_in_the_limit(rule: Verifier, make: Any) -> None:
+    """Without tolerance the distribution of three tokens is the target's own."""
+    check_distribution(make, rule, table_pair(3), SamplingParams(temperature=0.8), 3, steps=1)
 
 
 def test_typical_trees_in_the_limit() -> None:
-    """A threshold of 1 refuses every node: the target's own law, and text, with any tree."""
-    check_law(
+    """A threshold of 1 refuses every node: the target's own distribution, and text, with any
+    tree."""
+    check_distribution(
         chosen_tree, Typical(1.0, 99.0), table_pair(3), SamplingParams(), 3, rows=256, budget=3,
         steps=1,
     )  # fmt: skip
@@ -463,7 +474,8 @@ def test_strays_are_told_by_the_front_door(rough: Pair) -> None:
 
 @pytest.mark.parametrize("rule", [TopBeta(), Rollback(), Relaxed(), Lenience()])
 def test_rules_of_raw_logits_refuse_edits(pair: Pair, rule: Verifier) -> None:
-    """They could accept a token that the request forbids; rules that read the law serve it."""
+    """They could accept a token that the request forbids; rules that read the distribution serve
+    it."""
     edited = SamplingParams(temperature=0, max_tokens=4, bad_token_ids=[5], ignore_eos=True)
     for own, refused in ((rule, True), (Typical(), False)):
         llm = LLM(pair.target, speculative_config={"method": "pld", "verifier": own})

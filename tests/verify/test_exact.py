@@ -1,8 +1,7 @@
 """Lossless rules, proved: every outcome of draft and rule is followed, on tables of p and q.
 
-The law of the first γ + 1 tokens is the target's to 1e-12, for each rule, kind of node and shape;
-rows of ragged batches are the same as alone; acceptance is what theory says.
-"""
+The distribution of the first γ + 1 tokens is the target's to 1e-12, for each rule, kind of node and
+shape; rows of ragged batches are the same as alone; acceptance is what theory says."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from foretoken.draws import GreedyDraws, GumbelDraws, KeyedDraws, stream_key
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.testing import Drawn, Pair, serve
-from foretoken.testing.rules import Shape, contexts, draft, own_law, rule_law
+from foretoken.testing.rules import Shape, contexts, draft, own_distribution, rule_distribution
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify import k_seq, optimal_transport, traversal
 from foretoken.verify.block import Block
@@ -47,8 +46,8 @@ CHOSEN, DRAWN, REST, AUX = (
 )  # fmt: skip
 
 
-def laws(random: torch.Generator, *shape: int) -> Tensor:
-    """Random laws of all sorts: even, steep, with zeros, one-hot."""
+def distributions(random: torch.Generator, *shape: int) -> Tensor:
+    """Random distributions of all sorts: even, steep, with zeros, one-hot."""
     steep = torch.tensor([0.5, 1.0, 1.0, 1.5, 2.0, 50.0], dtype=torch.float64)
     scale = steep[torch.randint(6, (*shape[:-1], 1), generator=random)]
     logits = torch.randn(shape, generator=random, dtype=torch.float64) * scale
@@ -58,10 +57,11 @@ def laws(random: torch.Generator, *shape: int) -> Tensor:
 
 
 def tables(vocab: int, depth: int, pairs: int = PAIRS, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """[P, C, V] pairs of laws: unrelated ones, equal ones, close ones, disjoint ones, one-hot."""
+    """[P, C, V] pairs of distributions: unrelated ones, equal ones, close ones, disjoint ones,
+    one-hot."""
     random = torch.Generator().manual_seed(1000 * vocab + 10 * depth + seed)
     size = contexts(vocab, depth)
-    p, q = (laws(random, pairs, size, vocab) for _ in range(2))
+    p, q = (distributions(random, pairs, size, vocab) for _ in range(2))
     q[0::10] = p[0::10]
     q[1::5] = 0.7 * p[1::5] + 0.3 * q[1::5]
     first = torch.arange(vocab) < max(1, vocab // 2)
@@ -80,9 +80,13 @@ def context_free(vocab: int, depth: int, pairs: int = PAIRS) -> tuple[Tensor, Te
 
 
 def off(rule: Verifier, shape: Shape, vocab: int, pairs: int = PAIRS) -> float:
-    """How far the law of `rule` is from the target's at any text of any pair."""
+    """How far the distribution of `rule` is from the target's at any text of any pair."""
     p, q = tables(vocab, shape.depth, pairs)
-    return float((rule_law(rule, shape, p, q).law - own_law(p, shape.depth + 1)).abs().max())
+    return float(
+        (rule_distribution(rule, shape, p, q).distribution - own_distribution(p, shape.depth + 1))
+        .abs()
+        .max()
+    )
 
 
 TREE_KINDS = [CHOSEN, DRAWN, REST]
@@ -113,7 +117,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("rule", "kind", "parents", "vocab"), CELLS)
-def test_the_law_is_the_targets(
+def test_the_distribution_is_the_targets(
     rule: Verifier, kind: Kind, parents: tuple[int, ...], vocab: int
 ) -> None:
     """50 pairs of tables a shape, to 1e-12."""
@@ -153,10 +157,10 @@ def test_chains_agree_with_the_way_of_trees(rule: Verifier, kind: Kind) -> None:
     """With an auxiliary node beside it, a path takes the rule's loop in place of the chain form."""
     p, q = tables(3, 3)
     short, loop = (
-        rule_law(rule, shape, p, q)
+        rule_distribution(rule, shape, p, q)
         for shape in (Shape.of(kind, 0, 1, 2), Shape((0, 1, 2, 0), (kind, kind, kind, AUX)))
     )
-    assert (short.law - loop.law).abs().max() <= 1e-12
+    assert (short.distribution - loop.distribution).abs().max() <= 1e-12
     assert (short.accepted - loop.accepted).abs().max() <= 1e-12
 
 
@@ -167,13 +171,13 @@ def test_shared_prefixes_with_auxiliary_nodes(rule: Verifier) -> None:
 
 
 @pytest.mark.parametrize("rule", [MultiCandidate(), Traversal(), Block(), KSeq()])
-def test_single_precision_keeps_the_law(rule: Verifier) -> None:
-    """In float32 the law is off by rounding only."""
+def test_single_precision_keeps_the_distribution(rule: Verifier) -> None:
+    """In float32 the distribution is off by rounding only."""
     p, q = tables(3, 2)
     kind = DRAWN if isinstance(rule, KSeq) else REST
     shape = Shape.of(kind, *((0, 0, 1) if rule.trees else (0, 1)))
-    found = rule_law(rule, shape, p.float(), q.float()).law
-    assert (found - own_law(p, 3)).abs().max() < 1e-5
+    found = rule_distribution(rule, shape, p.float(), q.float()).distribution
+    assert (found - own_distribution(p, 3)).abs().max() < 1e-5
 
 
 # --- mistakes that the enumeration must notice
@@ -189,14 +193,14 @@ def kept_token(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Residual, "_remove", lambda self, token, chosen: None)
 
 
-def whole_law(patch: pytest.MonkeyPatch) -> None:
+def whole_distribution(patch: pytest.MonkeyPatch) -> None:
     """Siblings without replacement are held for independent draws."""
     patch.setattr(Offer, "_thinned", False)
 
 
 def leaf_rule(patch: pytest.MonkeyPatch) -> None:
     """Every prefix passes with the probability of a whole chain."""
-    patch.setattr(chains, "_chances", lambda trees, probs, laws, joint: joint[:, 1:])
+    patch.setattr(chains, "_chances", lambda trees, probs, distributions, joint: joint[:, 1:])
 
 
 def root_first(patch: pytest.MonkeyPatch) -> None:
@@ -218,8 +222,8 @@ def plain_rest(patch: pytest.MonkeyPatch) -> None:
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Verifier, Shape]] = {
     "unpaid": (unpaid, MultiCandidate(), Shape.of(DRAWN, 0, 0)),
     "kept token": (kept_token, MultiCandidate(), Shape.of(CHOSEN, 0, 0)),
-    "whole law": (whole_law, MultiCandidate(), Shape.of(REST, 0, 0)),
-    "whole law below": (whole_law, Traversal(), Shape.of(REST, 0, 0, 1, 2)),
+    "whole distribution": (whole_distribution, MultiCandidate(), Shape.of(REST, 0, 0)),
+    "whole distribution below": (whole_distribution, Traversal(), Shape.of(REST, 0, 0, 1, 2)),
     "leaf rule": (leaf_rule, Block(), Shape.of(DRAWN, 0, 1)),
     "root first": (root_first, Traversal(), Shape.of(DRAWN, 0, 0, 1)),
     "one draw": (one_draw, KSeq(), Shape.of(DRAWN, 0, 0)),
@@ -229,7 +233,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Verifier, Shape]]
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mistakes_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each changes the law by more than 1e-3."""
+    """Each changes the distribution by more than 1e-3."""
     patch, rule, shape = MUTANTS[name]
     assert off(rule, shape, 3, 20) <= 1e-12
     patch(monkeypatch)
@@ -240,7 +244,7 @@ def test_mistakes_are_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def alone(shape: Shape, seed: int, vocab: int, dtype: torch.dtype) -> tuple[DraftTree, Tensor]:
-    """One tree [1, N] and its laws [1, S, V]."""
+    """One tree [1, N] and its distributions [1, S, V]."""
     p, q = tables(vocab, shape.depth, 1, seed)
     trees, place = draft(shape, q, KeyedDraws([stream_key(seed, 1)], [4], CPU))
     assert trees.proposals is not None
@@ -249,7 +253,7 @@ def alone(shape: Shape, seed: int, vocab: int, dtype: torch.dtype) -> tuple[Draf
 
 
 def padded(rows: list[tuple[DraftTree, Tensor]], ruin: int | None) -> tuple[DraftTree, Tensor]:
-    """All of them in one batch, with junk behind each; row `ruin` has no law at all."""
+    """All of them in one batch, with junk after each; row `ruin` has no distribution at all."""
     counts = [trees.nodes for trees, _ in rows]
     width, vocab, dtype = max(counts) + 1, rows[0][1].shape[-1], rows[0][1].dtype
     tokens = torch.randint(vocab, (len(rows), width), generator=torch.Generator().manual_seed(1))
@@ -257,13 +261,13 @@ def padded(rows: list[tuple[DraftTree, Tensor]], ruin: int | None) -> tuple[Draf
     kinds = torch.full_like(tokens, Kind.PADDING, dtype=torch.int8)
     proposals = torch.full((len(rows), width + 1, vocab), torch.nan, dtype=dtype)
     probs = torch.full((len(rows), width + 1, vocab), 1 / vocab, dtype=dtype)
-    for row, (trees, law) in enumerate(rows):
+    for row, (trees, distribution) in enumerate(rows):
         count = counts[row]
         tokens[row, :count], parents[row, :count] = trees.tokens[0], trees.parent_slots[0]
         kinds[row, :count] = int(trees.kind) if trees.kinds is None else trees.kinds[0]
         assert trees.proposals is not None and trees.rows is not None
         places[row, :count] = trees.rows[0]
-        proposals[row, : count + 1], probs[row, : count + 1] = trees.proposals[0], law[0]
+        proposals[row, : count + 1], probs[row, : count + 1] = trees.proposals[0], distribution[0]
     if ruin is not None:
         probs[ruin] = proposals[ruin] = torch.nan
     one = len({trees.kind for trees, _ in rows}) == 1 and all(t.kinds is None for t, _ in rows)
@@ -336,7 +340,8 @@ def test_nothing_drafted(rule: Verifier) -> None:
 
 @pytest.mark.parametrize("kind", [CHOSEN, DRAWN])
 def test_temperature_zero_is_exact_match(kind: Kind) -> None:
-    """On one-hot laws every rule does what target-only sampling does, and so does `greedy`."""
+    """On one-hot distributions every rule does what target-only sampling does, and so does
+    `greedy`."""
     shapes = [(0, 1, 2, 3)] if kind == DRAWN else [(0, 1, 2, 3), (0, 0, 1, 2, 2, 3)]
     rules = [Greedy(), *(rule for rule in RULES if kind in rule.kinds)]
     for parents in shapes:
@@ -373,11 +378,12 @@ def test_traversal_of_a_chain_is_block_verification() -> None:
 
 @pytest.mark.parametrize("gamma", [1, 2, 3, 4])
 def test_speculative_accepts_as_in_theory(gamma: int) -> None:
-    """(1 - α^(γ+1)) / (1 - α) tokens a step on context-free laws (Leviathan et al. 2023, Eq. 1)."""
+    """(1 - α^(γ+1)) / (1 - α) tokens a step on context-free distributions (Leviathan et al. 2023,
+    Eq. 1)."""
     p, q = context_free(3, gamma, 20)
     alpha = torch.minimum(p, q)[:, 0].sum(-1)
     theory = sum(alpha**n for n in range(gamma + 1))
-    tokens = rule_law(Speculative(), Shape.of(DRAWN, *range(gamma)), p, q).accepted + 1
+    tokens = rule_distribution(Speculative(), Shape.of(DRAWN, *range(gamma)), p, q).accepted + 1
     assert (tokens - theory).abs().max() < 1e-10
 
 
@@ -386,7 +392,10 @@ def test_block_is_never_worse(parents: tuple[int, ...], vocab: int) -> None:
     """At least token verification's acceptance on every pair, more on some, equal for one token."""
     p, q = tables(vocab, len(parents))
     shape = Shape.of(DRAWN, *parents)
-    gain = rule_law(Block(), shape, p, q).accepted - rule_law(Speculative(), shape, p, q).accepted
+    gain = (
+        rule_distribution(Block(), shape, p, q).accepted
+        - rule_distribution(Speculative(), shape, p, q).accepted
+    )
     assert gain.min() > -1e-12
     assert gain.max() < 1e-12 if len(parents) == 1 else gain.max() > 0.01
 
@@ -396,7 +405,7 @@ def test_block_on_the_papers_example() -> None:
     p = torch.tensor([1 / 3, 2 / 3], dtype=torch.float64).expand(1, 7, -1).contiguous()
     shape = Shape.of(DRAWN, 0, 1)
     for rule, accepted in ((Speculative(), 10 / 9), (Block(), 11 / 9), (Traversal(), 11 / 9)):
-        assert abs(float(rule_law(rule, shape, p, p.flip(-1)).accepted) - accepted) < 1e-12
+        assert abs(float(rule_distribution(rule, shape, p, p.flip(-1)).accepted) - accepted) < 1e-12
 
 
 @pytest.mark.parametrize("kind", [DRAWN, REST])
@@ -405,8 +414,8 @@ def test_traversal_is_never_worse(kind: Kind, parents: tuple[int, ...], vocab: i
     """At least the acceptance of top-down rejection on every pair, by the same tree."""
     shape = Shape.of(kind, *parents)
     p, q = tables(vocab, shape.depth)
-    ours = rule_law(Traversal(), shape, p, q).accepted
-    assert (ours - rule_law(MultiCandidate(), shape, p, q).accepted).min() > -1e-12
+    ours = rule_distribution(Traversal(), shape, p, q).accepted
+    assert (ours - rule_distribution(MultiCandidate(), shape, p, q).accepted).min() > -1e-12
 
 
 @pytest.mark.parametrize("kind", [CHOSEN, DRAWN, REST])
@@ -414,7 +423,7 @@ def test_candidates_help(kind: Kind) -> None:
     """Each further sibling adds acceptance, or nothing."""
     p, q = tables(4, 1)
     found = [
-        rule_law(MultiCandidate(), Shape.of(kind, *([0] * count)), p, q).accepted
+        rule_distribution(MultiCandidate(), Shape.of(kind, *([0] * count)), p, q).accepted
         for count in (1, 2, 3)
     ]
     for fewer, more in pairwise(found):
@@ -427,7 +436,7 @@ def test_k_seq_against_the_optimum(count: int, vocab: int) -> None:
     p, q = tables(vocab, 1)
     shape = Shape.of(DRAWN, *([0] * count))
     rules = (OptimalTransport(), KSeq(), MultiCandidate())
-    best, ours, simple = (rule_law(rule, shape, p, q).accepted for rule in rules)
+    best, ours, simple = (rule_distribution(rule, shape, p, q).accepted for rule in rules)
     assert (ours - best).max() < 1e-9 and (ours - (1 - 1 / torch.e) * best).min() > -1e-9
     assert (simple - best).max() < 1e-9 and (best - simple).max() > 0.001
 
@@ -454,7 +463,7 @@ def test_too_large_a_programme_is_refused() -> None:
     """The linear programme says its limit and what to use instead."""
     p, q = tables(17, 1, 1)
     with pytest.raises(ForetokenError, match="k_seq"):
-        rule_law(OptimalTransport(), Shape.of(DRAWN, 0, 0, 0), p, q)
+        rule_distribution(OptimalTransport(), Shape.of(DRAWN, 0, 0, 0), p, q)
 
 
 # --- coupled by a race
@@ -477,7 +486,7 @@ def agreement(p: Tensor, q: Tensor) -> float:
     return sum(1 / float(torch.maximum(p / p[x], q / q[x]).sum()) for x in both)
 
 
-def test_the_race_draws_the_law() -> None:
+def test_the_race_draws_the_distribution() -> None:
     """Any mass, zeros never; target's pick and draft's draw are one race of the position."""
     weights = torch.tensor([3.0, 0.0, 1.0, 4.0, 2.0], dtype=torch.float64)
     depth = torch.full((MANY, 1), 2)
@@ -491,13 +500,15 @@ def test_the_race_draws_the_law() -> None:
 
 
 def test_the_next_place_is_a_draw_without_replacement() -> None:
-    """First and second of the race have the law of successive draws."""
-    law = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    first = race().draft(law.expand(MANY, -1), 0)
-    second = race().draft(law.repeat(MANY, 1).scatter(1, first[:, None], 0.0), 0, 1)
+    """First and second of the race have the distribution of successive draws."""
+    distribution = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    first = race().draft(distribution.expand(MANY, -1), 0)
+    second = race().draft(distribution.repeat(MANY, 1).scatter(1, first[:, None], 0.0), 0, 1)
     seen = (3 * first + second).bincount(minlength=9)
     pairs = [(a, b) for a in range(3) for b in range(3) if a != b]
-    expected = [float(law[a] * law[b] / (1 - law[a])) * MANY for a, b in pairs]
+    expected = [
+        float(distribution[a] * distribution[b] / (1 - distribution[a])) * MANY for a, b in pairs
+    ]
     assert stats.chisquare([int(seen[3 * a + b]) for a, b in pairs], expected).pvalue > 1e-3
 
 

@@ -1,8 +1,8 @@
 """Tests of the tests, for rules: what rules and their drafters are prone to must be noticed.
 
-As in `test_mutants.py`: each mistake moves the law of the first tokens by more than 1e-3, shown by
-enumeration, and the law's own check fails for it. The same check passes without the mistake.
-"""
+As in `test_mutants.py`: each mistake moves the distribution of the first tokens by more than 1e-3,
+shown by enumeration, and the distribution's own check fails for it. The same check passes without
+the mistake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from foretoken import SamplingParams
 from foretoken.draws import Draws
 from foretoken.protocols import Drafter, Verifier
-from foretoken.testing import Drawn, Pair, TableModel, check_law
+from foretoken.testing import Drawn, Pair, TableModel, check_distribution
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify import k_seq, multi_candidate, traversal
 from foretoken.verify.block import Block
@@ -33,7 +33,7 @@ from foretoken.verify.typical import Typical
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
-TOKEN_RESIDUAL = chains._final_law
+TOKEN_RESIDUAL = chains._final_distribution
 CHAIN, TWINS, FORK = (1, 1), (2,), (2, 1)
 REST = Kind.WITHOUT_REPLACEMENT
 
@@ -123,7 +123,7 @@ class Stale(residual.Residual):
 
 
 class Breaking:
-    """Tests behind the first failed one don't count."""
+    """Tests after the first failed one don't count."""
 
     def __init__(self, own: Draws) -> None:
         self.own = own
@@ -149,11 +149,13 @@ def token_ratio(patch: pytest.MonkeyPatch) -> None:
     """Block verification with each token's own ratio in place of the prefix's."""
     own = chains._joint_ratios
 
-    def wrong(trees: DraftTree, probs: Tensor, laws: Tensor | None) -> Tensor:
-        assert laws is not None
-        joint = own(trees, probs, laws).clone()
+    def wrong(trees: DraftTree, probs: Tensor, distributions: Tensor | None) -> Tensor:
+        assert distributions is not None
+        joint = own(trees, probs, distributions).clone()
         drafted = trees.tokens[..., None]
-        joint[:, 1:] = (probs[:, :-1].gather(-1, drafted) / laws.gather(-1, drafted))[..., 0]
+        joint[:, 1:] = (probs[:, :-1].gather(-1, drafted) / distributions.gather(-1, drafted))[
+            ..., 0
+        ]
         return joint.clamp(max=1)
 
     patch.setattr(chains, "_joint_ratios", wrong)
@@ -164,7 +166,7 @@ def plain_residual(patch: pytest.MonkeyPatch) -> None:
     own = k_seq._k_seq
 
     def wrong(choice: Any) -> tuple[Tensor, Tensor]:
-        return own(choice)[0], (choice.law - choice.proposal).clamp(min=0)
+        return own(choice)[0], (choice.distribution - choice.proposal).clamp(min=0)
 
     patch.setattr(k_seq, "_k_seq", wrong)
 
@@ -216,7 +218,7 @@ MUTANTS = {
     "q keeps the earlier siblings": RuleMutant(
         MultiCandidate(), TWINS, REST, replaced(Offer, "_thinned", False)
     ),
-    "residual stale behind a sibling": RuleMutant(
+    "residual stale after a sibling": RuleMutant(
         MultiCandidate(), TWINS, patch=replaced(multi_candidate, "Residual", Stale)
     ),
     "replacement from p": RuleMutant(
@@ -236,9 +238,9 @@ MUTANTS = {
     "block with a token's residual": RuleMutant(
         Block(), CHAIN,
         patch=replaced(
-            chains, "_final_law",
-            lambda trees, probs, laws, lengths, owed: TOKEN_RESIDUAL(
-                trees, probs, laws, lengths, torch.ones_like(owed)
+            chains, "_final_distribution",
+            lambda trees, probs, distributions, lengths, owed: TOKEN_RESIDUAL(
+                trees, probs, distributions, lengths, torch.ones_like(owed)
             ),
         ),
     ),
@@ -255,15 +257,17 @@ MUTANTS = {
 }  # fmt: skip
 
 
-def law_holds(rule: Verifier, drafter: type[Drawn], branches: tuple[int, ...], kind: Kind) -> None:
-    """The law of one step's tokens is the target's own."""
+def distribution_holds(
+    rule: Verifier, drafter: type[Drawn], branches: tuple[int, ...], kind: Kind
+) -> None:
+    """The distribution of one step's tokens is the target's own."""
 
     def make(models: Pair) -> Drafter:
         made = drafter(models.draft, branches, kind)
         made.kinds = frozenset(Kind) - {Kind.PADDING}
         return made
 
-    check_law(
+    check_distribution(
         make, rule, pair(), SamplingParams(), len(branches) + 1, rows=1, steps=1,
         budget=sum(branches) + branches[0] * (len(branches) - 1),
     )  # fmt: skip
@@ -272,17 +276,18 @@ def law_holds(rule: Verifier, drafter: type[Drawn], branches: tuple[int, ...], k
 @cache
 def is_sound(rule: Verifier, branches: tuple[int, ...], kind: Kind) -> bool:
     """Whether nothing is wrong as the code stands."""
-    law_holds(rule, Drawn, branches, kind)
+    distribution_holds(rule, Drawn, branches, kind)
     return True
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_rule_mutants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The law is the target's as the code stands, and off by more than 1e-3 with the mistake."""
+    """The distribution is the target's as the code stands, and off by more than 1e-3 with the
+    mistake."""
     mutant = MUTANTS[name]
     assert is_sound(mutant.rule, mutant.branches, mutant.kind)
     mutant.patch(monkeypatch)
     rule = mutant.wrong_rule or mutant.rule
     with pytest.raises(AssertionError, match="is off by") as caught:
-        law_holds(rule, mutant.wrong, mutant.branches, mutant.kind)
+        distribution_holds(rule, mutant.wrong, mutant.branches, mutant.kind)
     assert float(str(caught.value).split("off by ")[1].split()[0]) > 1e-3

@@ -53,10 +53,11 @@ def certify(
         list[str] | None, typer.Option("--prompt", help="Your own prompt; may be repeated.")
     ] = None,
     samples: Annotated[
-        int, typer.Option("--samples", min=100, help="Texts sampled for each law check.")
+        int, typer.Option("--samples", min=100, help="Texts sampled for each distribution check.")
     ] = 4000,
     first_tokens: Annotated[
-        int, typer.Option("--first-tokens", min=1, help="Tokens whose joint law is checked.")
+        int,
+        typer.Option("--first-tokens", min=1, help="Tokens whose joint distribution is checked."),
     ] = 2,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer prompts, samples and cells: under a minute.")
@@ -80,7 +81,8 @@ def certify(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead.")] = False,
 ) -> None:
-    """Check a method on a target: greedy identity, seeded identity, and the law of sampled text.
+    """Check a method on a target: greedy identity, seeded identity, and the distribution of sampled
+    text.
 
     Exits with 1 if a check failed. Sampling options, if given, are the one cell that is checked.
     A drafter or rule of your own comes as package.module:Class.

@@ -45,7 +45,7 @@ def generate(
     ] = None,
     n: Annotated[int, typer.Option("--n", help="How many samples.")] = 1,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Write on behind end-of-text.")
+        bool, typer.Option("--ignore-eos", help="Write on after end-of-text.")
     ] = False,
     chat: Annotated[
         bool | None,

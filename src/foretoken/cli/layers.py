@@ -20,7 +20,7 @@ def layers(
     trials: Annotated[
         int, typer.Option("--trials", min=1, help="Layer sets that are timed.")
     ] = 1000,
-    tokens: Annotated[int, typer.Option("--tokens", min=2, help="Written behind a prompt.")] = 32,
+    tokens: Annotated[int, typer.Option("--tokens", min=2, help="Written after a prompt.")] = 32,
     prompts: Annotated[
         int, typer.Option("--prompts", min=1, help="Bundled prompts that are used.")
     ] = 4,

@@ -32,7 +32,7 @@ def methods(
     """List the decoding methods: who drafts, how long, in what shape, and what is accepted.
 
     With [bold]--axis verify[/bold]: the acceptance rules, any of which a method takes as
-    "verifier". Lossless rules keep the target's law; approximate ones trade it for speed.
+    "verifier". Lossless rules keep the target's distribution; approximate ones trade it for speed.
 
     Example: [bold]foretoken methods --json[/bold]
     """

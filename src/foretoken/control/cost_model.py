@@ -99,7 +99,7 @@ class CostModel:
 
     def _near(self, tokens: int) -> tuple[int, float]:
         """(i, s): the size lies between the measured ones i - 1 and i, at a share s of the way;
-        behind the last one s is more than 1."""
+        after the last one s is more than 1."""
         sizes = self._sizes
         if tokens <= sizes[0] or len(sizes) == 1:
             return 0, 1.0

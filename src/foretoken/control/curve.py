@@ -20,7 +20,7 @@ from foretoken.errors import ForetokenError
 class Curve:
     """Milliseconds of a pass by its tokens, e.g. Curve({1: 30, 8: 33, 64: 60}).
 
-    Linear between the points, level before the first, and behind the last as steep as between the
+    Linear between the points, level before the first, and after the last as steep as between the
     last two. It never falls: where a larger pass was measured faster, both count as their mean
     (isotonic regression by pooling adjacent violators, Ayer et al. 1955).
 

@@ -112,7 +112,7 @@ def _line(rank: int, hot: bool) -> int:
 
 
 class Guess:
-    """A draft behind the first `start` tokens of a text, held against what comes to stand there."""
+    """A draft after the first `start` tokens of a text, held against what comes to stand there."""
 
     __slots__ = ("_depth", "_shape", "_slot", "_start", "_tokens", "hot", "open")
 
@@ -159,7 +159,7 @@ class View:
         self.hot = whole and bool(path)
 
     def said(self, tokens: Seq[int], shape: Shape, start: int, used: bool) -> None:
-        """A draft behind `start` tokens that cost nothing; it is remembered if it was used, or if
+        """A draft after `start` tokens that cost nothing; it is remembered if it was used, or if
         the one before has been judged."""
         if len(shape) and (used or self.guess is None or not self.guess.open):
             self.guess = Guess(tokens, shape, start, self.hot)

@@ -8,7 +8,7 @@ what the next token is worth to Liu et al. 2024 (SmartSpec). Departure: a drafte
 judged by what it would have said, so that nothing has to be risked to know it.
 
 Where some part draws its tokens, what is sampled at a seed depends on the machine's pace and on the
-other requests (its law doesn't); with the rule "gumbel" it does not.
+other requests (its distribution doesn't); with the rule "gumbel" it does not.
 
 Legend: B sequences, P parts.
 """

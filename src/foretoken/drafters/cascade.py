@@ -1,13 +1,13 @@
 """A cascade: small models write the draft, and what they write is itself drafted and reviewed.
 
 Sources: Chen et al. 2024 (CS-Drafting), algorithm 1; Spector and Ré 2023 (staged speculative
-decoding), which is the cascade of one model and an n-gram model. A stage is what one
-reviewer is handed. It holds so many tokens written by the largest model of the stage, then so many
-by the next one (the horizontal cascade), at last some copied by Max-Gram. A model writes by a
-`foretoken.step` loop in which it is the target and the next stage drafts (the vertical cascade).
-So what it writes has its own law, whoever drafted; with a lenient review inside, the law that is
-handed on with a token is the one that it was really drawn from under leniency. A token whose law is
-a single point, and a copied one, is handed on as chosen.
+decoding), which is the cascade of one model and an n-gram model. A stage is what one reviewer is
+handed. It holds so many tokens written by the largest model of the stage, then so many by the next
+one (the horizontal cascade), at last some copied by Max-Gram. A model writes by a `foretoken.step`
+loop in which it is the target and the next stage drafts (the vertical cascade). So what it writes
+has its own distribution, whoever drafted; with a lenient review inside, the distribution that is
+handed on with a token is the one that it was really drawn from under leniency. A token whose
+distribution is a single point, and a copied one, is handed on as chosen.
 
 Departures: for Max-Gram's see `max_gram`; it is also the n-gram model of staged decoding, whose
 drafts are chains here and not trees.
@@ -27,13 +27,13 @@ from torch import Tensor
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.lookup.longest_match import copy_behind
+from foretoken.lookup.longest_match import copy_after
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import PenaltyCounts, Sequence
 from foretoken.step import Clock, step
 from foretoken.tree import DraftTree, Kind, chains
-from foretoken.verify.lenience import Lenience, written_laws
+from foretoken.verify.lenience import Lenience, written_distributions
 from foretoken.verify.speculative import Speculative
 
 PAPERS = {2: ((13, 10), (0, 10)), 3: ((5, 14, 10), (0, 1, 10), (0, 0, 10))}
@@ -109,7 +109,9 @@ class _Draft:
 
     sequence: Sequence
     end: int  # the length at which it is full
-    laws: list[Tensor | None] = field(default_factory=list)  # [V] of each token, None: chosen
+    distributions: list[Tensor | None] = field(
+        default_factory=list
+    )  # [V] of each token, None: chosen
 
 
 class _Stage(BaseDrafter):
@@ -133,9 +135,9 @@ class _Stage(BaseDrafter):
             self._write(number, model, drafts, draws)
         for draft in drafts:
             text = draft.sequence.tokens
-            copied = copy_behind(text, min(self.counts[-1], draft.end - len(text)))
+            copied = copy_after(text, min(self.counts[-1], draft.end - len(text)))
             text += copied
-            draft.laws += [None] * len(copied)
+            draft.distributions += [None] * len(copied)
         return _tree(drafts, self.device)
 
     def _write(self, number: int, model: DraftModel, drafts: Seq[_Draft], draws: Draws) -> None:
@@ -150,18 +152,19 @@ class _Stage(BaseDrafter):
             left = [goals[b] - length - 1 for b, length in zip(rows, lengths, strict=True)]
             own = draws.take(rows).inner(number, lengths)
             steps = step(model, self.below[number], self.rule, some, left, Clock(), own)
-            laws = self._handed_on(steps)
+            distributions = self._handed_on(steps)
             for b, done in zip(rows, steps, strict=True):
-                drafts[b].laws += laws[done.row][: len(done.tokens)]
+                drafts[b].distributions += distributions[done.row][: len(done.tokens)]
 
     def _handed_on(self, steps: Seq[Step]) -> list[list[Tensor | None]]:
-        """[B][n] the law [V] of each token that is written in this step; None for a point."""
+        """[B][n] the distribution [V] of each token that is written in this step; None for a
+        point."""
         most = max(len(done.tokens) for done in steps)
         probs = steps[0].scores.probs[:, : most + 1]
         drawn = ((probs[:, :most] > 0).sum(-1) > 1).tolist()
         if isinstance(self.rule, Lenience):
             tree = steps[0].tree.trim([most] * len(steps))
-            probs = written_laws(tree, probs, self.rule.lenience)
+            probs = written_distributions(tree, probs, self.rule.lenience)
         return [
             [probs[b, place] if open_ else None for place, open_ in enumerate(row)]
             for b, row in enumerate(drawn)
@@ -185,16 +188,33 @@ def _working_copy(sequence: Sequence) -> Sequence:
 
 def _tree(drafts: Seq[_Draft], device: torch.device) -> DraftTree:
     """The drafts as chains; proposals only where something was drawn."""
-    starts = [len(draft.sequence.tokens) - len(draft.laws) for draft in drafts]
+    starts = [len(draft.sequence.tokens) - len(draft.distributions) for draft in drafts]
     tree = chains([d.sequence.tokens[n:] for d, n in zip(drafts, starts, strict=True)], device)
-    some = next((law for draft in drafts for law in draft.laws if law is not None), None)
+    some = next(
+        (
+            distribution
+            for draft in drafts
+            for distribution in draft.distributions
+            if distribution is not None
+        ),
+        None,
+    )
     if some is None:
         return tree
     none = torch.zeros_like(some)
-    laws = [[*draft.laws, *[None] * (tree.nodes - len(draft.laws))] for draft in drafts]
+    distributions = [
+        [*draft.distributions, *[None] * (tree.nodes - len(draft.distributions))]
+        for draft in drafts
+    ]
     tree.proposals = torch.stack(
-        [torch.stack([none if law is None else law for law in row]) for row in laws]
+        [
+            torch.stack([none if distribution is None else distribution for distribution in row])
+            for row in distributions
+        ]
     )
-    kinds = [[Kind.CHOSEN if law is None else Kind.INDEPENDENT for law in row] for row in laws]
+    kinds = [
+        [Kind.CHOSEN if distribution is None else Kind.INDEPENDENT for distribution in row]
+        for row in distributions
+    ]
     tree.kinds = torch.tensor(kinds, dtype=torch.int8, device=device)
     return tree

@@ -1,8 +1,8 @@
 """DFlash: a whole block of tokens guessed in one pass, beside the target's states of the text.
 
 Source: Chen, Liang, Liu 2026 (DFlash), section 3. The places of a block are guessed together and
-each has a law of its own, which no drafted token changes: at temperature 0 the draft is the chain
-of likeliest tokens, above it each is drawn from its law. Module and departures:
+each has a distribution of its own, which no drafted token changes: at temperature 0 the draft is
+the chain of likeliest tokens, above it each is drawn from its distribution. Module and departures:
 `foretoken.trainable.block_layers`.
 
 Legend: B rows, T places, N places guessed.

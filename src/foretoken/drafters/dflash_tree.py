@@ -1,9 +1,9 @@
 """A tree out of DFlash's one pass: the likeliest paths, were the places of a block independent.
 
-Source: the trees drawn from DFlash's laws in DDTree (2026). A path's chance is the product of its
-tokens' chances, each by the law of its place alone, and the `tree_nodes` likeliest paths' nodes are
-scored, found best first. Checkpoints are those of `dflash`. Departure: at most `top_k` tokens of a
-place are tried.
+Source: the trees drawn from DFlash's distributions in DDTree (2026). A path's chance is the product
+of its tokens' chances, each by the distribution of its place alone, and the `tree_nodes` likeliest
+paths' nodes are scored, found best first. Checkpoints are those of `dflash`. Departure: at most
+`top_k` tokens of a place are tried.
 
 Legend: B sequences, T places of a text, N places guessed, K tokens tried, C roots, V vocabulary.
 """
@@ -27,7 +27,7 @@ from foretoken.trainable.lesson import Lesson
 from foretoken.tree import DraftTree, from_parents, placed
 from foretoken.trees.best_first import Branches, best_first
 
-_ROOTS = 128  # whose laws stand at once in an estimate
+_ROOTS = 128  # whose distributions stand at once in an estimate
 
 
 @dataclass(eq=False)
@@ -68,7 +68,10 @@ class DFlashTree(BaseDrafter):
         """The tree of each row of logits [B, N, V]."""
         top = logits.softmax(-1).topk(min(self.top_k, logits.shape[-1]))
         rows = zip(top.values.tolist(), top.indices.tolist(), budgets, strict=True)
-        return [_tree(laws, ids, min(self.tree_nodes, budget)) for laws, ids, budget in rows]
+        return [
+            _tree(distributions, ids, min(self.tree_nodes, budget))
+            for distributions, ids, budget in rows
+        ]
 
     def reached(self, module: BlockModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root stands there accepts more than n places."""
@@ -81,7 +84,7 @@ class DFlashTree(BaseDrafter):
                 lesson.head(states[row, root - 1]), lesson.room[row, root].tolist()
             )
             for (b, t), tree in zip(some.tolist(), trees, strict=True):
-                found[b, t, : _depth(tree, _behind(lesson, b, t, states.shape[2]))] = True
+                found[b, t, : _depth(tree, _following(lesson, b, t, states.shape[2]))] = True
         return found.to(lesson.room.device)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
@@ -95,19 +98,22 @@ class DFlashTree(BaseDrafter):
             self._lm.end(sequence)
 
 
-def _tree(laws: Seq[Seq[float]], ids: Seq[Seq[int]], nodes: int) -> Branches:
-    """The likeliest `nodes` nodes where laws[i] [K] are the chances of tokens ids[i] at place i."""
+def _tree(distributions: Seq[Seq[float]], ids: Seq[Seq[int]], nodes: int) -> Branches:
+    """The likeliest `nodes` nodes where distributions[i] [K] are the chances of tokens ids[i] at
+    place i."""
 
     def following(place: int) -> list[tuple[float, int, int]]:
-        if place == len(laws):
+        if place == len(distributions):
             return []
-        return [(p, token, place + 1) for p, token in zip(laws[place], ids[place], strict=True)]
+        return [
+            (p, token, place + 1) for p, token in zip(distributions[place], ids[place], strict=True)
+        ]
 
     return best_first(0, following, nodes)
 
 
-def _behind(lesson: Lesson, row: int, root: int, most: int) -> list[int]:
-    """The record's next tokens behind a place."""
+def _following(lesson: Lesson, row: int, root: int, most: int) -> list[int]:
+    """The record's next tokens after a place."""
     ahead = slice(root + 1, root + 1 + most)
     own = lesson.records[row, ahead] == lesson.records[row, root]
     tokens: list[int] = lesson.tokens[row, ahead][own].tolist()

@@ -1,7 +1,7 @@
 """EAGLE-2: EAGLE's weights, and a tree that grows where the drafter is sure of itself.
 
 Source: Li et al. 2024 (EAGLE-2), section 4: at each level the `top_k` likeliest paths go on, and of
-all nodes those of the likeliest paths are scored. The paper's defaults: 5 passes behind the first
+all nodes those of the likeliest paths are scored. The paper's defaults: 5 passes after the first
 (6 levels), 10 paths, 59 nodes.
 """
 

@@ -1,7 +1,7 @@
 """EAGLE-3: a layer on states from three depths of the target, trained on its own outputs.
 
 Source: Li et al. 2025 (EAGLE-3), sections 3.1 and 3.2. An entry's feature is what `fc` makes of the
-target's states behind three layers; the attention reads it beside the token's embedding, both
+target's states after three layers; the attention reads it beside the token's embedding, both
 normed. A head of its own over the likeliest tokens of the training text says what comes next. In
 training the layer runs on its own outputs for `unroll` steps, as it will in drafting, and no state
 is aimed at. Drafts are EAGLE-2's trees. Departures: the layers captured in a target of fewer than 8
@@ -81,7 +81,7 @@ class Eagle3Module(Trained):
 
     @property
     def hidden(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The captured layers, and the last state, whose laws are the goal."""
+        """The captured layers, and the last state, whose distributions are the goal."""
         return (*dict.fromkeys(self.shape["capture"]), -1)
 
     @property
@@ -115,7 +115,7 @@ class Eagle3Module(Trained):
         return out
 
     def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
-        """[B, T, D] features and embeddings of the tokens behind them -> [B, T, D]."""
+        """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
         layer: Any = self.layers[0]
         normed = layer.hidden_norm(features)
         beside = normed if "norm_before_residual" in self.shape["norms"] else features

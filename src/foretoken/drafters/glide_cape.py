@@ -66,15 +66,17 @@ class GlideCape(WithModel):
         for _ in range(self.num_speculative_tokens):
             if not any(comb.open for comb in combs):
                 break
-            logits = self._lm.behind(some) if best is None else self._lm.after(some, best)
+            logits = (
+                self._lm.root_logits(some) if best is None else self._lm.next_logits(some, best)
+            )
             best = self._grow(combs, logits[:, 0].softmax(-1))
         tree = from_parents([c.tokens for c in combs], [c.parents for c in combs], self._lm.device)
         return placed([(rows, tree)], len(sequences), self._lm.device)
 
-    def _grow(self, combs: Seq[Comb], laws: Tensor) -> Tensor:
-        """Another place of each comb, by laws [B, V]; the chains' own tokens there [B]."""
+    def _grow(self, combs: Seq[Comb], distributions: Tensor) -> Tensor:
+        """Another place of each comb, by distributions [B, V]; the chains' own tokens there [B]."""
         widest = max(count for _, count in self.cape)
-        top = laws.topk(min(widest, laws.shape[-1]))
+        top = distributions.topk(min(widest, distributions.shape[-1]))
         counts = self._candidates(top.values[:, 0]).tolist()
         for comb, ids, count in zip(combs, top.indices.tolist(), counts, strict=True):
             if comb.open:

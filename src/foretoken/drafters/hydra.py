@@ -1,13 +1,13 @@
 """Hydra: heads that see the tokens drafted before theirs, filling the same tree as Medusa's.
 
 Source: Ankner et al. 2024 (Hydra), sections 3 and 4. Head i reads the state that the root was read
-from and the embeddings of the root and of the i tokens drafted behind it on the same path; its
-first layer brings them to one width, the others are blocks x + SiLU(Wx), and a language-model head
-follows. Hydra++ has deeper heads (`num_layers` 4) that learn the target's whole law ("kl_div").
-Hydra++ also has a decoder layer over the states before the heads (`prefix`), with a cache of its
-own that follows the text. Departures: the last state is added to the first layer's output, which
-starts at zero, and the decoder layer starts as the identity, so that an untrained head says what
-the target says.
+from and the embeddings of the root and of the i tokens drafted after it on the same path; its first
+layer brings them to one width, the others are blocks x + SiLU(Wx), and a language-model head
+follows. Hydra++ has deeper heads (`num_layers` 4) that learn the target's whole distribution
+("kl_div"). Hydra++ also has a decoder layer over the states before the heads (`prefix`), with a
+cache of its own that follows the text. Departures: the last state is added to the first layer's
+output, which starts at zero, and the decoder layer starts as the identity, so that an untrained
+head says what the target says.
 
 Legend: B rows, T places, H heads, M frontier nodes, D width, V vocabulary.
 """
@@ -50,7 +50,7 @@ class PrefixLayer(FeatureLayer):
         return hidden[-1]
 
     def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
-        """[B, T, D] -> [B, T, D]; the tokens behind the states are not read."""
+        """[B, T, D] -> [B, T, D]; the tokens after the states are not read."""
         out: Tensor = self(self.input_layernorm(features), features, positions, mix)
         return out
 
@@ -71,7 +71,7 @@ class PrefixStates:
         """The rows that have one, and their states [rows, D]."""
         rows = [row for row, sequence in enumerate(sequences) if self._model.ready(sequence)]
         some = [sequences[row] for row in rows]
-        return rows, self._model.behind(some)[:, 0] if rows else None
+        return rows, self._model.root_logits(some)[:, 0] if rows else None
 
 
 class HydraHead(nn.Module):
@@ -140,9 +140,9 @@ class HydraHeads(Heads):
         state = state.take_along_dim(some, 1)
         ahead = torch.arange(1, len(self.heads) + 1, device=places.device)
         tokens = (some + ahead) % near.shape[1]  # [B, S, H]; what wraps counts nowhere
-        behind = near.take_along_dim(tokens.flatten(1)[..., None], 1).unflatten(1, tokens.shape[1:])
+        after = near.take_along_dim(tokens.flatten(1)[..., None], 1).unflatten(1, tokens.shape[1:])
         for i, head in enumerate(self.heads):
-            found.append(head(state, behind[:, :, : i + 1]))
+            found.append(head(state, after[:, :, : i + 1]))
         return torch.stack(found, -2)
 
     def say(self, index: int, state: Tensor, head: Any) -> Tensor:
@@ -175,7 +175,7 @@ class Hydra(HeadTree):
             path = torch.cat((roots[:, None, None].expand(-1, nodes, -1), frontier.paths), 2)
             head, state = heads.heads[frontier.depth], states[:, None].expand(-1, nodes, -1)
             out = head(state, access.embed(path).to(state.dtype))
-            law: Tensor = heads.say(frontier.depth, out, access.head).softmax(-1)
-            return law
+            distribution: Tensor = heads.say(frontier.depth, out, access.head).softmax(-1)
+            return distribution
 
         return expand(ask, widths_of(self._paths), budgets, access.device)

@@ -1,7 +1,7 @@
 """Jacobi decoding: guess all of the next tokens, let the target correct all of them at once.
 
 Source: Santilli et al. 2023 (parallel decoding), algorithms 1 to 3. The target's most likely token
-behind every guess becomes the next guess for that place, whether the guess before it was right or
+after every guess becomes the next guess for that place, whether the guess before it was right or
 not; what is right from the start of the text on is accepted. With `block_size`, no guess goes past
 the end of its block, and the next block begins when all of this one is fixed (Gauss-Seidel between
 blocks, Jacobi within). The hybrid algorithm stops where the text ends, which every method does
@@ -9,9 +9,8 @@ here, so it is the same drafter. Departures: the whole answer is not iterated on
 next `num_speculative_tokens` places; new places start with the prompt's tokens in turn, where the
 paper has the padding token.
 
-When sampling, a guess is the most likely token of the law that is sampled from: nothing that the
-draw itself depends on.
-"""
+When sampling, a guess is the most likely token of the distribution that is sampled from: nothing
+that the draw itself depends on."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ class Jacobi(BaseDrafter):
         return chains(drafts, self._device)
 
     def _guesses(self, sequence: Sequence) -> list[int]:
-        """What was guessed for the next places, and the prompt's tokens for those behind."""
+        """What was guessed for the next places, and the prompt's tokens for those after."""
         known: list[int] = sequence.state.get(self, [])
         done = len(sequence.output)
         first = [
@@ -67,13 +66,13 @@ class Jacobi(BaseDrafter):
         return [*known, *first[len(known) :]][: len(first)]
 
     def _ahead(self, done: int) -> int:
-        """How many places are guessed behind `done` tokens of output; a pass brings one more."""
+        """How many places are guessed after `done` tokens of output; a pass brings one more."""
         if self.block_size is None:
             return self.num_speculative_tokens
         return min(self.num_speculative_tokens, self.block_size - done % self.block_size - 1)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        """The target's word behind each guess that was not accepted is the next guess there."""
+        """The target's word after each guess that was not accepted is the next guess there."""
         if not steps or not steps[0].tokens or not steps[0].tree.is_chain:
             said: list[list[int]] = []
         else:

@@ -1,11 +1,11 @@
 """Kangaroo: the target's first layers and a small adapter draft; the other layers verify.
 
 Source: Liu et al. 2024 (Kangaroo), section 3. The adapter is one attention between two norms, and
-shares the language-model head. A draft ends behind the first token whose law has no probability of
-at least the threshold (the second exit). Verification goes on from the states that the first layers
-left. Training: cross-entropy to the target's law, the target frozen. Weights are named as its code
-names them. Departures: the probability is the likeliest token's, when sampling too; the adapter's
-entries of drafted tokens are computed anew once they are accepted.
+shares the language-model head. A draft ends after the first token whose distribution has no
+probability of at least the threshold (the second exit). Verification goes on from the states that
+the first layers left. Training: cross-entropy to the target's distribution, the target frozen.
+Weights are named as its code names them. Departures: the probability is the likeliest token's, when
+sampling too; the adapter's entries of drafted tokens are computed anew once they are accepted.
 
 Legend: B rows, T places, N drafted places, D width, V vocabulary.
 """
@@ -80,15 +80,15 @@ class KangarooAdapter(Trained):
 
     @property
     def hidden(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The exit layer, and the last state, whose laws are the goal."""
+        """The exit layer, and the last state, whose distributions are the goal."""
         return (self.exit_layer, -1)
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
-        """The target's states behind the exit layer."""
+        """The target's states after the exit layer."""
         return hidden[self.exit_layer]
 
     def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
-        """[B, T, D] -> normed [B, T, D]; the tokens behind are not read."""
+        """[B, T, D] -> normed [B, T, D]; the tokens after are not read."""
         out: Tensor = self.norm(self.layers[0](features, positions, mix))
         return out
 
@@ -97,7 +97,7 @@ class KangarooAdapter(Trained):
         return head(outputs)
 
     def outputs(self, lesson: Lesson) -> Tensor:
-        """[B, T, D] behind which each place's next token is guessed."""
+        """[B, T, D] after which each place's next token is guessed."""
         states = self.features(lesson.hidden)
         return unroll(self, states, states, lesson, 1)[:, :, 0]
 
@@ -106,7 +106,7 @@ class KangarooAdapter(Trained):
         return heads_loss(lesson, ahead, lesson.head, [], objective)
 
     def guesses(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
-        """[B, T] whether the likeliest token behind each place is the text's, and how likely."""
+        """[B, T] whether the likeliest token after each place is the text's, and how likely."""
         outputs, goal = self.outputs(lesson), lesson.tokens.roll(-1, 1)
         best = [lesson.head(part).softmax(-1).max(-1) for part in outputs.split(_CHUNK, 1)]
         inside = lesson.records.roll(-1, 1) == lesson.records

@@ -1,9 +1,9 @@
 """Lookahead: Jacobi trajectories bring n-grams, and n-grams that fit are the draft, in one pass.
 
 Source: Fu et al. 2024 (Lookahead decoding), sections 3.1 to 3.3; defaults of their README. A window
-holds N - 1 levels of W guesses. Guess i of level r stands i + r places behind the root and follows
+holds N - 1 levels of W guesses. Guess i of level r stands i + r places after the root and follows
 guess i of the level before; those of the first level follow each other. So the paper's mask is the
-ancestor mask of one tree, whose nodes are auxiliary. What the target says behind the last level
+ancestor mask of one tree, whose nodes are auxiliary. What the target says after the last level
 ends W n-grams, which go to a pool, and becomes the new last level; the first one leaves, so the
 window moves by one place a step however many tokens were accepted. The pool's n-grams that begin
 with the root's token, at most G of them, are the chosen branches of the same tree.
@@ -83,7 +83,7 @@ class Lookahead(BaseDrafter):
             state.scored = False
 
     def _advance(self, state: _State, new: list[int]) -> None:
-        """The target's word behind the last level completes n-grams, once all levels are there."""
+        """The target's word after the last level completes n-grams, once all levels are there."""
         if len(state.levels) < self.ngram_size - 1:
             state.levels = [level[1:] for level in (*state.levels, new)]
             return

@@ -1,13 +1,13 @@
-"""PaSS: look-ahead embeddings behind the text let the target draft several tokens in one pass.
+"""PaSS: look-ahead embeddings after the text let the target draft several tokens in one pass.
 
 Source: Monea, Joulin, Grave 2023 (PaSS: Parallel Speculative Sampling), section 3. A pass over the
-root and L trained embeddings gives L + 1 laws at once: the root's own, which is the target's law
-and so is always accepted, and one at each embedding. From each a token is drawn; the next pass
-verifies them by speculative sampling. A step is two passes of the target and brings two tokens at
-least. Only the embeddings are trained. Departure: training takes places of the text at random, many
-in one pass.
+root and L trained embeddings gives L + 1 distributions at once: the root's own, which is the
+target's distribution and so is always accepted, and one at each embedding. From each a token is
+drawn; the next pass verifies them by speculative sampling. A step is two passes of the target and
+brings two tokens at least. Only the embeddings are trained. Departure: training takes places of the
+text at random, many in one pass.
 
-Legend: B sequences, L embeddings, C = L + 1 laws, T places, V vocabulary.
+Legend: B sequences, L embeddings, C = L + 1 distributions, T places, V vocabulary.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PassTokens(PromptTokens):
 
 
 class LookaheadModel(AllAtOnce, OnTarget):
-    """A `ChainModel`: the target behind look-ahead embeddings."""
+    """A `ChainModel`: the target after look-ahead embeddings."""
 
     def __init__(self, tokens: PassTokens, access: Access) -> None:
         self.device = access.device
@@ -52,7 +52,7 @@ class LookaheadModel(AllAtOnce, OnTarget):
         self._first = access.extra_tokens(tokens.embeddings)
 
     def room(self, sequence: Sequence) -> int:
-        """As many tokens as there are laws, and no more than the context holds."""
+        """As many tokens as there are distributions, and no more than the context holds."""
         return max(0, min(self._many + 1, self._access.max_length + 1 - len(sequence.tokens)))
 
     def ahead(self, sequences: Seq[Sequence]) -> Tensor:

@@ -1,8 +1,9 @@
 """The drafts of several drafters in one tree: `a|b`.
 
 Chosen drafts are merged where they share a prefix; drawn ones stand beside the others as they were
-drawn, each from its own law and with its own random numbers. Source: Miao et al. 2024 (SpecInfer),
-section 3.1 (merge-based trees). Where the tree is cut to a budget the parts named last lose first.
+drawn, each from its own distribution and with its own random numbers. Source: Miao et al. 2024
+(SpecInfer), section 3.1 (merge-based trees). Where the tree is cut to a budget the parts named last
+lose first.
 
 Parts are told what was written and not which nodes were accepted, so a part's own rule of length
 stands still, and one that reads its nodes' states or scores of auxiliary nodes can't take part.
@@ -47,7 +48,9 @@ class Merged(Parts):
             self.drafters, key=lambda part: Kind.WITHOUT_REPLACEMENT not in part.kinds
         )
         self.wants = Wants("".join(sorted({*self.wants.levels, "b"})))
-        self.kinds = self.kinds | {Kind.CHOSEN}  # no rule may take siblings for draws from one law
+        self.kinds = self.kinds | {
+            Kind.CHOSEN
+        }  # no rule may take siblings for draws from one distribution
         self.trees = True
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:

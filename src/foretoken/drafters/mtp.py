@@ -5,7 +5,7 @@ of the next token's embedding, side by side, are brought to one width and go thr
 layer; embedding and head are the target's. Cai et al. 2025 (FastMTP), section 3: one layer drafts
 several tokens on its own outputs, and is trained so, each step weighing 0.6 of the one before.
 Tensors are named as `speculators` names them. Departures: it reads the target's normed states, and
-its own normed outputs behind them; a model with a layer for each step drafts with the first alone.
+its own normed outputs after them; a model with a layer for each step drafts with the first alone.
 
 Legend: B rows, T places, D width.
 """
@@ -26,7 +26,7 @@ from foretoken.trainable.feature_layer import FeatureLayer, LayerShape, Mix
 
 
 class MtpLayer(FeatureLayer):
-    """A decoder layer, with what stands before and behind it."""
+    """A decoder layer, with what stands before and after it."""
 
     def __init__(self, of: LayerShape) -> None:
         super().__init__(of)
@@ -36,7 +36,7 @@ class MtpLayer(FeatureLayer):
         self.input_layernorm, self.final_layernorm = nn.RMSNorm(width, eps), nn.RMSNorm(width, eps)
 
     def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
-        """[B, T, D] states and embeddings of the tokens behind them -> [B, T, D]."""
+        """[B, T, D] states and embeddings of the tokens after them -> [B, T, D]."""
         both = torch.cat((self.token_layernorm(near), self.hidden_layernorm(features)), -1)
         x = self.input_proj(both)
         out: Tensor = self.final_layernorm(self(self.input_layernorm(x), x, positions, mix))
@@ -62,7 +62,7 @@ class MtpModule(FeatureModule):
         self.mtp_layers = nn.ModuleList([MtpLayer(of)])
 
     def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
-        """[B, T, D] states and embeddings of the tokens behind them -> [B, T, D]."""
+        """[B, T, D] states and embeddings of the tokens after them -> [B, T, D]."""
         layer: Any = self.mtp_layers[0]
         out: Tensor = layer.entry(features, near, positions, mix)
         return out

@@ -1,14 +1,14 @@
 """A drafter learns from its mistakes while it serves.
 
 Source: Liu et al. 2024 (Online Speculative Decoding), section 3 and algorithm 1. Places where a
-draft was refused are kept with the target's law there, and every `every` requests the drafter takes
-one step of distillation on them, beside decoding (`drafters.shared.learner`). Departures: mistakes
-of one step are those since the last one began, at most `buffer_mib`; the target's law is kept as a
-state; right places of the same texts count too, if less, so that they stay right.
+draft was refused are kept with the target's distribution there, and every `every` requests the
+drafter takes one step of distillation on them, beside decoding (`drafters.shared.learner`).
+Departures: mistakes of one step are those since the last one began, at most `buffer_mib`; the
+target's distribution is kept as a state; right places of the same texts count too, if less, so that
+they stay right.
 
-What a version drafts is verified like any draft, so no text and no law changes, only the speed.
-Keys and values of requests that are running stay those of the version that made them.
-"""
+What a version drafts is verified like any draft, so no text and no distribution changes, only the
+speed. Keys and values of requests that are running stay those of the version that made them."""
 
 from __future__ import annotations
 

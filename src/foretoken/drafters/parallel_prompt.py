@@ -1,7 +1,7 @@
-"""Parallel Prompt Decoding: trained prompt tokens behind the draft's nodes guess the next draft.
+"""Parallel Prompt Decoding: trained prompt tokens after the draft's nodes guess the next draft.
 
-Source: Chen et al. 2024 (Hardware-Aware Parallel Prompt Decoding), sections 3 and 4. Behind nodes
-of the draft stand trained prompt tokens, in the pass that verifies the draft. Those behind the last
+Source: Chen et al. 2024 (Hardware-Aware Parallel Prompt Decoding), sections 3 and 4. After nodes
+of the draft stand trained prompt tokens, in the pass that verifies the draft. Those after the last
 accepted node say what may follow, some places ahead, and fill the next tree; so one pass verifies
 and drafts, and only the prompt tokens' embeddings are trained. The trees are `prompt_trees`'.
 Departures: one embedding for each prompt token, which theirs calls no ensemble; the text's tokens
@@ -45,8 +45,8 @@ class ParallelPromptTokens(PromptTokens):
     method: ClassVar[str] = "parallel_prompt"
 
     def ranks(self, lesson: Lesson) -> Tensor:
-        """[B, T, A] how many tokens prompt token i, behind the token before a root, holds likelier
-        than the token i + 1 behind the root."""
+        """[B, T, A] how many tokens prompt token i, after the token before a root, holds likelier
+        than the token i + 1 after the root."""
         roots = (lesson.room >= 0) & (lesson.positions > 0)
         states = partial(self.states, lesson)
         found = block_ranks(
@@ -116,7 +116,7 @@ class ParallelPrompt(BaseDrafter):
         return self._templates[guessed, nodes]
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        """Keep the likeliest tokens at the prompt tokens behind each last accepted node."""
+        """Keep the likeliest tokens at the prompt tokens after each last accepted node."""
         if not steps or not steps[0].tokens:
             return  # prefill brings no scores
         for sequence in sequences:

@@ -1,6 +1,6 @@
 """Predictive Pipelined Decoding: the next token's lower layers run beside this one's upper layers.
 
-Source: Yang et al. 2024 (Predictive Pipelined Decoding), section 3. Behind an intermediate layer
+Source: Yang et al. 2024 (Predictive Pipelined Decoding), section 3. After an intermediate layer
 the final norm and the head guess the k likeliest next tokens. While one worker takes the token
 through the upper layers, another runs the lower layers for the guesses. If the token that the
 target then says is among them, its lower layers are done already; if not, they are run. Nothing is
@@ -36,8 +36,8 @@ from foretoken.tree import DraftTree, empty
 class Guesses(NamedTuple):
     """What is known beforehand of a sequence's next token.
 
-    tokens: the k guesses. states: [k, D] behind the lower layers. slot, start: the cache row, and
-    the place behind which the guesses' keys and values stand, unless `scratches` has grown.
+    tokens: the k guesses. states: [k, D] after the lower layers. slot, start: the cache row, and
+    the place after which the guesses' keys and values stand, unless `scratches` has grown.
     """
 
     tokens: list[int]
@@ -86,7 +86,7 @@ class Pipelining:
 
 @dataclass(eq=False)
 class PPD(BaseDrafter):
-    """num_guesses: tokens guessed for each place (k); guess_layer: the layer behind which they are
+    """num_guesses: tokens guessed for each place (k); guess_layer: the layer after which they are
     (l), None for the middle. `pipelining` counts what came of it."""
 
     num_guesses: int = 3
@@ -136,7 +136,7 @@ class PPD(BaseDrafter):
         return Pass(logits)
 
     def _entered(self, sequences: Seq[Sequence], feed: Any) -> Tensor:
-        """[B, 1, D] the roots' states behind the lower layers, guessed or run."""
+        """[B, 1, D] the roots' states after the lower layers, guessed or run."""
         access = self._access
         found = [
             self._found(sequence, slot, start)
@@ -186,7 +186,7 @@ class _Thread:
 
     @contextmanager
     def __call__(self, work: Callable[[], Tensor]) -> Iterator[Callable[[], Tensor]]:
-        """`work` runs during the block; what it gave is there behind it."""
+        """`work` runs during the block; what it gave is there after it."""
         inference = torch.is_inference_mode_enabled()  # a thread has its own
 
         def run() -> Tensor:

@@ -103,7 +103,7 @@ class PromptLookup(BaseDrafter):
 
 
 class _NGrams:
-    """places: n-gram -> a text and the place behind its latest occurrence that goes on."""
+    """places: n-gram -> a text and the place after its latest occurrence that goes on."""
 
     __slots__ = ("_sizes", "done", "places")
 

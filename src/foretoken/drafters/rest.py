@@ -79,7 +79,7 @@ class Rest(BaseDrafter):
         return from_parents([f.tokens for f in found], [f.parents for f in found], self._device)
 
     def _guess(self, text: Seq[int], most: int) -> Branches:
-        """The prefixes that are seen most behind the longest end of the text that is known."""
+        """The prefixes that are seen most after the longest end of the text that is known."""
         span = self._store.longest(text, self.min_token_span, self.max_token_span)
         if not span or most < 1:
             return NONE

@@ -5,7 +5,7 @@ for Heterogeneous Vocabularies", string-level exact match (SLEM); transformers' 
 generation". A token is accepted where the target writes it, so the drafts are chosen tokens and the
 text is plain decoding's own. Departures: the look-back reaches to the start of the last word in
 place of a fixed number of tokens; and the small model proposes its likeliest text at any
-temperature, since a law over texts has no use for an exact match.
+temperature, since a distribution over texts has no use for an exact match.
 
 Legend: B sequences, W the small model's vocabulary.
 """
@@ -69,12 +69,12 @@ class Slem(WithModel):
         return chains(drafts, self._lm.device)
 
     def _written(self, sequences: Seq[Sequence]) -> list[list[int]]:
-        """The likeliest text behind each, in own tokens."""
+        """The likeliest text after each, in own tokens."""
         if not sequences:
             return []
-        tokens = [self._lm.behind(sequences)[:, 0].argmax(-1)]
+        tokens = [self._lm.root_logits(sequences)[:, 0].argmax(-1)]
         while len(tokens) < self.num_speculative_tokens:
-            tokens.append(self._lm.after(sequences, tokens[-1])[:, 0].argmax(-1))
+            tokens.append(self._lm.next_logits(sequences, tokens[-1])[:, 0].argmax(-1))
         written: list[list[int]] = torch.stack(tokens, 1).tolist()
         return written
 
@@ -88,7 +88,7 @@ class Slem(WithModel):
         return draft
 
     def _joined(self, word: list[int], text: str) -> list[int]:
-        """The tokens of a text behind an unfinished word: those of both together, where these begin
+        """The tokens of a text after an unfinished word: those of both together, where these begin
         with the word's own; else the text's alone."""
         theirs = self._lm.theirs
         if word[0] in theirs.special:

@@ -1,8 +1,8 @@
 """One or several small language models draft a token tree, each level in one pass.
 
 At temperature 0 a node's children are the model's likeliest tokens, above it they are drawn from
-its law: with replacement (SpecInfer, whose rule asks for it; SpecTr's K i.i.d. drafts are the shape
-K, 1, 1, …) or without (MCSD, Sequoia). Sources: Miao et al. 2024 (SpecInfer), section 3;
+its distribution: with replacement (SpecInfer, whose rule asks for it; SpecTr's K i.i.d. drafts are
+the shape K, 1, 1, …) or without (MCSD, Sequoia). Sources: Miao et al. 2024 (SpecInfer), section 3;
 Sun et al. 2023 (SpecTr), section 4; Yang et al. 2024 (MCSD), section 3; Chen et al. 2024 (Sequoia),
 section 4. Several models' trees stand under one root (SpecInfer's merge): chosen nodes are merged
 where they share a prefix; drawn ones never are, since a second draw of a token is a second chance
@@ -41,7 +41,7 @@ class SmallTree(BaseDrafter):
     child of a node is the accepted one; the tree is then the best of at most `tree_nodes` nodes and
     `tree_depth` levels. learn_every: if not 0, rates are counted from what is accepted, and after
     every so many drafts the tree is planned anew; then what is sampled at a seed depends on the
-    requests before it (its law doesn't).
+    requests before it (its distribution doesn't).
     """
 
     model: Any = None
@@ -79,7 +79,7 @@ class SmallTree(BaseDrafter):
             )
         self.kinds = frozenset(
             {Kind.INDEPENDENT if self.replacement else Kind.WITHOUT_REPLACEMENT}
-            # Keeps rules away that take all siblings for draws from one law.
+            # Keeps rules away that take all siblings for draws from one distribution.
             | ({Kind.CHOSEN} if len(self.models) > 1 else set())
         )
         wide = _size(self.widths) > len(self.widths)

@@ -1,7 +1,7 @@
 """SpecDec: a small model of its own drafts a block in one pass, a mask for each place.
 
 Source: Xia et al. 2023 (SpecDec), sections 3.1 (Spec-Drafter) and 3.2 (Spec-Verification, which is
-the rule `top_beta`). A non-autoregressive model reads the text and k masks behind it and guesses
+the rule `top_beta`). A non-autoregressive model reads the text and k masks after it and guesses
 all their places at once. Departures, as the target here is a decoder: so is the drafter, a small
 language model whose masks see the text and the masks before them, and which may begin as one that
 is there; what stands at the root and at each mask guesses the next place, so k masks bring k + 1
@@ -44,7 +44,7 @@ _NUMBERS = (
 
 
 class SpecDecModel(Trained):
-    """masks: k; blocks: places of each row that a step of training puts them behind. model,
+    """masks: k; blocks: places of each row that a step of training puts them after. model,
     numbers: the language model that it begins as, as in `TrainedLM`; two layers of the target's
     width where nothing is said."""
 
@@ -74,7 +74,7 @@ class SpecDecModel(Trained):
         self.base.start(target)
 
     def states(self, lesson: Lesson, places: Tensor) -> Tensor:
-        """[B, R, C, D] at the places [B, R] and at the masks behind each."""
+        """[B, R, C, D] at the places [B, R] and at the masks after each."""
         lm, (batch, length) = self.base.lm, lesson.tokens.shape
         positions, sees = seats(lesson, places, len(self.masks))
         blind = sees.new_zeros(batch, length, positions.shape[1])
@@ -104,7 +104,7 @@ def _usual(facts: Facts) -> dict[str, Any]:
 
 
 class BlockModel(AllAtOnce, DraftModel):
-    """A `ChainModel`: the language model, and its masks behind the text."""
+    """A `ChainModel`: the language model, and its masks after the text."""
 
     def __init__(self, module: SpecDecModel, access: Access) -> None:
         lm, self._masks = module.base.lm, module.masks

@@ -1,11 +1,11 @@
 """SPEED: tokens to come run through the first layers beside the present one's last layers.
 
 Source: Hooper et al. 2023 (SPEED). The target's layers are a few, run through several times in
-cycles (a decoder that shares its parameters). Behind the first cycle the final norm and the head
+cycles (a decoder that shares its parameters). After the first cycle the final norm and the head
 guess the next token, which enters the pipeline while this one goes on; its own successor follows a
 cycle later. At every tick each token on its way takes one cycle, all by the same weights, which are
-read once. When the target's word on a token is there and the one behind it was guessed otherwise,
-all behind it are thrown away. Nothing is drafted: every token is the target's own, at any
+read once. When the target's word on a token is there and the one after it was guessed otherwise,
+all after it are thrown away. Nothing is drafted: every token is the target's own, at any
 temperature.
 
 On a target whose layers share nothing it is exact too and saves nothing; a stage is a layer there.
@@ -32,7 +32,7 @@ from foretoken.tree import DraftTree, empty
 
 @dataclass
 class OnItsWay:
-    """token: its id. feed: of it alone. states: [1, 1, D] behind `done` stages."""
+    """token: its id. feed: of it alone. states: [1, 1, D] after `done` stages."""
 
     token: int
     feed: Any
@@ -41,7 +41,7 @@ class OnItsWay:
 
 
 class Held(NamedTuple):
-    """A sequence's pipeline between two passes. tokens: those behind its last one. slot, start: the
+    """A sequence's pipeline between two passes. tokens: those after its last one. slot, start: the
     cache row and the place of the first of them, all void once `scratches` has grown."""
 
     tokens: list[OnItsWay]
@@ -86,7 +86,7 @@ class Pipeline:
 
 @dataclass(eq=False)
 class Speed(BaseDrafter):
-    """stage_layers: layers of a stage, None for the target's cycle; exit_stage: stages behind which
+    """stage_layers: layers of a stage, None for the target's cycle; exit_stage: stages after which
     the next token is guessed. `pipeline` counts what came of it."""
 
     stage_layers: int | None = None
@@ -116,7 +116,7 @@ class Speed(BaseDrafter):
         return empty(len(sequences), self._access.device)
 
     def _score(self, sequences: Seq[Sequence], feed: Any) -> Pass:
-        """The roots' states behind all stages, those of others being taken along."""
+        """The roots' states after all stages, those of others being taken along."""
         access = self._access
         if feed.tokens.shape[1] > 1:  # another drafter's nodes are to be scored too
             return access.whole(sequences, feed)
@@ -130,7 +130,7 @@ class Speed(BaseDrafter):
         return Pass(access.head(access.norm(torch.cat([pipe[0].states for pipe in pipes]))))
 
     def _pipe(self, sequence: Sequence, slot: int, start: int) -> list[OnItsWay]:
-        """The sequence's last token, with those behind it if it was on its way itself.
+        """The sequence's last token, with those after it if it was on its way itself.
 
         What is on its way doesn't move to another slot with the sequence, and another drafter that
         runs a part of the target overwrites it.
@@ -150,7 +150,7 @@ class Speed(BaseDrafter):
         return OnItsWay(token, feed, self._access.embed(tokens))
 
     def _tick(self, sequences: Seq[Sequence], pipes: Seq[list[OnItsWay]]) -> None:
-        """Every token on its way takes a stage; those behind which one can be guessed get it."""
+        """Every token on its way takes a stage; those after which one can be guessed get it."""
         access, counts, stage = self._access, self.pipeline, self._stage
         moving = [token for pipe in pipes for token in pipe if token.done < counts.stages]
         firsts = [token.done * stage for token in moving]
@@ -168,7 +168,7 @@ class Speed(BaseDrafter):
                 pipes[row].append(self._entering(sequences[row], token, len(pipes[row])))
 
     def _guesses(self, sequence: Sequence, pipe: Seq[OnItsWay]) -> bool:
-        """Whether the next token is to be guessed now: never behind the context's end, and not
+        """Whether the next token is to be guessed now: never after the context's end, and not
         while the first one is waiting for other sequences."""
         within = len(sequence.tokens) + len(pipe) <= self._access.max_length
         return pipe[-1].done >= self.exit_stage and within and len(pipe) < 2 * self.pipeline.stages

@@ -2,11 +2,11 @@
 
 Source: Oliaro et al. 2025 (SuffixDecoding), sections 3 and 4. Two suffix trees are asked: one of
 the request's own prompt and output, and one of the outputs of earlier requests. Every phrase at the
-end of the text that a tree knows is tried: behind a phrase of p tokens the likeliest min(most,
+end of the text that a tree knows is tried: after a phrase of p tokens the likeliest min(most,
 factor · p + offset) nodes are drafted, likeliest by relative counts, as a tree (`max_children` 1:
 as a path). The draft with the highest sum of their probabilities wins. Departures: the bound on the
 memory counts tokens, not requests; in the request's own tree an occurrence counts once the text
-behind it has parted from what came before.
+after it has parted from what came before.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _NOISE = 0.1  # variance of a score, one window being unlike another, as a share
 
 @dataclass(eq=False)
 class Swift(BaseDrafter):
-    """num_speculative_tokens: longest chain; assistant_confidence_threshold: it ends behind a token
+    """num_speculative_tokens: longest chain; assistant_confidence_threshold: it ends after a token
     less likely; skip_ratio: share of the sub-layers left out; context_window: tokens that a
     candidate is scored on; opt_interval: steps between two; bayes_interval: every so many is chosen
     by the bound; the search ends at max_score, after max_tolerance_iter candidates that were no
@@ -82,14 +82,14 @@ class Swift(BaseDrafter):
         self.shared: Search = Search(access, self)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        """Likelier siblings stand first, and the first one's children behind them all."""
+        """Likelier siblings stand first, and the first one's children after them all."""
         lm = self._model(self.shared.best)
         combs = [Comb(min(n, lm.room(s))) for s, n in zip(sequences, budgets, strict=True)]
         best = None
         for _ in range(self.num_speculative_tokens):
             if not any(comb.open for comb in combs):
                 break
-            logits = lm.behind(sequences) if best is None else lm.after(sequences, best)
+            logits = lm.root_logits(sequences) if best is None else lm.next_logits(sequences, best)
             top = logits[:, 0].float().softmax(-1).topk(min(_WIDEST, logits.shape[-1]))
             best = top.indices[:, 0]
             both = torch.stack((top.values.double(), top.indices.double())).tolist()

@@ -2,10 +2,10 @@
 
 Source: Timor et al. 2025, "Accelerating LLM Inference with Lossless Speculative Decoding Algorithms
 for Heterogeneous Vocabularies", token-level intersection (TLI): the proposal is the small model's
-law over the shared tokens, renormalised, so that any rule for drawn tokens is exact. The request's
-sampling parameters are folded in after tokens have got the target's ids. Tokens are the same where
-they write the same text; ends and beginnings of a text are, too, whatever they are called.
-"""
+distribution over the shared tokens, renormalised, so that any rule for drawn tokens is exact. The
+request's sampling parameters are folded in after tokens have got the target's ids. Tokens are the
+same where they write the same text; ends and beginnings of a text are, too, whatever they are
+called."""
 
 from __future__ import annotations
 

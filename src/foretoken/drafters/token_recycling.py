@@ -1,4 +1,4 @@
-"""Token Recycling: draft from what the target held likely behind each token the last time.
+"""Token Recycling: draft from what the target held likely after each token the last time.
 
 Source: Luo et al. 2025 (Token Recycling), section 3. A matrix keeps for every token of the
 vocabulary the target's k likeliest next tokens, as of the last place where that token was scored:
@@ -119,7 +119,7 @@ class Matrix:
         self.rows = torch.full((vocab_size + 1, candidates), _UNKNOWN, device=device)
 
     def learn(self, tokens: Tensor, logits: Tensor, worth: Tensor) -> None:
-        """The top of logits [B, S, V] behind tokens [B, S] takes the place of what was known.
+        """The top of logits [B, S, V] after tokens [B, S] takes the place of what was known.
 
         Of one token's places the one worth most counts, of equals the last; none is worth 0.
         """

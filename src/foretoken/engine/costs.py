@@ -1,6 +1,6 @@
 """Measures what steps cost on this machine, for a drafter that decides by it, and keeps it.
 
-The target's pass is timed over 1 to 64 tokens behind a short context, in 12 passes, and each part's
+The target's pass is timed over 1 to 64 tokens after a short context, in 12 passes, and each part's
 step (draft and observe) at two lengths; again and again where that takes next to no time, since a
 fast model's first passes are several times as slow as the later ones. What was measured is kept in
 the cache folder under machine, threads, model and drafter: a model's speed is that of its shape,
@@ -169,7 +169,7 @@ def _rounds(work: Callable[[], list[float]], least: int) -> list[list[float]]:
 def _draft(
     target: ModelTarget, whole: Drafter, part: Drafter, verifier: Verifier
 ) -> dict[str, float]:
-    """`DraftCost` of a part, by real steps behind a text with something to copy."""
+    """`DraftCost` of a part, by real steps after a text with something to copy."""
     with _text(target, whole) as sequence:
         rounds = _rounds(
             lambda: [x for n in _LENGTHS for x in _step(target, part, verifier, sequence, n)], 2

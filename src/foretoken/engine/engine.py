@@ -62,7 +62,7 @@ class Engine:
     ) -> Request:  # fmt: skip
         """Queue a request. Raises `ForetokenError` for a prompt that can't be served.
 
-        `criterion` ends a sample of it behind the first token for which it is true.
+        `criterion` ends a sample of it after the first token for which it is true.
         """
         room = self._check_prompt(prompt)
         self._check_ids(params)
@@ -79,7 +79,7 @@ class Engine:
         return request
 
     def _check_prompt(self, prompt: Seq[int]) -> int:
-        """How many tokens may be written behind this prompt."""
+        """How many tokens may be written after this prompt."""
         room = self.target.max_length - len(prompt)
         if not prompt:
             raise ForetokenError("The prompt is empty; give at least one token.")
@@ -226,11 +226,11 @@ class Engine:
     def _logprobs(self, sample: Sample, done: Step, block: list[int]) -> None:
         wanted = sample.request.params.logprobs or 0
         slots = [0, *done.path][: len(block)]
-        law = log_probabilities(done.scores.logits[done.row, slots])  # [tokens, V]
-        top = law.topk(max(1, wanted), -1)
+        distribution = log_probabilities(done.scores.logits[done.row, slots])  # [tokens, V]
+        top = distribution.topk(max(1, wanted), -1)
         for i, token in enumerate(block):
-            own = float(law[i, token])
-            rank = int((law[i] > own).sum()) + 1
+            own = float(distribution[i, token])
+            rank = int((distribution[i] > own).sum()) + 1
             near = zip(
                 top.indices[i, :wanted].tolist(), top.values[i, :wanted].tolist(), strict=True
             )

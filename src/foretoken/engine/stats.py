@@ -1,4 +1,4 @@
-"""Counting, in one place. Only emitted tokens count, whatever was accepted behind a stop."""
+"""Counting, in one place. Only emitted tokens count, whatever was accepted after a stop."""
 
 from __future__ import annotations
 

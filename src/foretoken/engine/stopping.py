@@ -1,6 +1,6 @@
 """Where a sequence ends: exactly where plain decoding would have ended it.
 
-Tokens of an accepted block are looked at one by one, so nothing behind a stop token, stop string
+Tokens of an accepted block are looked at one by one, so nothing after a stop token, stop string
 or length limit is ever emitted or counted.
 """
 
@@ -132,8 +132,8 @@ class StopChecker:
         if not new or self.tracker is None:
             return None
         text = self.tracker.text
-        behind = len(text) - new + 1
-        found = [(text.find(s, max(0, behind - len(s))), s) for s in self._params.stops]
+        after = len(text) - new + 1
+        found = [(text.find(s, max(0, after - len(s))), s) for s in self._params.stops]
         hits = [(at, stop) for at, stop in found if at >= 0]
         if not hits:
             return None

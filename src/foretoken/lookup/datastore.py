@@ -2,7 +2,7 @@
 
 Source: Manber and Myers 1993 (suffix arrays, prefix doubling); He et al. 2024 (REST), section 3.1.
 A datastore is a folder. Texts come in segments, each two memory-mapped arrays: the ids, a mark
-behind each text, and the places in the order of what stands there. New texts are new segments, so
+after each text, and the places in the order of what stands there. New texts are new segments, so
 the old ones are never sorted again. `index.npz` says what the datastore is for and what belongs to
 it; it is written last. Suffixes are ordered by their first `ORDERED` tokens, which is as far as a
 lookup reads. Ids lie with the high byte first: then comparing bytes is comparing phrases.
@@ -144,7 +144,7 @@ class _Segment:
         return range(start, bisect_right(everything, coded, start, key=lambda i: self._at(i, size)))
 
     def read(self, places: NDArray[np.integer], after: NDArray[np.integer]) -> NDArray[np.integer]:
-        """[M, len(after)] the tokens at these distances behind where places of the array point."""
+        """[M, len(after)] the tokens at these distances after where places of the array point."""
         at = self._suffixes[places].astype(np.int64)[:, None] + after
         found: NDArray[np.integer] = self.tokens[np.minimum(at, len(self.tokens) - 1)]
         return found
@@ -167,9 +167,9 @@ def suffix_array(tokens: NDArray[np.integer], ordered: int = ORDERED) -> NDArray
     ranks = tokens.astype(np.int64) + 1
     order, length = np.argsort(ranks), 1
     while length < ordered:
-        behind = np.zeros_like(ranks)
-        behind[:-length] = ranks[length:]
-        ranks = ranks * (int(ranks.max()) + 1) + behind
+        after = np.zeros_like(ranks)
+        after[:-length] = ranks[length:]
+        ranks = ranks * (int(ranks.max()) + 1) + after
         order = np.argsort(ranks)
         new = np.diff(ranks[order], prepend=-1) != 0
         ranks[order] = new.cumsum()
@@ -183,7 +183,7 @@ def _extend(
     folder: Path, made_for: MadeFor, documents: Iterable[Seq[int]], rows: NDArray[np.integer],
     most: int,
 ) -> None:  # fmt: skip
-    """Write new segments behind those of the index, and then the index."""
+    """Write new segments after those of the index, and then the index."""
     own = [
         _write(folder, len(rows) + i, tokens)
         for i, tokens in enumerate(_segments(documents, int(made_for["vocab_size"]), most))
@@ -197,7 +197,7 @@ def _extend(
 def _segments(
     documents: Iterable[Seq[int]], vocab_size: int, most: int
 ) -> Iterator[NDArray[np.integer]]:
-    """The texts, a mark behind each, in arrays of at most `most` ids; longer texts are cut."""
+    """The texts, a mark after each, in arrays of at most `most` ids; longer texts are cut."""
     held: list[NDArray[np.integer]] = []
     size = 0
     mark = np.array([vocab_size])

@@ -1,4 +1,4 @@
-"""What was written before: the latest texts of all requests, behind an index, within a bound.
+"""What was written before: the latest texts of all requests, indexed, within a bound.
 
 This is a copying drafter's `shared` memory. Texts come in whole and leave in the order in which
 they came; how they are found again is the index's business. A text enters it when the index is next

@@ -13,11 +13,11 @@ from collections.abc import Sequence as Seq
 _WIDTH = 8  # bytes of a token
 
 
-def copy_behind(tokens: Seq[int], limit: int, longest: int = 16) -> list[int]:
+def copy_after(tokens: Seq[int], limit: int, longest: int = 16) -> list[int]:
     """At most `limit` tokens that followed the text's longest suffix, of at most `longest` tokens,
     the last time that it occurred before."""
     text = array("q", tokens).tobytes()
-    stop, found = _WIDTH * (len(tokens) - 1), None  # an occurrence needs something behind it
+    stop, found = _WIDTH * (len(tokens) - 1), None  # an occurrence needs something after it
     for size in range(1, min(longest, len(tokens) - 1) + 1 if limit > 0 else 0):
         suffix = text[-_WIDTH * size :]
         place = text.rfind(suffix, 0, stop)

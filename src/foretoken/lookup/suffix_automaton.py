@@ -58,7 +58,7 @@ class SuffixAutomaton:
         link[new] = self._suffix(state, token) if state >= 0 else 0
 
     def _suffix(self, state: int, token: int) -> int:
-        """The state of the longest phrase of `state`, and `token` behind it."""
+        """The state of the longest phrase of `state`, and `token` after it."""
         following, link, length = self.next, self.link, self.length
         target = following[state][token]
         if length[target] == length[state] + 1:
@@ -82,7 +82,7 @@ class SuffixAutomaton:
 
     @property
     def repeat(self) -> tuple[int, int]:
-        """The longest end of the text that occurred before: its length, and the place behind its
+        """The longest end of the text that occurred before: its length, and the place after its
         first occurrence. (0, 0) where there is none."""
         state = max(0, self.link[self._last])
         return self.length[state], self.first_end[state] + 1
@@ -92,7 +92,7 @@ _NAMES = ("text", "link", "length", "first_end", "count", "offsets", "tokens", "
 
 
 class StaticAutomaton:
-    """Of whole texts. They are joined, each with a negative mark behind it that ends its phrases.
+    """Of whole texts. They are joined, each with a negative mark after it that ends its phrases.
 
     text: all tokens. Of each state: link, length, first_end, count (occurrences), and its
     transitions tokens[offsets[s] : offsets[s + 1]], sorted, with the states they lead to.
@@ -132,7 +132,7 @@ class StaticAutomaton:
         return self._count[match[0]]
 
     def first(self, match: Match) -> int:
-        """The place in `text` behind the phrase's first occurrence."""
+        """The place in `text` after the phrase's first occurrence."""
         return self._first_end[match[0]] + 1
 
     def after(self, start: int, most: int) -> list[int]:
@@ -141,7 +141,7 @@ class StaticAutomaton:
         return tokens[: next((i for i, token in enumerate(tokens) if token < 0), most)]
 
     def following(self, state: int) -> Iterator[tuple[float, int, int]]:
-        """(share, token, state) of what comes behind a state's phrases."""
+        """(share, token, state) of what comes after a state's phrases."""
         count = self._count[state]
         for at in range(self._offsets[state], self._offsets[state + 1]):
             if self._tokens[at] >= 0:

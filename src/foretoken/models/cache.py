@@ -1,6 +1,6 @@
 """The key/value cache: one preallocated tensor, a slot a sequence, ragged lengths.
 
-A pass writes behind the committed length; `commit` compacts the accepted path in one gather for
+A pass writes after the committed length; `commit` compacts the accepted path in one gather for
 all layers and forgets the rest, so decoding never copies the history. Active slots are always the
 first ones (a hole left by a finished sequence is filled by the last), so that a batch's attention
 reads a view.
@@ -85,7 +85,7 @@ class KVCache:
         self._written[target] = max(self._written[target], length)
 
     def grown(self, rows: int, length: int, more: int) -> KVCache:
-        """The first rows' first `length` places with room for `more` behind them, a tensor for
+        """The first rows' first `length` places with room for `more` after them, a tensor for
         each layer, so that gradients pass through what is written there; nothing else is kept."""
         cache = copy(self)
         cache.max_length = length + more
@@ -95,13 +95,13 @@ class KVCache:
         return cache
 
     def reserve(self, slots: Seq[int], counts: Seq[int]) -> None:
-        """Check that so many more tokens fit behind each slot's committed length."""
+        """Check that so many more tokens fit after each slot's committed length."""
         widest = max(counts)
         for slot, count in zip(slots, counts, strict=True):
             start = self.lengths[slot]
             if start + count > self.max_length:
                 raise ForetokenError(
-                    f"A pass of {count} tokens behind {start} exceeds the cache of "
+                    f"A pass of {count} tokens after {start} exceeds the cache of "
                     f"{self.max_length} positions; raise max_model_len or shorten the prompt."
                 )
             self._written[slot] = max(self._written[slot], start + widest)

@@ -1,6 +1,6 @@
 """Contrastive decoding as a target: an expert model, less what a weaker amateur would say too.
 
-The law is the softmax, over the tokens x with p_e(x) >= alpha · max p_e, of
+The distribution is the softmax, over the tokens x with p_e(x) >= alpha · max p_e, of
 
     (1 + beta) · log p_e(x) - beta · log p_a(x).
 
@@ -90,8 +90,9 @@ class Contrastive:
         return Output(self._combined(says.logits, doubts.logits), says.hidden)
 
     def _combined(self, expert: Tensor, amateur: Tensor) -> Tensor:
-        """[B, T, V] logits of both -> logits of the contrastive law, in float32 at least."""
-        expert, amateur = _log_law(expert), _log_law(amateur)
+        """[B, T, V] logits of both -> logits of the contrastive distribution, in float32 at
+        least."""
+        expert, amateur = _log_distribution(expert), _log_distribution(amateur)
         # An amateur's zero would be an infinite merit: it counts as the smallest number there is.
         amateur = amateur.clamp(min=math.log(torch.finfo(amateur.dtype).tiny))
         logits = (1 + self.beta) * expert - self.beta * amateur
@@ -144,7 +145,7 @@ class PairedCache(KVCache):
             cache.keep(slots, paths)
 
 
-def _log_law(logits: Tensor) -> Tensor:
+def _log_distribution(logits: Tensor) -> Tensor:
     """Log-probabilities; half precision is too coarse to take differences of."""
     return (logits.float() if logits.dtype.itemsize < 4 else logits).log_softmax(-1)
 

@@ -30,7 +30,7 @@ class Feed:
     ancestors: [B, T, E + T] bool, who sees which of the E tokens before the pass and of the pass.
     All places before these are seen by all. E is 0 but for a tree that grows level by level.
     starts: C of each row. slots: cache row of each. limit: cells of a cache row; the padding of a
-    ragged pass that would stand behind them goes to the last one, which is never read.
+    ragged pass that would stand after them goes to the last one, which is never read.
     last: if given, logits are wanted at this place of each row only.
     replaced: optional (mask [B, T] bool, embeddings [B, T, D]) used in place of token embeddings.
     earlier: positions [B, E], where E is not 0.
@@ -132,7 +132,7 @@ class Feed:
 
     def _places(self) -> tuple[Tensor, Tensor]:
         """Of each cache place [B, L]: which of the E + T tokens stands there (negative: history;
-        the last one for all behind), and whether one does."""
+        the last one for all after), and whether one does."""
         device, width = self.tokens.device, self.ancestors.shape[2]
         first = torch.tensor(self.starts, device=device)[:, None] - width + self.tokens.shape[1]
         place = torch.arange(self.length, device=device) - first
@@ -186,9 +186,9 @@ def token_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
 def frontier_feed(
     cache: KVCache, slots: list[int], tokens: Tensor, sees: Tensor, depths: Seq[int]
 ) -> Feed:
-    """The next nodes of a growing tree: tokens [B, M] behind the E nodes that were run before.
+    """The next nodes of a growing tree: tokens [B, M] after the E nodes that were run before.
 
-    The root is the first of these E and is committed already; the others stand behind it. sees:
+    The root is the first of these E and is committed already; the others stand after it. sees:
     [B, M, E + M] bool. depths: of all E + M nodes, one number for all rows.
     """
     device, width = tokens.device, tokens.shape[1]
@@ -204,9 +204,9 @@ def frontier_feed(
 
 
 def block_feed(cache: KVCache, slots: list[int], roots: Tensor, size: int) -> Feed:
-    """Roots [B, 1] and what stands for the `size` - 1 tokens behind each, who all see each other.
+    """Roots [B, 1] and what stands for the `size` - 1 tokens after each, who all see each other.
 
-    The places behind a root are told by their positions alone: their tokens are the root's.
+    The places after a root are told by their positions alone: their tokens are the root's.
     """
     cache.reserve(slots, [size] * len(slots))
     starts = [cache.lengths[slot] for slot in slots]
@@ -220,7 +220,7 @@ def block_feed(cache: KVCache, slots: list[int], roots: Tensor, size: int) -> Fe
 
 
 def scratch_feed(cache: KVCache, slots: list[int], tokens: Tensor, ahead: int) -> Feed:
-    """Alternatives [B, M] for one place, behind the `ahead` tokens of passes that aren't committed.
+    """Alternatives [B, M] for one place, after the `ahead` tokens of passes that aren't committed.
 
     Each sees the history, those tokens and itself. One alternative is the next token of a chain.
     """
@@ -238,7 +238,7 @@ def scratch_feed(cache: KVCache, slots: list[int], tokens: Tensor, ahead: int) -
 def again_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
     """The last committed tokens [B, T] once more, at their positions, blind to their first run.
 
-    Their keys and values are written behind the committed length, so those of the first run stay.
+    Their keys and values are written after the committed length, so those of the first run stay.
     """
     device, width = tokens.device, tokens.shape[1]
     cache.reserve(slots, [width] * len(slots))

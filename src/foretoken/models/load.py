@@ -23,7 +23,7 @@ from foretoken.models.native import norm as norms
 from foretoken.models.native.backends import whole
 
 CYCLE = "layer_cycle"
-"""In a config.json: behind how many layers their weights begin anew (Hooper et al. 2023)."""
+"""In a config.json: after how many layers their weights begin anew (Hooper et al. 2023)."""
 
 Weights = Callable[[str], Tensor]
 """Name of a tensor -> the tensor as stored; KeyError where there is none."""

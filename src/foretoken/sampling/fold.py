@@ -30,30 +30,29 @@ _TRIED, _MORE = 256, 16  # tokens looked at first in place of a whole sort, and 
 
 @dataclass(slots=True)
 class Folded:
-    """The laws of a pass.
+    """The distributions of a pass.
 
-    sure [B, M]: where every law is a point mass, the tokens that they are on; else None. bad [B, M]
-    marks places without a law (NaN, or every token forbidden).
-    """
+    sure [B, M]: where every distribution is a point mass, the tokens that they are on; else None.
+    bad [B, M] marks places without a distribution (NaN, or every token forbidden)."""
 
     logits: Tensor
-    law: Tensor | None
+    distribution: Tensor | None
     bad: Tensor
     sure: Tensor | None = None
 
     @property
     def probs(self) -> Tensor:
         """[B, M, V]; point masses are written out when they are first asked for."""
-        if self.law is None:
+        if self.distribution is None:
             assert self.sure is not None
-            self.law = _one_hot(self.logits, self.sure)
-        return self.law
+            self.distribution = _one_hot(self.logits, self.sure)
+        return self.distribution
 
 
 def fold(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Folded:
-    """Turn raw logits [B, M, V] into the law each sequence samples from, place by place.
+    """Turn raw logits [B, M, V] into the distribution each sequence samples from, place by place.
 
-    `contexts` is called only if some sequence's law depends on the tokens before a place.
+    `contexts` is called only if some sequence's distribution depends on the tokens before a place.
     Half-precision logits are folded in float32.
     """
     if logits.dtype in (torch.float16, torch.bfloat16):
@@ -64,21 +63,21 @@ def fold(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Folded
         top = likeliest(logits)
         peak = logits.gather(-1, top[..., None])[..., 0]  # NaN, if there is one, wins a maximum
         return Folded(logits, None, peak.isfinite().logical_not_(), top)
-    probs, peak = _sampling_law(logits, sequences)
+    probs, peak = _sampling_distribution(logits, sequences)
     bad = ~torch.isfinite(peak)
     greedy = [s.params.greedy for s in sequences]
     if any(greedy):
         rows = torch.tensor(greedy, device=logits.device)
         probs[rows] = _one_hot(logits[rows], likeliest(logits[rows]))
-    # A place without a law gets some law, so that a NaN can't leak into a neighbour's arithmetic.
-    # On a CPU asking is free, and saves a pass over all laws.
+    # A place without a distribution gets some distribution, so that a NaN can't leak into a
+    # neighbour's arithmetic. On a CPU asking is free, and saves a pass over all distributions.
     if bad.device.type != "cpu" or bool(bad.any()):
         probs.masked_fill_(bad[..., None], 0)[..., 0] += bad
     return Folded(logits, probs, bad)
 
 
 def best(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Tensor:
-    """The token [B, M] that `fold` puts all mass on at temperature 0, without the laws."""
+    """The token [B, M] that `fold` puts all mass on at temperature 0, without the distributions."""
     if any(s.params.edits for s in sequences):
         logits = edited(logits, sequences, contexts)
     return likeliest(logits)
@@ -105,7 +104,7 @@ def _column(values: list[float], like: Tensor, places: int) -> Tensor:
     return column.repeat_interleave(places)[:, None]
 
 
-def _sampling_law(logits: Tensor, sequences: Seq[Sequence]) -> tuple[Tensor, Tensor]:
+def _sampling_distribution(logits: Tensor, sequences: Seq[Sequence]) -> tuple[Tensor, Tensor]:
     """([B, M, V] temperature, min_p, top_k and top_p with each row's own numbers; [B, M] the
     highest logits)."""
     params = [s.params for s in sequences]
@@ -115,18 +114,18 @@ def _sampling_law(logits: Tensor, sequences: Seq[Sequence]) -> tuple[Tensor, Ten
     temperature = _column(temperatures, logits, places)
     floor = _column([p.min_p for p in params], logits, places).log()
     floors = any(p.min_p > 0 for p in params)
-    law, peak = torch.empty_like(flat), flat.new_empty(flat.shape[0], 1)
+    distribution, peak = torch.empty_like(flat), flat.new_empty(flat.shape[0], 1)
     for part in _parts(flat):
         torch.amax(flat[part], -1, keepdim=True, out=peak[part])
         scaled = flat[part] / temperature[part]
         if floors:
             least = peak[part] / temperature[part] + floor[part]
             scaled.masked_fill_(scaled < least, -torch.inf)
-        torch.softmax(scaled, -1, out=law[part])
-    law = law.view_as(logits)
+        torch.softmax(scaled, -1, out=distribution[part])
+    distribution = distribution.view_as(logits)
     if any(p.top_k > 0 or p.top_p < 1 for p in params):
-        _truncate(law, params)
-    return law, peak.view(logits.shape[:-1])
+        _truncate(distribution, params)
+    return distribution, peak.view(logits.shape[:-1])
 
 
 def _parts(flat: Tensor) -> list[slice]:
@@ -135,18 +134,20 @@ def _parts(flat: Tensor) -> list[slice]:
     return [slice(at, at + rows) for at in range(0, flat.shape[0], rows)]
 
 
-def _truncate(law: Tensor, params: list[SamplingParams]) -> None:
+def _truncate(distribution: Tensor, params: list[SamplingParams]) -> None:
     """Cut [B, M, V] in place to each row's top_k, then to the smallest set with top_p of the rest.
 
     A full sort of a large vocabulary costs more than the rest of a step, so the 256 likeliest are
     tried first, and more only for the places where these hold too little. Equals of the last token
     that is kept are kept too: which of them came first would depend on the sort.
     """
-    places, vocab = law.shape[1:]
-    flat = law.view(-1, vocab)  # [R, V]
-    k = torch.tensor([p.top_k if p.top_k > 0 else vocab for p in params], device=law.device)
+    places, vocab = distribution.shape[1:]
+    flat = distribution.view(-1, vocab)  # [R, V]
+    k = torch.tensor(
+        [p.top_k if p.top_k > 0 else vocab for p in params], device=distribution.device
+    )
     k = k.clamp(max=vocab).repeat_interleave(places)  # [R]
-    top_p = _column([p.top_p for p in params], law, places)[:, 0]
+    top_p = _column([p.top_p for p in params], distribution, places)[:, 0]
     least = torch.zeros_like(top_p)
     rows = ((k < vocab) | (top_p < 1)).nonzero()[:, 0]
     width = max([_TRIED, *(p.top_k for p in params)])

@@ -36,7 +36,7 @@ class SamplingParams:
         stop: the text ends before the first of these strings.
         include_stop_str_in_output: keep the stop string in the text.
         stop_token_ids: end the sequence like end-of-text.
-        ignore_eos: write on behind end-of-text.
+        ignore_eos: write on after end-of-text.
         max_tokens, min_tokens: bounds on the number of output tokens; None is up to the context.
         logprobs: how many log-probabilities per token to return (of the raw logits), or None.
         skip_special_tokens: leave them out of the text.
@@ -104,7 +104,7 @@ class SamplingParams:
 
     @cached_property
     def reads_context(self) -> bool:
-        """Whether the law at a place depends on which tokens stand before it."""
+        """Whether the distribution at a place depends on which tokens stand before it."""
         return self.penalises or bool(self.logits_processors) or self.min_tokens > 0
 
     @cached_property

@@ -1,30 +1,31 @@
-"""For tests, ours and those of drafters written elsewhere: tiny exact models, laws, checks.
+"""For tests, ours and those of drafters written elsewhere: tiny exact models, distributions,
+checks.
 
     from foretoken.testing import check_drafter
     check_drafter(lambda pair: MyDrafter(model=pair.draft))
 
-`models.py` has float64 targets that are built in milliseconds, `laws.py` computes what a method
-writes exactly, `drafters.py` has drafters that force a case, `checks.py` puts them together.
+`models.py` has float64 targets that are built in milliseconds, `distributions.py` computes what a
+method writes exactly, `drafters.py` has drafters that force a case, `checks.py` puts them together.
 """
 
 from foretoken.testing.checks import (
     check_company,
+    check_distribution,
     check_drafter,
     check_greedy,
-    check_law,
     check_seeded,
     serve,
 )
-from foretoken.testing.drafters import Drawn, Oracle, Scripted
-from foretoken.testing.laws import (
+from foretoken.testing.distributions import (
     EnumeratedDraws,
     chi_square,
     distance,
-    joint_law,
-    reference_law,
+    joint_distribution,
+    reference_distribution,
     sampled_counts,
-    target_law,
+    target_distribution,
 )
+from foretoken.testing.drafters import Drawn, Oracle, Scripted
 from foretoken.testing.models import (
     ByteTokenizer,
     Pair,
@@ -46,21 +47,21 @@ __all__ = [
     "Scripted",
     "TableModel",
     "check_company",
+    "check_distribution",
     "check_drafter",
     "check_greedy",
-    "check_law",
     "check_seeded",
     "chi_square",
     "distance",
-    "joint_law",
+    "joint_distribution",
     "logits_after",
     "native",
-    "reference_law",
+    "reference_distribution",
     "related",
     "sampled_counts",
     "serve",
     "table_pair",
-    "target_law",
+    "target_distribution",
     "tiny_pair",
     "tiny_transformers",
 ]

@@ -17,7 +17,7 @@ from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Verifier
 from foretoken.sampling.params import SamplingParams
-from foretoken.testing.laws import distance, joint_law, target_law
+from foretoken.testing.distributions import distance, joint_distribution, target_distribution
 from foretoken.testing.models import Pair, logits_after, table_pair, tiny_pair
 from foretoken.tree import Kind
 from foretoken.verify.target_only import TargetOnly
@@ -99,17 +99,17 @@ def check_company(
         )
 
 
-def check_law(
+def check_distribution(
     make: Make, verifier: Verifier, pair: Pair, params: SamplingParams, tokens: int = 3, *,
     prompt: Seq[int] = (0, 1, 0), tolerance: float = 1e-12, **options: Any,
 ) -> None:  # fmt: skip
-    """The joint law of the first tokens, by enumeration, is the target's own."""
-    law = joint_law(
+    """The joint distribution of the first tokens, by enumeration, is the target's own."""
+    distribution = joint_distribution(
         pair.target, lambda: make(pair), verifier, prompt, params, tokens, **options
     )  # fmt: skip
     ends = options.get("end_ids", frozenset())
-    off = distance(law, target_law(pair.target, prompt, params, tokens, ends))
-    assert off <= tolerance, f"The law of {tokens} tokens is off by {off:.3g} ({params})."
+    off = distance(distribution, target_distribution(pair.target, prompt, params, tokens, ends))
+    assert off <= tolerance, f"The distribution of {tokens} tokens is off by {off:.3g} ({params})."
 
 
 def check_drafter(
@@ -118,9 +118,8 @@ def check_drafter(
 ) -> None:  # fmt: skip
     """All of the above for one drafter under its exact rule, on tiny models.
 
-    pair: what the token checks run on. tiny: a pair of a vocabulary of 3 or 4 for the law; give one
-    where the drafter needs more of the target than logits and masks.
-    """
+    pair: what the token checks run on. tiny: a pair of a vocabulary of 3 or 4 for the distribution;
+    give one where the drafter needs more of the target than logits and masks."""
     pair, tiny = pair or tiny_pair(), tiny or table_pair()
     drafter = make(pair)
     rule = verifier or build({"method": drafter})[1]
@@ -131,7 +130,7 @@ def check_drafter(
         for slots in (1, len(PROMPTS)):
             check_seeded(make, rule, pair, slots=slots)
     for params in (SamplingParams(temperature=0.8), SamplingParams(top_k=2, presence_penalty=0.5)):
-        check_law(make, rule, tiny, params, rows=1)
+        check_distribution(make, rule, tiny, params, rows=1)
 
 
 def _same(found: Seq[Seq[int]], expected: Seq[Seq[int]], what: str) -> None:

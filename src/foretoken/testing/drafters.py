@@ -84,9 +84,8 @@ class Scripted(BaseDrafter):
 class Drawn(BaseDrafter):
     """Draws a tree from `model`: `branches[d]` children of every node at depth d, of one kind.
 
-    Slow and obvious: every law from scratch, every sequence alone. All rows must have drafts of one
-    size, so budgets are left to the loop, which trims.
-    """
+    Slow and obvious: every distribution from scratch, every sequence alone. All rows must have
+    drafts of one size, so budgets are left to the loop, which trims."""
 
     model: CausalLM
     branches: tuple[int, ...] = (1, 1)
@@ -105,40 +104,45 @@ class Drawn(BaseDrafter):
         if not max(budgets):
             return empty(len(sequences), self._device)
         rows = [self._tree(s, draws.take([b])) for b, s in enumerate(sequences)]
-        tokens, parents, laws, places = zip(*rows, strict=True)
+        tokens, parents, distributions, places = zip(*rows, strict=True)
         return DraftTree(
-            torch.tensor(tokens), [len(row) for row in tokens],
-            parents=torch.tensor(parents) if self.trees else None, kind=self.kind,
-            proposals=torch.stack([torch.stack(row) for row in laws]), rows=torch.tensor(places),
-        )  # fmt: skip
+            torch.tensor(tokens),
+            [len(row) for row in tokens],
+            parents=torch.tensor(parents) if self.trees else None,
+            kind=self.kind,
+            proposals=torch.stack([torch.stack(row) for row in distributions]),
+            rows=torch.tensor(places),
+        )
 
     def _tree(
         self, sequence: Sequence, draws: Draws
     ) -> tuple[list[int], list[int], list[Tensor], list[int]]:
-        """Tokens, parent slots, laws [R][V] and the row of each node, in draw order."""
-        tokens, parents, laws, rows = [], [], [], []
+        """Tokens, parent slots, distributions [R][V] and the row of each node, in draw order."""
+        tokens, parents, distributions, rows = [], [], [], []
         level: list[tuple[int, list[int]]] = [(0, [])]
         for depth, count in enumerate(self.branches):
             below: list[tuple[int, list[int]]] = []
             drawn = 0
             for slot, path in level:
-                law = self._law(sequence, path)
-                laws.append(law)
+                distribution = self._distribution(sequence, path)
+                distributions.append(distribution)
                 for _ in range(count):
-                    token = int(draws.draft(law[None], depth, drawn)[0])
+                    token = int(draws.draft(distribution[None], depth, drawn)[0])
                     drawn += 1
                     tokens.append(token)
                     parents.append(slot)
-                    rows.append(len(laws) - 1)
+                    rows.append(len(distributions) - 1)
                     below.append((len(tokens), [*path, token]))
                     if self.kind is Kind.WITHOUT_REPLACEMENT:
-                        law = law.clone()
-                        law[token] = 0
-                        # Behind the last possible token any will do: rules don't accept it.
-                        law = law if law.any() else torch.ones_like(law)
+                        distribution = distribution.clone()
+                        distribution[token] = 0
+                        # After the last possible token any will do: rules don't accept it.
+                        distribution = (
+                            distribution if distribution.any() else torch.ones_like(distribution)
+                        )
             level = below
-        return tokens, parents, laws, rows
+        return tokens, parents, distributions, rows
 
-    def _law(self, sequence: Sequence, path: list[int]) -> Tensor:
+    def _distribution(self, sequence: Sequence, path: list[int]) -> Tensor:
         logits = logits_after(self.model, [*sequence.tokens, *path])
         return fold(logits[None, None], [sequence], lambda: [[path]]).probs[0, 0]

@@ -84,7 +84,7 @@ def table_pair(vocab_size: int = 3, *, seed: int = 0, noise: float = 0.7) -> Pai
 
 
 def logits_after(model: CausalLM, tokens: Seq[int]) -> Tensor:
-    """[V] what the model says behind `tokens`, by one pass over all of them into a new cache."""
+    """[V] what the model says after `tokens`, by one pass over all of them into a new cache."""
     cache = model.new_cache(1, len(tokens) + 1)
     feed = chain_feed(cache, [cache.acquire(0)], [list(tokens)])
     with torch.inference_mode():
@@ -94,11 +94,11 @@ def logits_after(model: CausalLM, tokens: Seq[int]) -> Tensor:
 
 
 class TableModel:
-    """A `CausalLM` whose law is a known function of the tokens that a place sees.
+    """A `CausalLM` whose distribution is a known function of the tokens that a place sees.
 
     logits = Σ table[position mod P, token] over the last `window` positions (all by default). The
-    token ids themselves lie in the cache, so a wrong mask, position or commit changes the law.
-    """
+    token ids themselves lie in the cache, so a wrong mask, position or commit changes the
+    distribution."""
 
     width, layers, parameters, bytes_read = 1, 1, 0, 0
     kv_heads, head_dim = 1, 1
@@ -123,7 +123,8 @@ class TableModel:
 
     @classmethod
     def markov(cls, probabilities: Tensor) -> TableModel:
-        """The next token's law is the row [V] of `probabilities` [V, V] of the last token."""
+        """The next token's distribution is the row [V] of `probabilities` [V, V] of the last
+        token."""
         return cls(probabilities.double().log()[None], window=1)
 
     def noisy(self, noise: float, seed: int = 1) -> TableModel:

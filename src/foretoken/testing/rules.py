@@ -1,8 +1,8 @@
-"""The exact law that an acceptance rule writes in one step, on tables of p and q.
+"""The exact distribution that an acceptance rule writes in one step, on tables of p and q.
 
-`laws.joint_law` runs the whole loop; this runs the rule alone, on drafts of one shape for many
-pairs (p, q) side by side, every random outcome of the draft and of the rule being followed. What
-is missing behind the emitted tokens is completed by p.
+`distributions.joint_distribution` runs the whole loop; this runs the rule alone, on drafts of one
+shape for many pairs (p, q) side by side, every random outcome of the draft and of the rule being
+followed. What is missing after the emitted tokens is completed by p.
 
 A context is the draft tokens so far, numbered like a heap: 0 is the empty one, and c · V + x + 1 is
 context c followed by token x.
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from foretoken.draws import Draws
 from foretoken.protocols import Scores, Verifier
-from foretoken.testing.laws import EnumeratedDraws, Script
+from foretoken.testing.distributions import EnumeratedDraws, Script
 from foretoken.tree import DraftTree, Kind
 
 _ROWS = 4096
@@ -60,9 +60,10 @@ class Shape:
 
 
 class Written(NamedTuple):
-    """law [P, V^T] of the first T = depth + 1 tokens; accepted [P] drafted tokens on average."""
+    """distribution [P, V^T] of the first T = depth + 1 tokens; accepted [P] drafted tokens on
+    average."""
 
-    law: Tensor
+    distribution: Tensor
     accepted: Tensor
 
 
@@ -71,7 +72,7 @@ def contexts(vocab: int, tokens: int) -> int:
     return int(sum(vocab**n for n in range(tokens + 1)))
 
 
-def rule_law(rule: Verifier, shape: Shape, target: Tensor, proposal: Tensor) -> Written:
+def rule_distribution(rule: Verifier, shape: Shape, target: Tensor, proposal: Tensor) -> Written:
     """What `rule` writes; target and proposal are [P, C, V] with C = contexts(V, depth)."""
     pairs, _, vocab = target.shape
     mass = target.new_zeros(pairs, contexts(vocab, shape.depth + 1))
@@ -90,8 +91,8 @@ def rule_law(rule: Verifier, shape: Shape, target: Tensor, proposal: Tensor) -> 
     return Written(_completed(mass, target, shape.depth + 1), accepted)
 
 
-def own_law(target: Tensor, tokens: int) -> Tensor:
-    """[P, V^T] the law of T tokens of [P, C, V] tables."""
+def own_distribution(target: Tensor, tokens: int) -> Tensor:
+    """[P, V^T] the distribution of T tokens of [P, C, V] tables."""
     mass = target.new_zeros(len(target), contexts(target.shape[-1], tokens))
     mass[:, 0] = 1
     return _completed(mass, target, tokens)
@@ -116,8 +117,10 @@ def draft(shape: Shape, proposal: Tensor, draws: Draws) -> tuple[DraftTree, Tens
     place = [torch.zeros_like(rows)]
     tokens: list[Tensor] = []
     for node, (parent, kind) in enumerate(zip(shape.parents, shape.kinds, strict=True)):
-        law = proposal[rows, place[parent]]
-        tokens.append(_token(law, kind, [tokens[i] for i in shape.earlier(node)], draws, node))
+        distribution = proposal[rows, place[parent]]
+        tokens.append(
+            _token(distribution, kind, [tokens[i] for i in shape.earlier(node)], draws, node)
+        )
         place.append(place[parent] * vocab + tokens[-1] + 1)
     slots = torch.stack(place, 1)
     count, parents = len(tokens), torch.tensor(shape.parents).expand(len(rows), -1).long()
@@ -133,18 +136,21 @@ def draft(shape: Shape, proposal: Tensor, draws: Draws) -> tuple[DraftTree, Tens
     return trees, slots
 
 
-def _token(law: Tensor, kind: Kind, earlier: Seq[Tensor], draws: Draws, node: int) -> Tensor:
-    """[B] one node's token, given its siblings'; any token where the law has nothing left."""
+def _token(
+    distribution: Tensor, kind: Kind, earlier: Seq[Tensor], draws: Draws, node: int
+) -> Tensor:
+    """[B] one node's token, given its siblings'; any token where the distribution has nothing
+    left."""
     if kind == Kind.CHOSEN:
-        likely = law.sort(dim=-1, descending=True, stable=True).indices
-        return likely[:, len(earlier) % law.shape[-1]]
+        likely = distribution.sort(dim=-1, descending=True, stable=True).indices
+        return likely[:, len(earlier) % distribution.shape[-1]]
     if kind == Kind.AUXILIARY:
-        return law.argmax(-1)
+        return distribution.argmax(-1)
     if kind == Kind.WITHOUT_REPLACEMENT and earlier:
-        law = law.scatter(1, torch.stack(list(earlier), 1), 0.0)
-        law = torch.where(law.sum(-1, keepdim=True) > 0, law, 1.0)
-        law = law / law.sum(-1, keepdim=True)
-    return draws.draft(law, 0, node)
+        distribution = distribution.scatter(1, torch.stack(list(earlier), 1), 0.0)
+        distribution = torch.where(distribution.sum(-1, keepdim=True) > 0, distribution, 1.0)
+        distribution = distribution / distribution.sum(-1, keepdim=True)
+    return draws.draft(distribution, 0, node)
 
 
 def _completed(mass: Tensor, target: Tensor, tokens: int) -> Tensor:

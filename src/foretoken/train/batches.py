@@ -80,7 +80,7 @@ def whole(records: Records, rows: int) -> Iterator[Rows]:
 
 
 def collate(records: Records, layout: Seq[Seq[int]], length: int, prompt_weight: float) -> Rows:
-    """Rows of the given records, one behind the other, cut or padded to `length`."""
+    """Rows of the given records, one after the other, cut or padded to `length`."""
     shape = (len(layout), length)
     tokens, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     owner, room = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)

@@ -2,7 +2,7 @@
 
 Source: Miao et al. 2024 (SpecInfer), section 3 (merge-based trees). There a text counts for the
 next drafter if a former one misses any of it; here each token does by the chance that all of them
-miss it, and a little even where none does, for a draft goes on behind the tokens that are easy.
+miss it, and a little even where none does, for a draft goes on after the tokens that are easy.
 
 Legend: B rows, T places, N drafted places.
 """

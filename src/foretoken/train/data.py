@@ -82,7 +82,7 @@ def _conversation(row: Any, where: str) -> Conversation:
 
 
 def _from_messages(messages: Iterable[Any]) -> Conversation:
-    """Up to the last user's turn, and what stands behind it."""
+    """Up to the last user's turn, and what stands after it."""
     turns = [{"role": str(m["role"]), "content": str(m["content"])} for m in messages]
     last = max(i for i, turn in enumerate(turns) if turn["role"] == "user")
     answer = turns[last + 1]["content"] if last + 1 < len(turns) else None

@@ -72,13 +72,13 @@ class Frozen:
         batch, length = feed.tokens.shape
         many = embeddings.shape[1]
         cache = self._holding(feed).grown(batch, length, many)
-        behind = Feed(
+        after = Feed(
             torch.zeros_like(positions), positions, sees, feed.slots, [length] * batch,
             length + many + 1, logits=False, earlier=feed.positions,
             replaced=(torch.ones_like(sees[..., 0]), embeddings.to(self.model.dtype)),
         )  # fmt: skip
         with torch.autocast(positions.device.type, enabled=False):
-            out = self.model.forward(behind, cache, (-1,))
+            out = self.model.forward(after, cache, (-1,))
         return out.hidden[-1].to(self.dtype)
 
     def _kv(self, feed: Feed, layer: int) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
 """Medusa-2: target and heads trained together, which makes a new target.
 
 Source: Cai et al. 2024 (Medusa), sections 2.2.2 and 2.3.2. The loss is the new target's distance
-from the old one's law at each place (self-distillation) and 0.2 times that of the heads, whose
-learning rate is four times the target's; the paper's first stage, heads alone, is `foretoken
+from the old one's distribution at each place (self-distillation) and 0.2 times that of the heads,
+whose learning rate is four times the target's; the paper's first stage, heads alone, is `foretoken
 train medusa`, whose checkpoint this may begin with. Departure: all of the target's weights are
 trained, where the paper has adapters.
 
@@ -96,8 +96,8 @@ class Joint(Trained):
         self.target.furnish(folder / _LM, tokenizer)
 
     def moved(self, lesson: Lesson) -> Tensor:
-        """[3] over the places that count: the summed KL divergence of the new law from the old, how
-        often both have the same likeliest token, and how many places."""
+        """[3] over the places that count: the summed KL divergence of the new distribution from the
+        old, how often both have the same likeliest token, and how many places."""
         row, token = ((lesson.weight > 0) & (lesson.positions > 0)).nonzero(as_tuple=True)
         old = lesson.hidden[-1][row, token - 1]
         new = self.target.states(lesson)[row, token - 1]
@@ -178,8 +178,9 @@ def _write_card(
     lines = [
         f"# {target} and Medusa's heads, trained together", "",
         f"`{_LM}` is a new target: it does not write what `{target}` writes. Along {places:.0f} "
-        f"held-out tokens of `{target}` its law is {far / places:.4f} nats (KL divergence) from "
-        f"the old one, and its likeliest token is the same at {100 * same / places:.1f} % of them. "
+        f"held-out tokens of `{target}` its distribution is {far / places:.4f} nats (KL "
+        "divergence) from the old one, and its likeliest token is the same at "
+        f"{100 * same / places:.1f} % of them. "
         "Drafting with the heads changes nothing of what the new target writes.", "",
         f'    LLM("{out.name}/{_LM}", speculative_config={{"method": "medusa", '
         f'"model": "{out.name}/{_HEADS}"}})', "",

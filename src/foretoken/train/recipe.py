@@ -23,7 +23,7 @@ class Recipe:
     of the places of a draft, as in `foretoken.trainable.losses`.
 
     steps, rows, length, accumulation: optimiser steps, each of `accumulation` batches of `rows`
-    rows of `length` tokens on every process. lr, warmup, floor: cosine from lr to floor · lr behind
+    rows of `length` tokens on every process. lr, warmup, floor: cosine from lr to floor · lr after
     a linear warm-up over a share of the steps. matrix_lr: that of the matrices between states if
     Muon is to move them (0: AdamW moves all). betas: AdamW's. weight_decay: of both. clip: largest
     norm of the gradient. prompt_weight: what a prompt's token counts beside an answer's. held,

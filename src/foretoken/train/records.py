@@ -1,4 +1,4 @@
-"""Prompts and what stands behind them, as flat arrays of token ids."""
+"""Prompts and what stands after them, as flat arrays of token ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ids = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Records:
-    """tokens: all records one behind the other. starts: [N + 1] where each begins. answers: [N]
+    """tokens: all records one after the other. starts: [N + 1] where each begins. answers: [N]
     where its answer begins (its end, if it has none). limit: the most tokens of an answer that
     serving would write: no draft goes beyond."""
 
@@ -40,7 +40,7 @@ class Records:
 
     @classmethod
     def joined(cls, parts: Seq[Records]) -> Records:
-        """One behind the other, under the largest limit."""
+        """One after the other, under the largest limit."""
         ends = np.cumsum([0, *(len(part.tokens) for part in parts)])
         starts = [part.starts[:-1] + end for part, end in zip(parts, ends, strict=False)]
         answers = [part.answers + end for part, end in zip(parts, ends, strict=False)]

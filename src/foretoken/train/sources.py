@@ -99,7 +99,7 @@ def steps(
     if not parts and not recipe.goal.reads_target:
         raise ForetokenError(
             "A drafter learns nothing from its own tokens alone; give an objective that reads the "
-            "target's law, such as {kl_div: 1.0}."
+            "target's distribution, such as {kl_div: 1.0}."
         )
     own = Own(
         module, llm, found[TARGET], folder, params(recipe, seed), recipe.own_texts, recipe.own_every

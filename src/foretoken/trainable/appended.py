@@ -1,6 +1,6 @@
 """Blocks of tokens appended to a text, from whose states tokens ahead are guessed, in training.
 
-The tokens are of no text: trained prompt tokens, masks. A block behind place t sees the text up to
+The tokens are of no text: trained prompt tokens, masks. A block after place t sees the text up to
 t and itself, each of its tokens those before it, and positions go on from t. Its guess i is for
 the text's token t + first + i. Many blocks of one text run in one pass, blind to each other.
 
@@ -20,7 +20,7 @@ from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, chunked
 
 States = Callable[[Tensor], Tensor]
-"""Places [B, R] -> the states [B, R, C, D] that the blocks behind them guess from."""
+"""Places [B, R] -> the states [B, R, C, D] that the blocks after them guess from."""
 
 Logits = Callable[[Tensor], Tensor]
 """Such states [..., C, D] -> logits [..., C, V]."""
@@ -43,7 +43,7 @@ def drawn(lesson: Lesson, blocks: int, first: int) -> Tensor:
 
 
 def seats(lesson: Lesson, places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-    """Positions [B, X] of blocks of so many tokens behind the places [B, R], and whom each sees
+    """Positions [B, X] of blocks of so many tokens after the places [B, R], and whom each sees
     [B, X, T + X]."""
     ahead = torch.arange(1, tokens + 1, device=places.device)
     positions = (lesson.positions.gather(1, places)[..., None] + ahead).flatten(1)
@@ -59,7 +59,7 @@ def blocks_loss(
     parameters: Seq[Tensor], objective: Objective,
 ) -> Tensor:  # fmt: skip
     """The sum over guesses of decay^i times guess i's mean loss; states [B, R, C, D] of the blocks
-    behind the places [B, R]. parameters: what `logits` uses that is to be trained."""
+    after the places [B, R]. parameters: what `logits` uses that is to be trained."""
     ahead, there = _goals(lesson, places, first, states.shape[2])
     weight = lesson.weight.gather(1, ahead.flatten(1)).view(ahead.shape) * there
     decay = objective.decay ** torch.arange(states.shape[2], device=places.device)
@@ -79,7 +79,7 @@ def blocks_loss(
 def block_ranks(
     lesson: Lesson, wanted: Tensor, states: States, first: int, guesses: int, logits: Logits
 ) -> Tensor:
-    """[B, T, C] how many tokens guess i of the block behind each wanted place [B, T] holds likelier
+    """[B, T, C] how many tokens guess i of the block after each wanted place [B, T] holds likelier
     than the text's; very many elsewhere, and where the record ends before."""
 
     def rank(said: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
@@ -92,7 +92,7 @@ def block_ranks(
 def block_chances(
     lesson: Lesson, wanted: Tensor, states: States, first: int, guesses: int, logits: Logits
 ) -> Tensor:
-    """[B, T, C] the chance that guess i of the block behind each wanted place [B, T] is accepted
+    """[B, T, C] the chance that guess i of the block after each wanted place [B, T] is accepted
     and is the text's token: 0 or 1 at temperature 0, above it min(1, q / p); 0 elsewhere."""
 
     def chance(said: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
@@ -132,7 +132,7 @@ def _along(
 
 
 def _goals(lesson: Lesson, places: Tensor, first: int, guesses: int) -> tuple[Tensor, Tensor]:
-    """[B, R, C] places of the tokens that blocks behind the places [B, R] guess, and whether the
+    """[B, R, C] places of the tokens that blocks after the places [B, R] guess, and whether the
     record goes so far."""
     ahead = places[..., None] + first + torch.arange(guesses, device=places.device)
     inside = ahead < lesson.tokens.shape[1]

@@ -1,9 +1,9 @@
 """Blocks of guesses made in one pass beside the target's states: the module and how it is served.
 
 Source: Chen, Liang, Liu 2026 (DFlash), section 3, and its checkpoints' names. A block is the root
-and mask tokens behind it, which see each other in both directions. In every layer they also see
+and mask tokens after it, which see each other in both directions. In every layer they also see
 keys and values of all tokens before the root, made by that layer of what `fc` and `hidden_norm`
-make of the target's states behind several of its layers. What stands at a mask, normed, goes
+make of the target's states after several of its layers. What stands at a mask, normed, goes
 through the target's head and guesses the token of that very place. Training draws roots at random,
 so that one pass trains many blocks. Departures: without a `mask_token_id` the mask is a trained
 embedding; the states of a target of fewer than 8 layers come from its first, middle and last but
@@ -52,7 +52,7 @@ class BlockLayer(FeatureLayer):
 
 
 class BlockModule(Trained):
-    """num_layers; block_size: the root and the places guessed behind it; target_layer_ids: layers
+    """num_layers; block_size: the root and the places guessed after it; target_layer_ids: layers
     of the target that it reads, counted from 0; mask_token_id: None for a trained embedding;
     heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of each layer; anchors: blocks
     of a row that training takes."""
@@ -91,7 +91,7 @@ class BlockModule(Trained):
 
     @property
     def hidden(self) -> tuple[int, ...]:  # type: ignore[override]
-        """What it reads, and the last state, whose laws are the goal."""
+        """What it reads, and the last state, whose distributions are the goal."""
         return (*self.reads, -1)
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
@@ -136,8 +136,8 @@ class BlockModule(Trained):
         return done.view(len(roots), count, size, -1)[:, :, 1:]
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        behind = lesson.positions.roll(-1, 1) == lesson.positions + 1  # the record goes on
-        able = behind & (lesson.positions > 0) & (lesson.weight.roll(-1, 1) > 0)
+        after = lesson.positions.roll(-1, 1) == lesson.positions + 1  # the record goes on
+        able = after & (lesson.positions > 0) & (lesson.weight.roll(-1, 1) > 0)
         chances = torch.rand(able.shape, device=able.device) * able
         roots, real = _places(chances, self.shape["anchors"])
         token = roots[..., None] + torch.arange(1, self.block_size, device=roots.device)
@@ -188,7 +188,7 @@ def _sees(records: Tensor, roots: Tensor, size: int) -> Tensor:
 
 
 def _beside(past: Pair, sees: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`Mix` of blocks whose keys and values stand behind the text's."""
+    """`Mix` of blocks whose keys and values stand after the text's."""
     groups = q.shape[2] // k.shape[2]
     keys, values = (
         torch.cat(both, 1).repeat_interleave(groups, 2).transpose(1, 2)
@@ -202,7 +202,7 @@ class BlockModel:
     """Such a module as a `ChainModel`, with a cache of what its layers make of the target's states.
 
     Of a text of n tokens whose last one is the root it holds n - 1. A block's own keys and values
-    are written behind them and forgotten.
+    are written after them and forgotten.
     """
 
     def __init__(self, module: BlockModule, access: Access) -> None:
@@ -222,7 +222,7 @@ class BlockModel:
         self._cache.release(sequence.id)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        """The copy starts behind the prompt, however far the other is."""
+        """The copy starts after the prompt, however far the other is."""
         source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
         self._cache.copy(source, target, copy.prompt_length - 1)
 
@@ -259,7 +259,7 @@ class BlockModel:
             self._cache.lengths[slot] += len(each)
 
     def guess(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, N, V] logits of the places behind each root, in one pass."""
+        """[B, N, V] logits of the places after each root, in one pass."""
         slots = [self._cache.slot(s.id) for s in sequences]
         roots = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
         feed = block_feed(self._cache, slots, roots, self._module.block_size)
@@ -267,12 +267,12 @@ class BlockModel:
         blocks = self._module.blocks(roots, self._access.embed)
         return self._access.head(self._module.through(blocks, feed.positions, mixes)[:, 1:])
 
-    def behind(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, V] logits behind each text; the block's others are kept for `after`."""
+    def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits after each text; the block's others are kept for `after`."""
         self._said, self._next = self.guess(sequences), 0
         return self._read()
 
-    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+    def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
         """[B, 1, V] logits of the next place, whatever the tokens before it are."""
         return self._read()
 

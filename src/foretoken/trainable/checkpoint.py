@@ -144,7 +144,7 @@ class Trained(nn.Module):
         module.notes = dict(config.get("notes", {}))
         if max(module.hidden) > access.layers:
             raise ForetokenError(
-                f"{source} reads the states behind layer {max(module.hidden)} and this target has "
+                f"{source} reads the states after layer {max(module.hidden)} and this target has "
                 f"{access.layers} layers; use a checkpoint that was trained for this target."
             )
         if "published" in config:

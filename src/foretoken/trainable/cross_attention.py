@@ -1,6 +1,6 @@
 """A decoder layer that also reads the target's cache: the module and how it is served.
 
-Source: Du et al. 2024 (GliDe), section 3.1. Behind its self-attention the layer attends to the keys
+Source: Du et al. 2024 (GliDe), section 3.1. After its self-attention the layer attends to the keys
 and values that a layer of the target holds of the text, and so knows what the target made of it
 without a pass of its own. Of the root and of drafted tokens the target has none yet: a draft sees
 those of all tokens before its root. In training the text is cut into blocks of `block_size` at a
@@ -46,7 +46,7 @@ from foretoken.trainable.head_losses import guesses_loss
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
-_SPARE = 64  # cache places behind the context, for drafts that reach over its end
+_SPARE = 64  # cache places after the context, for drafts that reach over its end
 
 Look = Callable[[Tensor], Tensor]
 """Queries [B, T, H, W] -> what they find in the target's cache [B, T, H·W]."""
@@ -89,7 +89,7 @@ class GlimpseLayer(nn.Module):
 
 
 class GlimpseModule(Trained):
-    """read_layer: whose keys and values it reads, counted from 0 or from behind (-1); heads,
+    """read_layer: whose keys and values it reads, counted from 0 or from after (-1); heads,
     kv_heads, intermediate and `layer` (as in `LayerShape`): of its own layer; block_size: tokens
     that see one and the same part of the target's cache in training."""
 
@@ -128,7 +128,7 @@ class GlimpseModule(Trained):
         return found
 
     def outputs(self, lesson: Lesson, ahead: Tensor) -> Tensor:
-        """[B, T, D] of every token, as the one `ahead` [B, T] places behind a draft's root."""
+        """[B, T, D] of every token, as the one `ahead` [B, T] places after a draft's root."""
         places = torch.arange(lesson.tokens.shape[1], device=ahead.device)
         same = lesson.records[:, :, None] == lesson.records[:, None]
         before = places < (places - ahead)[..., None]
@@ -174,7 +174,7 @@ class GlimpseModel:
     """Such a module as a `ChainModel`, with a cache of its own keys and values.
 
     Of a text of n tokens whose last one is the root it holds n - 1, as the target's does. Root and
-    drafted tokens are written behind them and forgotten.
+    drafted tokens are written after them and forgotten.
     """
 
     def __init__(self, module: GlimpseModule, access: Access) -> None:
@@ -208,16 +208,16 @@ class GlimpseModel:
         if not step.tokens:
             self._read([sequence])
 
-    def behind(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, V] logits behind each text."""
+    def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits after each text."""
         self._read(sequences)
         self._ahead = 0
         self._theirs = [self._access.kv(s, self._module.read_layer) for s in sequences]
         roots = torch.tensor([s.tokens[-1] for s in sequences], device=self.device)
-        return self.after(sequences, roots)
+        return self.next_logits(sequences, roots)
 
-    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
-        """[B, 1, V] logits behind one more token [B] of each chain."""
+    def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits after one more token [B] of each chain."""
         feed = scratch_feed(self._cache, self._slots(sequences), tokens[:, None], self._ahead)
         self._ahead += 1
         x = self._access.embed(feed.tokens)

@@ -41,7 +41,7 @@ from foretoken.tree import DraftTree, Kind, placed
 from foretoken.trees.grow import Frontier, beam, expand, sample, widths_of
 
 _NOISE = 0.1  # largest noise on the features while training
-_CHUNK = 128  # roots whose laws of all levels stand at once
+_CHUNK = 128  # roots whose distributions of all levels stand at once
 
 
 def layer_shape(
@@ -65,7 +65,7 @@ class FeatureModule(Trained):
         return hidden[-1]
 
     def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
-        """[B, T, D] features and embeddings of the tokens behind them -> [B, T, D]."""
+        """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
         raise NotImplementedError
 
     def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
@@ -109,7 +109,7 @@ class EagleModule(FeatureModule):
         self.layers = nn.ModuleList([FeatureLayer(of)])
 
     def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
-        """[B, T, D] features and embeddings of the tokens behind them -> [B, T, D]."""
+        """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
         x = self.fc(torch.cat((near, features), -1))
         out: Tensor = self.layers[0](x, x, positions, mix)
         return out
@@ -130,7 +130,7 @@ class EagleModule(FeatureModule):
     def _apart(self, lesson: Lesson, outputs: Tensor, decay: float) -> Tensor:
         """Smooth L1 from each output to the state that it stands for, a mean over what counts.
 
-        Step i of place t stands for the state of token t + 1 + i, behind which token t + 2 + i is.
+        Step i of place t stands for the state of token t + 1 + i, after which token t + 2 + i is.
         """
         total, length = outputs.new_zeros(()), outputs.shape[1]
         for i in range(min(outputs.shape[2], length - 2)):
@@ -141,18 +141,21 @@ class EagleModule(FeatureModule):
         return total / lesson.weight.sum().clamp(min=1e-9)
 
 
-def in_beam(laws: Tensor, goal: Tensor, width: int, nodes: Tensor) -> Tensor:
+def in_beam(distributions: Tensor, goal: Tensor, width: int, nodes: Tensor) -> Tensor:
     """[R, I] whether tokens `goal` [R, I] are in the tree that `beam` makes of R roots, each level
-    with the law [R, I, V] behind the goals before it, whichever path it is asked behind.
+    with the distribution [R, I, V] after the goals before it, whichever path it is asked after.
 
     nodes: [R] how many are kept of each tree.
     """
-    mine = laws.gather(-1, goal[..., None])
-    right = ((laws > mine).sum(-1) < width) & (mine[..., 0] > 0)
-    tops, mine = laws.topk(min(width, laws.shape[-1])).values, mine[..., 0].cumprod(-1)
-    paths, levels, found = laws.new_ones(len(laws), 1), [], []
+    mine = distributions.gather(-1, goal[..., None])
+    right = ((distributions > mine).sum(-1) < width) & (mine[..., 0] > 0)
+    tops, mine = (
+        distributions.topk(min(width, distributions.shape[-1])).values,
+        mine[..., 0].cumprod(-1),
+    )
+    paths, levels, found = distributions.new_ones(len(distributions), 1), [], []
     alive = torch.ones_like(right[:, 0])
-    for i in range(laws.shape[1]):
+    for i in range(distributions.shape[1]):
         every = (paths[:, :, None] * tops[:, i, None]).flatten(1)
         paths = every.topk(min(width, every.shape[1])).values
         levels.append(every)
@@ -223,8 +226,8 @@ class DynamicTree(FeatureDrafter):
     def reached(self, module: Any, lesson: Lesson) -> Tensor:
         """[B, T, depth] whether a step whose root stands there accepts more than n places.
 
-        What is drafted behind other paths isn't known from one pass: it is taken to be what is
-        drafted behind the text's own.
+        What is drafted after other paths isn't known from one pass: it is taken to be what is
+        drafted after the text's own.
         """
         outputs, length = module.outputs(lesson, self.depth), lesson.tokens.shape[1]
         found = lesson.tokens.new_zeros(*lesson.tokens.shape, self.depth, dtype=torch.bool)
@@ -232,9 +235,9 @@ class DynamicTree(FeatureDrafter):
         ahead = torch.arange(1, self.depth + 1, device=row.device)
         for r, t in zip(row.split(_CHUNK), root.split(_CHUNK), strict=True):
             place, room = (t[:, None] + ahead).clamp(max=length - 1), lesson.room[r, t]
-            laws = module.say(outputs[r, t - 1], lesson.head).softmax(-1)
+            distributions = module.say(outputs[r, t - 1], lesson.head).softmax(-1)
             nodes = room.clamp(max=self.tree_nodes)
-            there = in_beam(laws, lesson.tokens[r[:, None], place], self.top_k, nodes)
+            there = in_beam(distributions, lesson.tokens[r[:, None], place], self.top_k, nodes)
             own = lesson.records[r[:, None], place] == lesson.records[r, t][:, None]
             inside = own & (t[:, None] + ahead < length) & (ahead <= room[:, None])
             found[r, t] = (there & inside).cumprod(-1).bool()

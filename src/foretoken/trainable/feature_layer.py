@@ -32,7 +32,7 @@ from foretoken.trees.grow import Frontier
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries [B, T, H, W], keys and values [B, T, K, W] -> [B, T, H·W]."""
 
-_SPARE = 512  # cache places behind the context: nodes of a draft that starts at its end
+_SPARE = 512  # cache places after the context: nodes of a draft that starts at its end
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Reads(Protocol):
         ...
 
     def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
-        """Features, and embeddings of the tokens behind them -> outputs, all [B, T, D]."""
+        """Features, and embeddings of the tokens after them -> outputs, all [B, T, D]."""
         ...
 
     def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
@@ -169,9 +169,9 @@ def unroll(
     module: Reads, features: Tensor, embeddings: Tensor, lesson: Lesson, steps: int
 ) -> Tensor:
     """Outputs [B, T, I, D]: step i of place t guesses token t + 2 + i, as drafting along the true
-    text would from entry t on, with its own outputs as features behind that.
+    text would from entry t on, with its own outputs as features after that.
 
-    features, embeddings: [B, T, D] of the tokens themselves. Steps behind the first are made where
+    features, embeddings: [B, T, D] of the tokens themselves. Steps after the first are made where
     a token counts that one of the place's steps guesses, and may be 0 elsewhere: most of a row is
     prompts, where nothing is drafted.
     """
@@ -266,7 +266,7 @@ class FeatureModel:
         self._cache.release(sequence.id)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        """The copy starts behind the prompt, however far the other is."""
+        """The copy starts after the prompt, however far the other is."""
         held = sequence.state.get(self)
         if held is not None and len(held.prompt):
             source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
@@ -295,15 +295,15 @@ class FeatureModel:
         if reading:
             self._enter(reading, 1)
 
-    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+    def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, D] outputs of the last entries, before the roots; whatever waits is run."""
         return self._enter(sequences, 0)
 
     def level(self, sequences: Seq[Sequence], frontier: Frontier) -> Tensor:
-        """[B, M, V] logits behind the nodes of a growing tree's frontier, in one pass."""
+        """[B, M, V] logits after the nodes of a growing tree's frontier, in one pass."""
         if not frontier.depth:
             self._depths = [0]
-            self._outputs = self.behind(sequences)
+            self._outputs = self.root_logits(sequences)
         else:
             assert self._outputs is not None
             self._depths += [frontier.depth] * frontier.slots.shape[1]

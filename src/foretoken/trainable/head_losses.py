@@ -1,6 +1,6 @@
 """What drafters with heads on the target's last state share: trees, losses, estimates, states.
 
-Head i, counted from 0, guesses the token i + 1 places behind the root, from the state that the
+Head i, counted from 0, guesses the token i + 1 places after the root, from the state that the
 root itself was read from: with the state at place t, the root stands at t + 1 and head i guesses
 token t + 2 + i. Sources: static trees and the plan of a tree from each head's accuracies, Cai et
 al. 2024 (Medusa) section 2.3.3 and appendix C.
@@ -41,7 +41,7 @@ def heads_loss(
     """The sum over heads of decay^i (times the dynamic weight) times head i's mean loss; states
     [B, T, H, D] at place t.
 
-    The target's logits behind a token are made once for all heads that guess it.
+    The target's logits after a token are made once for all heads that guess it.
     """
     heads = torch.arange(states.shape[2], device=states.device)
     row, token = (lesson.weight > 0).nonzero(as_tuple=True)  # [P]
@@ -95,7 +95,7 @@ def _chances(lesson: Lesson, states: Tensor, logits: Logits, objective: Objectiv
 
 
 def heads_ranks(lesson: Lesson, states: Tensor, logits: Logits) -> Tensor:
-    """[B, T, H] how many tokens head i held likelier than the token i + 1 behind the root, for
+    """[B, T, H] how many tokens head i held likelier than the token i + 1 after the root, for
     every root; V where there is no such token in the record."""
     batch, length, heads, _ = states.shape
     ranks = torch.full((batch, length, heads), 1 << 30, device=states.device)
@@ -206,7 +206,7 @@ class _Held:
 
 
 class States(Protocol):
-    """Of each sequence the state [D] that heads read when they draft behind its root."""
+    """Of each sequence the state [D] that heads read when they draft after its root."""
 
     def begin(self, sequence: Sequence) -> None: ...
 
@@ -245,7 +245,7 @@ class LastStates:
                 sequence.state[self] = _Held(state[:0], state)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        """The copy starts behind the prompt, however far the other is."""
+        """The copy starts after the prompt, however far the other is."""
         held = sequence.state.get(self)
         if held is not None and len(held.prompt):
             copy.state[self] = _Held(held.prompt, held.prompt)

@@ -1,6 +1,6 @@
 """What a drafter in training reads: text, the target's states along it, and what counts.
 
-A row holds one or more records, each a prompt with what was written behind it. All is teacher
+A row holds one or more records, each a prompt with what was written after it. All is teacher
 forced: at every place the drafter sees the text as it is. Where the text is what the target writes
 at temperature 0, or a sample of it under a rule that keeps plain decoding's tokens, an accepted
 draft is a piece of this text, so one pass tells what serving it would have accepted (`Estimate`).
@@ -32,7 +32,7 @@ class Lesson:
     much a token counts as one to be predicted. room: [B, T] the most nodes of a draft whose root
     stands there, or -1 where serving never has a root. hidden: layer -> [B, T, D], as `Wants`
     counts layers. head: normed last states [..., D] -> logits [..., V]. embed: ids -> [..., D].
-    append: what the target makes of tokens behind the rows, see `Append`. None of the three is
+    append: what the target makes of tokens after the rows, see `Append`. None of the three is
     trained. kv: layer, from 0 -> its keys and values [B, K, T, W] of the text. temperature: what
     the text was written at.
     """
@@ -65,7 +65,7 @@ class Lesson:
 
 def chain(chances: Tensor, room: Tensor, most: int) -> Tensor:
     """[B, T, most] the chance that more than n places of a chain are accepted, from those [B, T]
-    that the token behind each place is."""
+    that the token after each place is."""
     ahead = torch.stack([chances.roll(-n, 1) for n in range(most)], 2).cumprod(-1)
     within: Tensor = torch.arange(most, device=room.device) < room[..., None]
     return ahead * within
@@ -110,9 +110,11 @@ def estimate(room: Tensor, reached: Tensor) -> Estimate:
     Walks from each text's first root: a step that accepts n places leads to the root n + 1 on.
     """
     roots = (room >= 0).cpu()
-    law = (reached.double() * (room >= 0)[..., None]).cpu()
-    edges = torch.ones_like(law[..., :1])
-    exactly = torch.cat((edges, law), 2) - torch.cat((law, 0 * edges), 2)  # [B, T, N + 1]
+    distribution = (reached.double() * (room >= 0)[..., None]).cpu()
+    edges = torch.ones_like(distribution[..., :1])
+    exactly = torch.cat((edges, distribution), 2) - torch.cat(
+        (distribution, 0 * edges), 2
+    )  # [B, T, N + 1]
     batch, length, depth = exactly.shape
     visits = torch.zeros(batch, length + depth, dtype=torch.float64)
     first = roots.clone()
@@ -123,5 +125,5 @@ def estimate(room: Tensor, reached: Tensor) -> Estimate:
         ahead = visits[:, place, None] * exactly[:, place]
         visits[:, place + 1 : place + 1 + depth] += ahead
     visits = visits[:, :length]
-    counted = (visits[..., None] * law).sum((0, 1))
+    counted = (visits[..., None] * distribution).sum((0, 1))
     return Estimate(float(roots.sum()), float(visits.sum()), counted.tolist())

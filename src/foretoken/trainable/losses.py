@@ -1,4 +1,5 @@
-"""How far a drafter's law is from the target's: divergences of logits, mixtures, and their sum.
+"""How far a drafter's distribution is from the target's: divergences of logits, mixtures, and their
+sum.
 
 Each divergence is a function of the drafter's logits [..., V] and the target's [..., V] and has one
 number a place [...]. Sources: forward and reverse KL, Jensen-Shannon and total variation, Zhou et
@@ -42,16 +43,15 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
 def kl_div(drafter: Tensor, target: Tensor) -> Tensor:
     """KL(target || drafter): forward KL, soft-label cross-entropy less the target's entropy.
 
-    Written as two products: `_kl`'s difference of two log-laws would be one more pass over the
-    drafter's logits, forth and back.
-    """
+    Written as two products: `_kl`'s difference of two log-distributions would be one more pass over
+    the drafter's logits, forth and back."""
     known = _log(target)
     guess = _log(drafter.to(known.dtype))
-    law, empty = known.exp(), known.isneginf()
+    distribution, empty = known.exp(), known.isneginf()
     if empty.any():  # a token without mass adds nothing, whatever the drafter says of it
         known, guess = known.masked_fill(empty, 0.0), torch.where(empty, 0.0, guess)
-    crossed: Tensor = torch.linalg.vecdot(law, guess)
-    return (law * known).sum(-1) - crossed
+    crossed: Tensor = torch.linalg.vecdot(distribution, guess)
+    return (distribution * known).sum(-1) - crossed
 
 
 def rkl(drafter: Tensor, target: Tensor) -> Tensor:
@@ -72,7 +72,8 @@ def tv(drafter: Tensor, target: Tensor) -> Tensor:
 
 
 def acceptance(drafter: Tensor, target: Tensor) -> Tensor:
-    """The chance that speculative sampling accepts a token drawn from the drafter's law."""
+    """The chance that speculative sampling accepts a token drawn from the drafter's
+    distribution."""
     return torch.minimum(_log(target), _log(drafter)).exp().sum(-1)
 
 

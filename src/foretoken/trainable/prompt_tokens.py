@@ -1,6 +1,6 @@
-"""Trained prompt tokens: embeddings of no token, behind which a frozen target guesses ahead.
+"""Trained prompt tokens: embeddings of no token, after which a frozen target guesses ahead.
 
-What drafters that train nothing else share. Token i, counted from 0, stands i + 1 places behind a
+What drafters that train nothing else share. Token i, counted from 0, stands i + 1 places after a
 text that ends at place t, and the target's state there guesses the text's token t + 2 + i; the
 token t + 1 is the text's own guess. Sources: Monea et al. 2023 (PaSS); Chen et al. 2024 (Parallel
 Prompt Decoding).
@@ -20,12 +20,12 @@ from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
 FIRST = 2
-"""What the first prompt token guesses: how many places behind the text's last one."""
+"""What the first prompt token guesses: how many places after the text's last one."""
 
 
 class PromptTokens(Trained):
     """num_tokens: prompt tokens; blocks: places of each row that a step of training puts them
-    behind. They begin as the text's mean embedding."""
+    after. They begin as the text's mean embedding."""
 
     def __init__(self, facts: Facts, num_tokens: int = 3, blocks: int = 64) -> None:
         super().__init__(facts, num_tokens=num_tokens, blocks=blocks)
@@ -44,7 +44,7 @@ class PromptTokens(Trained):
             self.embeddings.copy_(share[seen] @ target.embed(seen))
 
     def states(self, lesson: Lesson, places: Tensor) -> Tensor:
-        """[B, R, A, D] the target's states at the prompt tokens behind the places [B, R]."""
+        """[B, R, A, D] the target's states at the prompt tokens after the places [B, R]."""
         positions, sees = seats(lesson, places, len(self.embeddings))
         many = self.embeddings.repeat(places.shape[1], 1).expand(len(places), -1, -1)
         states: Tensor = lesson.append(many, positions, sees).unflatten(1, (places.shape[1], -1))

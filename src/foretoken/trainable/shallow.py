@@ -1,7 +1,7 @@
 """The target's first layers and an adapter on top as a model that drafts; the target goes on there.
 
-The shallow layers write their keys and values behind the target's committed length, where a scoring
-pass would write the same ones, so such a pass begins with the states that the draft left behind the
+The shallow layers write their keys and values after the target's committed length, where a scoring
+pass would write the same ones, so such a pass begins with the states that the draft left after the
 exit layer, and runs the other layers only (Liu et al. 2024, Kangaroo, section 3.1). The adapter has
 a cache of its own, with an entry for each token before the root.
 
@@ -24,7 +24,7 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.feature_layer import LayerShape, Reads, cached
 
-_SPARE = 65  # cache places behind the context, for drafts that reach over its end
+_SPARE = 65  # cache places after the context, for drafts that reach over its end
 
 
 @dataclass
@@ -49,7 +49,7 @@ class _Run:
 
 
 class ShallowModel:
-    """A `ChainModel`; `layers`: behind which of the target's layers the adapter reads. Scoring
+    """A `ChainModel`; `layers`: after which of the target's layers the adapter reads. Scoring
     passes are from now on run here; needs the levels c, d and e."""
 
     def __init__(self, access: Access, layers: int, adapter: Reads, shape: LayerShape) -> None:
@@ -88,14 +88,14 @@ class ShallowModel:
         if step.read:
             self._enter([sequence], None)
 
-    def behind(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, V] logits behind each text, whose last token alone is not in the cache."""
+    def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits after each text, whose last token alone is not in the cache."""
         self._ran = None
         roots = torch.tensor([s.tokens[-1:] for s in sequences], device=self.device)
         return self._said(self._enter(sequences, self._shallow(sequences, roots)))
 
-    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
-        """[B, 1, V] logits behind one more token [B] of each chain."""
+    def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits after one more token [B] of each chain."""
         states = self._shallow(sequences, tokens[:, None])
         assert self._ran is not None
         slots = [self._cache.slot(s.id) for s in sequences]
@@ -103,7 +103,7 @@ class ShallowModel:
         return self._said(self._adapted(states, feed))
 
     def _shallow(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
-        """[B, 1, D] the states of one more token [B, 1] of each draft behind the exit layer."""
+        """[B, 1, D] the states of one more token [B, 1] of each draft after the exit layer."""
         access, ran = self._access, self._ran
         feed = access.scratch_next(sequences, tokens, len(ran.tokens) if ran else 0)
         states = access.run(access.embed(tokens), feed, self._lower)
@@ -115,7 +115,7 @@ class ShallowModel:
         return states
 
     def _enter(self, sequences: Seq[Sequence], roots: Tensor | None) -> Tensor:
-        """Put what waits into the adapter's cache, and behind it the roots' states [B, 1, D] if
+        """Put what waits into the adapter's cache, and after it the roots' states [B, 1, D] if
         there are any; outputs [B, 1, D] of the last ones. The roots' entries are not committed."""
         slots = [self._cache.slot(s.id) for s in sequences]
         waiting = [s.state[self] for s in sequences]

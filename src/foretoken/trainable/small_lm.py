@@ -1,8 +1,8 @@
 """A small language model as what is trained of a drafter: an ordinary checkpoint in and out.
 
-It reads the text alone, so every place of a text is a lesson: its law there against the target's,
-or the token itself. Source: Zhou et al. 2024 (DistillSpec), section 3; with "nll" on what the
-target wrote it is sequence-level distillation (Kim and Rush 2016).
+It reads the text alone, so every place of a text is a lesson: its distribution there against the
+target's, or the token itself. Source: Zhou et al. 2024 (DistillSpec), section 3; with "nll" on what
+the target wrote it is sequence-level distillation (Kim and Rush 2016).
 
 Legend: B rows, T places, D width, V vocabulary, P tokens to predict.
 """
@@ -103,7 +103,7 @@ class TrainedLM(Trained):
         return states
 
     def chances(self, lesson: Lesson) -> Tensor:
-        """[B, T] the chance that its draft behind each place is accepted and is the text's token:
+        """[B, T] the chance that its draft after each place is accepted and is the text's token:
         0 or 1 at temperature 0, above it min(1, q / p); 0 where the record ends there."""
         states = self.states(lesson)
         found = states.new_zeros(lesson.tokens.shape)

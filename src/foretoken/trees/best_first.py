@@ -17,7 +17,7 @@ Place = TypeVar("Place")
 
 class Branches(NamedTuple):
     """tokens and the slot (0 = root) of each one's parent; score: the sum of the weights, which is
-    how many tokens would be accepted if the shares were the target's law."""
+    how many tokens would be accepted if the shares were the target's distribution."""
 
     tokens: list[int]
     parents: list[int]

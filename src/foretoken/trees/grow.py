@@ -1,12 +1,13 @@
-"""How drafts are arranged: trees grown level by level from a drafter's laws, or filled from lists.
+"""How drafts are arranged: trees grown level by level from a drafter's distributions, or filled
+from lists.
 
-A drafter says what it thinks of the nodes on the frontier ([B, M, V], one law a node) and gets the
-next frontier. `expand`, `beam` and `sample` do this to the end; `Grower` is for drafters that keep
-states of their own from level to level. Sources: top-k expansion, Miao et al. 2024 (SpecInfer)
-section 3.1; independent branches, Sun et al. 2023 (SpecTr) section 4; drawn without replacement,
-Yang et al. 2024 (MCSD) and Chen et al. 2024 (Sequoia) section 4.2; beam with rerank, Li et al. 2024
-(EAGLE-2) section 4; trees by rank, Cai et al. 2024 (Medusa) section 2.1; merge by frequency, He et
-al. 2024 (REST) section 3.2.
+A drafter says what it thinks of the nodes on the frontier ([B, M, V], one distribution a node) and
+gets the next frontier. `expand`, `beam` and `sample` do this to the end; `Grower` is for drafters
+that keep states of their own from level to level. Sources: top-k expansion, Miao et al. 2024
+(SpecInfer) section 3.1; independent branches, Sun et al. 2023 (SpecTr) section 4; drawn without
+replacement, Yang et al. 2024 (MCSD) and Chen et al. 2024 (Sequoia) section 4.2; beam with rerank,
+Li et al. 2024 (EAGLE-2) section 4; trees by rank, Cai et al. 2024 (Medusa) section 2.1; merge by
+frequency, He et al. 2024 (REST) section 3.2.
 
 Drawn nodes stand in draw order and are never sorted, merged or left out by what was drawn; only
 chosen ones are ranked.
@@ -77,7 +78,8 @@ class Frontier:
         return torch.cat((self.above, own.expand(batch, -1, -1)), 2)
 
     def contexts(self) -> list[list[list[int]]]:
-        """The paths as host lists, as `fold` wants them where the law depends on past tokens."""
+        """The paths as host lists, as `fold` wants them where the distribution depends on past
+        tokens."""
         paths: list[list[list[int]]] = self.paths.tolist()
         return paths
 
@@ -108,7 +110,7 @@ class Grower:
         self._kinds: list[Tensor] = []
         self._rows: list[Tensor] = []
         self._scores: list[Tensor] = []
-        self._laws: list[Tensor] = []  # [B, M, V] of each drawn level
+        self._distributions: list[Tensor] = []  # [B, M, V] of each drawn level
         self._made: set[Kind] = set()
 
     @property
@@ -121,13 +123,15 @@ class Grower:
             index = torch.tensor(places, dtype=torch.int64, device=self._device)
             self.frontier = self.frontier.take(index.expand(self._batch, -1))
 
-    def choose(self, laws: Tensor, widths: int | Seq[int], keep: int | None = None) -> None:
+    def choose(
+        self, distributions: Tensor, widths: int | Seq[int], keep: int | None = None
+    ) -> None:
         """Each frontier node's likeliest tokens become its children, chosen.
 
         The next frontier is all of them, or in each sequence the `keep` likeliest paths.
         """
-        origins, ranks = self._places(laws, widths)
-        top = laws.topk(max(ranks, default=0) + 1)
+        origins, ranks = self._places(distributions, widths)
+        top = distributions.topk(max(ranks, default=0) + 1)
         gains = top.values[:, origins, ranks].nan_to_num(0.0).log().clamp(max=0)
         scores = self.frontier.scores[:, origins] + gains
         tokens = top.indices[:, origins, ranks]
@@ -135,38 +139,37 @@ class Grower:
         if keep is not None and keep < tokens.shape[1]:
             self.frontier = self.frontier.take(_falling(scores)[:, :keep])
 
-    def draw(self, laws: Tensor, widths: int | Seq[int], draws: Draws, kind: Kind) -> None:
-        """Children drawn from each frontier node's law, with or without replacement.
+    def draw(self, distributions: Tensor, widths: int | Seq[int], draws: Draws, kind: Kind) -> None:
+        """Children drawn from each frontier node's distribution, with or without replacement.
 
-        Every draw of the level has a number of its own. A law of too few tokens to draw more
-        without replacement leaves padding, whatever was drawn.
-        """
-        origins, ranks = self._places(laws, widths)
+        Every draw of the level has a number of its own. A distribution of too few tokens to draw
+        more without replacement leaves padding, whatever was drawn."""
+        origins, ranks = self._places(distributions, widths)
         removing = kind is Kind.WITHOUT_REPLACEMENT
-        left = laws.clone() if removing else laws
+        left = distributions.clone() if removing else distributions
         open_ = torch.ones(self._batch, len(origins), dtype=torch.bool, device=self._device)
         if removing:
-            support = (laws > 0).sum(-1)  # [B, M]
+            support = (distributions > 0).sum(-1)  # [B, M]
             open_ = torch.tensor(ranks, device=self._device) < support[:, origins]
         tokens = []
         for number, origin in enumerate(origins):
-            law = left[:, origin]
+            distribution = left[:, origin]
             if removing:
-                law[:, 0] += ~open_[:, number]  # something to draw from
-            tokens.append(draws.draft(law, self.frontier.depth, number))
+                distribution[:, 0] += ~open_[:, number]  # something to draw from
+            tokens.append(draws.draft(distribution, self.frontier.depth, number))
             if removing:
-                law.scatter_(-1, tokens[-1][:, None], 0.0)
+                distribution.scatter_(-1, tokens[-1][:, None], 0.0)
         scores = torch.zeros(self._batch, len(origins), device=self._device)
-        self._laws.append(laws)
+        self._distributions.append(distributions)
         self._add(torch.stack(tokens, 1), origins, kind, open_, scores)
 
-    def _places(self, laws: Tensor, widths: int | Seq[int]) -> tuple[list[int], list[int]]:
+    def _places(self, distributions: Tensor, widths: int | Seq[int]) -> tuple[list[int], list[int]]:
         """Of each child of the level: the place of its parent in the frontier, its rank there."""
-        nodes, vocab = laws.shape[1:]
+        nodes, vocab = distributions.shape[1:]
         each = [widths] * nodes if isinstance(widths, int) else list(widths)
         if nodes != self.frontier.slots.shape[1] or len(each) != nodes:
             raise ForetokenError(
-                f"{nodes} laws and {len(each)} widths for a frontier of "
+                f"{nodes} distributions and {len(each)} widths for a frontier of "
                 f"{self.frontier.slots.shape[1]} nodes; give one of each for every node."
             )
         pairs = [(m, rank) for m, width in enumerate(each) for rank in range(min(width, vocab))]
@@ -183,7 +186,7 @@ class Grower:
         self._tokens.append(tokens)
         self._parents.append(above.slots)
         self._kinds.append(torch.where(open_, int(kind), int(Kind.PADDING)).to(torch.int8))
-        rows = sum(laws.shape[1] for laws in self._laws[:-1])
+        rows = sum(distributions.shape[1] for distributions in self._distributions[:-1])
         self._rows.append(at * 0 if kind is Kind.CHOSEN else at + rows)
         self._scores.append(scores)
         self._made.add(kind)
@@ -197,14 +200,14 @@ class Grower:
         if not self.nodes:
             return empty(self._batch, self._device)
         chain = self.nodes == len(self._tokens)
-        drawn = bool(self._laws)
+        drawn = bool(self._distributions)
         mixed = len(self._made) > 1 or Kind.WITHOUT_REPLACEMENT in self._made
-        plain = chain and len(self._laws) == self.nodes  # each node has its own row
+        plain = chain and len(self._distributions) == self.nodes  # each node has its own row
         return DraftTree(
             torch.cat(self._tokens, 1), [self.nodes] * self._batch,
             parents=None if chain else torch.cat(self._parents, 1),
             kinds=torch.cat(self._kinds, 1) if mixed else None, kind=min(self._made),
-            proposals=torch.cat(self._laws, 1) if drawn else None,
+            proposals=torch.cat(self._distributions, 1) if drawn else None,
             rows=torch.cat(self._rows, 1) if drawn and not plain else None,
         )  # fmt: skip
 
@@ -213,7 +216,7 @@ class Grower:
 
         They hang together: a path is never likelier than its beginning, which was made before it.
         """
-        if self._laws:
+        if self._distributions:
             raise ForetokenError("Drawn nodes can't be ranked: that would bias what is written.")
         tree = self.tree()
         if not tree.nodes:
@@ -230,7 +233,7 @@ def _falling(scores: Tensor) -> Tensor:
 
 
 Ask = Callable[[Frontier], Tensor]
-"""The drafter's laws [B, M, V] of the tokens behind the frontier's nodes."""
+"""The drafter's distributions [B, M, V] of the tokens after the frontier's nodes."""
 
 
 def expand(ask: Ask, widths: Widths, budgets: Seq[int], device: torch.device) -> DraftTree:

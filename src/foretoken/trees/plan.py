@@ -120,7 +120,7 @@ class SiblingCounts:
 def expected_tokens(paths: Seq[Seq[int]], acceptance: Seq[float]) -> float:
     """What a step with this tree yields on average, the target's own token included.
 
-    Ranks behind the vector's end are never accepted.
+    Ranks after the vector's end are never accepted.
     """
     share = dict(enumerate(acceptance))
     return 1.0 + sum(prod(share.get(rank, 0.0) for rank in path) for path in paths)
@@ -139,7 +139,7 @@ def fastest_tree(
     """The tree with most expected tokens a second; it is empty where plain decoding is fastest.
 
     target_ms: measured time of the target's pass by number of nodes (0 is plain decoding), linear
-    between and level behind what was measured; a pass is never taken to be cheaper than a smaller
+    between and level after what was measured; a pass is never taken to be cheaper than a smaller
     one. draft_ms: time that one level of drafting takes.
     """
     if 0 not in target_ms or min(target_ms.values()) <= 0 or draft_ms < 0:
@@ -192,7 +192,7 @@ class _Table:
             for rank in reversed(range(self._ranks)):
                 child = np.concatenate(([0.0], acceptance[rank] * self.worth[level - 1, :-1]))
                 gain = np.where(left >= 0, child + rest[left.clip(0)], -np.inf)
-                gain[:, 0] = 0.0  # no child here, so none behind it
+                gain[:, 0] = 0.0  # no child here, so none after it
                 self._taken[level, rank] = gain.argmax(1)
                 rest = gain.max(1)
             self.worth[level] = 1 + rest

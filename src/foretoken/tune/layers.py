@@ -43,7 +43,7 @@ class Search:
         self, model: CausalLM, prompts: Seq[Seq[int]], tokens: int = 32,
         options: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """`tokens` are written behind each prompt; `options` as for `DraftVerify`."""
+        """`tokens` are written after each prompt; `options` as for `DraftVerify`."""
         if "e" not in model.levels:
             raise ForetokenError("Only the native model runs single sub-layers.")
         if not prompts:

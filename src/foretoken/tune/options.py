@@ -74,7 +74,7 @@ SPACE: dict[str, Range | OneOf] = {
         (4, 2, 1, 1, 1), (1, 1, 3, 1, 1, 1, 1, 1),
     ),
 }  # fmt: skip
-"""Options that change a method's speed and never its law, and what is tried of each."""
+"""Options that change a method's speed and never its distribution, and what is tried of each."""
 
 
 @dataclass(frozen=True)

@@ -29,4 +29,4 @@ class Greedy:
     kinds: ClassVar[frozenset[Kind]] = frozenset(Kind) - {Kind.PADDING}
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
-        return longest_match(trees, scores, lambda laws, depths: laws.argmax(-1))
+        return longest_match(trees, scores, lambda distributions, depths: distributions.argmax(-1))

@@ -1,13 +1,14 @@
-"""K-SEQ: test K i.i.d. draws one after the other against a share p / γ of the target's law.
+"""K-SEQ: test K i.i.d. draws one after the other against a share p / γ of the target's
+distribution.
 
 Draw i is accepted with probability min(1, p(x) / (γ q(x))), so with β = Σ min(q, p/γ) some draw is
-accepted with probability 1 - (1 - β)^K, and then its law is min(q, p/γ) / β. What is left of p is
-p - c · min(q, p/γ) with c = (1 - (1 - β)^K) / β. It is nowhere negative iff c ≤ γ, and the smallest
-such γ, the root of 1 - (1 - β)^K = γ β in [1, K], accepts most: at least 1 - 1/e of what any rule
-could. γ β = Σ min(γ q, p) grows with γ and β falls, so bisection finds it; the upper end always
-has c ≤ γ, hence the rule is exact wherever the search stops. Source: Sun et al. 2023 (SpecTr),
-Algorithm 2 and section 4. K is the number of draws behind a prefix, each row's own;
-of one draw γ = 1, which is speculative sampling.
+accepted with probability 1 - (1 - β)^K, and then its distribution is min(q, p/γ) / β. What is left
+of p is p - c · min(q, p/γ) with c = (1 - (1 - β)^K) / β. It is nowhere negative iff c ≤ γ, and the
+smallest such γ, the root of 1 - (1 - β)^K = γ β in [1, K], accepts most: at least 1 - 1/e of what
+any rule could. γ β = Σ min(γ q, p) grows with γ and β falls, so bisection finds it; the upper end
+always has c ≤ γ, hence the rule is exact wherever the search stops. Source: Sun et al. 2023
+(SpecTr), Algorithm 2 and section 4. K is the number of draws after a prefix, each row's own; of one
+draw γ = 1, which is speculative sampling.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, K draws.
 """
@@ -54,7 +55,7 @@ def _k_seq(choice: Choice) -> tuple[Tensor, Tensor]:
     factor = (_some(beta, count) / beta).nan_to_num(1.0)
     chance = share.gather(1, tokens) / q.gather(1, tokens)
     rest = (p - share * factor[:, None]).clamp_(min=0)
-    # Where nothing is left over only rounding can lead, and p is as good a law as any.
+    # Where nothing is left over only rounding can lead, and p is as good a distribution as any.
     rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, p)
     return chance.nan_to_num(0.0).clamp(max=1), rest
 

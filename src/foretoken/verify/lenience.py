@@ -2,10 +2,11 @@
 
 A drawn token x passes with probability min(1, p(x) / (l·q(x))): q is multiplied by the lenience l
 before it is compared, and all else of the algorithm stays, the residual max(0, p - q) too. So no
-token is written with more than p(x) / l, and no other law for the replacement brings it closer to
-p in total variation: this one fills only what acceptance left missing. l = 1 is speculative
-sampling. A law of one token (temperature 0) can't be scaled: there x passes if its probability
-without temperature exceeds l times the likeliest one's. Source: Leviathan et al. 2023, app. A.5.
+token is written with more than p(x) / l, and no other distribution for the replacement brings it
+closer to p in total variation: this one fills only what acceptance left missing. l = 1 is
+speculative sampling. A distribution of one token (temperature 0) can't be scaled: there x passes if
+its probability without temperature exceeds l times the likeliest one's. Source: Leviathan et al.
+2023, app. A.5.
 
 A token strays if the test at l = 1 with the same number would have refused it; the forgiveness is a
 second test of the refused, of probability (min(1, p/lq) - min(1, p/q)) / (1 - min(1, p/q)).
@@ -26,9 +27,9 @@ from foretoken.errors import ForetokenError
 from foretoken.protocols import Scores, Verdict
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.approximate import at_nodes, ratio
-from foretoken.verify.shared.residual import proposal_laws, spent
+from foretoken.verify.shared.residual import proposal_distributions, spent
 
-_SECOND = 1 << 20  # numbers the second tests, behind all first ones however long the drafts are
+_SECOND = 1 << 20  # numbers the second tests, after all first ones however long the drafts are
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class Lenience:
         accepted = (lossless | forgiven) & trees.valid
         lengths = accepted.long().cumprod(1).sum(1)  # [B]
         strayed = ((place < lengths[:, None]) & ~lossless).sum(1)
-        law = spent(trees, scores.probs, lengths)  # [B, V]
-        token = draws.pick(law[:, None], lengths[:, None])[:, 0]
+        distribution = spent(trees, scores.probs, lengths)  # [B, V]
+        token = draws.pick(distribution[:, None], lengths[:, None])[:, 0]
         return Verdict(place + 1, lengths, token, strayed)
 
     def _lenient(self, trees: DraftTree, scores: Scores) -> Tensor:
@@ -77,18 +78,19 @@ class Lenience:
         return torch.where(greedy, sure.to(raw.dtype), ratio(trees, scores.probs, self.lenience))
 
 
-def written_laws(trees: DraftTree, probs: Tensor, lenience: float) -> Tensor:
-    """[B, S, V] the law of what this rule writes behind each slot of a chain, given what stands
-    before it: min(q, p / l) and, for what is missing of it, max(p - q, 0). Not so where p is a
-    single point, for there the rule reads more than probs [B, S, V].
-    """
+def written_distributions(trees: DraftTree, probs: Tensor, lenience: float) -> Tensor:
+    """[B, S, V] the distribution of what this rule writes after each slot of a chain, given what
+    stands before it: min(q, p / l) and, for what is missing of it, max(p - q, 0). Not so where p is
+    a single point, for there the rule reads more than probs [B, S, V]."""
     if not trees.nodes:
         return probs
-    p, q = probs[:, :-1], proposal_laws(trees)
+    p, q = probs[:, :-1], proposal_distributions(trees)
     if q is None:
         q = torch.zeros_like(p).scatter_(-1, trees.tokens[..., None], 1.0)
     passed, rest = torch.minimum(q, p / lenience), (p - q).clamp(min=0)
     rest = (rest / rest.sum(-1, keepdim=True)).nan_to_num(0.0)
-    law = passed + (1 - passed.sum(-1, keepdim=True)) * rest
-    law = torch.where(trees.valid[..., None], law, p)  # behind the end of a row's chain it is p
-    return torch.cat((law, probs[:, -1:]), 1)
+    distribution = passed + (1 - passed.sum(-1, keepdim=True)) * rest
+    distribution = torch.where(
+        trees.valid[..., None], distribution, p
+    )  # after the end of a row's chain it is p
+    return torch.cat((distribution, probs[:, -1:]), 1)

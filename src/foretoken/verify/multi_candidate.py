@@ -1,12 +1,12 @@
 """Recursive rejection: offer the siblings one after the other, each against what is still owed.
 
 From the root on, a child x drawn from q is accepted with probability min(1, r(x) / q(x)), where r
-is the target's law at first and norm(max(r - q, 0)) after each rejection; if none of the siblings
-is accepted the extra token comes from the last r. Source: Miao et al. 2024 (SpecInfer), Algorithm
-2; siblings without replacement, whose q loses the earlier ones: Yang et al. 2024 (MCSD), section 3;
-Chen et al. 2024 (Sequoia), Algorithm 2. A chosen child is a point mass: it is accepted with
-probability r(x) and taken out of r (EAGLE-2's top-k trees). Departure: where q has nothing left,
-Sequoia draws uniformly from the rest; here such a child is never accepted.
+is the target's distribution at first and norm(max(r - q, 0)) after each rejection; if none of the
+siblings is accepted the extra token comes from the last r. Source: Miao et al. 2024 (SpecInfer),
+Algorithm 2; siblings without replacement, whose q loses the earlier ones: Yang et al. 2024 (MCSD),
+section 3; Chen et al. 2024 (Sequoia), Algorithm 2. A chosen child is a point mass: it is accepted
+with probability r(x) and taken out of r (EAGLE-2's top-k trees). Departure: where q has nothing
+left, Sequoia draws uniformly from the rest; here such a child is never accepted.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, K siblings.
 """

@@ -2,10 +2,10 @@
 
 A plan gives, for each set s of tokens that K draws from q may show (which happens with probability
 Q(s)), the probability w(s, y) that the text goes on with the token y of s. Its total is maximised
-under Σ_y w(s, y) ≤ Q(s) and Σ_s w(s, y) ≤ p(y); what is left of p is the law if no draw is taken.
-Source: Sun et al. 2023 (SpecTr), section 3, optimal transport with membership cost; only the set
-matters, which makes the programme smaller than over V^K tuples. It is the reference that `k_seq` is
-measured against, for tiny vocabularies: it solves one programme a place, on the host.
+under Σ_y w(s, y) ≤ Q(s) and Σ_s w(s, y) ≤ p(y); what is left of p is the distribution if no draw is
+taken. Source: Sun et al. 2023 (SpecTr), section 3, optimal transport with membership cost; only the
+set matters, which makes the programme smaller than over V^K tuples. It is the reference that
+`k_seq` is measured against, for tiny vocabularies: it solves one programme a place, on the host.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, K draws.
 """
@@ -51,12 +51,15 @@ class OptimalTransport:
 
 def _transport(choice: Choice) -> tuple[Tensor, Tensor]:
     """Row by row: the plan's chance of each draw after those before it, and what is left of p."""
-    chances, rests = torch.zeros_like(choice.tokens, dtype=choice.law.dtype), choice.law.clone()
-    laws, proposals = choice.law.tolist(), choice.proposal.tolist()
+    chances, rests = (
+        torch.zeros_like(choice.tokens, dtype=choice.distribution.dtype),
+        choice.distribution.clone(),
+    )
+    distributions, proposals = choice.distribution.tolist(), choice.proposal.tolist()
     for row, open_ in enumerate(choice.open):
         places = open_.nonzero()[:, 0]
         if len(places):
-            plan, rest = _solve(tuple(laws[row]), tuple(proposals[row]), len(places))
+            plan, rest = _solve(tuple(distributions[row]), tuple(proposals[row]), len(places))
             tokens = choice.tokens[row, places].tolist()
             chances[row, places] = chances.new_tensor(_in_turn(plan, tokens))
             rests[row] = rests.new_tensor(rest)
@@ -102,7 +105,7 @@ def _sets(q: tuple[float, ...], count: int) -> dict[frozenset[int], float]:
     return {drawn: probability for drawn, probability in sets.items() if probability > 0}
 
 
-def _best(pairs: list[tuple[int, int]], sets: np.ndarray, law: np.ndarray) -> np.ndarray:
+def _best(pairs: list[tuple[int, int]], sets: np.ndarray, distribution: np.ndarray) -> np.ndarray:
     """The mass to take at each (set, token), which keeps both bounds up to rounding."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
@@ -111,11 +114,11 @@ def _best(pairs: list[tuple[int, int]], sets: np.ndarray, law: np.ndarray) -> np
     of_set, of_token = np.array(pairs).T
     rows = np.concatenate([of_set, of_token + len(sets)])
     entries = (np.ones(2 * len(pairs)), (rows, np.concatenate([column, column])))
-    bounds = csr_array(entries, shape=(len(sets) + len(law), len(pairs)))
-    found = linprog(-np.ones(len(pairs)), A_ub=bounds, b_ub=np.concatenate([sets, law]))
+    bounds = csr_array(entries, shape=(len(sets) + len(distribution), len(pairs)))
+    found = linprog(-np.ones(len(pairs)), A_ub=bounds, b_ub=np.concatenate([sets, distribution]))
     mass: np.ndarray = np.clip(found.x, 0, None)
     # The solver keeps the bounds up to its tolerance; shrinking what exceeds them makes it exact.
-    for group, most in ((of_set, sets), (of_token, law)):
+    for group, most in ((of_set, sets), (of_token, distribution)):
         total = np.bincount(group, mass, len(most))
         mass *= np.minimum(1.0, most / np.where(total > 0, total, 1.0))[group]
     return mass

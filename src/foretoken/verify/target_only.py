@@ -3,7 +3,7 @@
 Exact for chosen nodes on chains and trees: each emitted token is the target's own sample, drawn
 with its position's own noise, so the text is token for token what plain decoding writes with the
 same seed, at any temperature. Known as sampled match (llama.cpp) and used by REST (He et al. 2024,
-section 3.3); greedy decoding is the special case of a one-hot law.
+section 3.3); greedy decoding is the special case of a one-hot distribution.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
 """

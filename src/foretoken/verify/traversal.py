@@ -1,11 +1,12 @@
 """Traversal verification: test whole paths from the leaves to the root, siblings in draw order.
 
 Every node is tested once, when all its children have been rejected, with the probability that it
-still owes the law behind it (`residual.py`); a leaf owes min(1, r(x) / q(x)) from the start, r
-being what its parent owed when its turn came. The first node that passes is accepted with its path,
-and the extra token comes from what it owes. The root owes its law with probability 1. Source: Weng
-et al. 2025, "Traversal verification for speculative tree decoding", Algorithm 1; derived here from
-the one invariant that a node's subtree writes the law behind it with the probability that it owes.
+still owes the distribution after it (`residual.py`); a leaf owes min(1, r(x) / q(x)) from the
+start, r being what its parent owed when its turn came. The first node that passes is accepted with
+its path, and the extra token comes from what it owes. The root owes its distribution with
+probability 1. Source: Weng et al. 2025, "Traversal verification for speculative tree decoding",
+Algorithm 1; derived here from the one invariant that a node's subtree writes the distribution after
+it with the probability that it owes.
 
 What nodes owe depends on the tree alone and not on earlier outcomes, so it is computed depth by
 depth for all nodes at once, and all tests are made in one call. On a chain this is block
@@ -89,7 +90,7 @@ def _levels(trees: DraftTree, most: int) -> Iterator[tuple[Tensor, Tensor, int]]
 
 
 def _turns(trees: DraftTree) -> Tensor:
-    """[B, N] the place of each node in the traversal: behind all below it and all to its left."""
+    """[B, N] the place of each node in the traversal: after all below it and all to its left."""
     sizes = trees.ancestors.long().sum(1)[:, 1:]  # [B, N] nodes of each subtree
     above = trees.parent_slots
     elder = (above[:, :, None] == above[:, None, :]).tril(-1)  # [B, N, N] earlier siblings

@@ -1,9 +1,10 @@
 """Typical acceptance: accept a token that is likely enough for how uncertain the target is.
 
-A drafted token x passes if p(x) > min(epsilon, delta · exp(-H(p))), with p the target's law at its
-parent under the request's temperature and H its entropy; the longest path that passes is kept, of
-equally long ones the likeliest. Temperature 0 is greedy decoding. Source: Cai et al. 2024 (Medusa),
-"Typical Acceptance", with the implementation's epsilon = 0.09 and delta = 0.3 (its square root).
+A drafted token x passes if p(x) > min(epsilon, delta · exp(-H(p))), with p the target's
+distribution at its parent under the request's temperature and H its entropy; the longest path that
+passes is kept, of equally long ones the likeliest. Temperature 0 is greedy decoding. Source: Cai et
+al. 2024 (Medusa), "Typical Acceptance", with the implementation's epsilon = 0.09 and delta = 0.3
+(its square root).
 
 Departures: so that no step comes back empty, Medusa always takes one token of the target's,
 greedily; here that is the extra token of a step, and it is the target's own sample, so that a text

@@ -76,7 +76,7 @@ def test_rounds_are_interleaved(methods: dict[str, LLM], monkeypatch: pytest.Mon
     each = 2 * (1 + len(costs.WIDTHS)) + 1  # of target and draft model, and the memory
     assert clock.reads == [each, 2 * each, 3 * each, 4 * each]
     [alone] = found["target"]["passes"]
-    middle = 2 * each  # rounds 1, 2 and 3 begin behind 1, 2 and 3 times `each`
+    middle = 2 * each  # rounds 1, 2 and 3 begin after 1, 2 and 3 times `each`
     assert list(alone["ms"].values()) == [middle + place for place in range(2, 9)]
     seconds = (middle + each) / 1000
     assert found["bandwidth_gb_s"] == pytest.approx(4096 / seconds / 1e9)

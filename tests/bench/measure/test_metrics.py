@@ -308,7 +308,8 @@ def test_margin_is_the_gap(tiny: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sampled_margin_is_the_distance_to_an_edge(tiny: LLM) -> None:
-    """Moving the law by less than the margin changes no token; the margin is below every edge."""
+    """Moving the distribution by less than the margin changes no token; the margin is below every
+    edge."""
     params = SamplingParams(temperature=1.0, seed=5)
     assert 0 < identity.margin_at(tiny, [4, 9, 2], params) < 0.5
     assert not tiny.engine.busy

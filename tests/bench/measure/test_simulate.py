@@ -68,7 +68,7 @@ def test_against_leviathan(tokens: int) -> None:
 
 
 def test_entered_chain_against_the_planner() -> None:
-    """A chain is the tree of first children; behind the list's end the last rate goes on."""
+    """A chain is the tree of first children; after the list's end the last rate goes on."""
     drafting = simulate.entered_chain([0.7]).drafting(5)
     paths = [(0,) * depth for depth in range(1, 6)]
     assert drafting.tokens == pytest.approx(plan.expected_tokens(paths, [0.7]))

@@ -1,4 +1,4 @@
-"""Servers behind the OpenAI interface: what is sent, timed, counted and recorded."""
+"""Servers after the OpenAI interface: what is sent, timed, counted and recorded."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def vllm(requests: int, prefix: str = "vllm", suffix: str = "_total") -> str:
 
 
 def sglang(requests: int) -> str:
-    """Each answer of eight words took three verifications behind its first token."""
+    """Each answer of eight words took three verifications after its first token."""
     return (
         f'sglang:spec_verify_calls_total{{model_name="m"}} {3 * requests}\n'
         'sglang:spec_accept_length{model_name="m",tp_rank="0"} 2.5\n'

@@ -196,7 +196,7 @@ def test_words() -> None:
     assert rows.sameness("pld", {**base, "near_tie": 1}) == "yes, but 1 near tie"
     assert rows.sameness("pld", {**base, "near_tie": 2}) == "yes, but 2 near ties"
     assert rows.sameness("pld", {**base, "different": 1}) == "1 of 4 differ"
-    assert rows.sameness("sps", None) == "same law"
+    assert rows.sameness("sps", None) == "same distribution"
     assert rows.sameness("outsider", None) == "not claimed"
     assert rows.sameness("autoregressive", base) == NONE
 

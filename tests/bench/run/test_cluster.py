@@ -55,7 +55,7 @@ def test_shards_run_apart_and_a_failed_one_spoils_no_other(
     assert texts == [f"{name} 0\n{name} 1\n{name} 2\n" for name in ("a", "bad", "c")]
     where = [(s.folder / "results.json").read_text() for s in shards]
     processes, folders, niceness = zip(*(text.split() for text in where), strict=True)
-    assert set(niceness) == {str(os.nice(0))}, "measured behind everything else on the machine"
+    assert set(niceness) == {str(os.nice(0))}, "measured after everything else on the machine"
     assert len(set(processes)) == len(set(folders)) == 3
     assert not any(Path(folder).exists() for folder in folders)
     assert len(seen) == 9

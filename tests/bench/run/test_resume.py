@@ -100,7 +100,7 @@ def test_three_kills_change_nothing(checkpoints: Pair, whole: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.77, 0.999, 1.0])
 def test_a_cut_anywhere(checkpoints: Pair, whole: Path, tmp_path: Path, share: float) -> None:
-    """Whole units are kept, byte for byte, and whatever stands behind them is served again."""
+    """Whole units are kept, byte for byte, and whatever stands after them is served again."""
     shutil.copytree(whole, tmp_path / "cut")
     path = tmp_path / "cut" / "samples.jsonl"
     data = path.read_bytes()

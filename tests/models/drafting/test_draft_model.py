@@ -114,20 +114,20 @@ def test_scores_of_trees_behind_ragged_texts(kind: str) -> None:
 
 @torch.inference_mode()
 def test_follows_what_is_accepted() -> None:
-    """Of a chain the accepted tokens stay, and nothing behind them; a prompt comes in chunks."""
+    """Of a chain the accepted tokens stay, and nothing after them; a prompt comes in chunks."""
     model = MODELS["native"]()
     drafting, [sequence] = started(model, [list(range(1, 40))])
     tree: Any = None
     drafting.follow(sequence, Step([], [], 0, 0, tree, tree))
     assert drafting.pending(sequence) == 0
-    drafting.behind([sequence])
+    drafting.after([sequence])
     for token in (7, 8, 9):
         drafting.after([sequence], torch.tensor([token]))
     sequence.tokens += [7, 20]
     drafting.follow(sequence, Step([7, 20], [1], 4, 0, tree, tree))
     assert drafting.pending(sequence) == 0
     whole = logits_after(model, sequence.tokens)
-    torch.testing.assert_close(drafting.behind([sequence])[0, 0], whole, atol=1e-9, rtol=0)
+    torch.testing.assert_close(drafting.after([sequence])[0, 0], whole, atol=1e-9, rtol=0)
 
 
 @torch.inference_mode()

@@ -21,7 +21,7 @@ from foretoken.testing import (
     ByteTokenizer,
     Pair,
     TableModel,
-    check_law,
+    check_distribution,
     logits_after,
     native,
     related,
@@ -72,18 +72,18 @@ def test_as_good_as_the_same_tokenizer(same_models: Any, params: SamplingParams)
         assert texts(slem) == texts(ours) == texts(same)
 
 
-def test_the_law_is_of_shared_tokens_only() -> None:
-    """TLI by its definition: the draft model's law over what both have, renormalised."""
+def test_the_distribution_is_of_shared_tokens_only() -> None:
+    """TLI by its definition: the draft model's distribution over what both have, renormalised."""
     theirs, own = Pieces(["a", "b", "c", "d"]), Pieces(["b", "ab", "d", "z", "a"])
     model = TableModel.random(5, seed=4)
     made = SharedTokensModel(model, ModelTarget(TableModel.random(4), 1, 32), own, theirs)
     sequence = Sequence.start([0, 1, 2, 3], DRAWN)  # "abcd" is "ab", "d" to the drafter
     made.begin(sequence)
     assert made.room(sequence) and sequence.state[made].text.tokens == [1, 2]
-    law = made.behind([sequence]).softmax(-1)[0, 0]
+    distribution = made.after([sequence]).softmax(-1)[0, 0]
     full = logits_after(model, [1, 2]).softmax(-1)
     kept = torch.stack((full[4], full[0], torch.tensor(0.0), full[2])).double()
-    torch.testing.assert_close(law, kept / kept.sum())
+    torch.testing.assert_close(distribution, kept / kept.sum())
     after = made.after([sequence], torch.tensor([3])).softmax(-1)[
         0, 0
     ]  # their d is the drafter's 2
@@ -92,7 +92,7 @@ def test_the_law_is_of_shared_tokens_only() -> None:
     torch.testing.assert_close(after, kept / kept.sum())
 
 
-def test_law_where_few_tokens_are_shared() -> None:
+def test_distribution_where_few_tokens_are_shared() -> None:
     """Every outcome enumerated; the request's own bias and ban are of target ids, and one ban
     leaves no shared token."""
     theirs, own = Pieces(["a", "b", "c"]), Pieces(["c", "b", "aa"])
@@ -103,8 +103,12 @@ def test_law_where_few_tokens_are_shared() -> None:
         SamplingParams(bad_token_ids=[1, 2]),
         SamplingParams(temperature=0),
     ):
-        check_law(lambda p: Tli(p.draft, own, theirs, 2), Speculative(), pair, params, 3, rows=1)
-        check_law(lambda p: Slem(p.draft, own, theirs, 2), TargetOnly(), pair, params, 3, rows=1)
+        check_distribution(
+            lambda p: Tli(p.draft, own, theirs, 2), Speculative(), pair, params, 3, rows=1
+        )
+        check_distribution(
+            lambda p: Slem(p.draft, own, theirs, 2), TargetOnly(), pair, params, 3, rows=1
+        )
 
 
 def test_the_last_word_is_read_anew() -> None:
@@ -116,7 +120,7 @@ def test_the_last_word_is_read_anew() -> None:
     held = made._model._cache.lengths
     for more, tokens in (("", [5, 4, 0]), ("b", [5, 6]), ("c", [5, 6, 2]), (" d", [5, 6, 2, 4, 3])):
         before = list(sequence.state[made].text.tokens)
-        made.behind([sequence]) if more else None
+        made.after([sequence]) if more else None
         sequence.tokens += theirs(more)["input_ids"]
         made.room(sequence)
         assert sequence.state[made].text.tokens == tokens

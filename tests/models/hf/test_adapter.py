@@ -178,7 +178,7 @@ def test_every_path_of_a_tree_equals_it_alone(served: Any, name: str, kind: str)
     paths = [[[3, 4, 5], [3, 6], [7]], [[2, 2]], [[9, 8], [9, 7, 4, 3]]]
     check_scores(name, target, rows, paths)  # neighbouring slots, read as views
     check_scores(name, target, [rows[2], rows[0]], [paths[2], paths[0]])  # not neighbours
-    check_scores(name, target, [rows[1]], [paths[1]])  # one row behind others
+    check_scores(name, target, [rows[1]], [paths[1]])  # one row after others
     deep = [[7], [6], [3, 4, 5, 3, 4, 5, 6]]  # cells run ahead of positions: a window's edge
     check_scores(name, target, [rows[0], rows[1]], [deep, [[2]]])
     check_scores(name, target, rows, [[], [], []])  # plain decoding

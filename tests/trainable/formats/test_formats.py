@@ -272,7 +272,7 @@ REFUSED = {
     "depth": ("dflash", {}, {}, {"layers": 4}, "layers 3 .* has 4"),
     "layer": (
         "speculators eagle3", {"eagle_aux_hidden_state_layer_ids": [0, 2, 9]}, {}, {},
-        "behind layer 9 .* has 3",
+        "after layer 9 .* has 3",
     ),
     "width": ("speculators eagle3", {"target_hidden_size": 64}, {}, {}, "is 32 and .* 64"),
     "vocabulary of DFlash": ("speculators dflash", {"draft_vocab_size": 11}, {}, {}, "11 of 23"),

@@ -1,7 +1,7 @@
 """What passes cost on this machine: the target's, those of the draft models, and reading memory.
 
 Every size is timed in turn, round after round, so that a machine that drifts hurts all alike; the
-median counts and the first round does not. A pass is `target.score` of a chain behind a given
+median counts and the first round does not. A pass is `target.score` of a chain after a given
 context, which is what the engine's clock calls *verify*. Bandwidth is the size of an array larger
 than any cache ÷ the time that summing it takes, on the target's device and with torch's threads.
 """

@@ -29,8 +29,12 @@ def log_likelihood(llm: LLM, prompt: Seq[int], tokens: Seq[int]) -> float:
             part = list(tokens[start : start + target.nodes])
             logits = target.score([sequence], chains([part], target.device)).logits
             assert logits is not None
-            law = logits[0, :-1].log_softmax(-1, dtype=torch.float64)  # [len(part), V]
-            total += float(law.gather(1, torch.tensor(part, device=law.device)[:, None]).sum())
+            distribution = logits[0, :-1].log_softmax(-1, dtype=torch.float64)  # [len(part), V]
+            total += float(
+                distribution.gather(
+                    1, torch.tensor(part, device=distribution.device)[:, None]
+                ).sum()
+            )
             sequence.tokens.extend(part)
             target.commit([sequence], [range(1, len(part))])  # the last one is the next root
     finally:

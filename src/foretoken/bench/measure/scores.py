@@ -3,7 +3,7 @@
 Which score an answer gets follows from its question's category:
 
 - mathematics (math, math_reasoning): `accuracy`, 1 where the last number of the answer is the
-  reference's final answer, else 0. The final answer stands behind GSM8K's `####`, or is the whole
+  reference's final answer, else 0. The final answer stands after GSM8K's `####`, or is the whole
   reference; a reference of another form (several of MT-Bench's are remarks to a judge) is compared
   as any other text.
 - translation: `bleu` (Papineni et al., 2002) by sacrebleu with its own tokenisation, 0 to 100. An
@@ -32,7 +32,7 @@ from foretoken.bench.suites.suite import Prompt
 from foretoken.errors import ForetokenError
 
 _NUMBER = re.compile(
-    r"(?:(?<![\w)])-)?"  # a minus behind a word, a number or a bracket subtracts
+    r"(?:(?<![\w)])-)?"  # a minus after a word, a number or a bracket subtracts
     r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 )
 _NOISE = re.compile(r"\b(?:a|an|the)\b|[" + re.escape(string.punctuation) + "]")
@@ -69,7 +69,7 @@ def numbers(text: str) -> list[Fraction]:
 
 
 def final_answer(reference: str) -> Fraction | None:
-    """The number behind ####, or the whole reference where it is a number (with $ or %)."""
+    """The number after ####, or the whole reference where it is a number (with $ or %)."""
     last = reference.rpartition("####")[2].strip().replace("$", "").removesuffix("%")
     return numbers(last)[0] if _NUMBER.fullmatch(last) else None
 

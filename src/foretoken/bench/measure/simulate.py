@@ -94,7 +94,7 @@ class Prediction:
 
 def entered_chain(acceptance: Seq[float], longest: int = LONGEST) -> Chain:
     """Every step drafts. acceptance[i]: how often token i + 1 is accepted where those before it
-    were; behind the list's end its last rate goes on."""
+    were; after the list's end its last rate goes on."""
     if not acceptance or not all(0 <= rate <= 1 for rate in acceptance):
         raise ForetokenError(
             f"The acceptance rates are {list(acceptance)}; give one between 0 and 1, or one for "
@@ -105,7 +105,7 @@ def entered_chain(acceptance: Seq[float], longest: int = LONGEST) -> Chain:
 
 
 def measured_chain(part: Measured) -> Chain | None:
-    """A run's drafts, or None where they were trees. Nothing is known behind the longest one."""
+    """A run's drafts, or None where they were trees. Nothing is known after the longest one."""
     steps, total = _steps(part), part["target_passes"]
     kept = tuple(part["acceptance_rate_per_position"])
     if max(steps, default=0) > len(kept):
@@ -151,7 +151,7 @@ def step_ms(drafting: Drafting, machine: Machine, batch: int) -> float:
 
 
 def _longest_of(shares: Mapping[float, float], rows: int) -> dict[float, float]:
-    """The law of the largest of so many independent draws from a law."""
+    """The distribution of the largest of so many independent draws from a distribution."""
     found: dict[float, float] = {}
     below = 0.0
     for nodes in sorted(shares):

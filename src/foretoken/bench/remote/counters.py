@@ -1,6 +1,6 @@
 """Acceptance as a server counts it, from the Prometheus text of its /metrics before and after.
 
-- vLLM (and foretoken's own server, which uses the same names behind its own prefix) counts drafts,
+- vLLM (and foretoken's own server, which uses the same names after its own prefix) counts drafts,
   drafted and accepted tokens, and accepted tokens by position. A pass writes one token more than
   it accepts, so passes = tokens - accepted, passes without a draft included. Of the drafts that
   reach a position it only knows that they are no more than all of them.

@@ -1,6 +1,6 @@
-"""A server behind the OpenAI interface, as a stopwatch sees it: one streamed chat completion.
+"""A server after the OpenAI interface, as a stopwatch sees it: one streamed chat completion.
 
-The standard library's HTTP client is enough for that, and does nothing behind our back: no
+The standard library's HTTP client is enough for that, and opens nothing by itself: no
 retries, no proxies, and the connection is made before the clock starts.
 """
 

@@ -1,4 +1,4 @@
-"""Measures servers behind the OpenAI interface in the place of our own engine.
+"""Measures servers after the OpenAI interface in the place of our own engine.
 
 A server tells less about itself. It is timed from outside, so the network and its queue are in the
 times; draft, verify and other can't be told apart; what it drafted is known from its counters
@@ -247,7 +247,7 @@ def _answer(
 
 
 def _conversation(prompt: Prompt, said: Seq[str]) -> list[Message]:
-    """The messages up to the turn behind what was said."""
+    """The messages up to the turn after what was said."""
     found = [{"role": "system", "content": prompt.system}] if prompt.system else []
     for turn, answer in zip(prompt.turns, said, strict=False):
         found.append({"role": "user", "content": turn})

@@ -25,7 +25,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Cell:
-    """`soft` stands behind the text, less loud; `strong` marks the best of its kind."""
+    """`soft` stands after the text, less loud; `strong` marks the best of its kind."""
 
     text: str
     soft: str = ""
@@ -80,7 +80,7 @@ class Table:
         return column > 0 and self.heads[column].over != self.heads[column - 1].over
 
     def spaced(self, column: int) -> bool:
-        """Whether cells of a column keep room for soft text behind theirs."""
+        """Whether cells of a column keep room for soft text after theirs."""
         return any(row.cells[column].soft for group in self.groups for row in group.rows)
 
 

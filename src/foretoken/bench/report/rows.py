@@ -71,7 +71,7 @@ def sameness(method: str, found: Identity | None) -> str:
         return NONE
     if found is None:
         row = METHODS.get(method)
-        return "same law" if row is not None and row.lossless else "not claimed"
+        return "same distribution" if row is not None and row.lossless else "not claimed"
     if found["different"]:
         return f"{found['different']} of {found['prompts']} differ"
     if found["near_tie"]:
@@ -114,7 +114,7 @@ COLUMNS = (
     Column("other ms", "other\nms", lambda run: number(step(run, "other")), least=106),
     Column("same text", "same\ntext", same, left=True),
 )
-"""What is shown of every run, behind its method, temperature and batch size."""
+"""What is shown of every run, after its method, temperature and batch size."""
 
 
 def cells(run: Run) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ def coverage(results: Results) -> str:
 
 
 def best(results: Results, setting: Setting) -> Run | None:
-    """The fastest run of a setting that drafts and keeps the target's own text or law."""
+    """The fastest run of a setting that drafts and keeps the target's own text or distribution."""
     found = [r for r in drafting(results, setting) if r["speedup"] and not approximate(r)]
     return max(found, key=lambda run: run["speedup"] or 0.0, default=None)
 

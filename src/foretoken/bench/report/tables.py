@@ -77,8 +77,8 @@ def headline(results: Seq[Results]) -> Table | None:
     note = "Speedup with its 95 % interval. Bold: the fastest"
     if any(rows.approximate(run) for part in results for run in part["runs"]):
         note += (
-            " that keeps the target's own text or law; ≈ may write what the target would not, and "
-            "is never in bold"
+            " that keeps the target's own text or distribution; ≈ may write what the target would "
+            "not, and is never in bold"
         )
     table = Table("Fastest first", "method", keys, tuple(heads), tuple(groups), f"{note}.")
     return filled(table)

@@ -61,7 +61,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
     Raises `ForetokenError` where Ray is not installed or the cluster can't be reached.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report that it is used
-    os.environ.setdefault("RAY_worker_niceness", "0")  # it would run workers behind all else
+    os.environ.setdefault("RAY_worker_niceness", "0")  # it would run workers after all else
     try:
         import ray
     except ImportError as error:

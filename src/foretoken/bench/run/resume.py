@@ -97,7 +97,7 @@ class Samples:
     def resume(self, first: int, units: Seq[Seq[Key]]) -> int:
         """How many of the units are wholly there, from the answer number `first` on.
 
-        What stands behind them is cut off. Raises `ForetokenError` where another answer stands in
+        What stands after them is cut off. Raises `ForetokenError` where another answer stands in
         a unit's place.
         """
         at, done = first, 0
@@ -116,7 +116,7 @@ class Samples:
         return done
 
     def _cut(self, count: int) -> None:
-        """Keep so many answers and nothing behind them."""
+        """Keep so many answers and nothing after them."""
         del self.answers[count:], self._ends[count:]
         end = self._ends[-1] if self._ends else 0
         if self.path.exists() and self.path.stat().st_size != end:

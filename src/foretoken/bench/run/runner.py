@@ -32,7 +32,7 @@ _WARM_UP_TOKENS = 8
 
 
 class Server(Protocol):
-    """What serves units: our own `Runner`, or someone else's server behind the same face."""
+    """What serves units: our own `Runner`, or a server with the same methods."""
 
     @property
     def plan(self) -> Plan: ...
@@ -261,12 +261,13 @@ class Runner:
                     )
 
     def _same_tokens(self, label: str, params: SamplingParams) -> bool:
-        """Whether the method claims plain decoding's very tokens; else it has its law at most."""
+        """Whether the method claims plain decoding's very tokens; else it has its distribution at
+        most."""
         drawn = self.llms[label].engine.drafter.kinds - {Kind.CHOSEN, Kind.AUXILIARY}
         return params.greedy or not drawn
 
     def _ids(self, prompt: Prompt, said: Seq[str]) -> list[int]:
-        """The tokens of the turn behind what was said; as plain text without a chat template."""
+        """The tokens of the turn after what was said; as plain text without a chat template."""
         turns = prompt.turns[: len(said) + 1]
         if getattr(self.plain.tokenizer, "chat_template", None):
             messages = [{"role": "system", "content": prompt.system}] if prompt.system else []

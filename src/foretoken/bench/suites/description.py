@@ -159,7 +159,7 @@ def _field(row: Mapping[str, Any], path: str, default: object = _MISSING) -> Any
 
 
 def _parts(text: str) -> list[tuple[str, str | None]]:
-    """(literal text, field behind it or None); {{ and }} are braces."""
+    """(literal text, field after it or None); {{ and }} are braces."""
     try:
         parts = list(Formatter().parse(text))
         if any(field == "" or spec or how for _, field, spec, how in parts):

@@ -60,7 +60,7 @@ class Suite:
 
 
 def room_left(prompt_tokens: int, context: int) -> int:
-    """Tokens that a context of so many holds behind a prompt; see `LEAST_ROOM`."""
+    """Tokens that a context of so many holds after a prompt; see `LEAST_ROOM`."""
     return max(0, context - prompt_tokens)
 
 

@@ -1,6 +1,6 @@
 """What the drafters have in common that write a chain by a model's own sampling.
 
-The proposal is the model's law under the request's own sampling parameters (temperature,
+The proposal is the model's distribution under the request's own sampling parameters (temperature,
 truncation, penalties); when a draft ends is a rule of `length.py`. What model it is, and where its
 keys and values are, is each drafter's own.
 
@@ -35,12 +35,12 @@ class ChainModel(Protocol):
         """How many tokens may be drafted."""
         ...
 
-    def behind(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, V] logits behind each text."""
+    def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits after each text."""
         ...
 
-    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
-        """[B, 1, V] logits behind one more token [B] of each chain."""
+    def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits after one more token [B] of each chain."""
         ...
 
     def follow(self, sequence: Sequence, step: Step) -> None:
@@ -53,22 +53,22 @@ class ChainModel(Protocol):
 
 
 class AllAtOnce:
-    """`behind` and `after` of a `ChainModel` whose laws all come from one pass, `ahead`; so none
-    depends on the tokens drafted before it."""
+    """`after` and `after` of a `ChainModel` whose distributions all come from one pass, `ahead`; so
+    none depends on the tokens drafted before it."""
 
     _said: Tensor
     _next = 0
 
     def ahead(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, C, V] logits behind each text and of the C - 1 places after it."""
+        """[B, C, V] logits after each text and of the C - 1 places after it."""
         raise NotImplementedError
 
-    def behind(self, sequences: Seq[Sequence]) -> Tensor:
+    def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, V]; the others wait for `after`."""
         self._said, self._next = self.ahead(sequences), 0
         return self._said[:, :1]
 
-    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+    def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
         """[B, 1, V] of the next place, whatever the tokens [B] before it."""
         self._next += 1
         return self._said[:, self._next : self._next + 1]
@@ -121,7 +121,7 @@ class ChainDrafter(WithModel):
         """At most `counts` tokens of each sequence."""
         greedy = all(s.params.greedy for s in sequences)
         tokens: list[Tensor] = []
-        laws: list[Tensor] = []
+        distributions: list[Tensor] = []
 
         def contexts() -> list[list[list[int]]]:
             so_far = torch.stack(tokens, 1).tolist() if tokens else [[] for _ in sequences]
@@ -129,35 +129,45 @@ class ChainDrafter(WithModel):
 
         while len(tokens) < max(counts):
             again = bool(tokens)
-            logits = self._lm.after(sequences, tokens[-1]) if again else self._lm.behind(sequences)
-            law = None if greedy else fold(logits, sequences, contexts).probs[:, 0]
-            counts = self._ended(sequences, logits, law, counts, len(tokens))
+            logits = (
+                self._lm.next_logits(sequences, tokens[-1])
+                if again
+                else self._lm.root_logits(sequences)
+            )
+            distribution = None if greedy else fold(logits, sequences, contexts).probs[:, 0]
+            counts = self._ended(sequences, logits, distribution, counts, len(tokens))
             if len(tokens) >= max(counts):
                 break
-            if law is None:
+            if distribution is None:
                 tokens.append(best(logits, sequences, contexts)[:, 0])
             else:
-                laws.append(law)
-                tokens.append(draws.draft(law, len(tokens)))
+                distributions.append(distribution)
+                tokens.append(draws.draft(distribution, len(tokens)))
         if not tokens:
             return empty(len(sequences), self._lm.device)
-        kind = Kind.INDEPENDENT if laws else Kind.CHOSEN
+        kind = Kind.INDEPENDENT if distributions else Kind.CHOSEN
         return DraftTree(
             torch.stack(tokens, 1),
             counts,
             kind=kind,
-            proposals=torch.stack(laws, 1) if laws else None,
+            proposals=torch.stack(distributions, 1) if distributions else None,
         )
 
     def _ended(
-        self, sequences: Seq[Sequence], logits: Tensor, law: Tensor | None, counts: list[int],
+        self,
+        sequences: Seq[Sequence],
+        logits: Tensor,
+        distribution: Tensor | None,
+        counts: list[int],
         made: int,
-    ) -> list[int]:  # fmt: skip
+    ) -> list[int]:
         """`counts`, cut where the rule ends a draft at its next token: the level's one transfer."""
         made += not self.length.stops_before
         if not self.length.looks or made >= max(counts):
             return counts
-        ends = self.length.ends(sequences, _looked_at(logits[:, 0], law, sequences)).tolist()
+        ends = self.length.ends(
+            sequences, _looked_at(logits[:, 0], distribution, sequences)
+        ).tolist()
         return [min(c, made) if end else c for c, end in zip(counts, ends, strict=True)]
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
@@ -167,12 +177,13 @@ class ChainDrafter(WithModel):
                 self.length.observe(sequence, step.drafted, len(step.path))
 
 
-def _looked_at(logits: Tensor, law: Tensor | None, sequences: Seq[Sequence]) -> Tensor:
-    """[B, V] what a length rule sees: the law to draw from, at temperature 0 the softmax."""
+def _looked_at(logits: Tensor, distribution: Tensor | None, sequences: Seq[Sequence]) -> Tensor:
+    """[B, V] what a length rule sees: the distribution to draw from, at temperature 0 the
+    softmax."""
     cold = [s.params.greedy for s in sequences]
-    if law is None:
+    if distribution is None:
         return logits.softmax(-1)
     if not any(cold):
-        return law
+        return distribution
     plain = logits.softmax(-1)
-    return torch.where(torch.tensor(cold, device=logits.device)[:, None], plain, law)
+    return torch.where(torch.tensor(cold, device=logits.device)[:, None], plain, distribution)

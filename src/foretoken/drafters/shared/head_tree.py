@@ -40,7 +40,7 @@ from foretoken.tree import DraftTree, placed
 
 
 class Heads(Trained):
-    """A module of `num_heads` heads, the i-th of which guesses the token i + 1 behind the root."""
+    """A module of `num_heads` heads, the i-th of which guesses the token i + 1 after the root."""
 
     def along(self, lesson: Lesson, places: Tensor) -> Tensor:
         """Each head's states [B, S, H, D] at places [B, S] of a text, those before the roots."""

@@ -1,7 +1,8 @@
 """Where a drafter was wrong while it served, and what the target said there, within a bound.
 
-A place is wrong where a draft offered a token and the target wrote another one. The target's law is
-kept as its state there, from which its head makes all of it: D numbers instead of V.
+A place is wrong where a draft offered a token and the target wrote another one. The target's
+distribution is kept as its state there, from which its head makes all of it: D numbers instead of
+V.
 
 Legend: B texts, T tokens, D width, V vocabulary.
 """
@@ -24,7 +25,7 @@ from foretoken.trainable.lesson import Lesson
 
 class Example(NamedTuple):
     """A stretch of one text. tokens: T ids. first: the place of the first of them in the text.
-    written: index of the first one behind the prompt that has one before it here. wrong: indices
+    written: index of the first one after the prompt that has one before it here. wrong: indices
     into the tokens. hidden: layer -> [S, D] at the first S of them, T - 1 at least."""
 
     tokens: Seq[int]

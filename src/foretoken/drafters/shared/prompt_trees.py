@@ -1,7 +1,7 @@
 """Trees of candidates and prompt tokens: what to draft now, and what to ask for the next draft.
 
 Source: Chen et al. 2024 (Parallel Prompt Decoding), section 4 (dynamic sparse trees). What prompt
-tokens behind the accepted node say are the next step's candidates, so a step whose last node had i
+tokens after the accepted node say are the next step's candidates, so a step whose last node had i
 of them drafts i places: its state. A tree of a number of nodes is shared out: candidates are the
 likeliest paths; a prompt token is worth how likely its node is to be the last one, times what one
 place more brings the next step. How many of the nodes are candidates is searched for the most
@@ -24,7 +24,7 @@ _ROUNDS = 30  # steps that a plan looks ahead
 @dataclass(frozen=True)
 class PromptTree:
     """paths: the candidates as rank paths, parents first; prompts: how many prompt tokens stand
-    behind the root and behind each candidate."""
+    after the root and after each candidate."""
 
     paths: Paths
     prompts: tuple[int, ...]

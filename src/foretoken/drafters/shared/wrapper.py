@@ -56,7 +56,7 @@ class Parts(BaseDrafter):
 
 
 class _SharedParts:
-    """What several parts have learned; each has a file of its own, numbered behind the path."""
+    """What several parts have learned; each has a file of its own, numbered after the path."""
 
     def __init__(self, parts: Seq[Shared]) -> None:
         self._parts = parts

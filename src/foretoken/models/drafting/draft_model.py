@@ -1,6 +1,6 @@
 """A model that drafts: its own cache, which follows the text, and the passes that drafting takes.
 
-It drafts a chain (`behind`, then `after` for each further token), a tree (`level` for each of its
+It drafts a chain (`after`, then `after` for each further token), a tree (`level` for each of its
 levels), or it is itself the target of a `foretoken.step` loop whose text becomes the draft (it has
 the verbs of `Target`). A chain stays in the cache as far as it is accepted; the nodes of a tree are
 forgotten, and the few that were accepted are run again with the next draft's first pass, which
@@ -31,7 +31,7 @@ from foretoken.trees.grow import Frontier
 
 _CHUNK = 512  # prompt tokens a pass while catching up
 _BEHIND = 16  # a row that lacks more than this catches up alone, so that the others need no padding
-_SPARE = 64  # cache places behind the context, for drafts that reach over its end
+_SPARE = 64  # cache places after the context, for drafts that reach over its end
 
 
 class DraftModel:
@@ -90,15 +90,15 @@ class DraftModel:
         slot = self._cache.slot(sequence.id)
         self._cache.lengths[slot] = max(0, min(self._cache.lengths[slot], tokens))
 
-    def behind(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, V] logits behind each text, whatever of it is not in the cache being run."""
-        slots, missing = self._behind(sequences)
+    def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits after each text, whatever of it is not in the cache being run."""
+        slots, missing = self._following(sequences)
         logits = self._run(chain_feed(self._cache, slots, missing))
         self._keep(slots, missing)
         return logits
 
-    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
-        """[B, 1, V] logits behind one more token [B] of each chain."""
+    def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits after one more token [B] of each chain."""
         slots = self._slots(sequences)
         logits = self._run(token_feed(self._cache, slots, tokens))
         for slot in slots:
@@ -106,9 +106,9 @@ class DraftModel:
         return logits
 
     def block(self, sequences: Seq[Sequence], embeddings: Tensor) -> Tensor:
-        """[B, K + 1, V] logits behind each text and each of the K extra tokens after it, which are
+        """[B, K + 1, V] logits after each text and each of the K extra tokens after it, which are
         read as these embeddings [K, D] and forgotten; whatever of the text is missing is run."""
-        slots, missing = self._behind(sequences)
+        slots, missing = self._following(sequences)
         many = len(embeddings)
         feed = chain_feed(self._cache, slots, [[*tokens, *[0] * many] for tokens in missing])
         roots = torch.tensor([len(tokens) - 1 for tokens in missing], device=self.device)[:, None]
@@ -122,10 +122,10 @@ class DraftModel:
         return self.lm.head(states.gather(1, ahead[..., None].expand(-1, -1, states.shape[-1])))
 
     def level(self, sequences: Seq[Sequence], frontier: Frontier) -> Tensor:
-        """[B, M, V] logits behind the nodes of a growing tree's frontier, in one pass."""
+        """[B, M, V] logits after the nodes of a growing tree's frontier, in one pass."""
         if not frontier.depth:
             self._depths = [0]
-            return self.behind(sequences)
+            return self.root_logits(sequences)
         self._depths += [frontier.depth] * frontier.slots.shape[1]
         slots = self._slots(sequences)
         return self._run(
@@ -167,7 +167,7 @@ class DraftModel:
         """Keep root and accepted slots in the cache, forget the rest of the pass."""
         self._cache.keep(self._slots(sequences), paths)
 
-    def _behind(self, sequences: Seq[Sequence]) -> tuple[list[int], list[list[int]]]:
+    def _following(self, sequences: Seq[Sequence]) -> tuple[list[int], list[list[int]]]:
         """Slots, and the few last tokens of each text that are not in the cache."""
         slots = self._slots(sequences)
         for sequence in sequences:
@@ -215,7 +215,7 @@ def as_causal_lm(model: Any, access: Access) -> CausalLM:
 
 
 def _led(trees: DraftTree, tails: Seq[Seq[int]]) -> DraftTree:
-    """The trees behind chains of the tokens [B][lead + 1] without their first ones."""
+    """The trees after chains of the tokens [B][lead + 1] without their first ones."""
     lead = len(tails[0]) - 1
     if not lead:
         return trees

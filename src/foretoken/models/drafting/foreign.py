@@ -88,18 +88,18 @@ class ForeignModel:
             self._model.follow(sequence.state[self].text, step)
 
     def room(self, sequence: Sequence) -> int:
-        """How many own tokens may be drafted behind what now stands there."""
+        """How many own tokens may be drafted after what now stands there."""
         reading = sequence.state[self]
         self._read(sequence, reading)
         return self._model.room(reading.text) if reading.text.tokens else 0
 
-    def behind(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, W] logits behind each text, as far as `room` has read it."""
-        return self._model.behind([s.state[self].text for s in sequences])
+    def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, W] logits after each text, as far as `room` has read it."""
+        return self._model.root_logits([s.state[self].text for s in sequences])
 
-    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
-        """[B, 1, W] logits behind one more own token [B] of each chain."""
-        return self._model.after([s.state[self].text for s in sequences], tokens)
+    def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, W] logits after one more own token [B] of each chain."""
+        return self._model.next_logits([s.state[self].text for s in sequences], tokens)
 
     def unfinished(self, sequence: Sequence) -> list[int]:
         """The target's tokens that what comes next may be tokenized together with."""
@@ -129,7 +129,8 @@ class ForeignModel:
 
 
 class SharedTokensModel(ForeignModel):
-    """The same with laws over the target's vocabulary, in which only shared tokens are possible."""
+    """The same with distributions over the target's vocabulary, in which only shared tokens are
+    possible."""
 
     def __init__(
         self, model: Any, access: Access, tokenizer: Any = None, target_tokenizer: Any = None
@@ -146,13 +147,13 @@ class SharedTokensModel(ForeignModel):
         self._own_ids = torch.zeros(self.theirs.size, dtype=torch.int64, device=self.device)
         self._own_ids[self._shared] = self._ours
 
-    def behind(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, V] logits behind each text."""
-        return self._spread(super().behind(sequences))
+    def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits after each text."""
+        return self._spread(super().root_logits(sequences))
 
-    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
-        """[B, 1, V] logits behind one more token [B] of the target's."""
-        return self._spread(super().after(sequences, self._own_ids[tokens]))
+    def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits after one more token [B] of the target's."""
+        return self._spread(super().next_logits(sequences, self._own_ids[tokens]))
 
     def _spread(self, logits: Tensor) -> Tensor:
         wide = logits.new_full((*logits.shape[:-1], self.theirs.size), -torch.inf)

@@ -2,7 +2,7 @@
 
 It has no cache of its own. The history it reads is the target's, computed with all layers (as in
 Zhang et al. 2024; for a prefix of the layers it is exactly what the prefix alone would compute);
-what it drafts is written behind the committed length, where the next scoring pass writes the same
+what it drafts is written after the committed length, where the next scoring pass writes the same
 cells of every layer. So nothing has to be rolled back, and layers that were left out get their
 cells from verification.
 
@@ -45,20 +45,20 @@ class SelfModel(OnTarget):
         self.sublayers = tuple(sublayers)
         self.device = access.device
         self._access = access
-        self._ahead = 0  # tokens behind the committed length that this draft has run
+        self._ahead = 0  # tokens after the committed length that this draft has run
 
     def room(self, sequence: Sequence) -> int:
         """How many tokens may be drafted before the context ends."""
         return max(0, self._access.max_length + 1 - len(sequence.tokens))
 
-    def behind(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, V] logits behind each text, whose last token alone is not in the cache."""
+    def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits after each text, whose last token alone is not in the cache."""
         self._ahead = 0
         roots = torch.tensor([s.tokens[-1] for s in sequences], device=self.device)
         return self._next(sequences, roots)
 
-    def after(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
-        """[B, 1, V] logits behind one more token [B] of each chain."""
+    def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits after one more token [B] of each chain."""
         return self._next(sequences, tokens)
 
     def _next(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class SelfModel(OnTarget):
         return self._logits(feed)
 
     def again(self, sequences: Seq[Sequence], count: int) -> Tensor:
-        """[B, T, V] logits behind each of the T = `count` tokens before the last one, at least 2.
+        """[B, T, V] logits after each of the T = `count` tokens before the last one, at least 2.
 
         The history before them is the target's; of themselves it sees its own run.
         """

@@ -1,7 +1,7 @@
 """What the tokens of a tokenizer stand for, so that two tokenizers can be brought together.
 
 Tokenizers differ in what they do at the beginning of a text (a space put before it, or taken away).
-So a token's text, and the tokens of a text that goes on, are always asked for behind an anchor: a
+So a token's text, and the tokens of a text that goes on, are always asked for after an anchor: a
 character that stands before them and is then taken away again.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 from functools import cached_property
 from typing import Any
 
-_ANCHORS = ("a", "\n", "0", ".")  # the first one that the text behind it doesn't merge with
+_ANCHORS = ("a", "\n", "0", ".")  # the first one that the text after it doesn't merge with
 _LONGEST = 32  # tokens of a group at most
 _BROKEN = "\ufffd"  # what a decoder writes for bytes that are no whole character
 
@@ -77,7 +77,7 @@ class Vocabulary:
         return self._ids(text)
 
     def going_on(self, text: str) -> list[int]:
-        """The tokens of a text that stands behind other text."""
+        """The tokens of a text that stands after other text."""
         for anchor in _ANCHORS:
             head, whole = self._ids(anchor), self._ids(anchor + text)
             tail = whole[len(head) :]
@@ -89,7 +89,7 @@ class Vocabulary:
         """Tokens in groups that may be tokenized apart: no tokenizer merges over a word's start.
 
         A group is a word with what is written on to it, or one special token. Where a group ends
-        depends on what stands in and right behind it only.
+        depends on what stands in and right after it only.
         """
         group: list[int] = []
         for i in ids:

@@ -1,6 +1,6 @@
 """Between transformers and us: what can be served, and what its modelling code meets in a pass.
 
-A `Rows` layer puts the keys and values of a pass behind each row's committed length and hands back
+A `Rows` layer puts the keys and values of a pass after each row's committed length and hands back
 views of what lies in the cache. It lives for one pass; all state is the `KVCache`'s.
 
 Legend: B rows, T tokens of the pass, K key/value heads, W head width, L = longest row's length.
@@ -94,7 +94,7 @@ def windows(config: Any) -> dict[str, int | None]:
 def max_length(config: Any) -> int:
     """The longest context; for longrope the part that its short factors serve.
 
-    Behind that part transformers turns all keys by other factors, those in the cache not included.
+    After that part transformers turns all keys by other factors, those in the cache not included.
     """
     names = ["max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"]
     rope = getattr(config, "rope_parameters", None) or {}

@@ -105,21 +105,22 @@ class Prepared:
         ]  # fmt: skip
 
     def _own(self, sampled: bool) -> tuple[dict[str, Any], list[Any]]:
-        """The last processors as our own parameters, for as long as the law is the same; the rest.
+        """The last processors as our own parameters, for as long as the distribution is the same;
+        the rest.
 
         Ours fold a whole pass at once; a processor is called at every drafted place.
         """
         own: dict[str, Any] = {"temperature": 1.0 if sampled else 0.0}
         rest, order = list(self.processors), list(_OWN)
         order = order if sampled else order[:1]
-        while rest and type(rest[-1]) in order and self._same_law(rest[-1], own):
+        while rest and type(rest[-1]) in order and self._same_distribution(rest[-1], own):
             process = rest.pop()
             theirs, ours = _OWN[type(process)]
             own[ours] = getattr(process, theirs)
             order = order[: order.index(type(process))]
         return own, rest
 
-    def _same_law(self, process: Any, own: Mapping[str, Any]) -> bool:
+    def _same_distribution(self, process: Any, own: Mapping[str, Any]) -> bool:
         if isinstance(process, tf.RepetitionPenaltyLogitsProcessor):
             return self._only_padding(process)
         # Ours cuts by min_p first, and top_p then counts what is left of the mass.
@@ -152,7 +153,7 @@ class Prepared:
         return _InBatch(process, padding, row, self.rows)
 
     def criterion(self, row: int) -> Callable[[Seq[int]], bool] | None:
-        """Whether one of the criteria ends the row behind the new tokens so far; None without."""
+        """Whether one of the criteria ends the row after the new tokens so far; None without."""
         prompt = self.input_ids[row : row + 1]
 
         def met(output: Seq[int]) -> bool:

@@ -155,7 +155,7 @@ class Transformer:
         self, states: Tensor, rotary: tuple[Tensor, Tensor], feed: Feed, cache: KVCache,
         hidden: Seq[int] = (), kept: dict[int, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
-        """All layers; the states behind those named in `hidden` are put into `kept`."""
+        """All layers; the states after those named in `hidden` are put into `kept`."""
         for index in range(self.layers):
             states = self._attention(states, index, rotary, feed, cache)
             states = self._mlp(states, index)
@@ -203,7 +203,7 @@ class Transformer:
     def run(self, states: Tensor, feed: Feed, cache: KVCache, sublayers: Iterable[int]) -> Tensor:
         """Run the named ones of the 2L sub-layers on [B, T, D], in order, and hand the states back.
 
-        Sub-layer 2i is the attention of layer i (it writes that layer's cache behind the committed
+        Sub-layer 2i is the attention of layer i (it writes that layer's cache after the committed
         length), 2i + 1 its feed-forward. A prefix can be continued by calling again.
         """
         if self.whole is not None:
@@ -270,7 +270,7 @@ class Transformer:
 
 
 def _cycle(layers: Seq[Layer]) -> int:
-    """Behind how many layers their weights begin anew; all, where they never do."""
+    """After how many layers their weights begin anew; all, where they never do."""
     again = (i for i, layer in enumerate(layers) if i and layer.qkv is layers[0].qkv)
     return next(again, len(layers))
 

@@ -1,5 +1,5 @@
 """SafeAILab's EAGLE-1 and EAGLE-2, which share their weights: a configuration like Llama's, and one
-layer without an input norm behind `fc`. Names are ours; `embed_tokens` is the target's.
+layer without an input norm after `fc`. Names are ours; `embed_tokens` is the target's.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ def read(source: Source) -> Published | None:
         return None
     inner = config.get("eagle_config") or {}
     ids = config.get("eagle_aux_hidden_state_layer_ids")
-    behind = inner.get("eagle_aux_hidden_state_layer_ids")
-    capture = list(ids) if ids else [i + 1 for i in behind or ()]
+    after = inner.get("eagle_aux_hidden_state_layer_ids")
+    capture = list(ids) if ids else [i + 1 for i in after or ()]
     return _read(source, config, config, capture)
 
 

@@ -1,5 +1,5 @@
 """Kangaroo's adapter as its authors publish it: a configuration like Llama's, one attention between
-two norms, and no feed-forward. Names are ours. Its files don't tell behind which of the target's
+two norms, and no feed-forward. Names are ours. Its files don't tell after which of the target's
 layers it stands (2 for their Vicuna 7B, 3 for 13B): `exit_layer` may be added to its config.json.
 """
 

@@ -1,5 +1,5 @@
 """FasterDecoding's Medusa: `medusa_lm_head.pt` or `.safetensors`, and a configuration with
-`medusa_num_heads`. Names are ours: {i}.{j}.linear.* and {i}.{layers}.weight, at times behind
+`medusa_num_heads`. Names are ours: {i}.{j}.linear.* and {i}.{layers}.weight, at times after
 "medusa_head.". Configurations in the wild name fewer heads than there are; the tensors count.
 """
 

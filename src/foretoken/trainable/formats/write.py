@@ -95,8 +95,8 @@ def _eagle3(
         # Their loader takes it from the target only if memory that nobody wrote holds a NaN.
         tensors[EMBEDDING] = target.embedding().to(tensors["fc.weight"].dtype)
         return _speculators("eagle3", layer, fields, target, shape["unroll"]), tensors
-    behind = [index - 1 for index in shape["capture"]]
-    inner = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": behind}
+    after = [index - 1 for index in shape["capture"]]
+    inner = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": after}
     architecture = "Eagle3Qwen3ForCausalLM" if shape.get("qk_norm") else "LlamaForCausalLMEagle3"
     written = {**layer, "architectures": [architecture], **fields, "eagle_config": inner}
     return written, {name.replace("layers.0.", "midlayer."): t for name, t in tensors.items()}

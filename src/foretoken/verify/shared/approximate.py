@@ -6,8 +6,8 @@ token must be the target's own sample at its parent. For a drawn node it is the 
 sampling (Leviathan et al. 2023, Alg. 1), accept with probability min(1, p/q), for the node by
 itself: whatever its siblings were. At temperature 0 both ask for the target's likeliest token.
 
-Rules that read raw logits see the model's own law: neither temperature and truncation nor edits of
-the logits (penalties, biases, banned ids), which `Scores.probs` has folded in.
+Rules that read raw logits see the model's own distribution: neither temperature and truncation nor
+edits of the logits (penalties, biases, banned ids), which `Scores.probs` has folded in.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
 """
@@ -30,7 +30,7 @@ def verdict(
     accepted: Tensor,
     likelihood: Tensor | None = None,
 ) -> Verdict:
-    """Keep the longest path of `accepted` [B, N] nodes; behind it stands the target's own token.
+    """Keep the longest path of `accepted` [B, N] nodes; after it stands the target's own token.
 
     Of equally long paths the one with the highest sum of `likelihood` [B, N] is kept, or the first.
     """
@@ -73,7 +73,8 @@ def within_top(trees: DraftTree, logits: Tensor, count: int) -> Tensor:
 
 
 def is_drawn(trees: DraftTree) -> Tensor | None:
-    """[B, N] bool: drawn from a proposal; None where no node was (greedy drafts have no laws)."""
+    """[B, N] bool: drawn from a proposal; None where no node was (greedy drafts have no
+    distributions)."""
     if trees.proposals is None or trees.nodes == 0:
         return None
     drawn = (Kind.INDEPENDENT, Kind.WITHOUT_REPLACEMENT)

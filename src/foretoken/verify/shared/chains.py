@@ -6,15 +6,15 @@ all are accepted one more comes from p. Source: Leviathan et al. 2023, Algorithm
 Chen et al. 2023, Algorithm 2.
 
 As a block, with w_0 = 1 and w_i = min(1, w_{i-1} · p(x_i) / q(x_i)), a prefix of i < γ tokens
-passes with probability S_i / (S_i + 1 - w_i), S_i = Σ_x max(w_i · p(x) - q(x), 0) over the law
-behind it, and the whole chain with probability w_γ. All prefixes are tested and the longest that
-passes is kept; the extra token comes from max(w_i · p - q, 0), or from p behind the whole chain.
-Source: Sun et al. 2025, "Block verification accelerates speculative decoding", Algorithm 2; γ is
-each row's own.
+passes with probability S_i / (S_i + 1 - w_i), S_i = Σ_x max(w_i · p(x) - q(x), 0) over the
+distribution after it, and the whole chain with probability w_γ. All prefixes are tested and the
+longest that passes is kept; the extra token comes from max(w_i · p - q, 0), or from p after the
+whole chain. Source: Sun et al. 2025, "Block verification accelerates speculative decoding",
+Algorithm 2; γ is each row's own.
 
 Chosen tokens are a point mass q, and temperature 0 makes p and q one-hot, so both are also greedy
-verification, which is what runs where all laws are one-hot. An auxiliary node ends the chain before
-it.
+verification, which is what runs where all distributions are one-hot. An auxiliary node ends the
+chain before it.
 
 Legend: B sequences, N chain nodes, S = N + 1 slots, V vocabulary.
 """
@@ -28,7 +28,7 @@ from foretoken.draws import Draws, GreedyDraws
 from foretoken.protocols import Scores, Verdict
 from foretoken.tree import DraftTree
 from foretoken.verify.shared.paths import longest_match, path_to
-from foretoken.verify.shared.residual import proposal_laws
+from foretoken.verify.shared.residual import proposal_distributions
 
 
 def token_by_token(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
@@ -36,11 +36,13 @@ def token_by_token(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
     if trees.nodes == 0 or isinstance(draws, GreedyDraws):
         return longest_match(trees, scores, draws.pick)
     probs = scores.probs
-    laws = proposal_laws(trees)
-    accepted = draws.accept(_ratios(trees, probs, laws).clamp(max=1)) & trees.valid
+    distributions = proposal_distributions(trees)
+    accepted = draws.accept(_ratios(trees, probs, distributions).clamp(max=1)) & trees.valid
     lengths = accepted.long().cumprod(1).sum(1)  # [B]
     owed = probs.new_ones(trees.batch)
-    token = draws.pick(_final_law(trees, probs, laws, lengths, owed), lengths[:, None])
+    token = draws.pick(
+        _final_distribution(trees, probs, distributions, lengths, owed), lengths[:, None]
+    )
     return Verdict(path_to(trees, lengths)[0], lengths, token[:, 0])
 
 
@@ -49,57 +51,61 @@ def as_a_block(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
     if trees.nodes == 0 or isinstance(draws, GreedyDraws):
         return longest_match(trees, scores, draws.pick)
     probs = scores.probs
-    laws = proposal_laws(trees)
-    joint = _joint_ratios(trees, probs, laws)  # [B, S]
-    passed = draws.accept(_chances(trees, probs, laws, joint))  # [B, N]
+    distributions = proposal_distributions(trees)
+    joint = _joint_ratios(trees, probs, distributions)  # [B, S]
+    passed = draws.accept(_chances(trees, probs, distributions, joint))  # [B, N]
     lengths = (passed * trees.depths[:, 1:]).amax(1)  # [B]
     owed = joint.gather(1, lengths[:, None])[:, 0]
-    token = draws.pick(_final_law(trees, probs, laws, lengths, owed), lengths[:, None])
+    token = draws.pick(
+        _final_distribution(trees, probs, distributions, lengths, owed), lengths[:, None]
+    )
     return Verdict(path_to(trees, lengths)[0], lengths, token[:, 0])
 
 
-def _ratios(trees: DraftTree, probs: Tensor, laws: Tensor | None) -> Tensor:
+def _ratios(trees: DraftTree, probs: Tensor, distributions: Tensor | None) -> Tensor:
     """[B, N] p / q of each token, p itself where it was chosen."""
     drafted = trees.tokens[..., None]
     ratio = probs[:, :-1].gather(-1, drafted)[..., 0]
-    return ratio if laws is None else ratio / laws.gather(-1, drafted)[..., 0]
+    return ratio if distributions is None else ratio / distributions.gather(-1, drafted)[..., 0]
 
 
-def _final_law(
-    trees: DraftTree, probs: Tensor, laws: Tensor | None, lengths: Tensor, owed: Tensor
+def _final_distribution(
+    trees: DraftTree, probs: Tensor, distributions: Tensor | None, lengths: Tensor, owed: Tensor
 ) -> Tensor:
     """[B, 1, V]: what is left of owed · p at the first rejected node, p where none was rejected."""
     rows = torch.arange(trees.batch, device=lengths.device)
     p = probs[rows, lengths]  # [B, V]
     node = lengths.clamp(max=trees.nodes - 1)  # the rejected one, if any
-    if laws is None:
+    if distributions is None:
         residual = p.scatter(-1, trees.tokens.gather(1, node[:, None]), 0.0)
     else:
-        residual = (p * owed[:, None]).sub_(laws[rows, node]).clamp_(min=0)
+        residual = (p * owed[:, None]).sub_(distributions[rows, node]).clamp_(min=0)
     rejected = (lengths < trees.nodes) & trees.valid[rows, node]
     # Where p and q agree up to rounding nothing is left over: a rejection there has probability 0
-    # and only rounding can lead here, so p is as good a law as any.
+    # and only rounding can lead here, so p is as good a distribution as any.
     whole = ~rejected[:, None] | (residual.sum(-1, keepdim=True) <= 0)
     return torch.where(whole, p, residual)[:, None]
 
 
-def _joint_ratios(trees: DraftTree, probs: Tensor, laws: Tensor | None) -> Tensor:
-    """w [B, S]: 1 at the root, 0 behind the end of a chain."""
-    ratio = torch.where(trees.valid, _ratios(trees, probs, laws), 0.0).nan_to_num(0.0)
+def _joint_ratios(trees: DraftTree, probs: Tensor, distributions: Tensor | None) -> Tensor:
+    """w [B, S]: 1 at the root, 0 after the end of a chain."""
+    ratio = torch.where(trees.valid, _ratios(trees, probs, distributions), 0.0).nan_to_num(0.0)
     joint = [probs.new_ones(trees.batch)]
     for node in range(trees.nodes):
         joint.append((joint[-1] * ratio[:, node]).clamp(max=1))
     return torch.stack(joint, 1)
 
 
-def _chances(trees: DraftTree, probs: Tensor, laws: Tensor | None, joint: Tensor) -> Tensor:
+def _chances(
+    trees: DraftTree, probs: Tensor, distributions: Tensor | None, joint: Tensor
+) -> Tensor:
     """[B, N] the probability that each prefix passes; that of a row's whole chain is w itself."""
-    owed = joint[:, 1:-1]  # the prefixes that have a node behind them
-    if laws is None:
-        behind = probs[:, 1:-1].gather(-1, trees.tokens[:, 1:, None])[..., 0]
-        excess = owed * (1 - behind)
+    owed = joint[:, 1:-1]  # the prefixes that have a node after them
+    if distributions is None:
+        after = probs[:, 1:-1].gather(-1, trees.tokens[:, 1:, None])[..., 0]
+        excess = owed * (1 - after)
     else:
-        excess = (probs[:, 1:-1] * owed[..., None]).sub_(laws[:, 1:]).clamp_(min=0).sum(-1)
+        excess = (probs[:, 1:-1] * owed[..., None]).sub_(distributions[:, 1:]).clamp_(min=0).sum(-1)
     chances = (excess / (excess + (1 - owed))).nan_to_num(1.0)
     inside = trees.valid[:, 1:]  # False where the prefix is the row's whole chain
     return torch.cat([torch.where(inside, chances, owed), joint[:, -1:][:, : trees.nodes]], 1)

@@ -1,7 +1,7 @@
 """Trees of independent draws, walked as sets of branches that share their prefix.
 
-Siblings that drew the same token stand for the same text, so after such a token the children of
-all of them are candidates for the next one, all drawn from one law (SpecTr: Sun et al. 2023,
+Siblings that drew the same token stand for the same text, so after such a token the children of all
+of them are candidates for the next one, all drawn from one distribution (SpecTr: Sun et al. 2023,
 section 5 and Algorithm 3, which keeps the drafts that begin with what was accepted).
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
@@ -22,18 +22,18 @@ from foretoken.verify.shared.paths import longest_match, path_to
 
 
 class Choice(NamedTuple):
-    """What one of several i.i.d. draws is to be: law [B, V] of the target, proposal [B, V] that
-    they came from, tokens [B, N] of which `open` [B, N] are the draws, in order."""
+    """What one of several i.i.d. draws is to be: distribution [B, V] of the target, proposal [B, V]
+    that they came from, tokens [B, N] of which `open` [B, N] are the draws, in order."""
 
-    law: Tensor
+    distribution: Tensor
     proposal: Tensor
     tokens: Tensor
     open: Tensor
 
 
 Rule = Callable[[Choice], tuple[Tensor, Tensor]]
-"""-> the probability [B, N] to accept each draw when those before it were rejected, and the law
-[B, V] of the token if all are, of any mass."""
+"""-> the probability [B, N] to accept each draw when those before it were rejected, and the
+distribution [B, V] of the token if all are, of any mass."""
 
 
 def descend(trees: DraftTree, scores: Scores, draws: Draws, rule: Rule) -> Verdict:
@@ -48,23 +48,23 @@ def descend(trees: DraftTree, scores: Scores, draws: Draws, rule: Rule) -> Verdi
     rows = torch.arange(trees.batch, device=probs.device)
     last = torch.zeros_like(rows)  # [B] the first slot of the accepted branches
     alive = last[:, None] == torch.arange(trees.nodes + 1, device=probs.device)  # [B, S]
-    law = probs[:, 0]
+    distribution = probs[:, 0]
     for _ in trees.widths:
         open_ = alive.gather(1, trees.parent_slots) & trees.valid  # [B, N]
         chance, rest = rule(Choice(probs[rows, last], _proposal(trees, open_), trees.tokens, open_))
         passed = draws.accept(torch.where(open_, chance, 0.0))
-        law = torch.where(open_.any(1, keepdim=True), rest, law)
+        distribution = torch.where(open_.any(1, keepdim=True), rest, distribution)
         token = trees.tokens.gather(1, passed.long().argmax(1, keepdim=True))
         same = open_ & (trees.tokens == token) & passed.any(1, keepdim=True)
         last = torch.where(same.any(1), same.long().argmax(1) + 1, last)
-        law = torch.where(same.any(1, keepdim=True), probs[rows, last], law)
+        distribution = torch.where(same.any(1, keepdim=True), probs[rows, last], distribution)
         alive = torch.cat([same.new_zeros(trees.batch, 1), same], 1)
     path, lengths = path_to(trees, last)
-    return Verdict(path, lengths, draws.pick(law[:, None], lengths[:, None])[:, 0])
+    return Verdict(path, lengths, draws.pick(distribution[:, None], lengths[:, None])[:, 0])
 
 
 def _proposal(trees: DraftTree, open_: Tensor) -> Tensor:
-    """[B, V] the law of the open nodes, which all have the same one."""
+    """[B, V] the distribution of the open nodes, which all have the same one."""
     assert trees.proposals is not None
     first = open_.long().argmax(1)
     rows = torch.arange(trees.batch, device=first.device)

@@ -14,7 +14,7 @@ from foretoken.protocols import Scores, Verdict
 from foretoken.tree import DraftTree
 
 Say = Callable[[Tensor, Tensor], Tensor]
-"""Laws [B, M, V] behind slots at depths [B, M] -> tokens [B, M]."""
+"""Distributions [B, M, V] after slots at depths [B, M] -> tokens [B, M]."""
 
 
 def path_to(trees: DraftTree, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,7 +33,7 @@ def path_to(trees: DraftTree, last: Tensor) -> tuple[Tensor, Tensor]:
 def longest_match(trees: DraftTree, scores: Scores, say: Say) -> Verdict:
     """The deepest node all of whose path is what `say` says at each parent, and what it says there.
 
-    A law that is a point mass is not asked.
+    A distribution that is a point mass is not asked.
 
     A tree is asked along the path only; siblings with one token share their prefix, so their
     branches are followed side by side, and of equally deep nodes the first is taken.
@@ -60,7 +60,7 @@ def longest_match(trees: DraftTree, scores: Scores, say: Say) -> Verdict:
 
 
 def _said(trees: DraftTree, scores: Scores, say: Say, slots: Tensor) -> Tensor:
-    """[B, 1] what is said behind one slot [B] of each tree."""
+    """[B, 1] what is said after one slot [B] of each tree."""
     if scores.sure is not None:
         return scores.sure.gather(1, slots[:, None])
     rows = torch.arange(trees.batch, device=slots.device)

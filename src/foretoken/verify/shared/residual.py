@@ -1,8 +1,9 @@
-"""What is still owed of a law after drafted tokens were rejected: the arithmetic of exact rules.
+"""What is still owed of a distribution after drafted tokens were rejected: the arithmetic of exact
+rules.
 
-A node owes the law p of the next token with probability `owed`: the sub-probability r = owed · p.
-A child x that was drawn from q has the chance min(1, r(x) / q(x)) to be written, which pays
-min(r, q) on average. When it is rejected, max(r - q, 0) is still owed, out of the probability
+A node owes the distribution p of the next token with probability `owed`: the sub-probability r =
+owed · p. A child x that was drawn from q has the chance min(1, r(x) / q(x)) to be written, which
+pays min(r, q) on average. When it is rejected, max(r - q, 0) is still owed, out of the probability
 1 - owed + Σ max(r - q, 0) to get there; dividing by that gives the next r. So
 
     r <- max(r - q, 0) / (1 - owed + S),   owed <- S / (1 - owed + S),   S = Σ max(r - q, 0).
@@ -76,28 +77,28 @@ class Offer:
 
     @property
     def _thinned(self) -> bool:
-        """Whether earlier siblings may have been taken out of the law before the draw."""
+        """Whether earlier siblings may have been taken out of the distribution before the draw."""
         without = self.trees.kinds is not None or self.trees.kind == Kind.WITHOUT_REPLACEMENT
         return without and self.earlier.shape[1] > 0
 
     @cached_property
-    def law(self) -> Tensor:
+    def distribution(self) -> Tensor:
         """[M, V] what drawn tokens came from, in proportion; a copy."""
         assert self.trees.proposals is not None
-        law = self.trees.proposals[self.rows, self._row]
+        distribution = self.trees.proposals[self.rows, self._row]
         if not self._thinned:
-            return law
+            return distribution
         if self.trees.kinds is None:
-            return law.scatter_(1, self.earlier, 0.0)
+            return distribution.scatter_(1, self.earlier, 0.0)
         without = self.trees.kinds[self.rows, self._node] == Kind.WITHOUT_REPLACEMENT
-        kept = law.gather(1, self.earlier).masked_fill_(without[:, None], 0.0)
-        return law.scatter_(1, self.earlier, kept)
+        kept = distribution.gather(1, self.earlier).masked_fill_(without[:, None], 0.0)
+        return distribution.scatter_(1, self.earlier, kept)
 
     @cached_property
     def left(self) -> Tensor:
-        """[M] the mass of `law`; 1 where nothing was taken out of it."""
+        """[M] the mass of `distribution`; 1 where nothing was taken out of it."""
         if self._thinned:
-            return self.law.sum(-1)
+            return self.distribution.sum(-1)
         assert self.trees.proposals is not None
         return self.trees.proposals.new_ones(len(self.slots))
 
@@ -120,23 +121,24 @@ def offers(trees: DraftTree, rows: Tensor, slots: Tensor, width: int) -> Iterato
 
 
 class Residual:
-    """r = owed · law / mass at M slots; `law` [M, V] is a copy and changes in place."""
+    """r = owed · distribution / mass at M slots; `distribution` [M, V] is a copy and changes in
+    place."""
 
-    def __init__(self, law: Tensor, owed: Tensor | None = None) -> None:
-        self.law = law
-        self.mass = law.new_ones(len(law))
+    def __init__(self, distribution: Tensor, owed: Tensor | None = None) -> None:
+        self.distribution = distribution
+        self.mass = distribution.new_ones(len(distribution))
         self.owed = self.mass if owed is None else owed
 
     def chance(self, offer: Offer) -> Tensor:
         """[M] the probability to accept each offered token, 0 where there is none."""
-        owed = self.owed * self.law.gather(1, offer.token[:, None])[:, 0] / self.mass
+        owed = self.owed * self.distribution.gather(1, offer.token[:, None])[:, 0] / self.mass
         if offer.some_drawn:
             owed = torch.where(offer.drawn, owed / offer.share, owed)
         chance = torch.where(offer.exists, owed, 0.0)
         return chance.nan_to_num_(0.0, posinf=1.0).clamp_(max=1)
 
     def reject(self, offer: Offer) -> None:
-        """What is owed once these tokens, and all behind them, have been rejected."""
+        """What is owed once these tokens, and all after them, have been rejected."""
         before = self.mass
         if offer.some_chosen:
             self._remove(offer.token, offer.chosen)
@@ -148,17 +150,20 @@ class Residual:
 
     def _remove(self, token: Tensor, chosen: Tensor) -> None:
         """A point mass takes its own token and no other: O(M)."""
-        value = self.law.gather(1, token[:, None])[:, 0]
+        value = self.distribution.gather(1, token[:, None])[:, 0]
         taken = torch.where(chosen, value, 0.0)
-        self.law.scatter_(1, token[:, None], (value - taken)[:, None])
+        self.distribution.scatter_(1, token[:, None], (value - taken)[:, None])
         self.mass = (self.mass - taken).clamp_(min=0)
 
     def _subtract(self, offer: Offer) -> None:
-        """law <- max(law - q · mass / owed, 0), which leaves the scale of `law` alone."""
+        """distribution <- max(distribution - q · mass / owed, 0), which leaves the scale of
+        `distribution` alone."""
         rate = self.mass / (self.owed * offer.left)  # infinite where nothing is left of q
         rate = torch.where(offer.drawn, rate, 0.0).nan_to_num_(0.0, posinf=0.0)
-        self.law.addcmul_(offer.law.to(rate), rate[:, None], value=-1).clamp_(min=0)
-        self.mass = torch.where(offer.drawn, self.law.sum(-1), self.mass)
+        self.distribution.addcmul_(offer.distribution.to(rate), rate[:, None], value=-1).clamp_(
+            min=0
+        )
+        self.mass = torch.where(offer.drawn, self.distribution.sum(-1), self.mass)
 
 
 def spent(
@@ -167,26 +172,27 @@ def spent(
     """[B, V] what slots [B] still owe when all their children have been rejected, in proportion.
 
     Where p and q agree up to rounding nothing is left over: a rejection there has probability 0 and
-    only rounding can lead here, so p is as good a law as any.
+    only rounding can lead here, so p is as good a distribution as any.
     """
     rows = torch.arange(trees.batch, device=slots.device)
     left = Residual(probs[rows, slots], owed)
     for offer in offers(trees, rows, slots, max(trees.widths, default=0)):
         left.reject(offer)
-    nothing = left.law.amax(-1, keepdim=True) <= 0  # `mass` may be a rounding error above
-    return torch.where(nothing, probs[rows, slots], left.law)
+    nothing = left.distribution.amax(-1, keepdim=True) <= 0  # `mass` may be a rounding error above
+    return torch.where(nothing, probs[rows, slots], left.distribution)
 
 
-def proposal_laws(trees: DraftTree) -> Tensor | None:
-    """[B, N, V] the law that each node of a chain came from; None where every one was chosen."""
+def proposal_distributions(trees: DraftTree) -> Tensor | None:
+    """[B, N, V] the distribution that each node of a chain came from; None where every one was
+    chosen."""
     if trees.proposals is None or (trees.kinds is None and trees.kind == Kind.CHOSEN):
         return None
     if trees.rows is None:
-        laws = trees.proposals[:, : trees.nodes]
+        distributions = trees.proposals[:, : trees.nodes]
     else:
         batch = torch.arange(trees.batch, device=trees.rows.device)[:, None]
-        laws = trees.proposals[batch, trees.rows]
+        distributions = trees.proposals[batch, trees.rows]
     if trees.kinds is None:
-        return laws
-    points = torch.zeros_like(laws).scatter_(-1, trees.tokens[..., None], 1.0)
-    return torch.where((trees.kinds == Kind.CHOSEN)[..., None], points, laws)
+        return distributions
+    points = torch.zeros_like(distributions).scatter_(-1, trees.tokens[..., None], 1.0)
+    return torch.where((trees.kinds == Kind.CHOSEN)[..., None], points, distributions)

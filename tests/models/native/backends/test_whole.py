@@ -59,7 +59,7 @@ def model_of(kind: str, backend: str = "panels") -> Transformer:
 
 @torch.inference_mode()
 def said(model: Transformer) -> tuple[list[Tensor], KVCache]:
-    """Logits and states of a ragged prompt, a chain and a tree of two rows; the cache behind."""
+    """Logits and states of a ragged prompt, a chain and a tree of two rows; the cache after."""
     rng, held = random.Random(0), model.new_cache(3, 128)
     prompts = [[rng.randrange(VOCAB) for _ in range(n)] for n in (41, 17)]
     slots = [held.acquire(0), held.acquire(1)]

@@ -73,7 +73,7 @@ def _mix(turned: Tensor, layer: int, outputs: int) -> Tensor:
 
 
 def _filled(x: Tensor, count: int) -> Tensor:
-    """[1, N, …] -> [1, count, …], zeros behind."""
+    """[1, N, …] -> [1, count, …], zeros after."""
     if x.shape[1] == count:
         return x
     return torch.cat((x, x.new_zeros(1, count - x.shape[1], *x.shape[2:])), 1)
@@ -188,13 +188,13 @@ def _compiled(function: Traced, bucket: int) -> Traced:
 
 
 def _opaque(layer: Layer, index: int, model: Transformer) -> Layer:
-    """The layer with its products and its attention behind the operators."""
+    """The layer with its products and its attention after the operators."""
     shape, device = model.shape, model.device
 
     def outputs(linear: Linear, inputs: int) -> int:
         return linear(torch.zeros(1, inputs, dtype=model.dtype, device=device)).shape[-1]
 
-    def behind(name: str, count: int) -> Linear:
+    def after(name: str, count: int) -> Linear:
         run = torch.ops.foretoken.linear
         return lambda x: run(x, index, name, count)
 
@@ -202,9 +202,9 @@ def _opaque(layer: Layer, index: int, model: Transformer) -> Layer:
     mix = torch.ops.foretoken.mix
     return dataclasses.replace(
         layer,
-        qkv=behind("qkv", outputs(layer.qkv, shape.width)),
+        qkv=after("qkv", outputs(layer.qkv, shape.width)),
         mix=lambda turned, *_: mix(turned, index, mixed),
-        out=behind("out", shape.width),
-        gate_up=behind("gate_up", both),
-        down=behind("down", shape.width),
+        out=after("out", shape.width),
+        gate_up=after("gate_up", both),
+        down=after("down", shape.width),
     )

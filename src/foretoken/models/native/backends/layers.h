@@ -16,7 +16,7 @@ struct Layer {
 
 // A pass through layers: states [B, T, D] are changed in place. rope [.., 2, W]: cosines, and sines
 // of which the first half is negated. cache [layers, 2, slots, K, cells, W]. A token that would
-// stand behind the last cell goes there.
+// stand after the last cell goes there.
 struct Whole {
   float *states, *cache;
   const float *rope;

@@ -98,7 +98,7 @@ class Whole:
         )
 
     def __call__(self, states: Tensor, feed: Feed, cache: KVCache, first: int, last: int) -> Tensor:
-        """[B, T, D] -> [B, T, D] behind the sub-layers from `first` on before `last`."""
+        """[B, T, D] -> [B, T, D] after the sub-layers from `first` on before `last`."""
         states = states.clone(memory_format=torch.contiguous_format)
         batch, width, size = states.shape
         shape, count = self._shape, len(feed.slots)

@@ -1,8 +1,9 @@
-"""What a method writes, as a law: by enumerating every outcome of the code that runs, or sampled.
+"""What a method writes, as a distribution: by enumerating every outcome of the code that runs, or
+sampled.
 
-`joint_law` runs the real loop again and again. Each run follows a script of random outcomes; where
-the script ends, the run takes the first possible outcome and notes the others as scripts to run
-later. Many scripts run side by side as the rows of one batch.
+`joint_distribution` runs the real loop again and again. Each run follows a script of random
+outcomes; where the script ends, the run takes the first possible outcome and notes the others as
+scripts to run later. Many scripts run side by side as the rows of one batch.
 
 Legend: B rows, M places, V vocabulary.
 """
@@ -27,7 +28,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.step import Clock, prefill, step
 from foretoken.testing.models import logits_after
 
-Law = dict[tuple[int, ...], float]
+Distribution = dict[tuple[int, ...], float]
 """Token sequence -> probability."""
 
 _NEVER = 1e-14  # outcomes less likely than this are rounding, not possibilities
@@ -93,27 +94,27 @@ class EnumeratedDraws:
     def inner(self, part: int, starts: Seq[int] | None = None) -> Draws:
         return EnumeratedDraws(self._scripts)
 
-    def _each(self, laws: Tensor) -> Tensor:
+    def _each(self, distributions: Tensor) -> Tensor:
         """[B, M, K] -> [B, M], place by place."""
         outcomes = [
-            [script.choose(law) for law in row]
-            for script, row in zip(self._scripts, laws.tolist(), strict=True)
+            [script.choose(distribution) for distribution in row]
+            for script, row in zip(self._scripts, distributions.tolist(), strict=True)
         ]
-        return torch.tensor(outcomes, device=laws.device).view(laws.shape[:2])
+        return torch.tensor(outcomes, device=distributions.device).view(distributions.shape[:2])
 
 
-def joint_law(
+def joint_distribution(
     model: CausalLM, make: Callable[[], Drafter], verifier: Verifier, prompt: Seq[int],
     params: SamplingParams, tokens: int, *, steps: int | None = None, rows: int = 1,
     budget: int | None = None, end_ids: frozenset[int] = frozenset(),
-) -> Law:  # fmt: skip
-    """The exact law of the first `tokens` tokens that the method writes behind `prompt`.
+) -> Distribution:  # fmt: skip
+    """The exact distribution of the first `tokens` tokens that the method writes after `prompt`.
 
-    After `steps` steps (None: no end) the rest is taken from the target's own law. `budget` bounds
-    the nodes of each draft (None: as in the engine, one less than the tokens left). `rows` scripts
-    run side by side, for speed where drafts are equally long in all rows; else leave it at 1.
-    """
-    law: Law = defaultdict(float)
+    After `steps` steps (None: no end) the rest is taken from the target's own distribution.
+    `budget` bounds the nodes of each draft (None: as in the engine, one less than the tokens left).
+    `rows` scripts run side by side, for speed where drafts are equally long in all rows; else leave
+    it at 1."""
+    distribution: Distribution = defaultdict(float)
     todo: list[list[int]] = [[]]
     while todo:
         scripts = [Script(todo.pop()) for _ in range(min(rows, len(todo)))]
@@ -121,14 +122,14 @@ def joint_law(
         _run(model, make(), verifier, start, tokens, steps, scripts, budget)
         for sequence, script in zip(start, scripts, strict=True):
             todo += script.others
-            law[tuple(sequence.output[:tokens])] += script.weight
-    total = sum(law.values())
+            distribution[tuple(sequence.output[:tokens])] += script.weight
+    total = sum(distribution.values())
     if abs(total - 1) > 1e-9:
         raise AssertionError(
             f"The outcomes' probabilities sum to {total:.6f}: what a row draws depends on the "
             "other rows (then use rows=1) or on something random outside draws."
         )
-    return _completed(law, model, prompt, params, tokens, end_ids)
+    return _completed(distribution, model, prompt, params, tokens, end_ids)
 
 
 def sampled_counts(
@@ -198,42 +199,49 @@ def _advance(
         step(target, drafter, verifier, [sequences[r] for r in members], budgets, Clock(), draws)
 
 
-def target_law(
+def target_distribution(
     model: CausalLM, prompt: Seq[int], params: SamplingParams, tokens: int,
     end_ids: frozenset[int] = frozenset(), written: tuple[int, ...] = (),
-) -> Law:  # fmt: skip
-    """The law of plain decoding, by the slow obvious way: every prefix from scratch."""
-    law: Law = {written: 1.0}
+) -> Distribution:  # fmt: skip
+    """The distribution of plain decoding, by the slow obvious way: every prefix from scratch."""
+    distribution: Distribution = {written: 1.0}
     for _ in range(tokens):
-        longer: Law = {}
-        for text, probability in law.items():
+        longer: Distribution = {}
+        for text, probability in distribution.items():
             context = [*prompt, *text]
             logits = logits_after(model, context)
-            for token, p in enumerate(reference_law(logits, context, len(prompt), params, end_ids)):
+            for token, p in enumerate(
+                reference_distribution(logits, context, len(prompt), params, end_ids)
+            ):
                 if p > 0:
                     longer[(*text, token)] = probability * p
-        law = longer
-    return law
+        distribution = longer
+    return distribution
 
 
 def _completed(
-    law: Law, model: CausalLM, prompt: Seq[int], params: SamplingParams, tokens: int,
+    distribution: Distribution,
+    model: CausalLM,
+    prompt: Seq[int],
+    params: SamplingParams,
+    tokens: int,
     end_ids: frozenset[int],
-) -> Law:  # fmt: skip
-    """Texts that are shorter than `tokens` continued by the target's own law."""
-    whole: Law = defaultdict(float)
-    for text, probability in law.items():
-        rest = target_law(model, prompt, params, tokens - len(text), end_ids, text)
+) -> Distribution:
+    """Texts that are shorter than `tokens` continued by the target's own distribution."""
+    whole: Distribution = defaultdict(float)
+    for text, probability in distribution.items():
+        rest = target_distribution(model, prompt, params, tokens - len(text), end_ids, text)
         for full, p in rest.items():
             whole[full] += probability * p
     return dict(whole)
 
 
-def reference_law(
+def reference_distribution(
     logits: Tensor, context: Seq[int], prompt_length: int, params: SamplingParams,
     end_ids: Iterable[int] = (),
 ) -> list[float]:  # fmt: skip
-    """The folded law [V] of one place, spelled out token by token: `fold` is checked against it."""
+    """The folded distribution [V] of one place, spelled out token by token: `fold` is checked
+    against it."""
     scores = logits.double().clone()
     prompt, output = list(context[:prompt_length]), list(context[prompt_length:])
     vocab = range(len(scores))
@@ -262,19 +270,21 @@ def reference_law(
 
 def _truncated(scaled: list[float], params: SamplingParams) -> list[float]:
     """min_p, then top_k, then top_p of what is left, as probabilities."""
-    law = torch.tensor(scaled, dtype=torch.float64).softmax(-1).tolist()
-    floor = params.min_p * max(law)
-    kept = sorted((t for t, p in enumerate(law) if p >= floor), key=lambda t: -law[t])
+    distribution = torch.tensor(scaled, dtype=torch.float64).softmax(-1).tolist()
+    floor = params.min_p * max(distribution)
+    kept = sorted(
+        (t for t, p in enumerate(distribution) if p >= floor), key=lambda t: -distribution[t]
+    )
     if params.top_k > 0:
         kept = kept[: params.top_k]
-    total, mass, last = sum(law[t] for t in kept), 0.0, 0
+    total, mass, last = sum(distribution[t] for t in kept), 0.0, 0
     for last, token in enumerate(kept, 1):  # noqa: B007
-        mass += law[token] / total
+        mass += distribution[token] / total
         if mass >= params.top_p:
             break
     kept = kept[:last]
-    total = sum(law[t] for t in kept)
-    return [law[t] / total if t in kept else 0.0 for t in range(len(law))]
+    total = sum(distribution[t] for t in kept)
+    return [distribution[t] / total if t in kept else 0.0 for t in range(len(distribution))]
 
 
 def distance(one: Mapping[tuple[int, ...], float], other: Mapping[tuple[int, ...], float]) -> float:
@@ -283,20 +293,21 @@ def distance(one: Mapping[tuple[int, ...], float], other: Mapping[tuple[int, ...
 
 
 def chi_square(
-    counts: Mapping[tuple[int, ...], int], law: Mapping[tuple[int, ...], float],
+    counts: Mapping[tuple[int, ...], int], distribution: Mapping[tuple[int, ...], float],
     bin_of: Callable[[tuple[int, ...]], object] = lambda text: text, least: float = 5.0,
 ) -> float:  # fmt: skip
-    """How likely counts at least this far from `law` are (Pearson's test); 0 for impossible ones.
+    """How likely counts at least this far from `distribution` are (Pearson's test); 0 for
+    impossible ones.
 
     `bin_of` groups texts; bins that expect fewer than `least` are put together.
     """
     samples = sum(counts.values())
     expected: dict[object, float] = defaultdict(float)
     found: dict[object, float] = defaultdict(float)
-    for text, p in law.items():
+    for text, p in distribution.items():
         expected[bin_of(text)] += p * samples
     for text, n in counts.items():
-        if law.get(text, 0.0) <= 0:
+        if distribution.get(text, 0.0) <= 0:
             return 0.0
         found[bin_of(text)] += n
     rare = [b for b, e in expected.items() if e < least]

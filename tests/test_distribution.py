@@ -1,7 +1,7 @@
-"""Drawn text: the law of what is written is the target's own.
+"""Drawn text: the distribution of what is written is the target's own.
 
 By enumeration (every random outcome of the code that runs, to 1e-12) on tables of 3 or 4 tokens,
-and by chi-square of the joint law of two tokens on a real, tiny model.
+and by chi-square of the joint distribution of two tokens on a real, tiny model.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from foretoken.testing import (
     Pair,
     Scripted,
     TableModel,
-    check_law,
+    check_distribution,
     chi_square,
-    joint_law,
+    joint_distribution,
     sampled_counts,
     table_pair,
-    target_law,
+    target_distribution,
     tiny_pair,
 )
 from foretoken.tree import DraftTree, Kind
@@ -139,7 +139,7 @@ def exact_rules() -> dict[str, Verifier]:
 
 
 FEW = ("plain", "greedy", "top_p", "all")
-"""For the rules behind the first two: what a processor does is done before any rule is asked."""
+"""For the rules after the first two: what a processor does is done before any rule is asked."""
 
 
 def processors(name: str, rule: Verifier) -> list[str]:
@@ -159,42 +159,43 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("rule", "make", "size", "processor"), CELLS)
-def test_law_of_every_rule(
+def test_distribution_of_every_rule(
     rule: Verifier, make: Make, size: dict[str, int], processor: str
 ) -> None:
-    """Each exact rule keeps the target's joint law for each kind of node it takes."""
+    """Each exact rule keeps the target's joint distribution for each kind of node it takes."""
     ends = END if PROCESSORS[processor].min_tokens else frozenset()
-    check_law(make, rule, table_pair(3), PROCESSORS[processor], 3, end_ids=ends, **size)
+    check_distribution(make, rule, table_pair(3), PROCESSORS[processor], 3, end_ids=ends, **size)
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 3])
 @pytest.mark.parametrize("seed", [0, 5])
-def test_law_of_drawn_chains(gamma: int, seed: int) -> None:
-    """γ tokens drawn from another model: the law of γ + 1 tokens, and of one token more."""
+def test_distribution_of_drawn_chains(gamma: int, seed: int) -> None:
+    """γ tokens drawn from another model: the distribution of γ + 1 tokens, and of one token
+    more."""
     pair = table_pair(3, seed=seed)
     for tokens, steps in ((gamma + 1, None), (gamma + 2, 2)):
-        check_law(
+        check_distribution(
             lambda p: SmallLM(p.draft, gamma), Speculative(), pair,
             SamplingParams(temperature=0.8), tokens, steps=steps if gamma == 3 else None, rows=256,
         )  # fmt: skip
 
 
-def test_law_with_four_tokens() -> None:
+def test_distribution_with_four_tokens() -> None:
     """A wider vocabulary, a draft model that knows nothing, and one that knows everything."""
     target = TableModel.random(4, seed=3)
     for draft in (TableModel(torch.zeros_like(target.table)), target):
         pair = Pair(target, draft)
-        check_law(
+        check_distribution(
             lambda p: SmallLM(p.draft, 2), Speculative(), pair, SamplingParams(top_p=0.8), 3,
             rows=256,
         )  # fmt: skip
 
 
-def test_law_where_supports_differ() -> None:
+def test_distribution_where_supports_differ() -> None:
     """A draft that proposes the impossible, and one that never proposes the likely."""
     target = TableModel.markov(torch.tensor([[0.5, 0.5, 0], [0.2, 0.3, 0.5], [1.0, 0, 0]]))
     draft = TableModel.markov(torch.tensor([[0.0, 0.5, 0.5], [0.9, 0.1, 0], [0.2, 0.3, 0.5]]))
-    check_law(
+    check_distribution(
         lambda p: SmallLM(p.draft, 2), Speculative(), Pair(target, draft), SamplingParams(), 4,
         rows=256,
     )  # fmt: skip
@@ -202,41 +203,41 @@ def test_law_where_supports_differ() -> None:
 
 @pytest.mark.parametrize("name", ["k_seq", "optimal_transport"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_law_of_rules_for_independent_draws(name: str, temperature: float) -> None:
+def test_distribution_of_rules_for_independent_draws(name: str, temperature: float) -> None:
     """A small model's chain is one draw a prefix; at temperature 0 its tokens are chosen."""
-    check_law(
+    check_distribution(
         lambda p: SmallLM(p.draft, 2), _verifier(name), table_pair(3),
         SamplingParams(temperature=temperature), 3, rows=64,
     )  # fmt: skip
 
 
-def test_law_with_the_heuristic_length() -> None:
-    """The +2/−1 rule looks at the past only, so it leaves the law alone."""
-    check_law(
+def test_distribution_with_the_heuristic_length() -> None:
+    """The +2/−1 rule looks at the past only, so it leaves the distribution alone."""
+    check_distribution(
         lambda p: SmallLM(p.draft, 1, "heuristic"), Speculative(), table_pair(3),
         SamplingParams(), 4, rows=1,
     )  # fmt: skip
 
 
-def test_law_of_copied_text() -> None:
+def test_distribution_of_copied_text() -> None:
     """Prompt lookup copies chosen tokens, under either rule for chains."""
     for rule in (TargetOnly(), Speculative()):
-        check_law(
+        check_distribution(
             lambda p: PromptLookup(2), rule, table_pair(3), SamplingParams(temperature=1.2), 3,
             prompt=[0, 1, 2, 0, 1], rows=1,
         )  # fmt: skip
 
 
-def test_law_of_a_trimmed_draft() -> None:
-    """Drawn nodes beyond the budget are left out by draw order, which keeps the law."""
-    check_law(
+def test_distribution_of_a_trimmed_draft() -> None:
+    """Drawn nodes beyond the budget are left out by draw order, which keeps the distribution."""
+    check_distribution(
         lambda p: Drawn(p.draft, (1, 1, 1)), Speculative(), table_pair(3), SamplingParams(), 2,
         rows=1,
     )  # fmt: skip
 
 
 class HalfDrawn(BaseDrafter):
-    """A chain of one chosen token and one drawn behind it, in one tree with `kinds`."""
+    """A chain of one chosen token and one drawn after it, in one tree with `kinds`."""
 
     kinds = frozenset({Kind.CHOSEN, Kind.INDEPENDENT})
 
@@ -246,20 +247,20 @@ class HalfDrawn(BaseDrafter):
     def draft(self, sequences: object, budgets: object, draws: object) -> DraftTree:
         [sequence] = sequences  # type: ignore[misc]
         maker = Drawn(self.pair.draft)
-        first_law = maker._law(sequence, [])
-        first = 1 if self.chosen_first else int(draws.draft(first_law[None], 0))  # type: ignore[attr-defined]
-        second_law = maker._law(sequence, [first])
-        second = int(draws.draft(second_law[None], 1)) if self.chosen_first else 1  # type: ignore[attr-defined]
+        first_distribution = maker._distribution(sequence, [])
+        first = 1 if self.chosen_first else int(draws.draft(first_distribution[None], 0))  # type: ignore[attr-defined]
+        second_distribution = maker._distribution(sequence, [first])
+        second = int(draws.draft(second_distribution[None], 1)) if self.chosen_first else 1  # type: ignore[attr-defined]
         kinds = torch.full((1, 2), int(Kind.INDEPENDENT), dtype=torch.int8)
         kinds[:, 0 if self.chosen_first else 1] = Kind.CHOSEN
-        laws = torch.stack((first_law, second_law))[None]
-        return DraftTree(torch.tensor([[first, second]]), [2], kinds=kinds, proposals=laws)
+        distributions = torch.stack((first_distribution, second_distribution))[None]
+        return DraftTree(torch.tensor([[first, second]]), [2], kinds=kinds, proposals=distributions)
 
 
 @pytest.mark.parametrize("chosen_first", [True, False])
-def test_law_of_mixed_chains(chosen_first: bool) -> None:
+def test_distribution_of_mixed_chains(chosen_first: bool) -> None:
     """Chosen and drawn nodes in one chain: a chosen one is a point mass, whatever its row says."""
-    check_law(
+    check_distribution(
         lambda p: HalfDrawn(p, chosen_first), Speculative(), table_pair(3), SamplingParams(), 3,
         rows=1,
     )  # fmt: skip
@@ -267,15 +268,15 @@ def test_law_of_mixed_chains(chosen_first: bool) -> None:
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_plain_decoding_is_the_reference(processor: str) -> None:
-    """Drafting nothing, the loop writes the law that is spelled out token by token."""
+    """Drafting nothing, the loop writes the distribution that is spelled out token by token."""
     ends = END if PROCESSORS[processor].min_tokens else frozenset()
-    check_law(
+    check_distribution(
         lambda p: Nothing(), TargetOnly(), table_pair(4, seed=2), PROCESSORS[processor], 3,
         rows=64, end_ids=ends,
     )  # fmt: skip
 
 
-def test_rules_read_folded_laws_only() -> None:
+def test_rules_read_folded_distributions_only() -> None:
     """Exact rules give the same verdict when the raw logits are NaN."""
     pair = table_pair(3)
 
@@ -288,7 +289,7 @@ def test_rules_read_folded_laws_only() -> None:
         kind = Kind.CHOSEN if Kind.CHOSEN in rule.kinds else Kind.INDEPENDENT
         make = next(iter(SHAPES[kind].values()))
         params = SamplingParams(temperature=float(rule.sampling))
-        check_law(make, blinded, pair, params, 3, rows=1, steps=1)  # type: ignore[arg-type]
+        check_distribution(make, blinded, pair, params, 3, rows=1, steps=1)  # type: ignore[arg-type]
 
 
 def test_exact_rules_are_found() -> None:
@@ -318,11 +319,13 @@ def eight_by_eight(text: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def real_p(make: Make, rule: Verifier, pair: Pair, params: SamplingParams) -> float:
-    """How likely the sampled joint law of two tokens is under the target's own."""
+    """How likely the sampled joint distribution of two tokens is under the target's own."""
     counts = sampled_counts(
         pair.target, lambda: make(pair), rule, REAL_PROMPT, params, 2, SAMPLES, rows=2000
     )
-    return chi_square(counts, target_law(pair.target, REAL_PROMPT, params, 2), eight_by_eight)
+    return chi_square(
+        counts, target_distribution(pair.target, REAL_PROMPT, params, 2), eight_by_eight
+    )
 
 
 @pytest.fixture(scope="session")
@@ -333,14 +336,14 @@ def small_pair() -> Pair:
 
 @pytest.mark.parametrize("processor", REAL)
 def test_chi_square_on_a_real_model(small_pair: Pair, processor: str) -> None:
-    """Two tokens' joint law, with the draws that requests really use."""
+    """Two tokens' joint distribution, with the draws that requests really use."""
     p = real_p(lambda pr: SmallLM(pr.draft, 3), Speculative(), small_pair, REAL[processor])
     assert p > 1e-3
 
 
-def test_chi_square_notices_another_law(small_pair: Pair) -> None:
+def test_chi_square_notices_another_distribution(small_pair: Pair) -> None:
     """The sample is large enough to tell a temperature of 0.7 from one of 0.8."""
-    off = target_law(small_pair.target, REAL_PROMPT, SamplingParams(temperature=0.8), 2)
+    off = target_distribution(small_pair.target, REAL_PROMPT, SamplingParams(temperature=0.8), 2)
     counts = sampled_counts(
         small_pair.target, Nothing, TargetOnly(), REAL_PROMPT, REAL["temperature"], 2, SAMPLES
     )
@@ -353,4 +356,4 @@ def test_enumeration_notices_outside_randomness() -> None:
     state = iter(range(10**6))
     fickle = Scripted(lambda s, b: [[next(state) * 7 % 3] * (next(state) % 2)])
     with pytest.raises(AssertionError, match="outside draws"):
-        joint_law(pair.target, lambda: fickle, TargetOnly(), [0, 1], SamplingParams(), 3)
+        joint_distribution(pair.target, lambda: fickle, TargetOnly(), [0, 1], SamplingParams(), 3)
