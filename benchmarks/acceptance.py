@@ -107,9 +107,11 @@ def main() -> int:
         f"{source} prompts, temperature 0, {DRAFTED} drafted tokens, {given.max_tokens} written\n"
     )
     table(rows)
-    save("acceptance", given, {
-        "prompts": source, "drafted": DRAFTED, "max_tokens": given.max_tokens, "by_task": found,
-    })  # fmt: skip
+    save(
+        "acceptance",
+        given,
+        {"prompts": source, "drafted": DRAFTED, "max_tokens": given.max_tokens, "by_task": found},
+    )
     return 0
 
 

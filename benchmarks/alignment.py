@@ -44,28 +44,49 @@ DRAFTED = 4
 TEMPERATURES = (0.0, 1.0)
 SAMPLES = {0.0: 1, 1.0: 4}  # answers to each prompt
 NUMBERS = (
-    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
-    "rope_parameters", "bos_token_id", "eos_token_id",
-)  # fmt: skip
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "rope_parameters",
+    "bos_token_id",
+    "eos_token_id",
+)
 
 
 def arms(given: Namespace) -> list[str]:
     """Names of objective and source; a drafter's own tokens alone teach nothing."""
     return [
         f"{objective}, {source}"
-        for source in given.sources for objective in given.objectives
+        for source in given.sources
+        for objective in given.objectives
         if (objective, source) != ("nll", "drafter")
-    ]  # fmt: skip
+    ]
 
 
 def recipe(given: Namespace, steps: int, objective: str, shape: Mapping[str, Any]) -> Recipe:
-    return read_recipe("sps", {
-        "steps": steps, "patience": 1_000, "evaluate_every": max(1, steps // 4), "lr": given.lr,
-        "matrix_lr": given.matrix_lr, "rows": given.rows, "length": given.length, "shape": shape,
-        "objective": {objective: 1.0}, "own_every": given.own_every, "held": 32,
-        "temperature": given.temperature, "max_tokens": WRITTEN,
-    })  # fmt: skip
+    return read_recipe(
+        "sps",
+        {
+            "steps": steps,
+            "patience": 1_000,
+            "evaluate_every": max(1, steps // 4),
+            "lr": given.lr,
+            "matrix_lr": given.matrix_lr,
+            "rows": given.rows,
+            "length": given.length,
+            "shape": shape,
+            "objective": {objective: 1.0},
+            "own_every": given.own_every,
+            "held": 32,
+            "temperature": given.temperature,
+            "max_tokens": WRITTEN,
+        },
+    )
 
 
 class Bench:
@@ -79,9 +100,14 @@ class Bench:
         self.keep = telling(given.model, given.prompts)
 
     def trained(
-        self, name: str, steps: int, source: str, objective: str, shape: Mapping[str, Any],
+        self,
+        name: str,
+        steps: int,
+        source: str,
+        objective: str,
+        shape: Mapping[str, Any],
         after: tuple[Path, ...] = (),
-    ) -> Path:  # fmt: skip
+    ) -> Path:
         """The checkpoint of that name; texts of the target's are written once for all."""
         out = self.given.work / file_name(name)
         if (out / "README.md").exists():
@@ -96,8 +122,9 @@ class Bench:
         trial = make("sps", self.given.model, self.asked, chosen, out, source=source, after=after)
         print(
             f"{name}: {steps} steps in {time.monotonic() - began:.0f} s, estimated "
-            f"{trial.expected.acceptance_length:.3f}", flush=True,
-        )  # fmt: skip
+            f"{trial.expected.acceptance_length:.3f}",
+            flush=True,
+        )
         return out
 
     def served(self, name: str, config: Mapping[str, Any]) -> dict[str, Counts]:
@@ -144,16 +171,26 @@ def measure(given: Namespace) -> dict[str, Any]:
             counts[name] = bench.served(name, chain(folder))
             advance()
     return {
-        "prompts": len(keep), "trained_on": len(bench.asked),
-        "whole": given.whole, "begin": given.begin,
-        "steps": given.steps, "rows": given.rows, "length": given.length, "lr": given.lr,
-        "matrix_lr": given.matrix_lr, "temperature": given.temperature, "max_tokens": WRITTEN,
-        "own_every": given.own_every, "drafted": DRAFTED, "samples": SAMPLES[1.0],
-        "distilled_by": given.distilled_by, "distilled_from": given.distilled_from,
+        "prompts": len(keep),
+        "trained_on": len(bench.asked),
+        "whole": given.whole,
+        "begin": given.begin,
+        "steps": given.steps,
+        "rows": given.rows,
+        "length": given.length,
+        "lr": given.lr,
+        "matrix_lr": given.matrix_lr,
+        "temperature": given.temperature,
+        "max_tokens": WRITTEN,
+        "own_every": given.own_every,
+        "drafted": DRAFTED,
+        "samples": SAMPLES[1.0],
+        "distilled_by": given.distilled_by,
+        "distilled_from": given.distilled_from,
         "from_nothing": {name: both(counts[PLAIN], counts[name], keep) for name in learnt},
         "arms": {name: both(counts[FIRST], counts[name], keep) for name in wanted},
         "pairs": pairs(bench, learnt[DISTILLED], counts[DISTILLED]),
-    }  # fmt: skip
+    }
 
 
 def pairs(bench: Bench, first: Path, alone: dict[str, Counts]) -> dict[str, Any]:
@@ -167,11 +204,13 @@ def pairs(bench: Bench, first: Path, alone: dict[str, Counts]) -> dict[str, Any]
     other = bench.served("other pair", merged([first, further], DRAFTED))
     keep = bench.keep
     return {
-        SECOND: both(alone, one, keep), FURTHER: both(alone, two, keep),
-        BESIDE: both(alone, other, keep), BOOSTED: both(alone, pair, keep),
+        SECOND: both(alone, one, keep),
+        FURTHER: both(alone, two, keep),
+        BESIDE: both(alone, other, keep),
+        BOOSTED: both(alone, pair, keep),
         f"{BOOSTED}, to its second": both(one, pair, keep),
         f"{BOOSTED}, to the other pair": both(other, pair, keep),
-    }  # fmt: skip
+    }
 
 
 def chain(folder: Path) -> dict[str, Any]:
@@ -182,39 +221,45 @@ def page(found: Mapping[str, Any]) -> list[str]:
     """The tables of docs/alignment.md."""
     lines = [
         f"From nothing, {found['whole']:,} steps; in brackets the ratio to {PLAIN}:",
-        "", *by_temperature(found["from_nothing"]), "",
-        f"Another {found['steps']} steps after {found['begin']:,} on plain text:", "",
-    ]  # fmt: skip
+        "",
+        *by_temperature(found["from_nothing"]),
+        "",
+        f"Another {found['steps']} steps after {found['begin']:,} on plain text:",
+        "",
+    ]
     names = list(found["arms"])
     sources = list(dict.fromkeys(name.split(", ")[1] for name in names))
     objectives = list(dict.fromkeys(name.split(", ")[0] for name in names))
     for temperature in map(str, TEMPERATURES):
         lines += [
             f"Temperature {float(temperature):g}; in brackets the interval of the ratio to "
-            f"`{FIRST}`:", "",
+            f"`{FIRST}`:",
+            "",
             "| objective | " + " | ".join(f"`{source}`" for source in sources) + " |",
             "|---" + "|--:" * len(sources) + "|",
-        ]  # fmt: skip
+        ]
         for objective in objectives:
             cells = [found["arms"].get(f"{objective}, {source}") for source in sources]
             said = [cell(each[temperature]) if each else "–" for each in cells]
             lines.append(f"| `{objective}` | " + " | ".join(said) + " |")
         lines.append("")
     lines += [
-        f"Another {found['steps']} steps from the distilled one; ratios to it if not said:", "",
+        f"Another {found['steps']} steps from the distilled one; ratios to it if not said:",
+        "",
         *by_temperature(found["pairs"]),
-    ]  # fmt: skip
+    ]
     return lines
 
 
 def by_temperature(rows: Mapping[str, Any]) -> list[str]:
     return [
-        "| | T = 0 | T = 1 |", "|---|--:|--:|",
+        "| | T = 0 | T = 1 |",
+        "|---|--:|--:|",
         *(
             f"| {name} | " + " | ".join(cell(each[str(t)]) for t in TEMPERATURES) + " |"
             for name, each in rows.items()
         ),
-    ]  # fmt: skip
+    ]
 
 
 def cell(each: Mapping[str, Any]) -> str:

@@ -157,9 +157,11 @@ def costs_of(given: Namespace, target: str) -> CostModel:
         draft = LLM(small, dtype="float32", max_num_seqs=1).model
         began = perf_counter()
         llm = LLM(
-            first.model, tokenizer=first.tokenizer, max_num_seqs=1,
+            first.model,
+            tokenizer=first.tokenizer,
+            max_num_seqs=1,
             speculative_config={"method": "auto", "model": draft},
-        )  # fmt: skip
+        )
         print(f"{target}: costs known after {perf_counter() - began:.2f} s", flush=True)
         drafter: Any = llm.engine.drafter
         costs: CostModel = drafter.costs
@@ -287,10 +289,13 @@ def race(
     mean, error = statistics.mean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
     reach = float(statistical.t.ppf(0.975, len(logs) - 1)) * error
     return {
-        "speedup": math.exp(mean), "ci95": [math.exp(mean - reach), math.exp(mean + reach)],
-        "rounds": len(logs), "error": error, "chosen": dict(chosen.most_common()),
+        "speedup": math.exp(mean),
+        "ci95": [math.exp(mean - reach), math.exp(mean + reach)],
+        "rounds": len(logs),
+        "error": error,
+        "chosen": dict(chosen.most_common()),
         "drafting_us_per_step": spent_drafting,
-    }  # fmt: skip
+    }
 
 
 def by_clock(given: Namespace, wrong: bool) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -310,13 +315,20 @@ def by_clock(given: Namespace, wrong: bool) -> Iterator[tuple[str, dict[str, Any
                 config: dict[str, Any] = {"method": "auto", "model": draft}
                 if wrong:
                     token = first.tokenizer.bos_token_id or 0
-                    config = {"method": Auto([Wrong(token, True), Wrong(token, False)],
-                                             names=["copies", "computes"])}  # fmt: skip
+                    config = {
+                        "method": Auto(
+                            [Wrong(token, True), Wrong(token, False)], names=["copies", "computes"]
+                        )
+                    }
                 llms = [
-                    LLM(first.model, tokenizer=first.tokenizer, max_num_seqs=batch,
-                        speculative_config=own)
+                    LLM(
+                        first.model,
+                        tokenizer=first.tokenizer,
+                        max_num_seqs=batch,
+                        speculative_config=own,
+                    )
                     for own in ({"method": PLAIN}, config)
-                ]  # fmt: skip
+                ]
                 found = race(given, llms[0], llms[1], asked, params(given, temperature))
                 yield f"{target}, {task}, {batch}, {temperature:g}", found
 
@@ -334,19 +346,28 @@ def geometric(cells: dict[str, Any]) -> list[float]:
 
 def missed(found: dict[str, dict[str, Any]]) -> list[str]:
     """What is not as wanted."""
-    bad = [f"model: {k} {c['regret']:.1%}" for k, c in found["model"].items()
-           if c["regret"] > REGRET]  # fmt: skip
+    bad = [
+        f"model: {k} {c['regret']:.1%}" for k, c in found["model"].items() if c["regret"] > REGRET
+    ]
     for part in ("clock", "wrong"):
-        bad += [f"{part}: {k} {c['ci95'][1]:.3f}" for k, c in found[part].items()
-                if c["ci95"][1] < FLOOR]  # fmt: skip
+        bad += [
+            f"{part}: {k} {c['ci95'][1]:.3f}"
+            for k, c in found[part].items()
+            if c["ci95"][1] < FLOOR
+        ]
     if found["clock"] and geometric(found["clock"])[0] < 1:
         bad.append("clock: geometric mean")
     if found["wrong"] and geometric(found["wrong"])[1] < FLOOR:
         bad.append("wrong: geometric mean")
-    wanted = {"model": len(TARGETS) * len(TASKS) * len(BATCHES) * len(TEMPERATURES),
-              "clock": len(CLOCKED)}  # fmt: skip
-    bad += [f"{part}: {n - len(found[part])} cells are not measured"
-            for part, n in wanted.items() if len(found[part]) < n]  # fmt: skip
+    wanted = {
+        "model": len(TARGETS) * len(TASKS) * len(BATCHES) * len(TEMPERATURES),
+        "clock": len(CLOCKED),
+    }
+    bad += [
+        f"{part}: {n - len(found[part])} cells are not measured"
+        for part, n in wanted.items()
+        if len(found[part]) < n
+    ]
     return bad
 
 
@@ -355,8 +376,9 @@ def show(found: dict[str, dict[str, Any]]) -> None:
         names = list(next(iter(found["model"].values()))["speedup"])
         rows = [["target, task, batch, T", *names, "regret"]]
         for key, cell in found["model"].items():
-            rows.append([key, *(f"{cell['speedup'][n]:.2f}" for n in names),
-                         f"{cell['regret']:.1%}"])  # fmt: skip
+            rows.append(
+                [key, *(f"{cell['speedup'][n]:.2f}" for n in names), f"{cell['regret']:.1%}"]
+            )
         table(rows)
     for part in ("clock", "wrong"):
         if found[part]:
@@ -372,8 +394,12 @@ def show(found: dict[str, dict[str, Any]]) -> None:
 
 def main() -> int:
     parser = options(__doc__)
-    parser.add_argument("--part", nargs="+", default=["model", "clock", "wrong"],
-                        choices=["model", "clock", "wrong", "none"])  # fmt: skip
+    parser.add_argument(
+        "--part",
+        nargs="+",
+        default=["model", "clock", "wrong"],
+        choices=["model", "clock", "wrong", "none"],
+    )
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=TARGETS)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
@@ -390,8 +416,11 @@ def main() -> int:
     if path.is_file() and not given.fresh:
         old = json.loads(path.read_text("utf-8"))
         found = {part: old.get(part, {}) for part in found}
-    makers = {"model": lambda: by_model(given), "clock": lambda: by_clock(given, False),
-              "wrong": lambda: by_clock(given, True)}  # fmt: skip
+    makers = {
+        "model": lambda: by_model(given),
+        "clock": lambda: by_clock(given, False),
+        "wrong": lambda: by_clock(given, True),
+    }
     for part in given.part:
         for key, cell in makers[part]() if part in makers else ():
             found[part][key] = cell

@@ -84,20 +84,28 @@ def measure(given: Namespace) -> dict[str, Any]:
             small = method == "rest" and given.datastore is None
             one = None if small else with_method(plain, method, given.datastore)
             for at, (task, prompt, _) in enumerate(sound):
-                [out] = one.generate([prompt], params) if one else _by_rest(
-                    plain, prompt, [p + a for i, (_, p, a) in enumerate(sound) if i != at], params
-                )  # fmt: skip
+                [out] = (
+                    one.generate([prompt], params)
+                    if one
+                    else _by_rest(
+                        plain,
+                        prompt,
+                        [p + a for i, (_, p, a) in enumerate(sound) if i != at],
+                        params,
+                    )
+                )
                 done.append((task, out.stats))
                 advance()
             found[method] = _by_task(done)
     looping = [task for task, _, answer in texts if distinct_4(answer) < DISTINCT_4]
     store = given.datastore and Datastore(given.datastore, {"vocab_size": plain.model.vocab_size})
     return {
-        "max_tokens": given.max_tokens, "prompts": len(texts),
+        "max_tokens": given.max_tokens,
+        "prompts": len(texts),
         "datastore_tokens": store.tokens if store else None,
         "looping": {task: looping.count(task) for task in dict.fromkeys(looping)},
         "methods": found,
-    }  # fmt: skip
+    }
 
 
 def with_method(plain: LLM, method: str, datastore: str | None) -> LLM:
@@ -120,11 +128,12 @@ def _by_task(done: Seq[tuple[str, AcceptanceStats]]) -> dict[str, dict[str, Any]
     sums["overall"] = sums.pop("overall")  # last
     return {
         task: {
-            "mean_acceptance_length": one.mean_acceptance_length, "tokens": one.tokens,
+            "mean_acceptance_length": one.mean_acceptance_length,
+            "tokens": one.tokens,
             "target_passes": one.passes,
         }
         for task, one in sums.items()
-    }  # fmt: skip
+    }
 
 
 def missed(found: dict[str, Any]) -> list[str]:
@@ -132,9 +141,10 @@ def missed(found: dict[str, Any]) -> list[str]:
     return [
         f"{method} on {task}: {length:.2f} tokens a pass, more than {limit:g} asked for"
         for (method, task), limit in LIMITS.items()
-        if method in found and task in found[method]
+        if method in found
+        and task in found[method]
         and (length := found[method][task]["mean_acceptance_length"]) <= limit
-    ]  # fmt: skip
+    ]
 
 
 def main() -> int:

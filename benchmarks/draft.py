@@ -139,10 +139,12 @@ def measure(given: Namespace) -> dict[str, Any]:
 def summary(case: Case, times: list[Times]) -> dict[str, Any]:
     steps = sorted(1000 * seconds for one in times for seconds in one.steps)
     return {
-        "ms_per_step": statistics.median(steps), "ms_p90": steps[int(0.9 * len(steps))],
+        "ms_per_step": statistics.median(steps),
+        "ms_p90": steps[int(0.9 * len(steps))],
         "ms_reading_context": 1000 * statistics.median(one.read for one in times),
-        "tokens_per_step": statistics.mean(times[0].tokens), "limit_ms": case.limit,
-    }  # fmt: skip
+        "tokens_per_step": statistics.mean(times[0].tokens),
+        "limit_ms": case.limit,
+    }
 
 
 def main() -> int:
@@ -156,9 +158,14 @@ def main() -> int:
         limit = "–" if one["limit_ms"] is None else f"{one['limit_ms']:g}"
         numbers = [f"{one[key]:.3f}" for key in ("ms_per_step", "ms_p90")]
         rows.append(
-            [name, *numbers, limit, f"{one['ms_reading_context']:.1f}",
-             f"{one['tokens_per_step']:.2f}"]
-        )  # fmt: skip
+            [
+                name,
+                *numbers,
+                limit,
+                f"{one['ms_reading_context']:.1f}",
+                f"{one['tokens_per_step']:.2f}",
+            ]
+        )
     table(rows)
     met = all(o["limit_ms"] is None or o["ms_per_step"] <= o["limit_ms"] for o in found.values())
     save("draft", given, {"context": CONTEXT, "drafters": found, "met": met})

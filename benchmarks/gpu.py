@@ -51,9 +51,14 @@ class Bench:
 
     def llm(self, model: Any, slots: int, **more: Any) -> LLM:
         return LLM(
-            model, tokenizer=str(self.target), dtype=self.dtype, device=self.given.device,
-            max_num_seqs=slots, max_model_len=1024, **more,
-        )  # fmt: skip
+            model,
+            tokenizer=str(self.target),
+            dtype=self.dtype,
+            device=self.given.device,
+            max_num_seqs=slots,
+            max_model_len=1024,
+            **more,
+        )
 
     def speculating(self, method: str, slots: int) -> LLM:
         config = {"method": method, "model": str(self.draft)}
@@ -77,8 +82,15 @@ def passes(bench: Bench) -> dict[str, Any]:
     given = bench.given
     meters = {}
     for name in given.backends:
-        llm = LLM(bench.target, dtype=bench.dtype, device=given.device, backend=name,
-                  tokenizer=str(bench.target), max_num_seqs=1, max_model_len=256)  # fmt: skip
+        llm = LLM(
+            bench.target,
+            dtype=bench.dtype,
+            device=given.device,
+            backend=name,
+            tokenizer=str(bench.target),
+            max_num_seqs=1,
+            max_model_len=256,
+        )
         meters[llm.model.backend] = Meter(llm, {})
     with track("Passes", given.repeats + 1, True) as advance:
         for _ in range(given.repeats + 1):
@@ -92,9 +104,11 @@ def _pass(costs: Any) -> dict[str, Any]:
     ms = costs["target"]["passes"][0]["ms"]
     reading = costs["target"]["weight_bytes"] / costs["bandwidth_gb_s"] / 1e6
     return {
-        "bandwidth_gb_s": costs["bandwidth_gb_s"], "ms": ms,
-        "reading_share": reading / ms["1"], "flatness": ms["32"] / ms["1"],
-    }  # fmt: skip
+        "bandwidth_gb_s": costs["bandwidth_gb_s"],
+        "ms": ms,
+        "reading_share": reading / ms["1"],
+        "flatness": ms["32"] / ms["1"],
+    }
 
 
 def attentions(bench: Bench) -> dict[str, float]:
@@ -124,12 +138,18 @@ def attentions(bench: Bench) -> dict[str, float]:
         return 10 * (perf_counter() - began)
 
     with torch.inference_mode():
-        return bench.medians({
-            "sdpa": lambda: timed(lambda: F.scaled_dot_product_attention(
-                query, keys, values, attn_mask=additive, enable_gqa=True)),
-            "flex": lambda: timed(lambda: flex(
-                query, keys, values, block_mask=blocks, enable_gqa=True)),
-        })  # fmt: skip
+        return bench.medians(
+            {
+                "sdpa": lambda: timed(
+                    lambda: F.scaled_dot_product_attention(
+                        query, keys, values, attn_mask=additive, enable_gqa=True
+                    )
+                ),
+                "flex": lambda: timed(
+                    lambda: flex(query, keys, values, block_mask=blocks, enable_gqa=True)
+                ),
+            }
+        )
 
 
 def rate(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
@@ -166,8 +186,13 @@ def assisted(bench: Bench) -> dict[str, float]:
 
     def theirs() -> float:
         began = perf_counter()
-        out = target.generate(ids, assistant_model=draft, do_sample=False,
-                              max_new_tokens=given.tokens, min_new_tokens=given.tokens)  # fmt: skip
+        out = target.generate(
+            ids,
+            assistant_model=draft,
+            do_sample=False,
+            max_new_tokens=given.tokens,
+            min_new_tokens=given.tokens,
+        )
         return (out.shape[1] - ids.shape[1]) / (perf_counter() - began)
 
     sides: dict[str, Callable[[], float]] = {"transformers": theirs}
@@ -183,10 +208,12 @@ def sweep(bench: Bench) -> dict[int, float]:
     quick, found = bench.speculating(bench.given.methods[-1], max(BATCHES)), {}
     for batch in BATCHES:
         prompts = bench.prompts[:batch]
-        speeds = bench.medians({
-            "plain": lambda prompts=prompts: rate(bench.plain, prompts, bench.given.tokens),
-            "quick": lambda prompts=prompts: rate(quick, prompts, bench.given.tokens),
-        })  # fmt: skip
+        speeds = bench.medians(
+            {
+                "plain": lambda prompts=prompts: rate(bench.plain, prompts, bench.given.tokens),
+                "quick": lambda prompts=prompts: rate(quick, prompts, bench.given.tokens),
+            }
+        )
         found[batch] = speeds["quick"] / speeds["plain"]
     return found
 
@@ -203,11 +230,12 @@ def missed(found: dict[str, Any]) -> list[str]:
     ]
     checks += [
         (speed >= ASSISTED * stock, f"{name} is {speed / stock:.2f} times transformers' assisted")
-        for name, speed in found["assisted"].items() if name != "transformers"
+        for name, speed in found["assisted"].items()
+        if name != "transformers"
     ] + [
         (ratio >= NEVER_SLOWER, f"{ratio:.2f} of plain decoding at batch {batch}")
         for batch, ratio in found["sweep"].items()
-    ]  # fmt: skip
+    ]
     return [text for met, text in checks if not met]
 
 
@@ -226,8 +254,15 @@ def main() -> int:
     found: dict[str, Any] = {"shape": given.shape, "passes": passes(bench)}
     rows = [["backend", "GB/s", "pass(1) ms", "reading ÷ pass(1)", "pass(32) ÷ pass(1)"]]
     for name, part in found["passes"].items():
-        rows.append([name, f"{part['bandwidth_gb_s']:.0f}", f"{part['ms']['1']:.2f}",
-                     f"{part['reading_share']:.2f}", f"{part['flatness']:.2f}"])  # fmt: skip
+        rows.append(
+            [
+                name,
+                f"{part['bandwidth_gb_s']:.0f}",
+                f"{part['ms']['1']:.2f}",
+                f"{part['reading_share']:.2f}",
+                f"{part['flatness']:.2f}",
+            ]
+        )
     table(rows)
     found |= {"attention_ms": attentions(bench), "other_share": step_share(bench)}
     found |= {"assisted": assisted(bench), "sweep": sweep(bench)}

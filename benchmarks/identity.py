@@ -44,9 +44,11 @@ def reference(given: Namespace, prompts: Texts) -> Texts:
         for prompt in prompts:
             ids = torch.tensor([prompt])
             out = model.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
                 max_new_tokens=given.max_tokens,
-            )  # fmt: skip
+            )
             texts.append(out[0, len(prompt) :].tolist())
             advance()
     return texts
@@ -54,9 +56,13 @@ def reference(given: Namespace, prompts: Texts) -> Texts:
 
 def build(given: Namespace, method: str, target: str, batch: int) -> LLM:
     return LLM(
-        given.model, speculative_config=configs(given)[method], dtype="float64",
-        model_impl=TARGETS[target], max_num_seqs=batch, max_model_len=2048,
-    )  # fmt: skip
+        given.model,
+        speculative_config=configs(given)[method],
+        dtype="float64",
+        model_impl=TARGETS[target],
+        max_num_seqs=batch,
+        max_model_len=2048,
+    )
 
 
 def write(llm: LLM, prompts: Texts, params: list[SamplingParams]) -> tuple[Texts, float]:
@@ -74,10 +80,13 @@ def compare(name: str, wanted: Texts, found: Texts, length: float) -> dict[str, 
             pairs = enumerate(zip(a, b, strict=False))
             different[i] = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
     return {
-        "cell": name, "prompts": len(wanted), "identical": len(wanted) - len(different),
-        "tokens": sum(map(len, wanted)), "mean_acceptance_length": length,
+        "cell": name,
+        "prompts": len(wanted),
+        "identical": len(wanted) - len(different),
+        "tokens": sum(map(len, wanted)),
+        "mean_acceptance_length": length,
         "first_difference": different,
-    }  # fmt: skip
+    }
 
 
 def greedy(given: Namespace, prompts: Texts) -> list[dict[str, Any]]:
@@ -127,8 +136,11 @@ def main() -> int:
     table(rows)
     met = all(c["identical"] == c["prompts"] for c in cells)
     print("\nEvery token is the same." if met else "\nSome text differs.")
-    save("identity", given, {"dtype": "float64", "max_tokens": given.max_tokens, "met": met,
-                             "cells": cells})  # fmt: skip
+    save(
+        "identity",
+        given,
+        {"dtype": "float64", "max_tokens": given.max_tokens, "met": met, "cells": cells},
+    )
     return 0 if met else 1
 
 

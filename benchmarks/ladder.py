@@ -75,15 +75,18 @@ def drafted(engine: str, length: int) -> Row:
     options: dict[str, dict[str, Any]] = {
         "foretoken": {"method": "sps", "num_speculative_tokens": length},
         "transformers": {
-            "assisted": True, "num_assistant_tokens": length,
-            "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0,
+            "assisted": True,
+            "num_assistant_tokens": length,
+            "num_assistant_tokens_schedule": "constant",
+            "assistant_confidence_threshold": 0.0,
         },
         "openvino": {"drafts": "model", "num_assistant_tokens": length},
         "llama.cpp": {
-            "--spec-type": "draft-simple", "--spec-draft-n-max": str(length),
+            "--spec-type": "draft-simple",
+            "--spec-draft-n-max": str(length),
             "--spec-draft-p-min": "0",
         },
-    }  # fmt: skip
+    }
     return Row(engine, f"γ={length}", "", options[engine])
 
 
@@ -121,9 +124,11 @@ def run(given: argparse.Namespace, found: dict[str, Any]) -> dict[Row, measure.A
     pair = models()
     engines = ["foretoken", *(name for name in given.peers if name not in found["left_out"])]
     terms = {
-        "threads": given.threads, "eos": END, "server": str(libraries() / "llama-server"),
+        "threads": given.threads,
+        "eos": END,
+        "server": str(libraries() / "llama-server"),
         "context": 256,
-    }  # fmt: skip
+    }
     rows, speeds = lineup(engines), found["bandwidth_gb_s"]
     with (
         started("ladder", pair, rows, engines, terms, found) as workers,
@@ -136,9 +141,14 @@ def run(given: argparse.Namespace, found: dict[str, Any]) -> dict[Row, measure.A
 
         rows = [row for row in rows if row.engine in workers]
         answers = measure.measure(
-            workers, rows, [PROMPT], eos=END, max_tokens=TOKENS, repeats=given.repeats,
+            workers,
+            rows,
+            [PROMPT],
+            eos=END,
+            max_tokens=TOKENS,
+            repeats=given.repeats,
             advance=after,
-        )  # fmt: skip
+        )
     return {row: own[0] for row, own in answers.items()}
 
 
@@ -162,14 +172,18 @@ def numbers(answers: dict[Row, measure.Answer]) -> list[dict[str, Any]]:
     said = answers[Row("foretoken", PLAIN)].texts
     return [
         {
-            "engine": row.engine, "kind": row.kind, "options": row.options,
+            "engine": row.engine,
+            "kind": row.kind,
+            "options": row.options,
             "tokens_per_second": None if own.error else statistics.median(speeds(answers, row)),
             "foretoken_over_it": ratio(answers, row.kind, row.engine),
-            "seconds": own.whole, "seconds_first": own.first,
-            "same_tokens": own.texts == said, "error": own.error,
+            "seconds": own.whole,
+            "seconds_first": own.first,
+            "same_tokens": own.texts == said,
+            "error": own.error,
         }
         for row, own in answers.items()
-    ]  # fmt: skip
+    ]
 
 
 def ceiling(bandwidth: float) -> dict[str, float]:
@@ -229,11 +243,17 @@ def main() -> int:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     found: dict[str, Any] = {
-        "benchmark": "ladder", "environment": environment(), "threads": given.threads,
-        "tokens": TOKENS, "repeats": given.repeats, "versions": {},
+        "benchmark": "ladder",
+        "environment": environment(),
+        "threads": given.threads,
+        "tokens": TOKENS,
+        "repeats": given.repeats,
+        "versions": {},
         "left_out": installed([peer for peer in given.peers if peer in ENGINES]),
-        "bandwidth_gb_s": [], "wanted": WANTED, "limits": [vars(limit) for limit in LIMITS],
-    }  # fmt: skip
+        "bandwidth_gb_s": [],
+        "wanted": WANTED,
+        "limits": [vars(limit) for limit in LIMITS],
+    }
     answers = run(given, found)
     limits = ceiling(statistics.median(found["bandwidth_gb_s"]))
     found |= {"rows": numbers(answers), "weights_read_once": limits, "missed": missed(answers)}

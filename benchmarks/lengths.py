@@ -25,9 +25,12 @@ Counts = dict[str, list[int]]
 
 
 def _served(
-    model: str, config: Mapping[str, Any] | None, temperature: float, asked: Sequence[Prompt],
+    model: str,
+    config: Mapping[str, Any] | None,
+    temperature: float,
+    asked: Sequence[Prompt],
     samples: int = 1,
-) -> dict[str, list[Any]]:  # fmt: skip
+) -> dict[str, list[Any]]:
     """Prompt -> answers with seeds of their own, where all were given."""
     llm = LLM(model, speculative_config=config)
     prompts = [llm.chat_prompt([{"role": "user", "content": p.turns[0]}]) for p in asked]
@@ -40,9 +43,14 @@ def _served(
 
 
 def served(
-    model: str, config: Mapping[str, Any], temperature: float, limit: int | None = None, *,
-    only: Collection[str] | None = None, samples: int = 1,
-) -> Counts:  # fmt: skip
+    model: str,
+    config: Mapping[str, Any],
+    temperature: float,
+    limit: int | None = None,
+    *,
+    only: Collection[str] | None = None,
+    samples: int = 1,
+) -> Counts:
     """What serving each prompt by a method took. only: ids of prompts; samples: answers to each."""
     asked = [prompt for prompt in bundled(limit) if only is None or prompt.id in only]
     outs = _served(model, config, temperature, asked, samples)

@@ -83,21 +83,25 @@ def prompts(given: Namespace, llm: LLM) -> list[list[int]]:
 def arms(given: Namespace) -> dict[str, LLM]:
     """One target, three ways to decode."""
     draft: dict[str, Any] = {
-        "model": given.draft_model, "num_speculative_tokens": given.num_speculative_tokens,
-    }  # fmt: skip
+        "model": given.draft_model,
+        "num_speculative_tokens": given.num_speculative_tokens,
+    }
     own = {name: getattr(given, name) for name in ("every", "lr", "known", "window")}
     configs: dict[str, dict[str, Any] | None] = {
-        "plain": None, "frozen": {"method": "sps", **draft},
+        "plain": None,
+        "frozen": {"method": "sps", **draft},
         "learning": {"method": "online", **draft, **own},
-    }  # fmt: skip
+    }
     first = LLM(given.model, max_num_seqs=given.batch)
     return {
         name: LLM(
-            first.model, tokenizer=first.tokenizer, max_num_seqs=given.batch,
+            first.model,
+            tokenizer=first.tokenizer,
+            max_num_seqs=given.batch,
             speculative_config=config,
         )
         for name, config in configs.items()
-    }  # fmt: skip
+    }
 
 
 def answered(llm: LLM, asked: list[list[int]], params: SamplingParams) -> Block:
@@ -109,9 +113,14 @@ def answered(llm: LLM, asked: list[list[int]], params: SamplingParams) -> Block:
         learner.settle()
     seconds, stats = perf_counter() - began, llm.stats
     return Block(
-        seconds, stats.tokens, stats.passes, stats.accepted, stats.drafted,
-        learner and learner.version, [list(output.token_ids) for output in outputs],
-    )  # fmt: skip
+        seconds,
+        stats.tokens,
+        stats.passes,
+        stats.accepted,
+        stats.drafted,
+        learner and learner.version,
+        [list(output.token_ids) for output in outputs],
+    )
 
 
 def measured(given: Namespace) -> Iterator[dict[str, Block]]:
@@ -158,10 +167,14 @@ def show(blocks: list[dict[str, Block]], found: dict[str, Any]) -> None:
     done = 0
     for block in blocks:
         pair, done = [block["frozen"], block["learning"]], done + len(block["plain"].texts)
-        rows.append([
-            str(done), *(f"{rate([b]):.3f}" for b in pair),
-            *(f"{b.tokens / b.seconds:.0f}" for b in pair), str(block["learning"].version),
-        ])  # fmt: skip
+        rows.append(
+            [
+                str(done),
+                *(f"{rate([b]):.3f}" for b in pair),
+                *(f"{b.tokens / b.seconds:.0f}" for b in pair),
+                str(block["learning"].version),
+            ]
+        )
     table(rows)
     texts = "the same" if found["same_texts"] else "DIFFERENT"
     print(

@@ -147,12 +147,10 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = options(__doc__)
-    parser.add_argument(
-        "--shape", default="1.1b", help="to inflate to, or 'own' (default: 1.1b)"
-    )  # fmt: skip
+    parser.add_argument("--shape", default="1.1b", help="to inflate to, or 'own' (default: 1.1b)")
     parser.add_argument(
         "--backends", nargs="+", default=("auto", "int8"), help="default: auto int8"
-    )  # fmt: skip
+    )
     parser.add_argument("--repeats", type=int, default=7, help="at least 5 (default: 7)")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="time only")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")

@@ -149,21 +149,36 @@ def main() -> int:
     for shape, one in found.items():
         for name, own in one["methods"].items():
             numbers = (
-                own["mean_acceptance_length"], own["speedup"], own["ideal"]["from_pass_costs"],
-                own["measured_to_predicted"], own["ideal"]["from_bytes"],
-            )  # fmt: skip
+                own["mean_acceptance_length"],
+                own["speedup"],
+                own["ideal"]["from_pass_costs"],
+                own["measured_to_predicted"],
+                own["ideal"]["from_bytes"],
+            )
             rows.append([shape, name, *(f"{number:.2f}" for number in numbers)])
     table(rows)
     missed = far(found)
     slow = short(found)
     print(f"\nFurther off than {NEAR:.0%}: {', '.join(missed) or 'none'}.")
-    print(f"Over {LONG:g} tokens a step, measured below {LEAST:g} x the ideal from pass costs: "
-          f"{', '.join(slow) or 'none'}.")  # fmt: skip
-    save("simulate", given, {
-        "temperature": given.temperature, "max_tokens": given.max_tokens, "limit": given.limit,
-        "repeats": given.repeats, "drafted": DRAFTED, "shapes": found, "wanted_within": NEAR,
-        "wanted_of_ideal": LEAST, "met": not missed and not slow,
-    })  # fmt: skip
+    print(
+        f"Over {LONG:g} tokens a step, measured below {LEAST:g} x the ideal from pass costs: "
+        f"{', '.join(slow) or 'none'}."
+    )
+    save(
+        "simulate",
+        given,
+        {
+            "temperature": given.temperature,
+            "max_tokens": given.max_tokens,
+            "limit": given.limit,
+            "repeats": given.repeats,
+            "drafted": DRAFTED,
+            "shapes": found,
+            "wanted_within": NEAR,
+            "wanted_of_ideal": LEAST,
+            "met": not missed and not slow,
+        },
+    )
     return 1 if (missed or slow) and given.check else 0
 
 

@@ -80,8 +80,10 @@ class Stock:
 @torch.inference_mode()
 def forward(given: Namespace) -> dict[str, Any]:
     """Milliseconds a token of both, and their ratio."""
-    sides = {"native": Native(LLM(given.model, dtype="float32", max_num_seqs=1)),
-             "transformers": Stock(given.model)}  # fmt: skip
+    sides = {
+        "native": Native(LLM(given.model, dtype="float32", max_num_seqs=1)),
+        "transformers": Stock(given.model),
+    }
     prompt = torch.randint(10, 200, (CONTEXT,), generator=torch.manual_seed(0)).tolist()
     times: dict[str, list[float]] = {name: [] for name in sides}
     with track("Forward", given.repeats + 1, True) as advance:
@@ -94,9 +96,13 @@ def forward(given: Namespace) -> dict[str, Any]:
     median = {name: 1000 * statistics.median(values) for name, values in times.items()}
     ratios = [b / a for a, b in zip(times["native"], times["transformers"], strict=True)]
     return {
-        "ms": median, "ratio": statistics.median(ratios), "ratio_range": [min(ratios), max(ratios)],
-        "repeats": given.repeats, "context": CONTEXT + TOKENS // 2, "wanted_ratio": FASTER,
-    }  # fmt: skip
+        "ms": median,
+        "ratio": statistics.median(ratios),
+        "ratio_range": [min(ratios), max(ratios)],
+        "repeats": given.repeats,
+        "context": CONTEXT + TOKENS // 2,
+        "wanted_ratio": FASTER,
+    }
 
 
 def shares(given: Namespace, shape: str) -> dict[str, Any]:
@@ -162,8 +168,10 @@ def main() -> int:
     given = parser.parse_args()
     one, steps = forward(given), {shape: shares(given, shape) for shape in given.shapes}
     low, high = one["ratio_range"]
-    print(f"native {one['ms']['native']:.3f} ms, transformers {one['ms']['transformers']:.3f} ms: "
-          f"{one['ratio']:.2f} times as fast ({low:.2f}-{high:.2f})\n")  # fmt: skip
+    print(
+        f"native {one['ms']['native']:.3f} ms, transformers {one['ms']['transformers']:.3f} ms: "
+        f"{one['ratio']:.2f} times as fast ({low:.2f}-{high:.2f})\n"
+    )
     rows = [["shape, method", "draft ms", "verify ms", "other ms", "other share"]]
     for shape, parts in steps.items():
         for name, part in parts.items():
@@ -174,10 +182,17 @@ def main() -> int:
     if one["ratio"] < FASTER:
         slow.append(f"the forward is {one['ratio']:.2f} times as fast, and {FASTER:g} are wanted")
     print("\n" + "\n".join(slow or ["every limit is kept"]))
-    save("step", given, {
-        "forward": one, "steps": steps, "wanted_other_share": OTHER, "wanted_other_ms": OTHER_MS,
-        "met": not slow,
-    })  # fmt: skip
+    save(
+        "step",
+        given,
+        {
+            "forward": one,
+            "steps": steps,
+            "wanted_other_share": OTHER,
+            "wanted_other_ms": OTHER_MS,
+            "met": not slow,
+        },
+    )
     return 1 if slow and given.check else 0
 
 

@@ -65,8 +65,9 @@ def measure(given: Namespace) -> dict[str, Any]:
             advance()
     ratios = {
         f"{one} / {other}": {**compared(counts[other], counts[one], keep), "wanted": wanted}
-        for (one, other), wanted in RATIOS.items() if one in counts and other in counts
-    }  # fmt: skip
+        for (one, other), wanted in RATIOS.items()
+        if one in counts and other in counts
+    }
     return {
         "prompts": len(keep),
         "max_tokens": WRITTEN,
@@ -88,8 +89,9 @@ def failures(found: dict[str, Any]) -> list[str]:
     lengths = found["lengths"]
     bad = [
         f"{row}: {lengths[row]:.3f} tokens a step, wanted {wanted}"
-        for row, wanted in LENGTHS.items() if row in lengths and lengths[row] < wanted
-    ]  # fmt: skip
+        for row, wanted in LENGTHS.items()
+        if row in lengths and lengths[row] < wanted
+    ]
     for name, each in found["ratios"].items():
         reached = each["interval"][0] if each["wanted"] == 1.0 else each["ratio"]
         if reached <= each["wanted"]:

@@ -35,17 +35,25 @@ VOCAB = 32_000
 TREE, TREES = (4, 3, 2, 1), 8
 CHAIN = (1,) * 8
 TREE_RULES = (
-    ("target_only", Kind.CHOSEN), ("gumbel", Kind.WITHOUT_REPLACEMENT),
-    ("multi_candidate", Kind.CHOSEN), ("multi_candidate", Kind.INDEPENDENT),
-    ("multi_candidate", Kind.WITHOUT_REPLACEMENT), ("k_seq", Kind.INDEPENDENT),
-    ("traversal", Kind.CHOSEN), ("traversal", Kind.INDEPENDENT),
+    ("target_only", Kind.CHOSEN),
+    ("gumbel", Kind.WITHOUT_REPLACEMENT),
+    ("multi_candidate", Kind.CHOSEN),
+    ("multi_candidate", Kind.INDEPENDENT),
+    ("multi_candidate", Kind.WITHOUT_REPLACEMENT),
+    ("k_seq", Kind.INDEPENDENT),
+    ("traversal", Kind.CHOSEN),
+    ("traversal", Kind.INDEPENDENT),
     ("traversal", Kind.WITHOUT_REPLACEMENT),
-)  # fmt: skip
+)
 CHAIN_RULES = (
-    ("target_only", Kind.CHOSEN), ("speculative", Kind.INDEPENDENT), ("block", Kind.INDEPENDENT),
-    ("multi_candidate", Kind.INDEPENDENT), ("k_seq", Kind.INDEPENDENT),
-    ("traversal", Kind.INDEPENDENT), ("gumbel", Kind.INDEPENDENT),
-)  # fmt: skip
+    ("target_only", Kind.CHOSEN),
+    ("speculative", Kind.INDEPENDENT),
+    ("block", Kind.INDEPENDENT),
+    ("multi_candidate", Kind.INDEPENDENT),
+    ("k_seq", Kind.INDEPENDENT),
+    ("traversal", Kind.INDEPENDENT),
+    ("gumbel", Kind.INDEPENDENT),
+)
 SETTINGS = {"plain": SamplingParams(temperature=0.7), "top_p": SamplingParams(top_p=0.9)}
 WANTED = {"plain": 3.0, "top_p": 6.0, "chain_ms": 1.5}
 
@@ -79,9 +87,14 @@ class Case:
             seen[parent] += 1
         proposals = None if kind == Kind.CHOSEN else self.proposals
         return DraftTree(
-            torch.stack(columns, 1), [nodes] * batch, self.parents, None, kind, proposals,
+            torch.stack(columns, 1),
+            [nodes] * batch,
+            self.parents,
+            None,
+            kind,
+            proposals,
             self.above,
-        )  # fmt: skip
+        )
 
     def fold(self, params: SamplingParams) -> Tensor:
         for sequence in self.sequences:
@@ -157,8 +170,10 @@ def report(given: Namespace) -> dict[str, Any]:
     trees = measured(Case(TREE, TREES), TREE_RULES, given.repeats)
     chain = measured(Case(CHAIN, 1), CHAIN_RULES, 3 * given.repeats)
     shares = multiples(trees)
-    print(f"one softmax: {trees['softmax']:.1f} ms; folds: plain {trees['fold plain']:.1f} ms, "
-          f"top_p {trees['fold top_p']:.1f} ms\n")  # fmt: skip
+    print(
+        f"one softmax: {trees['softmax']:.1f} ms; folds: plain {trees['fold plain']:.1f} ms, "
+        f"top_p {trees['fold top_p']:.1f} ms\n"
+    )
     rows = [["64 nodes x 8, in softmaxes", "rule", "fold + rule", "with top_p"]]
     rows += [[n, *(f"{s[k]:.2f}" for k in ("rule", *SETTINGS))] for n, s in shares.items()]
     table(rows)
@@ -174,8 +189,10 @@ def main() -> int:
     given = parser.parse_args()
     found = report(given)
     met = all(share[s] <= WANTED[s] for share in found["tree_softmaxes"].values() for s in SETTINGS)
-    met &= max(ms for name, ms in found["chain_ms"].items() if " " in name and "fold" not in name
-               ) <= WANTED["chain_ms"]  # fmt: skip
+    met &= (
+        max(ms for name, ms in found["chain_ms"].items() if " " in name and "fold" not in name)
+        <= WANTED["chain_ms"]
+    )
     save("verify", given, {**found, "met": met})
     return 0 if met or not given.check else 1
 

@@ -34,9 +34,14 @@ def written(target: CausalLM) -> Records:
 
 
 def taught(
-    module: Any, target: CausalLM, rows: Callable[[int], Rows], goal: Objective,
-    steps: int = 40, lr: float = 1e-2, left: float = 0.7,
-) -> Any:  # fmt: skip
+    module: Any,
+    target: CausalLM,
+    rows: Callable[[int], Rows],
+    goal: Objective,
+    steps: int = 40,
+    lr: float = 1e-2,
+    left: float = 0.7,
+) -> Any:
     """The module after some steps of learning, its loss at most that share of what it was."""
     frozen, losses = Frozen(target), []
     optimizer = torch.optim.AdamW(module.train().parameters(), lr)

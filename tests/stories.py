@@ -34,10 +34,18 @@ def _model(path: Path) -> Any:
     raw = path.read_bytes()
     width, ffn, layers, heads, kv_heads, vocab, length = struct.unpack("<7i", raw[:28])
     config = LlamaConfig(
-        vocab_size=vocab, hidden_size=width, intermediate_size=ffn, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=length,
-        tie_word_embeddings=True, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=vocab,
+        hidden_size=width,
+        intermediate_size=ffn,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=length,
+        tie_word_embeddings=True,
+        rms_norm_eps=1e-5,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     values = torch.from_numpy(np.frombuffer(raw, "<f4", offset=28).copy())
     at, kv = 0, width * kv_heads // heads
 
@@ -52,12 +60,16 @@ def _model(path: Path) -> Any:
 
     state = {"model.embed_tokens.weight": take(vocab, width)}
     parts: list[tuple[str, tuple[int, ...], int]] = [
-        ("input_layernorm", (width,), 0), ("self_attn.q_proj", (width, width), heads),
-        ("self_attn.k_proj", (kv, width), kv_heads), ("self_attn.v_proj", (kv, width), 0),
-        ("self_attn.o_proj", (width, width), 0), ("post_attention_layernorm", (width,), 0),
-        ("mlp.gate_proj", (ffn, width), 0), ("mlp.down_proj", (width, ffn), 0),
+        ("input_layernorm", (width,), 0),
+        ("self_attn.q_proj", (width, width), heads),
+        ("self_attn.k_proj", (kv, width), kv_heads),
+        ("self_attn.v_proj", (kv, width), 0),
+        ("self_attn.o_proj", (width, width), 0),
+        ("post_attention_layernorm", (width,), 0),
+        ("mlp.gate_proj", (ffn, width), 0),
+        ("mlp.down_proj", (width, ffn), 0),
         ("mlp.up_proj", (ffn, width), 0),
-    ]  # fmt: skip
+    ]
     for name, shape, pairs in parts:
         for layer, weight in enumerate(take(layers, *shape)):
             state[f"model.layers.{layer}.{name}.weight"] = (
@@ -87,9 +99,13 @@ def _tokenizer(path: Path) -> Any:
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
     inner.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-         decoders.Strip(" ", 1, 0)]
-    )  # fmt: skip
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
     inner.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
     )

@@ -13,9 +13,13 @@ from foretoken.bench.record import Answer, Results, write_json, write_text
 
 TASKS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 METHODS = {
-    "autoregressive": 1.0, "pld": 1.34, "sps": 1.52, "lookahead": 1.11, "token_recycling": 1.44,
+    "autoregressive": 1.0,
+    "pld": 1.34,
+    "sps": 1.52,
+    "lookahead": 1.11,
+    "token_recycling": 1.44,
     "medusa_typical": 1.71,
-}  # fmt: skip
+}
 HOSTILE = 'Say <script>alert("no")</script> & `nothing` | more'
 
 
@@ -34,21 +38,28 @@ def measured(speed: float, plain: float, prompts: int, drafting: bool, **given: 
         if drafting
         else [],
         "ms_per_step": {
-            "draft": 0.18 * step * drafting, "verify": (0.75 if drafting else 0.96) * step,
+            "draft": 0.18 * step * drafting,
+            "verify": (0.75 if drafting else 0.96) * step,
             "other": (0.07 if drafting else 0.04) * step,
         },
-        "target_passes": int(60 * prompts / length), "tokens": 60 * prompts,
+        "target_passes": int(60 * prompts / length),
+        "tokens": 60 * prompts,
         "latency_ms": {
-            "ttft_p50": 31.2, "ttft_p99": 74.9, "per_token_p50": 1000 / (plain * speed),
+            "ttft_p50": 31.2,
+            "ttft_p99": 74.9,
+            "per_token_p50": 1000 / (plain * speed),
             "per_token_p99": 1400 / (plain * speed),
         },
         "peak_memory_mib": 412.0 + 25 * drafting,
         "identical_to_autoregressive": {
-            "prompts": prompts, "identical": prompts - drafting, "near_tie": int(drafting),
+            "prompts": prompts,
+            "identical": prompts - drafting,
+            "near_tie": int(drafting),
             "different": 0,
         },
         "spec_bench": {
-            "mean_accepted_tokens": length, "tokens_per_second": 0.93 * plain * speed,
+            "mean_accepted_tokens": length,
+            "tokens_per_second": 0.93 * plain * speed,
             "speedup": 1 + 0.94 * (speed - 1),
         },
         "scores": {"accuracy": 0.25, "bleu": 11.3, "rouge_l": 0.21},
@@ -60,7 +71,7 @@ def measured(speed: float, plain: float, prompts: int, drafting: bool, **given: 
         if drafting
         else None,
         **given,
-    }  # fmt: skip
+    }
 
 
 def run(method: str, temperature: float, batch_size: int, number: int) -> Any:
@@ -72,10 +83,11 @@ def run(method: str, temperature: float, batch_size: int, number: int) -> Any:
     given: dict[str, Any] = {}
     if method == "medusa_typical":
         given = {
-            "stray_rate": 0.061, "log_likelihood_per_token": -1.519,
+            "stray_rate": 0.061,
+            "log_likelihood_per_token": -1.519,
             "identical_to_autoregressive": None,
             "scores": {"accuracy": 0.22, "bleu": 10.4, "rouge_l": 0.20},
-        }  # fmt: skip
+        }
     elif method in ("sps", "token_recycling") and temperature:
         given = {"identical_to_autoregressive": None}
     by_task = {
@@ -83,10 +95,15 @@ def run(method: str, temperature: float, batch_size: int, number: int) -> Any:
         for i, task in enumerate(TASKS)
     }
     return {
-        "method": method, "temperature": temperature, "batch_size": batch_size, "repeats": 3,
-        "prompts": number, "failed": int(method == "lookahead" and batch_size == 4),
-        **measured(speed, plain, number, drafting, **given), "by_task": by_task,
-    }  # fmt: skip
+        "method": method,
+        "temperature": temperature,
+        "batch_size": batch_size,
+        "repeats": 3,
+        "prompts": number,
+        "failed": int(method == "lookahead" and batch_size == 4),
+        **measured(speed, plain, number, drafting, **given),
+        "by_task": by_task,
+    }
 
 
 def results(
@@ -99,19 +116,37 @@ def results(
     record: Results = {
         "schema": 1,
         "environment": {
-            "cpu": "Made-up CPU @ 2.10GHz", "cores": 2, "memory_gib": 15.6, "gpu": None,
-            "os": "Debian GNU/Linux 13 (trixie), x86_64", "python": "3.13.5", "torch": "2.9.0",
-            "transformers": "5.12.0", "foretoken": "0.1.0", "git_commit": "0123abc",
-            "threads": 2, "date": "2026-01-31T12:00:00+00:00",
+            "cpu": "Made-up CPU @ 2.10GHz",
+            "cores": 2,
+            "memory_gib": 15.6,
+            "gpu": None,
+            "os": "Debian GNU/Linux 13 (trixie), x86_64",
+            "python": "3.13.5",
+            "torch": "2.9.0",
+            "transformers": "5.12.0",
+            "foretoken": "0.1.0",
+            "git_commit": "0123abc",
+            "threads": 2,
+            "date": "2026-01-31T12:00:00+00:00",
         },
         "target": {
-            "name": "synthetic", "parameters": 9_400_000, "dtype": dtype, "backend": "packed",
+            "name": "synthetic",
+            "parameters": 9_400_000,
+            "dtype": dtype,
+            "backend": "packed",
             **target,
         },
         "suite": {
-            "name": "spec-bench", "sha256": "4b6d33e7" * 8, "prompts": 30, "turns": 35,
-            "max_tokens": 128, "distinct_4_threshold": 0.8, "left_out": ["qa-7", "rag-2"],
-            "skipped": ["sum-12"], "history": "autoregressive", "warm": False,
+            "name": "spec-bench",
+            "sha256": "4b6d33e7" * 8,
+            "prompts": 30,
+            "turns": 35,
+            "max_tokens": 128,
+            "distinct_4_threshold": 0.8,
+            "left_out": ["qa-7", "rag-2"],
+            "skipped": ["sum-12"],
+            "history": "autoregressive",
+            "warm": False,
         },
         "costs": None,
         "not_run": {"eagle": "it needs a trained head; none was given"},
@@ -122,12 +157,17 @@ def results(
             for method in METHODS
         ],
         "crossover": [
-            {"method": method, "temperature": temperature, "batch_size": end, "up_to": 8,
-             "predicted": False}
+            {
+                "method": method,
+                "temperature": temperature,
+                "batch_size": end,
+                "up_to": 8,
+                "predicted": False,
+            }
             for temperature in temperatures
             for method, end in zip(list(METHODS)[1:], (5.2, 5.0, 4.6, 5.1, None), strict=True)
         ],
-    }  # type: ignore[typeddict-item]  # fmt: skip
+    }  # type: ignore[typeddict-item]
     return record
 
 
@@ -136,16 +176,32 @@ def answer(method: str, task: str, temperature: float = 0.0, **given: Any) -> An
     pieces = [" The", " house", " <b>", " is", " old", ",", " and", " | `", " so", "\n", "am", "."]
     accepted = [method != "autoregressive" and i % 3 < 2 for i in range(len(pieces))]
     known: dict[str, Any] = {
-        "target": "synthetic", "method": method, "temperature": temperature, "id": f"{task}-1",
-        "task": task, "turn": 0, "prompt": HOSTILE, "text": "".join(pieces),
-        "finish_reason": "length", "token_ids": list(range(len(pieces))), "pieces": pieces,
-        "accepted": accepted, "passes": accepted.count(False), "drafted": 9,
-        "drafted_at": [4, 4, 1], "accepted_at": [4, 4, 0], "peak_memory_mib": 10.0,
+        "target": "synthetic",
+        "method": method,
+        "temperature": temperature,
+        "id": f"{task}-1",
+        "task": task,
+        "turn": 0,
+        "prompt": HOSTILE,
+        "text": "".join(pieces),
+        "finish_reason": "length",
+        "token_ids": list(range(len(pieces))),
+        "pieces": pieces,
+        "accepted": accepted,
+        "passes": accepted.count(False),
+        "drafted": 9,
+        "drafted_at": [4, 4, 1],
+        "accepted_at": [4, 4, 0],
+        "peak_memory_mib": 10.0,
         "seconds": {
-            "prefill": 0.01, "draft": 0.01, "verify": 0.07, "other": 0.01, "ttft": 0.03,
+            "prefill": 0.01,
+            "draft": 0.01,
+            "verify": 0.07,
+            "other": 0.01,
+            "ttft": 0.03,
             "total": 0.12,
         },
-    }  # fmt: skip
+    }
     return Answer(**{**known, **given})
 
 

@@ -156,16 +156,20 @@ def test_all_takes_trained_drafters(tmp_path: Path) -> None:
     plain = LLM("mini", max_num_seqs=4)
     facts = Facts.of(plain.model)
     for folder, module in {
-        "eagle": EagleModule(facts), "hydra": HydraHeads(facts, own_lm_heads=False),
+        "eagle": EagleModule(facts),
+        "hydra": HydraHeads(facts, own_lm_heads=False),
         "hydra-plus": HydraHeads(facts, own_lm_heads=False, num_layers=2),
         "foreign": EagleModule(Facts(32, 64, 2)),
-    }.items():  # fmt: skip
+    }.items():
         module.save(tmp_path / folder, {})
     configs = command._trained(plain, tmp_path)
     found = [(each["method"], Path(each["model"]).name) for each in configs]
     assert found == [
-        ("hydra", "hydra"), ("hydra", "hydra-plus"), ("eagle", "eagle"), ("eagle2", "eagle"),
-    ]  # fmt: skip
+        ("hydra", "hydra"),
+        ("hydra", "hydra-plus"),
+        ("eagle", "eagle"),
+        ("eagle2", "eagle"),
+    ]
     plan = Plan(((1, 2),), {}, max_tokens=4)
     named = [line.method for config in configs for line in lines(config, plan)]
     assert len({*named}) == 4 and "hydra with hydra-plus" in named

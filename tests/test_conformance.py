@@ -61,9 +61,10 @@ def some_texts(vocab_size: int) -> TemporaryDirectory[str]:
     """A datastore of this vocabulary, there until the tests end."""
     folder, rng = TemporaryDirectory(), Random(vocab_size)
     build_datastore(
-        folder.name, {"vocab_size": vocab_size},
+        folder.name,
+        {"vocab_size": vocab_size},
         [rng.choices(range(vocab_size), k=60) for _ in range(100)],
-    )  # fmt: skip
+    )
     return folder
 
 
@@ -117,8 +118,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"hydra_plus": ("hydra", {"pre
 NAMES = [*drafter_names(), *VARIANTS]
 
 LEARNS: set[str] = {
-    "auto", "either", "jacobi", "lookahead", "parallel_prompt", "swift", "token_recycling",
-}  # fmt: skip
+    "auto",
+    "either",
+    "jacobi",
+    "lookahead",
+    "parallel_prompt",
+    "swift",
+    "token_recycling",
+}
 """Drafters whose drafts depend on more than the text: what they saw before counts."""
 
 SHARES: set[str] = {"auto", "online", "swift", "token_recycling"}
@@ -127,9 +134,15 @@ company: with them, a rule whose draws depend on the draft keeps the distributio
 tokens that a request gets when it is alone."""
 
 PROMPTS = [
-    [5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3], [11] * 3, [60, 61, 62, 63, 60, 61, 62], [1, 2],
-    [7], [20, 21, 22, 20, 21, 22, 20, 21], [90, 4, 90, 4, 90],
-]  # fmt: skip
+    [5, 9, 2, 5, 9, 2, 5],
+    [40, 3, 3, 17, 40, 3],
+    [11] * 3,
+    [60, 61, 62, 63, 60, 61, 62],
+    [1, 2],
+    [7],
+    [20, 21, 22, 20, 21, 22, 20, 21],
+    [90, 4, 90, 4, 90],
+]
 TOKENS = 24
 
 
@@ -241,9 +254,14 @@ def test_greedy_is_transformers_generate(name: str, rule: Verifier, kind: str, b
         pytest.skip("this target can't give what the drafter needs")
     prompts = PROMPTS[: max(2, batch)]
     check_greedy(
-        lambda p: make_drafter(name, p), rule, pair, slots=batch, prompts=prompts, tokens=TOKENS,
+        lambda p: make_drafter(name, p),
+        rule,
+        pair,
+        slots=batch,
+        prompts=prompts,
+        tokens=TOKENS,
         expected=[generated(tuple(prompt)) for prompt in prompts],
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(("name", "rule"), [c for c in CELLS if c.values[1] == TargetOnly()])
@@ -278,11 +296,15 @@ def test_company_and_chunks_change_nothing(name: str, rule: Verifier) -> None:
 def states_hold(make: Make, rule: Verifier, pair: Pair) -> None:
     """Requests of unlike settings join, leave and move slots; each is served as if alone."""
     settings = [
-        dict(temperature=0.7, top_p=0.9, max_tokens=3), dict(temperature=0, max_tokens=30),
-        dict(top_k=5, max_tokens=9), dict(temperature=1.3, min_p=0.1, max_tokens=14),
-        dict(frequency_penalty=0.5, repetition_penalty=1.2, max_tokens=30), dict(max_tokens=1),
-        dict(temperature=0, presence_penalty=1.0, max_tokens=20), dict(bad_token_ids=[3, 9]),
-    ]  # fmt: skip
+        dict(temperature=0.7, top_p=0.9, max_tokens=3),
+        dict(temperature=0, max_tokens=30),
+        dict(top_k=5, max_tokens=9),
+        dict(temperature=1.3, min_p=0.1, max_tokens=14),
+        dict(frequency_penalty=0.5, repetition_penalty=1.2, max_tokens=30),
+        dict(max_tokens=1),
+        dict(temperature=0, presence_penalty=1.0, max_tokens=20),
+        dict(bad_token_ids=[3, 9]),
+    ]
     params = [SamplingParams(seed=i, **own) for i, own in enumerate(settings)]  # type: ignore[arg-type]
     alone = [
         serve(pair.target, make(pair), rule, [prompt], own)[0].token_ids
@@ -322,11 +344,16 @@ def samples_hold(make: Make, rule: Verifier, pair: Pair) -> None:
     """Sample i of a request is the same for any n and any room, and samples differ."""
     wide, narrow = (
         serve(
-            pair.target, make(pair), rule, PROMPTS[:2],
-            dataclasses.replace(SAMPLED, n=n, max_tokens=12), slots=slots, chunk=3,
+            pair.target,
+            make(pair),
+            rule,
+            PROMPTS[:2],
+            dataclasses.replace(SAMPLED, n=n, max_tokens=12),
+            slots=slots,
+            chunk=3,
         )
         for n, slots in ((3, 8), (2, 1))
-    )  # fmt: skip
+    )
     for full, part in zip(wide, narrow, strict=True):
         texts = [sample.token_ids for sample in full.outputs]
         assert texts[:2] == [sample.token_ids for sample in part.outputs]
@@ -421,9 +448,14 @@ def test_a_rejection_at_every_place(wrong_at: int) -> None:
     text = {tuple(prompt): generated(tuple(prompt)) for prompt in prompts}
     for rule in (TargetOnly(), Speculative()):
         outputs = check_greedy(
-            lambda p: Oracle(text, 4, wrong_at), rule, pair, slots=3, prompts=prompts,
-            expected=list(text.values()), tokens=TOKENS,
-        )  # fmt: skip
+            lambda p: Oracle(text, 4, wrong_at),
+            rule,
+            pair,
+            slots=3,
+            prompts=prompts,
+            expected=list(text.values()),
+            tokens=TOKENS,
+        )
         for output in outputs:
             stats = output.stats
             assert stats.mean_acceptance_length == TOKENS / -(-TOKENS // (wrong_at + 1))
@@ -431,9 +463,14 @@ def test_a_rejection_at_every_place(wrong_at: int) -> None:
                 wrong_at in (0, 4)
             )
         check_greedy(
-            lambda p: Oracle(text, 4, wrong_at, cycle=True), rule, pair, slots=2, prompts=prompts,
-            expected=list(text.values()), tokens=TOKENS,
-        )  # fmt: skip
+            lambda p: Oracle(text, 4, wrong_at, cycle=True),
+            rule,
+            pair,
+            slots=2,
+            prompts=prompts,
+            expected=list(text.values()),
+            tokens=TOKENS,
+        )
 
 
 @pytest.mark.parametrize("kind", ["native", "adapter"])
@@ -462,9 +499,13 @@ def test_drafts_beyond_the_budget_are_cut() -> None:
     text = {tuple(PROMPTS[0]): generated(tuple(PROMPTS[0])) + [1] * 40}
     for limit in (1, 2, 7):
         [output] = check_greedy(
-            lambda p: Oracle(text, 40, ignore_budget=True), TargetOnly(), models("native"),
-            prompts=PROMPTS[:1], tokens=limit, expected=[text[tuple(PROMPTS[0])][:limit]],
-        )  # fmt: skip
+            lambda p: Oracle(text, 40, ignore_budget=True),
+            TargetOnly(),
+            models("native"),
+            prompts=PROMPTS[:1],
+            tokens=limit,
+            expected=[text[tuple(PROMPTS[0])][:limit]],
+        )
         assert (output.stats.drafted, output.stats.tokens) == (limit - 1, limit)
 
 
@@ -476,9 +517,13 @@ def test_empty_drafts_are_plain_steps() -> None:
     for known in (silent, half):
         for rule in (TargetOnly(), Speculative()):
             check_greedy(
-                lambda p, known=known: Oracle(known), rule, models("native"), slots=3,  # type: ignore[misc]
-                prompts=PROMPTS[:3], expected=list(text.values()),
-            )  # fmt: skip
+                lambda p, known=known: Oracle(known),
+                rule,
+                models("native"),
+                slots=3,  # type: ignore[misc]
+                prompts=PROMPTS[:3],
+                expected=list(text.values()),
+            )
 
 
 @pytest.mark.parametrize("row", METHODS.values(), ids=list(METHODS))

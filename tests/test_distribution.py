@@ -64,10 +64,15 @@ PROCESSORS = {
     "min_tokens": SamplingParams(min_tokens=2),
     "own": SamplingParams(logits_processors=[never_twice]),
     "all": SamplingParams(
-        temperature=0.7, top_k=3, top_p=0.95, repetition_penalty=1.3, frequency_penalty=0.3,
-        logit_bias={1: 0.5}, min_tokens=1,
+        temperature=0.7,
+        top_k=3,
+        top_p=0.95,
+        repetition_penalty=1.3,
+        frequency_penalty=0.3,
+        logit_bias={1: 0.5},
+        min_tokens=1,
     ),
-}  # fmt: skip
+}
 
 
 def chosen_chain(pair: Pair) -> Drafter:
@@ -175,9 +180,14 @@ def test_distribution_of_drawn_chains(gamma: int, seed: int) -> None:
     pair = table_pair(3, seed=seed)
     for tokens, steps in ((gamma + 1, None), (gamma + 2, 2)):
         check_distribution(
-            lambda p: SmallLM(p.draft, gamma), Speculative(), pair,
-            SamplingParams(temperature=0.8), tokens, steps=steps if gamma == 3 else None, rows=256,
-        )  # fmt: skip
+            lambda p: SmallLM(p.draft, gamma),
+            Speculative(),
+            pair,
+            SamplingParams(temperature=0.8),
+            tokens,
+            steps=steps if gamma == 3 else None,
+            rows=256,
+        )
 
 
 def test_distribution_with_four_tokens() -> None:
@@ -186,9 +196,13 @@ def test_distribution_with_four_tokens() -> None:
     for draft in (TableModel(torch.zeros_like(target.table)), target):
         pair = Pair(target, draft)
         check_distribution(
-            lambda p: SmallLM(p.draft, 2), Speculative(), pair, SamplingParams(top_p=0.8), 3,
+            lambda p: SmallLM(p.draft, 2),
+            Speculative(),
+            pair,
+            SamplingParams(top_p=0.8),
+            3,
             rows=256,
-        )  # fmt: skip
+        )
 
 
 def test_distribution_where_supports_differ() -> None:
@@ -196,9 +210,13 @@ def test_distribution_where_supports_differ() -> None:
     target = TableModel.markov(torch.tensor([[0.5, 0.5, 0], [0.2, 0.3, 0.5], [1.0, 0, 0]]))
     draft = TableModel.markov(torch.tensor([[0.0, 0.5, 0.5], [0.9, 0.1, 0], [0.2, 0.3, 0.5]]))
     check_distribution(
-        lambda p: SmallLM(p.draft, 2), Speculative(), Pair(target, draft), SamplingParams(), 4,
+        lambda p: SmallLM(p.draft, 2),
+        Speculative(),
+        Pair(target, draft),
+        SamplingParams(),
+        4,
         rows=256,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("name", ["k_seq", "optimal_transport"])
@@ -206,34 +224,51 @@ def test_distribution_where_supports_differ() -> None:
 def test_distribution_of_rules_for_independent_draws(name: str, temperature: float) -> None:
     """A small model's chain is one draw a prefix; at temperature 0 its tokens are chosen."""
     check_distribution(
-        lambda p: SmallLM(p.draft, 2), _verifier(name), table_pair(3),
-        SamplingParams(temperature=temperature), 3, rows=64,
-    )  # fmt: skip
+        lambda p: SmallLM(p.draft, 2),
+        _verifier(name),
+        table_pair(3),
+        SamplingParams(temperature=temperature),
+        3,
+        rows=64,
+    )
 
 
 def test_distribution_with_the_heuristic_length() -> None:
     """The +2/−1 rule looks at the past only, so it leaves the distribution alone."""
     check_distribution(
-        lambda p: SmallLM(p.draft, 1, "heuristic"), Speculative(), table_pair(3),
-        SamplingParams(), 4, rows=1,
-    )  # fmt: skip
+        lambda p: SmallLM(p.draft, 1, "heuristic"),
+        Speculative(),
+        table_pair(3),
+        SamplingParams(),
+        4,
+        rows=1,
+    )
 
 
 def test_distribution_of_copied_text() -> None:
     """Prompt lookup copies chosen tokens, under either rule for chains."""
     for rule in (TargetOnly(), Speculative()):
         check_distribution(
-            lambda p: PromptLookup(2), rule, table_pair(3), SamplingParams(temperature=1.2), 3,
-            prompt=[0, 1, 2, 0, 1], rows=1,
-        )  # fmt: skip
+            lambda p: PromptLookup(2),
+            rule,
+            table_pair(3),
+            SamplingParams(temperature=1.2),
+            3,
+            prompt=[0, 1, 2, 0, 1],
+            rows=1,
+        )
 
 
 def test_distribution_of_a_trimmed_draft() -> None:
     """Drawn nodes beyond the budget are left out by draw order, which keeps the distribution."""
     check_distribution(
-        lambda p: Drawn(p.draft, (1, 1, 1)), Speculative(), table_pair(3), SamplingParams(), 2,
+        lambda p: Drawn(p.draft, (1, 1, 1)),
+        Speculative(),
+        table_pair(3),
+        SamplingParams(),
+        2,
         rows=1,
-    )  # fmt: skip
+    )
 
 
 class HalfDrawn(BaseDrafter):
@@ -261,9 +296,13 @@ class HalfDrawn(BaseDrafter):
 def test_distribution_of_mixed_chains(chosen_first: bool) -> None:
     """Chosen and drawn nodes in one chain: a chosen one is a point mass, whatever its row says."""
     check_distribution(
-        lambda p: HalfDrawn(p, chosen_first), Speculative(), table_pair(3), SamplingParams(), 3,
+        lambda p: HalfDrawn(p, chosen_first),
+        Speculative(),
+        table_pair(3),
+        SamplingParams(),
+        3,
         rows=1,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
@@ -271,9 +310,14 @@ def test_plain_decoding_is_the_reference(processor: str) -> None:
     """Drafting nothing, the loop writes the distribution that is spelled out token by token."""
     ends = END if PROCESSORS[processor].min_tokens else frozenset()
     check_distribution(
-        lambda p: Nothing(), TargetOnly(), table_pair(4, seed=2), PROCESSORS[processor], 3,
-        rows=64, end_ids=ends,
-    )  # fmt: skip
+        lambda p: Nothing(),
+        TargetOnly(),
+        table_pair(4, seed=2),
+        PROCESSORS[processor],
+        3,
+        rows=64,
+        end_ids=ends,
+    )
 
 
 def test_rules_read_folded_distributions_only() -> None:

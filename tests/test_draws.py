@@ -65,11 +65,15 @@ def test_uniform_along_one_seed() -> None:
 def test_purposes_samples_and_places_are_independent() -> None:
     """Every two streams pass a chi-square of their joint distribution on an 8 × 8 grid."""
     streams = [
-        numbers(Purpose.TOKEN), numbers(Purpose.ACCEPT), numbers(Purpose.DRAFT),
-        numbers(Purpose.TOKEN, position=6), numbers(Purpose.ACCEPT, position=6),
-        numbers(Purpose.ACCEPT, index=1), numbers(Purpose.DRAFT, index=1),
+        numbers(Purpose.TOKEN),
+        numbers(Purpose.ACCEPT),
+        numbers(Purpose.DRAFT),
+        numbers(Purpose.TOKEN, position=6),
+        numbers(Purpose.ACCEPT, position=6),
+        numbers(Purpose.ACCEPT, index=1),
+        numbers(Purpose.DRAFT, index=1),
         numbers(Purpose.DRAFT, index=1 << 16),
-    ]  # fmt: skip
+    ]
     for one, other in itertools.combinations(streams, 2):
         cells = ((one * 8).long() * 8 + (other * 8).long()).bincount(minlength=64)
         assert stats.chisquare(cells.numpy()).pvalue > 1e-5

@@ -30,19 +30,34 @@ def llama(seed: int, vocab: int = VOCAB, context: int = 128) -> Any:
     """A tiny model whose text repeats itself enough to be looked up."""
     torch.manual_seed(seed)
     config = tf.LlamaConfig(
-        vocab_size=vocab, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=context,
-        bos_token_id=1, eos_token_id=EOS, pad_token_id=PAD, initializer_range=0.4,
-    )  # fmt: skip
+        vocab_size=vocab,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=context,
+        bos_token_id=1,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+        initializer_range=0.4,
+    )
     return tf.LlamaForCausalLM(config).double().eval()
 
 
 def gpt2(seed: int) -> Any:
     torch.manual_seed(seed)
     config = tf.GPT2Config(
-        vocab_size=VOCAB, n_embd=16, n_layer=2, n_head=4, n_positions=128, initializer_range=0.4,
-        bos_token_id=1, eos_token_id=EOS, pad_token_id=PAD,
-    )  # fmt: skip
+        vocab_size=VOCAB,
+        n_embd=16,
+        n_layer=2,
+        n_head=4,
+        n_positions=128,
+        initializer_range=0.4,
+        bos_token_id=1,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+    )
     return tf.GPT2LMHeadModel(config).double().eval()
 
 
@@ -423,9 +438,12 @@ def test_num_return_sequences(model: Any, draft: Any, method: str) -> None:
     """Every prompt n times, in order, with texts of their own."""
     torch.manual_seed(0)
     got = model.generate(
-        **INPUTS, do_sample=True, num_return_sequences=4, max_new_tokens=12,
+        **INPUTS,
+        do_sample=True,
+        num_return_sequences=4,
+        max_new_tokens=12,
         custom_generate=hooks(draft)[method],
-    )  # fmt: skip
+    )
     assert got.shape[0] == 12
     assert got[:, :9].equal(INPUTS["input_ids"].repeat_interleave(4, 0))
     assert all(len({tuple(row) for row in got[4 * i : 4 * i + 4].tolist()}) > 1 for i in range(3))
@@ -436,9 +454,14 @@ def test_num_return_sequences_with_encoder_processors(model: Any) -> None:
     seen: dict[str, list[list[int]]] = {}
     for name, hook in {"plain": None, "pld": assisted()}.items():
         seen[name] = model.generate(
-            **INPUTS, do_sample=True, top_k=1, num_return_sequences=2, max_new_tokens=12,
-            encoder_no_repeat_ngram_size=1, custom_generate=hook,
-        ).tolist()  # fmt: skip
+            **INPUTS,
+            do_sample=True,
+            top_k=1,
+            num_return_sequences=2,
+            max_new_tokens=12,
+            encoder_no_repeat_ngram_size=1,
+            custom_generate=hook,
+        ).tolist()
     assert seen["plain"] == seen["pld"]
 
 
@@ -449,9 +472,13 @@ def test_num_return_sequences_with_encoder_processors(model: Any) -> None:
 def test_return_dict(model: Any, draft: Any, rows: int) -> None:
     """sequences, scores and logits as transformers returns them."""
     arguments: dict[str, Any] = {
-        "max_new_tokens": 12, "return_dict_in_generate": True, "output_scores": True,
-        "output_logits": True, "no_repeat_ngram_size": 2, "eos_token_id": [4, 9, 20, 28],
-    }  # fmt: skip
+        "max_new_tokens": 12,
+        "return_dict_in_generate": True,
+        "output_scores": True,
+        "output_logits": True,
+        "no_repeat_ngram_size": 2,
+        "eos_token_id": [4, 9, 20, 28],
+    }
     inputs = left_padded(PROMPTS[:rows])
     want = model.generate(**inputs, **arguments)
     for hook in hooks(draft).values():
@@ -565,17 +592,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "beams": ({"num_beams": 2}, "beam search"),
     "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, "contrastive"),
     "attentions": (
-        {"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"
+        {"output_attentions": True, "return_dict_in_generate": True},
+        "output_attentions",
     ),
     "hidden states": (
-        {"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"
+        {"output_hidden_states": True, "return_dict_in_generate": True},
+        "output_hidden_states",
     ),
     "guidance": ({"guidance_scale": 1.5}, "Guidance"),
     "mask with a hole": ({"attention_mask": torch.tensor([[1, 0, 1]])}, "left padding"),
     "right padding": ({"attention_mask": torch.tensor([[1, 1, 0]])}, "padding_side='left'"),
     "positions": ({"position_ids": torch.tensor([[4, 5, 6]])}, "position_ids"),
     "an odd input": ({"cu_seq_lens_q": torch.tensor([0, 3])}, "cu_seq_lens_q"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -599,9 +628,14 @@ def test_a_filled_cache_is_refused(model: Any) -> None:
 
 def test_encoder_decoders_are_refused() -> None:
     config = tf.T5Config(
-        vocab_size=VOCAB, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2,
+        vocab_size=VOCAB,
+        d_model=16,
+        d_kv=4,
+        d_ff=16,
+        num_layers=1,
+        num_heads=2,
         decoder_start_token_id=0,
-    )  # fmt: skip
+    )
     model = tf.T5ForConditionalGeneration(config).eval()
     with pytest.raises(ForetokenError, match="encoder-decoder"):
         model.generate(torch.tensor([[5, 6]]), max_new_tokens=4, custom_generate=assisted())

@@ -64,9 +64,14 @@ def test_the_adaptive_threshold_follows_the_published_parameters() -> None:
     rule, own, other = Adaptive(4), sequence(), sequence()
     wanted = 0.8
     for drafted, accepted, rate in (
-        (4, 2, 0.25), (3, 3, 0.625), (2, 2, 0.8125), (1, 1, 0.90625), (4, 4, 0.953125), (0, 0, 0),
+        (4, 2, 0.25),
+        (3, 3, 0.625),
+        (2, 2, 0.8125),
+        (1, 1, 0.90625),
+        (4, 4, 0.953125),
+        (0, 0, 0),
         (2, 2, 0.9765625),
-    ):  # fmt: skip
+    ):
         change = 0.01 if rate < 0.9 else -0.01
         if drafted in (0, 4) and (drafted == 0 or rate >= 0.9):
             change = 0
@@ -148,7 +153,7 @@ def test_schedules_by_name() -> None:
         ({"num_assistant_tokens_schedule": "adaptive", "num_speculative_tokens": 0}, "at least 1"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_wrong_options_are_said(options: dict[str, Any], said: str) -> None:
     """One sentence that names what was given and where it belongs."""
     with pytest.raises(ForetokenError, match=said):
@@ -248,9 +253,16 @@ def test_dropping_a_drawn_token_is_caught() -> None:
 
     def check(kind: type[Dropping], tolerance: float) -> None:
         check_distribution(
-            lambda p: kind(p.draft, 2), Speculative(), table_pair(3), WARM, 3, rows=1, steps=1,
-            budget=2, tolerance=tolerance,
-        )  # fmt: skip
+            lambda p: kind(p.draft, 2),
+            Speculative(),
+            table_pair(3),
+            WARM,
+            3,
+            rows=1,
+            steps=1,
+            budget=2,
+            tolerance=tolerance,
+        )
 
     check(Keeping, 1e-12)
     with pytest.raises(AssertionError, match="is off by"):
@@ -262,9 +274,12 @@ def test_text_depends_neither_on_company_nor_on_the_rule(name: str, pair: Pair) 
     """At temperature 0 plain decoding's tokens in ragged batches; sampled ones as if alone."""
     for slots in (1, 3):
         outputs = check_greedy(
-            lambda p: counting(name, p.draft, 5), Speculative(), pair, slots=slots,
+            lambda p: counting(name, p.draft, 5),
+            Speculative(),
+            pair,
+            slots=slots,
             prompts=[[5, 9, 2, 5], [40, 3, 3], [11] * 3],
-        )  # fmt: skip
+        )
         assert sum(output.stats.accepted for output in outputs) > 0
     check_company(lambda p: counting(name, p.draft, 5), Speculative(), pair)
 
@@ -352,9 +367,12 @@ def test_by_name_through_the_front_door(pair: Pair) -> None:
     texts = set()
     for name, options in OPTIONS.items():
         config = {
-            "method": "sps", "model": pair.draft, "num_assistant_tokens": 6,
-            "num_assistant_tokens_schedule": name, **options,
-        }  # fmt: skip
+            "method": "sps",
+            "model": pair.draft,
+            "num_assistant_tokens": 6,
+            "num_assistant_tokens_schedule": name,
+            **options,
+        }
         llm = LLM(pair.target, tokenizer=ByteTokenizer(97), speculative_config=config)
         [out] = llm.generate("a b a b", SamplingParams(temperature=0, max_tokens=20))
         texts.add(tuple(out.token_ids))

@@ -93,9 +93,12 @@ def test_a_checkpoint_either_way(folder: Path, model: Any, implementation: str) 
     if implementation == "transformers":
         pytest.importorskip("foretoken.models.hf.adapter", reason="the adapter is not there")
     own = LLM(
-        str(folder), dtype="float64", model_impl=implementation, tokenizer=TOKENIZER,
+        str(folder),
+        dtype="float64",
+        model_impl=implementation,
+        tokenizer=TOKENIZER,
         speculative_config={"model": str(folder), "num_speculative_tokens": 3},
-    )  # fmt: skip
+    )
     [output] = own.generate(PROMPTS[1], GREEDY)
     assert output.token_ids == generated(model, PROMPTS[1])
     assert output.stats.mean_acceptance_length == 4.0  # it drafts for itself
@@ -248,7 +251,8 @@ def test_a_chat_without_a_template(model: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"dtype": "float61"}, "float61"), ({"backend": "pakced"}, "Did you mean 'packed'"),
+        ({"dtype": "float61"}, "float61"),
+        ({"backend": "pakced"}, "Did you mean 'packed'"),
         ({"backend": "packed", "dtype": "float64"}, "use backend='plain'"),
         ({"model_impl": "nativ"}, "'auto', 'native' or 'transformers'"),
         ({"max_model_len": 257}, "context is 256"),
@@ -257,7 +261,7 @@ def test_a_chat_without_a_template(model: Any) -> None:
         ({"tokenizer": "no/such/folder"}, "no checkpoint folder"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_wrong_options(folder: Path, options: dict[str, Any], said: str) -> None:
     """What was given and what to give instead."""
     with pytest.raises(ForetokenError) as error:
@@ -280,10 +284,15 @@ def test_where_there_is_no_checkpoint(tmp_path: Path) -> None:
     tiny_transformers(VOCAB).config.save_pretrained(bare)
     odd.mkdir()
     (odd / "config.json").write_text("{ not json")
-    for path, said in ((tmp_path / "none", "no checkpoint folder"), ("./none", "no checkpoint"),
-                       (tmp_path / "file", "no checkpoint folder"),
-                       (tmp_path / "empty", "no config.json"), (bare, "safetensors"),
-                       (odd, "can't be read"), ("no-such-model", "no checkpoint")):  # fmt: skip
+    for path, said in (
+        (tmp_path / "none", "no checkpoint folder"),
+        ("./none", "no checkpoint"),
+        (tmp_path / "file", "no checkpoint folder"),
+        (tmp_path / "empty", "no config.json"),
+        (bare, "safetensors"),
+        (odd, "can't be read"),
+        ("no-such-model", "no checkpoint"),
+    ):
         with pytest.raises(ForetokenError, match=said):
             LLM(path)
 

@@ -77,7 +77,7 @@ def test_aliases_lead_somewhere() -> None:
         ({"method": Nothing(), "num_speculative_tokens": 3}, "would be ignored"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_wrong_configs(config: dict[str, Any], said: str) -> None:
     """One sentence that names what was given and the nearest thing that exists."""
     with pytest.raises(ForetokenError) as error:

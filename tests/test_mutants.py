@@ -209,25 +209,24 @@ def unmoved_commit(patch: pytest.MonkeyPatch) -> None:
     """The first nodes are kept in place of the accepted ones."""
     keep = cache.KVCache.keep
     patch.setattr(
-        cache.KVCache, "keep",
+        cache.KVCache,
+        "keep",
         lambda self, slots, paths: keep(self, slots, [range(1, len(p) + 1) for p in paths]),
-    )  # fmt: skip
+    )
 
 
 def flat_depths(patch: pytest.MonkeyPatch) -> None:
     """Every node of a tree stands at the position of its slot."""
     patch.setattr(
-        DraftTree, "depths",
+        DraftTree,
+        "depths",
         property(lambda self: torch.arange(self.nodes + 1).expand(self.batch, -1)),
-    )  # fmt: skip
+    )
 
 
 def seen_siblings(patch: pytest.MonkeyPatch) -> None:
     """Every node sees all nodes before it, not only those on its path."""
-    patch.setattr(
-        target, "tree_feed",
-        lambda *args, old=target.tree_feed: _open(old(*args)),
-    )  # fmt: skip
+    patch.setattr(target, "tree_feed", lambda *args, old=target.tree_feed: _open(old(*args)))
 
 
 def _open(feed: Any) -> Any:
@@ -328,20 +327,22 @@ def one_number(patch: pytest.MonkeyPatch) -> None:
     """All acceptance tests of a step use the first one's number."""
     own = draws.uniforms
     patch.setattr(
-        draws, "uniforms",
+        draws,
+        "uniforms",
         lambda key, position, purpose, index=0: own(
             key, position, purpose, index * 0 if purpose is Purpose.ACCEPT else index
         ),
-    )  # fmt: skip
+    )
 
 
 def no_position(patch: pytest.MonkeyPatch) -> None:
     """A seed's numbers are the same at every position."""
     own = draws.uniforms
     patch.setattr(
-        draws, "uniforms",
+        draws,
+        "uniforms",
         lambda key, position, purpose, index=0: own(key, position * 0, purpose, index),
-    )  # fmt: skip
+    )
 
 
 def no_depth(patch: pytest.MonkeyPatch) -> None:
@@ -392,9 +393,13 @@ def oracle(length: int) -> Callable[[Pair], Drafter]:
 
 def greedy_lookup() -> None:
     check_greedy(
-        lambda pair: PromptLookup(), TargetOnly(), models("native"), slots=3, prompts=PROMPTS[:4],
+        lambda pair: PromptLookup(),
+        TargetOnly(),
+        models("native"),
+        slots=3,
+        prompts=PROMPTS[:4],
         expected=[generated(tuple(prompt)) for prompt in PROMPTS[:4]],
-    )  # fmt: skip
+    )
 
 
 def seeded_lookup() -> None:
@@ -405,9 +410,14 @@ def ties() -> None:
     """Equal logits: the first token wins, alone and in company."""
     even = TableModel.markov(torch.tensor([[0.2, 0.4, 0.4], [0.5, 0.0, 0.5], [0.3, 0.4, 0.3]]))
     check_greedy(
-        lambda pair: Nothing(), TargetOnly(), Pair(even, even), slots=2, tokens=6,
-        prompts=[[0], [2], [1]], expected=[[1, 0] * 3, [1, 0] * 3, [0, 1] * 3],
-    )  # fmt: skip
+        lambda pair: Nothing(),
+        TargetOnly(),
+        Pair(even, even),
+        slots=2,
+        tokens=6,
+        prompts=[[0], [2], [1]],
+        expected=[[1, 0] * 3, [1, 0] * 3, [0, 1] * 3],
+    )
 
 
 def no_stop(patch: pytest.MonkeyPatch) -> None:
@@ -462,9 +472,10 @@ def no_seed(patch: pytest.MonkeyPatch) -> None:
     """Rows draw by their place in the batch."""
     own = draws.KeyedDraws.__init__
     patch.setattr(
-        draws.KeyedDraws, "__init__",
+        draws.KeyedDraws,
+        "__init__",
         lambda self, keys, starts, device: own(self, list(range(len(keys))), starts, device),
-    )  # fmt: skip
+    )
 
 
 def by_call(patch: pytest.MonkeyPatch) -> None:
@@ -493,9 +504,8 @@ def first_rows_settings(patch: pytest.MonkeyPatch) -> None:
     """The whole batch is folded with the first row's temperature."""
     own = fold._column
     patch.setattr(
-        fold, "_column",
-        lambda values, like, places: own([values[0]] * len(values), like, places),
-    )  # fmt: skip
+        fold, "_column", lambda values, like, places: own([values[0]] * len(values), like, places)
+    )
 
 
 def hole_not_filled(patch: pytest.MonkeyPatch) -> None:
@@ -510,11 +520,12 @@ def hole_not_filled(patch: pytest.MonkeyPatch) -> None:
 def long_fork(patch: pytest.MonkeyPatch) -> None:
     """A sample takes over the first token that another one wrote."""
     patch.setattr(
-        target.ModelTarget, "fork",
+        target.ModelTarget,
+        "fork",
         lambda self, one, copy: self.cache.copy(
             self.cache.slot(one.id), self.cache.slot(copy.id), copy.prompt_length - 2
         ),
-    )  # fmt: skip
+    )
 
 
 def stale_cache(patch: pytest.MonkeyPatch) -> None:

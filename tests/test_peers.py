@@ -209,29 +209,43 @@ def test_order_rotates() -> None:
     answers(**workers)
     turns = [seen[i : i + 8] for i in range(8, len(seen), 8)]  # after the warm-up
     assert [turn[0][:2] for turn in turns[:4]] == [
-        ("foretoken", PLAIN), ("openvino", PLAIN), ("foretoken", DRAFT), ("openvino", DRAFT),
-    ]  # fmt: skip
+        ("foretoken", PLAIN),
+        ("openvino", PLAIN),
+        ("foretoken", DRAFT),
+        ("openvino", DRAFT),
+    ]
     assert all([call[2] for call in turn] == [1, 9] * 4 for turn in turns)
 
 
 def row(engine: str, kind: str, speed: float | None, **more: Any) -> dict[str, Any]:
     part = {
-        "tokens_per_second": speed, "over_own_plain": {"ratio": 1.5, "ci95": [1.25, 1.75]},
+        "tokens_per_second": speed,
+        "over_own_plain": {"ratio": 1.5, "ci95": [1.25, 1.75]},
         "foretoken_over_it": {"ratio": 0.5, "ci95": None},
-    }  # fmt: skip
+    }
     identity = {"identical": 2, "near_tie": 1, "different": 0}
     return {
-        "engine": engine, "kind": kind, "note": "", "prompts": 3, "failed": 0, "decoding": part,
-        "whole": part, "identity": identity, "error": None, **more,
-    }  # fmt: skip
+        "engine": engine,
+        "kind": kind,
+        "note": "",
+        "prompts": 3,
+        "failed": 0,
+        "decoding": part,
+        "whole": part,
+        "identity": identity,
+        "error": None,
+        **more,
+    }
 
 
 def test_table_names_the_fastest_whoever_it_is() -> None:
     """Kinds stand together, the fastest of each in bold, and what does not apply is a dash."""
     rows = [
-        row("foretoken", PLAIN, 50.0), row("foretoken", DRAFT, 120.4),
-        row("openvino", PLAIN, 151.6), row("openvino", DRAFT, None, note="its defaults", failed=3),
-    ]  # fmt: skip
+        row("foretoken", PLAIN, 50.0),
+        row("foretoken", DRAFT, 120.4),
+        row("openvino", PLAIN, 151.6),
+        row("openvino", DRAFT, None, note="its defaults", failed=3),
+    ]
     lines = tables.table({"rows": rows}).splitlines()[2:]
     assert lines == [
         "| foretoken, plain | 50.0 | 50.0 | – | – | 2 of 3, near ties: 1 |",
@@ -245,14 +259,22 @@ def test_table_names_the_fastest_whoever_it_is() -> None:
 def test_readme_block_says_who_is_missing() -> None:
     """An engine that was left out stands there with its reason."""
     found = {
-        "environment": {"cpu": "a CPU", "cores": 2}, "threads": 2, "max_tokens": 8, "repeats": 3,
+        "environment": {"cpu": "a CPU", "cores": 2},
+        "threads": 2,
+        "max_tokens": 8,
+        "repeats": 3,
         "versions": {"foretoken": {"foretoken": "1", "torch": "2"}, "x": {"torch": "2"}},
         "left_out": {"llama.cpp": "there is no compiler"},
-        "targets": [{
-            "name": "135m", "parameters": 134_500_000, "prompts": 1, "left_out": ["qa-01"],
-            "rows": [row("foretoken", PLAIN, 50.0)],
-        }],
-    }  # fmt: skip
+        "targets": [
+            {
+                "name": "135m",
+                "parameters": 134_500_000,
+                "prompts": 1,
+                "left_out": ["qa-01"],
+                "rows": [row("foretoken", PLAIN, 50.0)],
+            }
+        ],
+    }
     page = tables.readme(found)
     assert "foretoken 1, torch 2." in page
     assert "**mini at the cost of 135m (134 M parameters; 1 prompts, 1 more left out" in page

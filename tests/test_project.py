@@ -29,10 +29,22 @@ QUOTED = {"tokenizer.json", "LICENSE"}
 # The leading part keeps relative paths and web addresses out.
 MACHINE_PATH = re.compile(r"(?<![\w.~:/-])/(?:Users|home|mnt|opt|root|srv|work)/\w")
 PUBLIC_HOSTS = {
-    "127.0.0.1", "aclanthology.org", "arxiv.org", "creativecommons.org", "doi.org", "github.com",
-    "huggingface.co", "keepachangelog.com", "localhost", "openreview.net", "proceedings.mlr.press",
-    "raw.githubusercontent.com", "semver.org", "www.apache.org", "www.w3.org",
-}  # fmt: skip
+    "127.0.0.1",
+    "aclanthology.org",
+    "arxiv.org",
+    "creativecommons.org",
+    "doi.org",
+    "github.com",
+    "huggingface.co",
+    "keepachangelog.com",
+    "localhost",
+    "openreview.net",
+    "proceedings.mlr.press",
+    "raw.githubusercontent.com",
+    "semver.org",
+    "www.apache.org",
+    "www.w3.org",
+}
 
 
 def run_python(code: str) -> str:

@@ -65,10 +65,17 @@ def once(path: Path, make: Callable[[Path], object]) -> Path:
 
 def _to_openvino(folder: Path, out: Path) -> None:
     _convert(
-        str(python("openvino").with_name("optimum-cli")), "export", "openvino",
-        "--model", str(folder), "--task", "text-generation-with-past", "--weight-format", "fp32",
+        str(python("openvino").with_name("optimum-cli")),
+        "export",
+        "openvino",
+        "--model",
+        str(folder),
+        "--task",
+        "text-generation-with-past",
+        "--weight-format",
+        "fp32",
         str(out),
-    )  # fmt: skip
+    )
 
 
 def _to_gguf(folder: Path, out: Path) -> None:

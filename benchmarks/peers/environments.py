@@ -28,9 +28,14 @@ _PYTHON_PART = {"CMAKE_ARGS": "-DLLAMA_BUILD=OFF", "PIP_NO_CACHE_DIR": "1"}
 wheel must not stay in pip's cache."""
 
 _SWITCHES = (
-    "CMAKE_BUILD_TYPE=Release", "LLAMA_BUILD_UI=OFF", "LLAMA_USE_PREBUILT_UI=OFF",
-    "LLAMA_OPENSSL=OFF", "LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_EXAMPLES=OFF", "LLAMA_BUILD_APP=OFF",
-)  # fmt: skip
+    "CMAKE_BUILD_TYPE=Release",
+    "LLAMA_BUILD_UI=OFF",
+    "LLAMA_USE_PREBUILT_UI=OFF",
+    "LLAMA_OPENSSL=OFF",
+    "LLAMA_BUILD_TESTS=OFF",
+    "LLAMA_BUILD_EXAMPLES=OFF",
+    "LLAMA_BUILD_APP=OFF",
+)
 
 
 def python(name: str) -> Path:
@@ -71,9 +76,16 @@ def _build(folder: Path, wanted: str, log: Path) -> None:
         raise Failed(f"llama.cpp can't be compiled without {' and '.join(missing)}")
     pin = next(line for line in wanted.splitlines() if line.startswith("llama-cpp-python=="))
     _pip(
-        log, "llama.cpp", "download", "--no-deps", "--no-binary", "llama-cpp-python",
-        "--dest", str(folder / "download"), pin,
-    )  # fmt: skip
+        log,
+        "llama.cpp",
+        "download",
+        "--no-deps",
+        "--no-binary",
+        "llama-cpp-python",
+        "--dest",
+        str(folder / "download"),
+        pin,
+    )
     [archive] = (folder / "download").glob("*.tar.gz")
     shutil.unpack_archive(archive, folder / "source")
     [source] = (folder / "source").glob("*/vendor/llama.cpp")

@@ -38,36 +38,75 @@ class Row:
 
 ROWS = (
     Row("foretoken", PLAIN, "", {"method": "autoregressive"}),
-    Row("foretoken", LOOKUP, "", {
-        "method": "pld", "num_speculative_tokens": 10, "prompt_lookup_max": 3,
-    }),
+    Row(
+        "foretoken",
+        LOOKUP,
+        "",
+        {
+            "method": "pld",
+            "num_speculative_tokens": 10,
+            "prompt_lookup_max": 3,
+        },
+    ),
     Row("foretoken", DRAFT, "", {"method": "sps", "num_speculative_tokens": 4}),
     Row("transformers", PLAIN),
-    Row("transformers", LOOKUP, "", {
-        "call": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3},
-    }),
-    Row("transformers", DRAFT, "", {
-        "assisted": True, "num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant",
-        "assistant_confidence_threshold": 0.0,
-    }),
+    Row(
+        "transformers",
+        LOOKUP,
+        "",
+        {
+            "call": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3},
+        },
+    ),
+    Row(
+        "transformers",
+        DRAFT,
+        "",
+        {
+            "assisted": True,
+            "num_assistant_tokens": 4,
+            "num_assistant_tokens_schedule": "constant",
+            "assistant_confidence_threshold": 0.0,
+        },
+    ),
     Row("transformers", DRAFT, "its defaults", {"assisted": True}),
     Row("openvino", PLAIN),
-    Row("openvino", LOOKUP, "", {
-        "drafts": "lookup", "num_assistant_tokens": 10, "max_ngram_size": 3,
-    }),
+    Row(
+        "openvino",
+        LOOKUP,
+        "",
+        {
+            "drafts": "lookup",
+            "num_assistant_tokens": 10,
+            "max_ngram_size": 3,
+        },
+    ),
     Row("openvino", DRAFT, "", {"drafts": "model", "num_assistant_tokens": 4}),
     Row("llama.cpp", PLAIN),
-    Row("llama.cpp", LOOKUP, "", {
-        "--spec-type": "ngram-simple", "--spec-ngram-simple-size-n": "3",
-        "--spec-ngram-simple-size-m": "10",
-    }),
+    Row(
+        "llama.cpp",
+        LOOKUP,
+        "",
+        {
+            "--spec-type": "ngram-simple",
+            "--spec-ngram-simple-size-n": "3",
+            "--spec-ngram-simple-size-m": "10",
+        },
+    ),
     Row("llama.cpp", LOOKUP, "its defaults", {"--spec-type": "ngram-simple"}),
-    Row("llama.cpp", DRAFT, "", {
-        "--spec-type": "draft-simple", "--spec-draft-n-max": "4", "--spec-draft-p-min": "0",
-    }),
+    Row(
+        "llama.cpp",
+        DRAFT,
+        "",
+        {
+            "--spec-type": "draft-simple",
+            "--spec-draft-n-max": "4",
+            "--spec-draft-p-min": "0",
+        },
+    ),
     Row("llama-cpp-python", PLAIN),
     Row("llama-cpp-python", LOOKUP, "", {"max_ngram_size": 3, "num_pred_tokens": 10}),
-)  # fmt: skip
+)
 
 
 def like(row: Row) -> Row:

@@ -18,10 +18,16 @@ from safetensors.numpy import save_file
 
 HEADER = 7
 NAMES = {
-    "wq": "self_attn.q_proj", "wk": "self_attn.k_proj", "wv": "self_attn.v_proj",
-    "wo": "self_attn.o_proj", "w1": "mlp.gate_proj", "w2": "mlp.down_proj", "w3": "mlp.up_proj",
-    "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-}  # fmt: skip
+    "wq": "self_attn.q_proj",
+    "wk": "self_attn.k_proj",
+    "wv": "self_attn.v_proj",
+    "wo": "self_attn.o_proj",
+    "w1": "mlp.gate_proj",
+    "w2": "mlp.down_proj",
+    "w3": "mlp.up_proj",
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+}
 
 Floats = NDArray[np.float32]
 
@@ -33,10 +39,16 @@ def convert(file: Path, folder: Path) -> Path:
     )
     narrow = width * kv_heads // heads
     shapes = {
-        "attention_norm": (width,), "wq": (width, width), "wk": (narrow, width),
-        "wv": (narrow, width), "wo": (width, width), "ffn_norm": (width,),
-        "w1": (feed, width), "w2": (width, feed), "w3": (feed, width),
-    }  # fmt: skip
+        "attention_norm": (width,),
+        "wq": (width, width),
+        "wk": (narrow, width),
+        "wv": (narrow, width),
+        "wo": (width, width),
+        "ffn_norm": (width,),
+        "w1": (feed, width),
+        "w2": (width, feed),
+        "w3": (feed, width),
+    }
     rest: Floats = np.fromfile(file, np.float32, offset=4 * HEADER)
 
     def take(*shape: int) -> Floats:
@@ -71,10 +83,21 @@ def _config(
     width: int, feed: int, layers: int, heads: int, kv_heads: int, vocab: int, context: int
 ) -> dict[str, Any]:
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": width,
-        "intermediate_size": feed, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads, "head_dim": width // heads, "vocab_size": vocab,
-        "max_position_embeddings": context, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-        "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": True,
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": width,
+        "intermediate_size": feed,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": width // heads,
+        "vocab_size": vocab,
+        "max_position_embeddings": context,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "tie_word_embeddings": True,
         "dtype": "float32",
-    }  # fmt: skip
+    }

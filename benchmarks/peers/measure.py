@@ -52,9 +52,15 @@ Answers = Mapping[Row, Sequence[Answer]]
 
 
 def measure(
-    workers: Mapping[str, Worker], rows: Sequence[Row], prompts: Sequence[Sequence[int]], *,
-    eos: int, max_tokens: int, repeats: int, advance: Callable[[], None] = lambda: None,
-) -> dict[Row, list[Answer]]:  # fmt: skip
+    workers: Mapping[str, Worker],
+    rows: Sequence[Row],
+    prompts: Sequence[Sequence[int]],
+    *,
+    eos: int,
+    max_tokens: int,
+    repeats: int,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[Row, list[Answer]]:
     """Answers of all rows to all prompts. What a row fails at is said in its answer."""
     for row in rows:
         _ask(workers[row.engine], row, prompts[0], _WARM_UP_TOKENS, eos, Answer())
@@ -147,10 +153,15 @@ def numbers(answers: Answers, row: Row) -> dict[str, Any]:
     done = [i for i in range(len(answers[row])) if _answered(answers, row, i)]
     failed = [answer.error for answer in answers[row] if answer.error is not None]
     found: dict[str, Any] = {
-        "engine": row.engine, "kind": row.kind, "note": row.note, "options": row.options,
-        "prompts": len(done), "tokens": sum(answers[row][i].tokens for i in done),
-        "failed": len(failed), "error": failed[0] if failed else None,
-    }  # fmt: skip
+        "engine": row.engine,
+        "kind": row.kind,
+        "note": row.note,
+        "options": row.options,
+        "prompts": len(done),
+        "tokens": sum(answers[row][i].tokens for i in done),
+        "failed": len(failed),
+        "error": failed[0] if failed else None,
+    }
     for part in ("decoding", "whole"):
         found[part] = {
             "tokens_per_second": totals(answers, row, done, part).speed,

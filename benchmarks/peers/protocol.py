@@ -64,15 +64,24 @@ class Worker:
     """
 
     def __init__(
-        self, command: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None,
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
         patience: float = 900.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._log, self._patience = log, patience
         with log.open("w", encoding="utf-8") as file:
             self._process = subprocess.Popen(
-                list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
-                text=True, env=env, start_new_session=True,
-            )  # fmt: skip
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                env=env,
+                start_new_session=True,
+            )
         self.versions: dict[str, str] = self._reply()["versions"]
 
     def ask(self, method: str, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], float]:

@@ -75,10 +75,11 @@ def options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where peers.json goes")
     parser.add_argument("--readme", action="store_true", help="print the recorded tables, and end")
     parser.add_argument(
-        "--check", action="store_true",
+        "--check",
+        action="store_true",
         help="fail where an engine is left out, fails or differs by more than rounding, or where "
         "transformers is outdone by less than is wanted",
-    )  # fmt: skip
+    )
     given = parser.parse_args()
     for name in given.peers:
         if name not in PEERS:
@@ -99,11 +100,18 @@ def main() -> int:
     torch.set_num_threads(given.threads)
     left_out = installed(given.peers)
     found: dict[str, Any] = {
-        "benchmark": "peers", "method": measure.__doc__, "environment": environment(),
+        "benchmark": "peers",
+        "method": measure.__doc__,
+        "environment": environment(),
         "threads": given.threads,
-        "max_tokens": given.max_tokens, "repeats": given.repeats, "limit": given.limit,
-        "distinct_4_threshold": DISTINCT_4, "versions": {}, "left_out": left_out, "targets": [],
-    }  # fmt: skip
+        "max_tokens": given.max_tokens,
+        "repeats": given.repeats,
+        "limit": given.limit,
+        "distinct_4_threshold": DISTINCT_4,
+        "versions": {},
+        "left_out": left_out,
+        "targets": [],
+    }
     lines: list[str] = []
     for name in given.targets:
         engines = ["foretoken", *(peer for peer in given.peers if peer not in left_out)]
@@ -140,24 +148,35 @@ def one(
     ids = [question.ids for question in asked]
     (eos,) = llm.engine.eos_ids
     terms = {
-        "threads": given.threads, "eos": eos, "server": str(libraries() / "llama-server"),
+        "threads": given.threads,
+        "eos": eos,
+        "server": str(libraries() / "llama-server"),
         "context": -(-(max(map(len, ids)) + given.max_tokens + 64) // 256) * 256,
-    }  # fmt: skip
+    }
     with started(name, folders, ROWS, engines, terms, found) as workers:
         rows = [row for row in ROWS if row.engine in workers]
         with track(f"Measuring {name}", len(ids) * given.repeats, True) as advance:
             answers = measure.measure(
-                workers, rows, ids, eos=eos, max_tokens=given.max_tokens, repeats=given.repeats,
+                workers,
+                rows,
+                ids,
+                eos=eos,
+                max_tokens=given.max_tokens,
+                repeats=given.repeats,
                 advance=advance,
-            )  # fmt: skip
+            )
     verdicts = {
         row: [_verdict(llm, question, said) for question, said in zip(asked, own, strict=True)]
         for row, own in answers.items()
     }
     target = {
-        "name": name, "parameters": llm.model.parameters, "backend": llm.model.backend,
-        "prompts": len(asked), "left_out": left_out, "rows": _rows(answers, verdicts),
-    }  # fmt: skip
+        "name": name,
+        "parameters": llm.model.parameters,
+        "backend": llm.model.backend,
+        "prompts": len(asked),
+        "left_out": left_out,
+        "rows": _rows(answers, verdicts),
+    }
     return target, list(samples(name, asked, answers, verdicts))
 
 
@@ -192,9 +211,13 @@ def questions(llm: LLM, limit: int, max_tokens: int) -> tuple[list[Question], li
 
 @contextmanager
 def started(
-    name: str, folders: tuple[Path, Path], rows: Sequence[Row], engines: Sequence[str],
-    terms: Mapping[str, Any], found: dict[str, Any],
-) -> Iterator[dict[str, Worker]]:  # fmt: skip
+    name: str,
+    folders: tuple[Path, Path],
+    rows: Sequence[Row],
+    engines: Sequence[str],
+    terms: Mapping[str, Any],
+    found: dict[str, Any],
+) -> Iterator[dict[str, Worker]]:
     """The engines' workers, with the target and what their rows need loaded; those that fail are
     written into `found`."""
     with ExitStack() as stack:
@@ -215,9 +238,12 @@ def started(
 
 
 def _worker(
-    name: str, folders: tuple[Path, Path], rows: Sequence[Row], engine: str,
+    name: str,
+    folders: tuple[Path, Path],
+    rows: Sequence[Row],
+    engine: str,
     terms: Mapping[str, Any],
-) -> Worker:  # fmt: skip
+) -> Worker:
     home = ENGINES[engine]
     given = {
         **terms,
@@ -227,10 +253,12 @@ def _worker(
     }
     paths = [str(HERE)] + ([os.environ.get("PYTHONPATH", "")] if home is None else [])
     env = {
-        **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "OMP_NUM_THREADS": str(terms["threads"]), "HF_HUB_OFFLINE": "1",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "OMP_NUM_THREADS": str(terms["threads"]),
+        "HF_HUB_OFFLINE": "1",
         "LLAMA_CPP_LIB_PATH": str(libraries()),
-    }  # fmt: skip
+    }
     interpreter = sys.executable if home is None else str(python(home))
     CACHE.mkdir(parents=True, exist_ok=True)
     log = CACHE / f"{engine}-worker.log"
@@ -249,10 +277,16 @@ def samples(
     for row, own in answers.items():
         for question, answer, verdict in zip(asked, own, verdicts[row], strict=True):
             line = {
-                "target": name, "engine": row.engine, "method": row.method, "id": question.id,
-                "tokens": answer.tokens, "first": answer.first, "whole": answer.whole,
-                "sameness": verdict, "error": answer.error,
-            }  # fmt: skip
+                "target": name,
+                "engine": row.engine,
+                "method": row.method,
+                "id": question.id,
+                "tokens": answer.tokens,
+                "first": answer.first,
+                "whole": answer.whole,
+                "sameness": verdict,
+                "error": answer.error,
+            }
             yield json.dumps(line) + "\n"
 
 

@@ -62,11 +62,13 @@ def _line(row: Mapping[str, Any], best: float) -> str:
     speed = decoding["tokens_per_second"]
     shown = _number(speed)
     cells = [
-        name, f"**{shown}**" if speed and speed == best else shown, _number(whole),
+        name,
+        f"**{shown}**" if speed and speed == best else shown,
+        _number(whole),
         _ratio(decoding["over_own_plain"]) if row["kind"] != PLAIN else "–",
         _ratio(decoding["foretoken_over_it"]) if row["engine"] != "foretoken" else "–",
         _same(row),
-    ]  # fmt: skip
+    ]
     return f"| {' | '.join(cells)} |"
 
 
@@ -87,7 +89,5 @@ def _same(row: Mapping[str, Any]) -> str:
     """How many answers are foretoken's plain ones; near ties and failures are named."""
     same = row["identity"]
     parts = [f"{same['identical']} of {row['prompts']}"]
-    more = {
-        "near ties": same["near_tie"], "different": same["different"], "failed": row["failed"],
-    }  # fmt: skip
+    more = {"near ties": same["near_tie"], "different": same["different"], "failed": row["failed"]}
     return ", ".join([*parts, *(f"{name}: {count}" for name, count in more.items() if count)])

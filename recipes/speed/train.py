@@ -57,9 +57,12 @@ def loss_of(student: LlamaForCausalLM, lesson: Lesson, early: float) -> Tensor:
     """Forward KL after every cycle, a mean over places; `early`: weight of all but the last."""
     inner, cycle = student.model, getattr(student.config, CYCLE)
     out = inner(
-        input_ids=lesson.tokens, attention_mask=lesson.sees[:, None],
-        position_ids=lesson.positions, use_cache=False, output_hidden_states=True,
-    )  # fmt: skip
+        input_ids=lesson.tokens,
+        attention_mask=lesson.sees[:, None],
+        position_ids=lesson.positions,
+        use_cache=False,
+        output_hidden_states=True,
+    )
     after = [
         inner.norm(out.hidden_states[i])
         for i in range(cycle, inner.config.num_hidden_layers, cycle)
@@ -132,10 +135,15 @@ def train(given: argparse.Namespace) -> LlamaForCausalLM:
             print(f"step {step}, {spent:.1f}/{given.minutes:.0f} min, loss {loss:.3f}", flush=True)
             said = now
         if now - saved > SAVE_EVERY:
-            save(path, {
-                "weights": student.state_dict(), "optimizer": optimizer.state_dict(),
-                "step": step, "spent": spent,
-            })  # fmt: skip
+            save(
+                path,
+                {
+                    "weights": student.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "step": step,
+                    "spent": spent,
+                },
+            )
             saved = now
     return student
 

@@ -20,17 +20,38 @@ from torch import Tensor
 # Shares of the tokens drawn, by task; within a task sources count by tokens ** 0.6, and the
 # factors below set right what that gets wrong.
 SIMPLE = {
-    "chat": 0.22, "translation": 0.28, "qa": 0.14, "math": 0.12, "grammar": 0.08,
-    "rag": 0.07, "summarization": 0.05, "lm": 0.04,
-}  # fmt: skip
+    "chat": 0.22,
+    "translation": 0.28,
+    "qa": 0.14,
+    "math": 0.12,
+    "grammar": 0.08,
+    "rag": 0.07,
+    "summarization": 0.05,
+    "lm": 0.04,
+}
 EVERYTHING = {
-    "chat": 0.17, "translation": 0.22, "qa": 0.08, "math": 0.12, "grammar": 0.04,
-    "rag": 0.15, "summarization": 0.12, "lm": 0.07, "lm_de": 0.01, "code": 0.02,
-}  # fmt: skip
+    "chat": 0.17,
+    "translation": 0.22,
+    "qa": 0.08,
+    "math": 0.12,
+    "grammar": 0.04,
+    "rag": 0.15,
+    "summarization": 0.12,
+    "lm": 0.07,
+    "lm_de": 0.01,
+    "code": 0.02,
+}
 LONG = {
-    "chat": 0.14, "translation": 0.16, "qa": 0.12, "math": 0.10, "grammar": 0.03,
-    "rag": 0.20, "summarization": 0.20, "lm": 0.04, "code": 0.01,
-}  # fmt: skip
+    "chat": 0.14,
+    "translation": 0.16,
+    "qa": 0.12,
+    "math": 0.10,
+    "grammar": 0.03,
+    "rag": 0.20,
+    "summarization": 0.20,
+    "lm": 0.04,
+    "code": 0.01,
+}
 MIXES = {"simple": SIMPLE, "everything": EVERYTHING, "long": LONG}
 FACTORS = {
     "bible_bsb_tafel": 0.3,

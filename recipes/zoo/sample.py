@@ -98,9 +98,13 @@ def generate(
 
 
 def in_batches(
-    model: Llama, prompts: list[list[int]], limit: int, temperature: float = 0.0,
-    generator: torch.Generator | None = None, room: int = 24_000,
-) -> Iterator[tuple[int, list[int], Tensor, Tensor]]:  # fmt: skip
+    model: Llama,
+    prompts: list[list[int]],
+    limit: int,
+    temperature: float = 0.0,
+    generator: torch.Generator | None = None,
+    room: int = 24_000,
+) -> Iterator[tuple[int, list[int], Tensor, Tensor]]:
     """(index, answer, best, chance); prompts of like length go together, `room` tokens at most."""
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     while order:

@@ -163,9 +163,17 @@ def _distribution(
     prompt, model, rule = plan.prompts[0], plain.model, build(config)[1]
     expected = prefix_bins(model, prompt, params, plan.first_tokens)
     counts = sampled_counts(
-        model, lambda: build(config)[0], rule, prompt, params, plan.first_tokens, plan.samples,
-        rows=_ROWS, budget=_BUDGET, tokenizer=plain.tokenizer,
-    )  # fmt: skip
+        model,
+        lambda: build(config)[0],
+        rule,
+        prompt,
+        params,
+        plan.first_tokens,
+        plan.samples,
+        rows=_ROWS,
+        budget=_BUDGET,
+        tokenizer=plain.tokenizer,
+    )
     binned: Counter[tuple[int, ...]] = Counter()
     for text, count in counts.items():
         binned[bin_of(text, expected)] += count

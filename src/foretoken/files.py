@@ -28,9 +28,13 @@ _DAMAGE = (BadZipFile, EOFError, KeyError, TypeError, ValueError, zlib.error)
 
 
 def write_arrays(
-    path: str | Path, kind: str, made_for: Mapping[str, int | str],
-    arrays: Mapping[str, NDArray[np.integer]], *, version: int = 1,
-) -> None:  # fmt: skip
+    path: str | Path,
+    kind: str,
+    made_for: Mapping[str, int | str],
+    arrays: Mapping[str, NDArray[np.integer]],
+    *,
+    version: int = 1,
+) -> None:
     """Write or replace the file, whole or not at all. `kind` in plain words: "suffix automaton"."""
     path = Path(path)
     header = json.dumps({"kind": kind, "version": version, "made_for": dict(made_for)})
@@ -45,9 +49,13 @@ def write_arrays(
 
 
 def read_arrays(
-    path: str | Path, kind: str, made_for: Mapping[str, int | str], names: Seq[str], *,
+    path: str | Path,
+    kind: str,
+    made_for: Mapping[str, int | str],
+    names: Seq[str],
+    *,
     version: int = 1,
-) -> Arrays:  # fmt: skip
+) -> Arrays:
     """The named arrays of a file that `write_arrays` wrote for the same kind, version and use.
 
     Raises `ForetokenError` for a file that is missing, damaged or something else.
@@ -69,9 +77,12 @@ def read_arrays(
 
 
 def _check(
-    path: str | Path, kind: str, version: int, made_for: Mapping[str, int | str],
+    path: str | Path,
+    kind: str,
+    version: int,
+    made_for: Mapping[str, int | str],
     given: tuple[str, int, dict[str, int | str]],
-) -> None:  # fmt: skip
+) -> None:
     if given[0] != kind:
         raise ForetokenError(f"{path} holds a {given[0]}; expected is a {kind}.")
     if given[1] != version:

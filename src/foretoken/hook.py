@@ -39,10 +39,16 @@ from foretoken.models.target import ModelTarget
 
 
 def assisted(
-    method: Any = None, *, draft_model: Any = None, streamer: Any = None, tokenizer: Any = None,
-    stop_strings: str | Seq[str] | None = None, prompt_lookup_num_tokens: int | None = None,
-    speculative_config: Mapping[str, Any] | None = None, **options: Any,
-) -> Assisted:  # fmt: skip
+    method: Any = None,
+    *,
+    draft_model: Any = None,
+    streamer: Any = None,
+    tokenizer: Any = None,
+    stop_strings: str | Seq[str] | None = None,
+    prompt_lookup_num_tokens: int | None = None,
+    speculative_config: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Assisted:
     """What to give to `model.generate(..., custom_generate=...)` for speculative decoding.
 
     Works for any batch size, with left padding and with `num_return_sequences`. Greedy output is
@@ -97,9 +103,15 @@ class Assisted:
         self._held: dict[Any, tuple[Any, CausalLM]] = {}
 
     def __call__(
-        self, model: Any, input_ids: Tensor, *, logits_processor: Seq[Any],
-        stopping_criteria: Seq[Any], generation_config: Any, **model_kwargs: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        model: Any,
+        input_ids: Tensor,
+        *,
+        logits_processor: Seq[Any],
+        stopping_criteria: Seq[Any],
+        generation_config: Any,
+        **model_kwargs: Any,
+    ) -> Any:
         """Called by `generate`: [B, P] -> [B, P + T], or its output class with that in it."""
         criteria = [*stopping_criteria, *self.criteria]
         batch = Prepared(

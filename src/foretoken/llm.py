@@ -57,19 +57,31 @@ class LLM:
     """
 
     def __init__(
-        self, model: str | Path | PreTrainedModel | CausalLM, *,
-        speculative_config: Mapping[str, Any] | None = None, tokenizer: Any = None,
-        dtype: str | torch.dtype = "auto", device: str | torch.device = "auto",
-        backend: str = "auto", model_impl: str = "auto", max_model_len: int | None = None,
-        max_num_seqs: int = 8, max_num_batched_tokens: int = 512, trust_remote_code: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        model: str | Path | PreTrainedModel | CausalLM,
+        *,
+        speculative_config: Mapping[str, Any] | None = None,
+        tokenizer: Any = None,
+        dtype: str | torch.dtype = "auto",
+        device: str | torch.device = "auto",
+        backend: str = "auto",
+        model_impl: str = "auto",
+        max_model_len: int | None = None,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int = 512,
+        trust_remote_code: bool = False,
+    ) -> None:
         drafter, verifier, self.method = build(speculative_config)
         folder = find(model) if isinstance(model, (str, Path)) else None
         if folder is not None:
             self.model = load_model(
-                folder, dtype=dtype, device=device, backend=backend, model_impl=model_impl,
+                folder,
+                dtype=dtype,
+                device=device,
+                backend=backend,
+                model_impl=model_impl,
                 trust_remote_code=trust_remote_code,
-            )  # fmt: skip
+            )
         else:
             self.model = wrapped(model)
         self.tokenizer = _tokenizer(tokenizer, folder, trust_remote_code)
@@ -81,9 +93,13 @@ class LLM:
             )
         target = ModelTarget(self.model, max_num_seqs, length)
         self.engine = Engine(
-            target, drafter, verifier, eos_ids=_eos_ids(self.model, folder, self.tokenizer),
-            tokenizer=self.tokenizer, chunk=max_num_batched_tokens,
-        )  # fmt: skip
+            target,
+            drafter,
+            verifier,
+            eos_ids=_eos_ids(self.model, folder, self.tokenizer),
+            tokenizer=self.tokenizer,
+            chunk=max_num_batched_tokens,
+        )
 
     @property
     def stats(self) -> EngineStats:

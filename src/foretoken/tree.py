@@ -173,9 +173,15 @@ class DraftTree:
             return None if x is None else x[index]
 
         return DraftTree(
-            self.tokens[index], [self.counts[row] for row in rows], pick(self.parents),
-            pick(self.kinds), self.kind, pick(self.proposals), pick(self.rows), pick(self.extras),
-        )  # fmt: skip
+            self.tokens[index],
+            [self.counts[row] for row in rows],
+            pick(self.parents),
+            pick(self.kinds),
+            self.kind,
+            pick(self.proposals),
+            pick(self.rows),
+            pick(self.extras),
+        )
 
     def trim(self, budgets: Seq[int]) -> DraftTree:
         """The same trees with at most `budgets[b]` nodes each, the last drawn left out first, and
@@ -194,9 +200,15 @@ class DraftTree:
             return None if x is None else x[:, :width]
 
         return DraftTree(
-            self.tokens[:, :width], counts, cut(self.parents), cut(self.kinds), self.kind,
-            self.proposals, cut(self.rows), cut(self.extras),
-        )  # fmt: skip
+            self.tokens[:, :width],
+            counts,
+            cut(self.parents),
+            cut(self.kinds),
+            self.kind,
+            self.proposals,
+            cut(self.rows),
+            cut(self.extras),
+        )
 
 
 @lru_cache(maxsize=256)
@@ -275,13 +287,15 @@ def placed(pieces: Seq[tuple[Seq[int], DraftTree]], batch: int, device: torch.de
     drawn = any(tree.proposals is not None for tree in trees)
     own_rows = all(tree.rows is None and tree.proposals is not None for tree in trees)
     return DraftTree(
-        spread(lambda tree: tree.tokens), counts,
+        spread(lambda tree: tree.tokens),
+        counts,
         parents=None if chain else spread(lambda tree: tree.parent_slots),
-        kinds=None if alike else spread(_kinds), kind=trees[0].kind,
+        kinds=None if alike else spread(_kinds),
+        kind=trees[0].kind,
         proposals=spread(lambda tree: tree.proposals) if drawn else None,
         rows=None if own_rows or not drawn else spread(_rows),
         extras=spread(_extras) if any(tree.extras is not None for tree in trees) else None,
-    )  # fmt: skip
+    )
 
 
 def _spread(pieces: Seq[tuple[Seq[int], Tensor | None]], batch: int) -> Tensor:
@@ -325,11 +339,14 @@ def beside(trees: Seq[DraftTree]) -> DraftTree:
     drawn = [tree.proposals for tree in trees if tree.proposals is not None]
     extra = any(tree.extras is not None for tree in trees)
     whole = DraftTree(
-        sorted_([tree.tokens for tree in trees]), counts, moved.gather(1, sorted_(parents)),
+        sorted_([tree.tokens for tree in trees]),
+        counts,
+        moved.gather(1, sorted_(parents)),
         kinds=sorted_([_kinds(tree) for tree in trees]),
-        proposals=torch.cat(drawn, 1) if drawn else None, rows=sorted_(rows) if drawn else None,
+        proposals=torch.cat(drawn, 1) if drawn else None,
+        rows=sorted_(rows) if drawn else None,
         extras=sorted_([_extras(tree) for tree in trees]) if extra else None,
-    )  # fmt: skip
+    )
     whole.parents = whole.parent_slots * _counted(whole)  # padding has no depth
     return whole
 

@@ -76,10 +76,31 @@ def test_what_is_chosen(checkpoints: Pair, suite: Path, tmp_path: Path) -> None:
     own.write_text(f"near:\n  method: sps\n  model: {checkpoints[1]}\n  verifier: lenience\n")
     out = tmp_path / "out"
     found = run(
-        *small(checkpoints, suite), "--out", out, "--tasks", "b", "--limit", 1, "--methods", "pld",
-        "--method-config", own, "--temperatures", "1", "--batch-sizes", "2", "--json",
-        "--dtypes", "float32,float64", "--num-speculative-tokens", 2, "--repeats", 2, "--seed", 3,
-    )  # fmt: skip
+        *small(checkpoints, suite),
+        "--out",
+        out,
+        "--tasks",
+        "b",
+        "--limit",
+        1,
+        "--methods",
+        "pld",
+        "--method-config",
+        own,
+        "--temperatures",
+        "1",
+        "--batch-sizes",
+        "2",
+        "--json",
+        "--dtypes",
+        "float32,float64",
+        "--num-speculative-tokens",
+        2,
+        "--repeats",
+        2,
+        "--seed",
+        3,
+    )
     parts = json.loads(found.stdout)
     assert [part["target"]["dtype"] for part in parts] == ["float32", "float64"]
     assert {p.name for p in out.glob("results*")} == {"results.json", "results-target-float64.json"}
@@ -128,9 +149,19 @@ def test_inflated_targets(
 
     monkeypatch.setattr("foretoken.cli.zoo.write", write)
     found = run(
-        *small(checkpoints, suite), "--out", tmp_path / "out", "--draft-model", checkpoints[1],
-        "--inflate", "none,135m", "--limit", 1, "--temperatures", 0, "--json",
-    )  # fmt: skip
+        *small(checkpoints, suite),
+        "--out",
+        tmp_path / "out",
+        "--draft-model",
+        checkpoints[1],
+        "--inflate",
+        "none,135m",
+        "--limit",
+        1,
+        "--temperatures",
+        0,
+        "--json",
+    )
     plain, large = json.loads(found.stdout)
     assert written == [(checkpoints[0], "135m", None), (checkpoints[1], "135m", checkpoints[0])]
     assert plain["target"].get("inflated") is None and large["target"]["inflated"] == "135m"
@@ -163,9 +194,16 @@ def test_shards_on_a_cluster(
     monkeypatch.setattr(cluster, "run_shards", run_shards)
     monkeypatch.setattr(cluster, "cluster", lambda address: measuring.placed("x", {}, "none"))
     command = (
-        *small(checkpoints, suite), "--out", tmp_path / "out", "--ray", 2, "--methods", "pld",
-        "--temperatures", "0",
-    )  # fmt: skip
+        *small(checkpoints, suite),
+        "--out",
+        tmp_path / "out",
+        "--ray",
+        2,
+        "--methods",
+        "pld",
+        "--temperatures",
+        "0",
+    )
     lost = run(*command)
     assert lost.exit_code == 1 and "Shard 2/2 failed" in lost.stderr and "goes on" in lost.stderr
     found = run(*command, "--json")

@@ -41,10 +41,25 @@ def sps(pair: Pair) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     "command",
-    ["", "demo", "generate", "chat", "methods", "zoo", "zoo list", "zoo inflate",
-     "bench", "report", "simulate", "certify", "export",
-     "datastore", "datastore build", "datastore add"],
-)  # fmt: skip
+    [
+        "",
+        "demo",
+        "generate",
+        "chat",
+        "methods",
+        "zoo",
+        "zoo list",
+        "zoo inflate",
+        "bench",
+        "report",
+        "simulate",
+        "certify",
+        "export",
+        "datastore",
+        "datastore build",
+        "datastore add",
+    ],
+)
 def test_help_has_an_example(command: str) -> None:
     found = run(*command.split(), "--help")
     assert found.exit_code == 0
@@ -121,9 +136,20 @@ def test_generate(checkpoints: Pair) -> None:
 
 def test_generate_json(checkpoints: Pair) -> None:
     found = run(
-        "generate", "Hello there", *model(checkpoints), "--json", "--n", 2, "--temperature", 1,
-        "--seed", 3, "--ignore-eos", "-sc", '{"method": "ngram", "prompt_lookup_max": 2}',
-    )  # fmt: skip
+        "generate",
+        "Hello there",
+        *model(checkpoints),
+        "--json",
+        "--n",
+        2,
+        "--temperature",
+        1,
+        "--seed",
+        3,
+        "--ignore-eos",
+        "-sc",
+        '{"method": "ngram", "prompt_lookup_max": 2}',
+    )
     data = json.loads(found.stdout)
     assert data["method"] == "pld" and len(data["outputs"]) == 2
     for sample in data["outputs"]:
@@ -133,11 +159,28 @@ def test_generate_json(checkpoints: Pair) -> None:
 
 def test_generate_reads_standard_input_and_options(checkpoints: Pair) -> None:
     again = [
-        run("generate", *model(checkpoints), "--raw", "--temperature", 0.8, "--top-k", 20,
-            "--top-p", 0.9, "--min-p", 0.01, "--seed", 1, "--method", "pld",
-            "--num-speculative-tokens", 3, said="Some text").stdout
+        run(
+            "generate",
+            *model(checkpoints),
+            "--raw",
+            "--temperature",
+            0.8,
+            "--top-k",
+            20,
+            "--top-p",
+            0.9,
+            "--min-p",
+            0.01,
+            "--seed",
+            1,
+            "--method",
+            "pld",
+            "--num-speculative-tokens",
+            3,
+            said="Some text",
+        ).stdout
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     assert again[0] == again[1] != ""
     templated = run("generate", *model(checkpoints), "--chat", "Some text", "--seed", 1)
     assert templated.exit_code == 0
@@ -168,9 +211,18 @@ def test_chat_survives_a_prompt_that_is_too_long(checkpoints: Pair) -> None:
 
 def test_zoo_inflate(checkpoints: Pair, tmp_path: Path) -> None:
     found = run(
-        "zoo", "inflate", checkpoints[1], "--shape", "135m", "--for", checkpoints[0],
-        "--dtype", "bfloat16", "--out", tmp_path / "big",
-    )  # fmt: skip
+        "zoo",
+        "inflate",
+        checkpoints[1],
+        "--shape",
+        "135m",
+        "--for",
+        checkpoints[0],
+        "--dtype",
+        "bfloat16",
+        "--out",
+        tmp_path / "big",
+    )
     assert found.exit_code == 0, found.stderr
     config = json.loads((tmp_path / "big" / "config.json").read_text())
     assert config["foretoken_inflated"]["shape"] == "custom" and "GiB" in found.stdout
@@ -248,9 +300,17 @@ def test_interrupt_is_quiet_and_keeps_what_was_written(checkpoints: Pair) -> Non
 def test_demo(checkpoints: Pair, tmp_path: Path) -> None:
     """The whole of it on two prompts a task and tiny models, without the inflated part."""
     found = run(
-        "demo", *model(checkpoints), "--draft-model", checkpoints[1], "--limit", 1,
-        "--shape", "none", "--out", tmp_path / "demo",
-    )  # fmt: skip
+        "demo",
+        *model(checkpoints),
+        "--draft-model",
+        checkpoints[1],
+        "--limit",
+        1,
+        "--shape",
+        "none",
+        "--out",
+        tmp_path / "demo",
+    )
     assert found.exit_code == 0, found.output
     files = {p.name for p in (tmp_path / "demo").iterdir()}
     assert files == {"results.json", "samples.jsonl", "report.md", "report.html"}

@@ -187,9 +187,15 @@ HEADS, WRONG = Computes((0.8, 0.6, 0.4, 0.2, 0.0), 0.3), Computes((0.0,), 3.0)
 LOOKUP, CHATTER = Copies(0.4, (0.5, 0.9)), Copies(1.0, (0.02, 0.3))
 
 PARTS: dict[str, list[Part]] = {
-    "good": [GOOD], "dear": [DEAR], "poor": [POOR], "heads": [HEADS], "lookup": [LOOKUP],
-    "wrong": [WRONG, CHATTER], "both": [LOOKUP, GOOD], "many": [LOOKUP, CHATTER, DEAR, HEADS],
-}  # fmt: skip
+    "good": [GOOD],
+    "dear": [DEAR],
+    "poor": [POOR],
+    "heads": [HEADS],
+    "lookup": [LOOKUP],
+    "wrong": [WRONG, CHATTER],
+    "both": [LOOKUP, GOOD],
+    "many": [LOOKUP, CHATTER, DEAR, HEADS],
+}
 WORLDS = {
     f"{curve}-{parts}-{rows}": World(costs, own, rows, 3600 // rows)
     for (curve, costs), (parts, own), rows in product(

@@ -12,8 +12,9 @@ CURVE = {1: 10.0, 2: 11.0, 4: 12.0, 8: 14.0, 16: 20.0, 32: 30.0, 64: 55.0}
 
 
 def model(fixed: bool = False) -> CostModel:
-    return CostModel(CURVE, {"copy": DraftCost(call=0.02), "small": DraftCost(level=1.0)},
-                     fixed=fixed)  # fmt: skip
+    return CostModel(
+        CURVE, {"copy": DraftCost(call=0.02), "small": DraftCost(level=1.0)}, fixed=fixed
+    )
 
 
 def test_passes_of_a_padded_batch() -> None:

@@ -23,9 +23,7 @@ def test_what_a_pass_says() -> None:
     """The children of accepted nodes were tested, others weren't."""
     assert list(chain(4).tests([1, 2])) == [(0, 0, True), (1, 0, True), (2, 0, False)]
     assert list(chain(2).tests([1, 2])) == [(0, 0, True), (1, 0, True)]
-    assert list(TREE.tests([2, 5])) == [
-        (0, 0, False), (0, 1, True), (1, 0, True), (2, 0, False),
-    ]  # fmt: skip
+    assert list(TREE.tests([2, 5])) == [(0, 0, False), (0, 1, True), (1, 0, True), (2, 0, False)]
     assert list(Shape.of([-1, 0, 1]).tests([2])) == [(0, 0, True)]  # the first can't be accepted
 
 

@@ -79,10 +79,11 @@ MIXED: dict[str, tuple[Callable[[Pair], Auto], Any]] = {
     "copy and draw": (lambda p: auto(PromptLookup(4), SmallLM(p.draft, 6)), Speculative()),
     "draw only": (lambda p: auto(SmallLM(p.draft, 6)), Speculative()),
     "two that draw": (
-        lambda p: auto(SmallLM(p.draft, 6), Drawn(p.draft, (2,))), MultiCandidate(),
+        lambda p: auto(SmallLM(p.draft, 6), Drawn(p.draft, (2,))),
+        MultiCandidate(),
     ),
     "dear": (lambda p: auto(PromptLookup(4), SmallLM(p.draft, 6), level=6.0), Speculative()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MIXED)
@@ -239,10 +240,15 @@ def test_names_make_parts(pair: Pair) -> None:
 
 def test_options_find_their_part(pair: Pair) -> None:
     """Parts may draft as much as the whole, unless it is said otherwise."""
-    drafter, _, _ = build({
-        "method": "auto:pld,sps", "model": pair.draft, "prompt_lookup_max": 5, "exploration": 0.02,
-        "sps": {"num_speculative_tokens": 3},
-    })  # fmt: skip
+    drafter, _, _ = build(
+        {
+            "method": "auto:pld,sps",
+            "model": pair.draft,
+            "prompt_lookup_max": 5,
+            "exploration": 0.02,
+            "sps": {"num_speculative_tokens": 3},
+        }
+    )
     assert isinstance(drafter, Auto) and drafter.exploration == 0.02
     lookup, small = drafter.drafters
     assert isinstance(lookup, PromptLookup) and isinstance(small, SmallLM)

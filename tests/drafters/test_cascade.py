@@ -59,8 +59,9 @@ def copied(tokens: list[int], limit: int, longest: int) -> list[int]:
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.sampled_from([0, 1, 256, 5 * 256, 1 << 16]), min_size=1, max_size=14),
-    st.integers(1, 5), st.integers(1, 6),
-)  # fmt: skip
+    st.integers(1, 5),
+    st.integers(1, 6),
+)
 def test_max_gram(tokens: list[int], limit: int, longest: int) -> None:
     """The latest of the longest matches, whatever the bytes of the tokens are."""
     assert copy_after(tokens, limit, longest) == copied(tokens, limit, longest)
@@ -68,9 +69,12 @@ def test_max_gram(tokens: list[int], limit: int, longest: int) -> None:
 
 
 def drafted(
-    pair: Pair, drafter: Drafter, params: SamplingParams, budget: int = 30,
+    pair: Pair,
+    drafter: Drafter,
+    params: SamplingParams,
+    budget: int = 30,
     prompt: list[int] = PROMPT,
-) -> DraftTree:  # fmt: skip
+) -> DraftTree:
     """The first draft after the prompt."""
     target = ModelTarget(pair.target, 1, 128)
     drafter.bind(target)
@@ -132,9 +136,16 @@ def test_distribution(name: str, params: SamplingParams) -> None:
     """One step, every outcome of all loops: the target's distribution, to the last digit."""
     small = table_pair(3)
     check_distribution(
-        lambda p: made(p, name), Speculative(), small, params, 3, rows=1, steps=1, budget=2,
+        lambda p: made(p, name),
+        Speculative(),
+        small,
+        params,
+        3,
+        rows=1,
+        steps=1,
+        budget=2,
         prompt=[0, 1, 2, 0, 1],
-    )  # fmt: skip
+    )
 
 
 def made(pair: Pair, name: str) -> Cascade:
@@ -146,9 +157,15 @@ def made(pair: Pair, name: str) -> Cascade:
 def test_distribution_under_block_verification() -> None:
     """A rule that looks at the whole chain needs the very distributions too."""
     check_distribution(
-        lambda p: made(p, "lenient, two models"), Block(), table_pair(3), WARM, 3, rows=1, steps=1,
+        lambda p: made(p, "lenient, two models"),
+        Block(),
+        table_pair(3),
+        WARM,
+        3,
+        rows=1,
+        steps=1,
         budget=2,
-    )  # fmt: skip
+    )
 
 
 def test_a_lenient_review_must_not_hand_on_the_models_distribution(
@@ -158,18 +175,31 @@ def test_a_lenient_review_must_not_hand_on_the_models_distribution(
     monkeypatch.setattr(cascade, "written_distributions", lambda trees, probs, lenience: probs)
     with pytest.raises(AssertionError, match="is off by"):
         check_distribution(
-            lambda p: made(p, "lenient"), Speculative(), table_pair(3), WARM, 3, rows=1, steps=1,
-            budget=2, prompt=[0, 1, 2, 0, 1], tolerance=1e-3,
-        )  # fmt: skip
+            lambda p: made(p, "lenient"),
+            Speculative(),
+            table_pair(3),
+            WARM,
+            3,
+            rows=1,
+            steps=1,
+            budget=2,
+            prompt=[0, 1, 2, 0, 1],
+            tolerance=1e-3,
+        )
 
 
 def seeds_p() -> float:
     """How likely the distribution over seeds is under the target's."""
     small = table_pair(3, seed=2)
     counts = sampled_counts(
-        small.target, lambda: made(small, "copied for the model"), Speculative(), [0, 1, 0],
-        SamplingParams(), 2, 2000,
-    )  # fmt: skip
+        small.target,
+        lambda: made(small, "copied for the model"),
+        Speculative(),
+        [0, 1, 0],
+        SamplingParams(),
+        2,
+        2000,
+    )
     return chi_square(counts, target_distribution(small.target, [0, 1, 0], SamplingParams(), 2))
 
 

@@ -90,9 +90,13 @@ def test_fixed_points_are_accepted(pair: Pair) -> None:
 def test_distribution(block: int | None) -> None:
     """The sampled distribution of three tokens, every outcome enumerated."""
     check_distribution(
-        lambda p: Jacobi(2, block), TargetOnly(), table_pair(3), SamplingParams(temperature=0.8),
-        3, rows=1,
-    )  # fmt: skip
+        lambda p: Jacobi(2, block),
+        TargetOnly(),
+        table_pair(3),
+        SamplingParams(temperature=0.8),
+        3,
+        rows=1,
+    )
 
 
 def test_wrong_options() -> None:

@@ -133,10 +133,13 @@ def test_other_drafts_are_scored_as_a_whole(small: Pair, adapter: KangarooAdapte
     other, flat = mine.clone(), torch.tensor([[0, 0, 0]] * 2)
     other[:, 1] = (other[:, 1] + 1) % 23
     for tree, order in (
-        (DraftTree(mine, [3, 3]), 1), (DraftTree(other, [3, 3]), 1),
-        (DraftTree(mine, [3, 3], flat), 1), (DraftTree(mine[:, [0, 1, 2, 2]], [4, 4]), 1),
-        (DraftTree(mine[:, :2], [2, 2]), 1), (DraftTree(mine.flip(0), [3, 3]), -1),
-    ):  # fmt: skip
+        (DraftTree(mine, [3, 3]), 1),
+        (DraftTree(other, [3, 3]), 1),
+        (DraftTree(mine, [3, 3], flat), 1),
+        (DraftTree(mine[:, [0, 1, 2, 2]], [4, 4]), 1),
+        (DraftTree(mine[:, :2], [2, 2]), 1),
+        (DraftTree(mine.flip(0), [3, 3]), -1),
+    ):
         drafter.draft(sequences, [3, 3], plain)
         found = target.score(sequences[::order], tree)
         expected = target.whole(sequences[::order], target._fed(sequences[::order], tree))
@@ -152,9 +155,13 @@ def test_together_with_others(small: Pair, adapter: KangarooAdapter, method: str
     if "eagle2" in method:
         options["eagle2"] = {"model": EagleModule(Facts.of(small.target)).double().eval()}
     check_greedy(
-        lambda _: build(options)[0], build(options)[1], small, slots=3, prompts=PROMPTS[:4],
+        lambda _: build(options)[0],
+        build(options)[1],
+        small,
+        slots=3,
+        prompts=PROMPTS[:4],
         tokens=LIMIT,
-    )  # fmt: skip
+    )
 
 
 def test_weights_learn_and_have_the_public_names(small: Pair, records: Records) -> None:

@@ -124,9 +124,15 @@ def test_n_grams_are_accepted(pair: Pair) -> None:
 def test_distribution() -> None:
     """The sampled distribution of two tokens with window and n-grams, every outcome enumerated."""
     check_distribution(
-        lambda p: Lookahead(1, 3, 1), TargetOnly(), table_pair(3),
-        SamplingParams(temperature=0.8), 2, prompt=[0, 1, 2, 0], rows=1, budget=4,
-    )  # fmt: skip
+        lambda p: Lookahead(1, 3, 1),
+        TargetOnly(),
+        table_pair(3),
+        SamplingParams(temperature=0.8),
+        2,
+        prompt=[0, 1, 2, 0],
+        rows=1,
+        budget=4,
+    )
 
 
 def test_sampled_text_in_a_batch(pair: Pair) -> None:

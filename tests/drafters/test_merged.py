@@ -52,10 +52,16 @@ def test_names_make_parts(pair: Pair) -> None:
 
 def test_options_find_their_part(pair: Pair) -> None:
     """An option goes to all that have it, one under a part's name to that part alone."""
-    drafter, _, _ = build({
-        "method": "pld+sps", "model": pair.draft, "num_assistant_tokens": 6, "level_cost": 0.3,
-        "prompt_lookup_max": 5, "sps": {"num_speculative_tokens": 2},
-    })  # fmt: skip
+    drafter, _, _ = build(
+        {
+            "method": "pld+sps",
+            "model": pair.draft,
+            "num_assistant_tokens": 6,
+            "level_cost": 0.3,
+            "prompt_lookup_max": 5,
+            "sps": {"num_speculative_tokens": 2},
+        }
+    )
     assert isinstance(drafter, Either) and drafter.level_cost == 0.3
     lookup, small = drafter.drafters
     assert isinstance(lookup, PromptLookup) and isinstance(small, SmallLM)
@@ -156,12 +162,14 @@ LAWS: dict[str, tuple[Any, dict[str, int]]] = {
     ),
     "merged": (lambda p: Merged([PromptLookup(2), SmallLM(p.draft, 1)]), {"steps": 1}),
     "merged, without replacement": (
-        lambda p: Merged([PromptLookup(1), SmallTree(p.draft, widths=(2,))]), {"steps": 1},
+        lambda p: Merged([PromptLookup(1), SmallTree(p.draft, widths=(2,))]),
+        {"steps": 1},
     ),
     "merged, two that draw": (
-        lambda p: Merged([SmallLM(p.draft, 1), SmallTree(p.draft, widths=(2,))]), {"steps": 1},
+        lambda p: Merged([SmallLM(p.draft, 1), SmallTree(p.draft, widths=(2,))]),
+        {"steps": 1},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -189,10 +197,17 @@ def test_draws_without_replacement_stand_first() -> None:
     assert isinstance(Merged(parts).drafters[0], SmallTree)  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="is off by"):
         check_distribution(
-            lambda p: Sorted([PromptLookup(1), SmallTree(p.draft, widths=(2,))]), MultiCandidate(),
-            table_pair(3), WARM, 3, rows=1, prompt=[0, 1, 2, 0, 1], steps=1, budget=3,
+            lambda p: Sorted([PromptLookup(1), SmallTree(p.draft, widths=(2,))]),
+            MultiCandidate(),
+            table_pair(3),
+            WARM,
+            3,
+            rows=1,
+            prompt=[0, 1, 2, 0, 1],
+            steps=1,
+            budget=3,
             tolerance=1e-3,
-        )  # fmt: skip
+        )
 
 
 def test_merged_greedy(pair: Pair) -> None:
@@ -202,9 +217,13 @@ def test_merged_greedy(pair: Pair) -> None:
     texts = [o.token_ids for o in serve(pair.target, PromptLookup(), TargetOnly(), prompts, params)]
     known = {tuple(p): t for p, t in zip(prompts, texts, strict=True)}
     [first, _] = check_greedy(
-        lambda p: Merged([Oracle(known, 3, 2, cycle=True), SmallLM(p.draft, 5)]), MultiCandidate(),
-        pair, slots=2, prompts=prompts, expected=texts,
-    )  # fmt: skip
+        lambda p: Merged([Oracle(known, 3, 2, cycle=True), SmallLM(p.draft, 5)]),
+        MultiCandidate(),
+        pair,
+        slots=2,
+        prompts=prompts,
+        expected=texts,
+    )
     assert first.stats.mean_acceptance_length > 3
 
 
@@ -250,8 +269,10 @@ def some_trees() -> list[DraftTree]:
 
     made = [chains([[1, 2, 3], [4]], CPU)]
     for shape, kind in (
-        ((1, 1), Kind.INDEPENDENT), ((2, 1), Kind.WITHOUT_REPLACEMENT), ((3,), Kind.INDEPENDENT),
-    ):  # fmt: skip
+        ((1, 1), Kind.INDEPENDENT),
+        ((2, 1), Kind.WITHOUT_REPLACEMENT),
+        ((3,), Kind.INDEPENDENT),
+    ):
         drafter = Drawn(pair.draft, shape, kind)
         drafter.bind(ModelAccess())  # type: ignore[arg-type]
         made.append(drafter.draft(sequences, [9, 9], draws_for(sequences, CPU)))

@@ -211,9 +211,13 @@ def test_distribution_while_weights_change(kind: type[Swapping], holds: bool) ->
     keys and values of both; it would be found out if distributions and weights went apart."""
     with nullcontext() if holds else pytest.raises(AssertionError):
         check_distribution(
-            lambda _: kind(Changing(VERSIONS[0]), 1), Speculative(), FOUR,
-            SamplingParams(temperature=0.7), 3, rows=1,
-        )  # fmt: skip
+            lambda _: kind(Changing(VERSIONS[0]), 1),
+            Speculative(),
+            FOUR,
+            SamplingParams(temperature=0.7),
+            3,
+            rows=1,
+        )
 
 
 def test_versions(small: Pair, folder: Path, tmp_path: Path) -> None:

@@ -284,9 +284,13 @@ def test_text_is_plain_decodings(name: str, slots: int, pair: Pair) -> None:
     """References, a corpus and a warm memory at its bound change no token at any temperature."""
     params = SamplingParams(temperature=0.9, seed=3, max_tokens=30, references=GIVEN)
     outputs = check_seeded(
-        lambda p: MAKERS[name](), TargetOnly(), pair, slots=slots, params=params,
+        lambda p: MAKERS[name](),
+        TargetOnly(),
+        pair,
+        slots=slots,
+        params=params,
         prompts=[*PROMPTS, *PROMPTS],
-    )  # fmt: skip
+    )
     assert sum(output.stats.drafted for output in outputs) > 0
 
 

@@ -102,9 +102,13 @@ def test_refusals(pair: Pair, tmp_path: Path) -> None:
     with pytest.raises(ForetokenError, match="made for vocab_size 8 and this target has 97"):
         draft(Rest(tmp_path), [1], vocab_size=97)
     wrong: list[dict[str, Any]] = [
-        {"min_token_span": 0}, {"min_token_span": 17}, {"max_token_span": 65},
-        {"num_speculative_tokens": 0}, {"continuation_tokens": 0}, {"max_matches": 0},
-    ]  # fmt: skip
+        {"min_token_span": 0},
+        {"min_token_span": 17},
+        {"max_token_span": 65},
+        {"num_speculative_tokens": 0},
+        {"continuation_tokens": 0},
+        {"max_matches": 0},
+    ]
     for options in wrong:
         with pytest.raises(ForetokenError, match=r"1 <= min <= max <= 64|at least 1"):
             Rest(tmp_path, **options)

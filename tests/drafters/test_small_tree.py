@@ -104,20 +104,23 @@ def test_distribution(shape: str) -> None:
     other = small.target.noisy(0.4, 3)  # type: ignore[attr-defined]
     make, rule, size = {
         "spectr": (
-            lambda p: SmallTree(p.draft, widths=(2, 1), replacement=True), KSeq(),
+            lambda p: SmallTree(p.draft, widths=(2, 1), replacement=True),
+            KSeq(),
             {"steps": 1, "budget": 4},
         ),
         "two models": (
             lambda p: SmallTree(models=[p.draft, other], widths=(1, 1), replacement=True),
-            MultiCandidate(), {"steps": 1, "budget": 4},
+            MultiCandidate(),
+            {"steps": 1, "budget": 4},
         ),
         "learned": (
             lambda p: SmallTree(
                 p.draft, acceptance=(0.5, 0.45), tree_nodes=2, tree_depth=2, learn_every=1
             ),
-            MultiCandidate(), {"rows": 1, "steps": 2, "budget": 2},
+            MultiCandidate(),
+            {"rows": 1, "steps": 2, "budget": 2},
         ),
-    }[shape]  # fmt: skip
+    }[shape]
     check_distribution(make, rule, small, WARM, 3, **{"rows": 256, **size})  # type: ignore[arg-type]
 
 
@@ -126,9 +129,15 @@ def seeds_p() -> float:
     target = TableModel.markov(torch.tensor([[0.4, 0.5, 0.1]] * 3))
     even = TableModel.markov(torch.full((3, 3), 1 / 3))
     counts = sampled_counts(
-        target, lambda: SmallTree(models=[even, even], widths=(1,), replacement=True),
-        MultiCandidate(), [0], SamplingParams(), 2, 3000, budget=2,
-    )  # fmt: skip
+        target,
+        lambda: SmallTree(models=[even, even], widths=(1,), replacement=True),
+        MultiCandidate(),
+        [0],
+        SamplingParams(),
+        2,
+        3000,
+        budget=2,
+    )
     return chi_square(counts, target_distribution(target, [0], SamplingParams(), 2))
 
 

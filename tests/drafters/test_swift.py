@@ -183,15 +183,20 @@ def test_settings_that_cannot_be(deep: Pair) -> None:
     """Layers that aren't there and shares that are none are refused."""
     target = ModelTarget(deep.target, 1, 8)
     for drafter, part in (
-        (DraftVerify((1, 8)), "sub-layers"), (EarlyExit(4), "exit_layer"), (PPD(3, 4), "guess_lay"),
+        (DraftVerify((1, 8)), "sub-layers"),
+        (EarlyExit(4), "exit_layer"),
+        (PPD(3, 4), "guess_lay"),
         (Pruned(), "where the target's weights"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ForetokenError, match=part):
             drafter.bind(target)
     for make in (
-        lambda: Swift(context_window=1), lambda: Swift(skip_ratio=1.0), lambda: PPD(0),
-        lambda: Swift(opt_interval=0), lambda: Pruned(kept_columns=0.0),
-    ):  # fmt: skip
+        lambda: Swift(context_window=1),
+        lambda: Swift(skip_ratio=1.0),
+        lambda: PPD(0),
+        lambda: Swift(opt_interval=0),
+        lambda: Pruned(kept_columns=0.0),
+    ):
         with pytest.raises(ForetokenError):
             make()
 

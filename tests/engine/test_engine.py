@@ -84,10 +84,13 @@ def reference_end(
 
 @settings(max_examples=200, deadline=None)
 @given(
-    WORDS, st.lists(WORDS.map(lambda w: w[:3]), max_size=3),
+    WORDS,
+    st.lists(WORDS.map(lambda w: w[:3]), max_size=3),
     st.sets(st.integers(0, 130), max_size=2),
-    st.integers(1, 30), st.integers(0, 5), st.lists(st.integers(1, 5), min_size=40, max_size=40),
-)  # fmt: skip
+    st.integers(1, 30),
+    st.integers(0, 5),
+    st.lists(st.integers(1, 5), min_size=40, max_size=40),
+)
 def test_ends_are_found_token_by_token(
     text: str, stops: list[str], ends: set[int], limit: int, minimum: int, cuts: list[int]
 ) -> None:
@@ -97,8 +100,9 @@ def test_ends_are_found_token_by_token(
     """
     tokens = BYTES.encode(text)
     length, reason = reference_end(tokens, stops, ends, limit, minimum)
-    params = SamplingParams(stop=stops, stop_token_ids=sorted(ends), min_tokens=minimum,
-                            max_tokens=40)  # fmt: skip
+    params = SamplingParams(
+        stop=stops, stop_token_ids=sorted(ends), min_tokens=minimum, max_tokens=40
+    )
     checker, at = StopChecker(params, frozenset(), limit, BYTES), 0
     for size in cuts:
         block = tokens[at : at + size]
@@ -265,8 +269,12 @@ def test_unseeded_requests_differ_and_seeded_ones_repeat(pair: Pair) -> None:
 def test_prompts_that_cant_be_served(pair: Pair) -> None:
     """Empty, too long, or in another vocabulary: one sentence each, and nothing is queued."""
     engine = engine_of(pair, length=8)
-    for prompt, said in (([], "empty"), ([1] * 8, "context is 8"), ([97], "vocabulary of 97"),
-                         ([-1], "vocabulary of 97")):  # fmt: skip
+    for prompt, said in (
+        ([], "empty"),
+        ([1] * 8, "context is 8"),
+        ([97], "vocabulary of 97"),
+        ([-1], "vocabulary of 97"),
+    ):
         with pytest.raises(ForetokenError, match=said):
             engine.add(prompt, GREEDY)
     with pytest.raises(ForetokenError, match="tokenizer"):
@@ -315,9 +323,14 @@ def test_a_draft_model_of_shorter_context(pair: Pair) -> None:
     expected = [greedy_reference(pair.target, prompt, 30) for prompt in prompts]
     for slots in (1, 6):
         outputs = serve(
-            pair.target, SmallLM(short, 4), Speculative(), prompts,
-            SamplingParams(temperature=0, max_tokens=30), slots=slots, chunk=5,
-        )  # fmt: skip
+            pair.target,
+            SmallLM(short, 4),
+            Speculative(),
+            prompts,
+            SamplingParams(temperature=0, max_tokens=30),
+            slots=slots,
+            chunk=5,
+        )
         assert [output.token_ids for output in outputs] == expected
         assert outputs[0].stats.drafted > 0 == outputs[-1].stats.drafted
 
@@ -361,9 +374,12 @@ def test_every_token_forbidden() -> None:
 
     params = SamplingParams(logits_processors=[none], max_tokens=9, seed=0)
     outputs = serve(
-        TableModel.random(5), Nothing(), TargetOnly(), [[0], [1]],
+        TableModel.random(5),
+        Nothing(),
+        TargetOnly(),
+        [[0], [1]],
         [params, SamplingParams(max_tokens=9)],
-    )  # fmt: skip
+    )
     assert len(outputs[0].outputs[0].token_ids) == 3 and outputs[0].error
     assert len(outputs[1].token_ids) == 9 and not outputs[1].error
 

@@ -47,9 +47,12 @@ def naive(documents: Texts, phrase: list[int], length: int) -> Counter[tuple[int
 
 @given(texts, texts, phrases, st.sampled_from([300, 100_000]))
 def test_lookups_are_those_of_naive_search(
-    tmp_path_factory: pytest.TempPathFactory, first: Texts, second: Texts, phrase: list[int],
+    tmp_path_factory: pytest.TempPathFactory,
+    first: Texts,
+    second: Texts,
+    phrase: list[int],
     vocab_size: int,
-) -> None:  # fmt: skip
+) -> None:
     """Over texts that came at once and later, in two bytes and in four."""
     folder, made_for = tmp_path_factory.mktemp("store"), {"vocab_size": vocab_size}
     documents = [[0], *first, *second, [1]]
@@ -162,9 +165,15 @@ def test_help_has_an_example(command: str) -> None:
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("{", "line 2"), ('{"txt": 1}', "line 2"), ("3", "line 2"), ('{"messages": [3]}', "line 2"),
-     (b"\xff", "not UTF-8"), (None, "There is no file")],
-)  # fmt: skip
+    [
+        ("{", "line 2"),
+        ('{"txt": 1}', "line 2"),
+        ("3", "line 2"),
+        ('{"messages": [3]}', "line 2"),
+        (b"\xff", "not UTF-8"),
+        (None, "There is no file"),
+    ],
+)
 def test_bad_files(
     line: str | bytes | None, said: str, checkpoints: tuple[Path, Path], tmp_path: Path
 ) -> None:

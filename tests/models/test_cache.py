@@ -76,8 +76,10 @@ class World:
         some = self.rng.sample(self.alive, self.rng.randrange(1, len(self.alive) + 1))
         trees = from_paths([random_paths(self.rng) for _ in some], CPU)
         self.target.score(some, trees)
-        kept = [self._walk(trees.parent_slots[row, :count].tolist())
-                for row, count in enumerate(trees.counts)]  # fmt: skip
+        kept = [
+            self._walk(trees.parent_slots[row, :count].tolist())
+            for row, count in enumerate(trees.counts)
+        ]
         for row, (sequence, path) in enumerate(zip(some, kept, strict=True)):
             sequence.tokens += [int(trees.tokens[row, slot - 1]) for slot in path]
             sequence.tokens.append(self.rng.randrange(97))

@@ -157,9 +157,14 @@ def test_greedy_text(models: Pair, slots: int) -> None:
         (lambda pair: PromptLookup(), TargetOnly()),
     ):
         check_greedy(
-            make, rule, contrastive(models), slots=slots, tokens=20, prompts=PROMPTS,
+            make,
+            rule,
+            contrastive(models),
+            slots=slots,
+            tokens=20,
+            prompts=PROMPTS,
             expected=expected,
-        )  # fmt: skip
+        )
 
 
 def test_branches_in_both_caches(models: Pair) -> None:
@@ -172,9 +177,14 @@ def test_branches_in_both_caches(models: Pair) -> None:
         return [[(right[0] + 1) % 97], [(right[0] + 2) % 97], right]
 
     outputs = check_greedy(
-        lambda pair: Scripted(paths), TargetOnly(), contrastive(models), slots=3, tokens=20,
-        prompts=PROMPTS, expected=list(texts.values()),
-    )  # fmt: skip
+        lambda pair: Scripted(paths),
+        TargetOnly(),
+        contrastive(models),
+        slots=3,
+        tokens=20,
+        prompts=PROMPTS,
+        expected=list(texts.values()),
+    )
     assert all(output.stats.mean_acceptance_length > 2 for output in outputs)
 
 
@@ -237,10 +247,14 @@ def test_models_of_transformers(models: Pair) -> None:
     mixed = Contrastive(models.transformers, models.draft, alpha=ALPHA, beta=BETA)
     assert isinstance(mixed.expert, HFModel)
     check_greedy(
-        lambda pair: SmallLM(pair.draft, 3), Speculative(), Pair(mixed, models.draft), slots=2,
-        tokens=12, prompts=PROMPTS[:2],
+        lambda pair: SmallLM(pair.draft, 3),
+        Speculative(),
+        Pair(mixed, models.draft),
+        slots=2,
+        tokens=12,
+        prompts=PROMPTS[:2],
         expected=[slow_text(models, prompt, 12) for prompt in PROMPTS[:2]],
-    )  # fmt: skip
+    )
 
 
 def test_levels(models: Pair) -> None:

@@ -57,11 +57,14 @@ WARPERS = [
     (
         dict(temperature=1.4, min_p=0.02, top_k=20, top_p=0.7, repetition_penalty=1.2),
         lambda: [
-            RepetitionPenaltyLogitsProcessor(1.2), TemperatureLogitsWarper(1.4),
-            MinPLogitsWarper(0.02), TopKLogitsWarper(20), TopPLogitsWarper(0.7),
+            RepetitionPenaltyLogitsProcessor(1.2),
+            TemperatureLogitsWarper(1.4),
+            MinPLogitsWarper(0.02),
+            TopKLogitsWarper(20),
+            TopPLogitsWarper(0.7),
         ],
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("options", "warpers"), WARPERS, ids=[str(w[0]) for w in WARPERS])
@@ -84,14 +87,20 @@ def test_the_distribution_is_transformers_own(
 
 
 EDITS = [
-    dict(presence_penalty=0.9), dict(frequency_penalty=0.7), dict(frequency_penalty=-0.5),
+    dict(presence_penalty=0.9),
+    dict(frequency_penalty=0.7),
+    dict(frequency_penalty=-0.5),
     dict(repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2, top_k=9),
-    dict(logit_bias={0: 4.0, 39: -50.0}), dict(allowed_token_ids=[4, 5, 30]),
-    dict(bad_token_ids=[3, 5]), dict(bad_token_ids=[]), dict(allowed_token_ids=[4], top_p=0.3),
-    dict(min_tokens=4), dict(min_tokens=5, stop_token_ids=(11,)),
+    dict(logit_bias={0: 4.0, 39: -50.0}),
+    dict(allowed_token_ids=[4, 5, 30]),
+    dict(bad_token_ids=[3, 5]),
+    dict(bad_token_ids=[]),
+    dict(allowed_token_ids=[4], top_p=0.3),
+    dict(min_tokens=4),
+    dict(min_tokens=5, stop_token_ids=(11,)),
     dict(logit_bias={3: 9.0}, allowed_token_ids=[3, 4], bad_token_ids=[3], temperature=0.5),
     dict(temperature=0, frequency_penalty=2.0, logit_bias={5: 3.0}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("options", EDITS, ids=str)
@@ -125,10 +134,15 @@ def test_any_truncation(
 def test_rows_keep_their_own_settings() -> None:
     """A batch of unlike requests: every row is what it is alone."""
     each = [
-        SamplingParams(temperature=0), SamplingParams(temperature=0.5), SamplingParams(top_k=3),
-        SamplingParams(top_p=0.4), SamplingParams(min_p=0.3), SamplingParams(frequency_penalty=1),
-        SamplingParams(top_k=30, top_p=0.99), SamplingParams(temperature=2.0, bad_token_ids=[1]),
-    ]  # fmt: skip
+        SamplingParams(temperature=0),
+        SamplingParams(temperature=0.5),
+        SamplingParams(top_k=3),
+        SamplingParams(top_p=0.4),
+        SamplingParams(min_p=0.3),
+        SamplingParams(frequency_penalty=1),
+        SamplingParams(top_k=30, top_p=0.99),
+        SamplingParams(temperature=2.0, bad_token_ids=[1]),
+    ]
     logits = logits_of(2, rows=len(each), vocab=600, scale=0.3)
     sequences = [sequence(params, [4]) for params in each]
     found = fold(logits, sequences, lambda: [PATHS] * len(each)).probs
@@ -237,15 +251,23 @@ def test_half_precision_is_folded_in_float32() -> None:
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        (dict(n=0), "n"), (dict(temperature=-1), "temperature"), (dict(top_p=0), "top_p"),
-        (dict(top_p=1.1), "top_p"), (dict(top_k=-2), "top_k"), (dict(min_p=1.5), "min_p"),
-        (dict(repetition_penalty=0), "repetition_penalty"), (dict(max_tokens=0), "max_tokens"),
-        (dict(min_tokens=9, max_tokens=3), "min_tokens"), (dict(logprobs=-1), "logprobs"),
-        (dict(allowed_token_ids=[]), "allowed_token_ids"), (dict(stop=[""]), "stop"),
-        (dict(stop=""), "stop"), (dict(temperature=float("nan")), "temperature"),
+        (dict(n=0), "n"),
+        (dict(temperature=-1), "temperature"),
+        (dict(top_p=0), "top_p"),
+        (dict(top_p=1.1), "top_p"),
+        (dict(top_k=-2), "top_k"),
+        (dict(min_p=1.5), "min_p"),
+        (dict(repetition_penalty=0), "repetition_penalty"),
+        (dict(max_tokens=0), "max_tokens"),
+        (dict(min_tokens=9, max_tokens=3), "min_tokens"),
+        (dict(logprobs=-1), "logprobs"),
+        (dict(allowed_token_ids=[]), "allowed_token_ids"),
+        (dict(stop=[""]), "stop"),
+        (dict(stop=""), "stop"),
+        (dict(temperature=float("nan")), "temperature"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_bad_parameters_are_named(options: dict[str, Any], name: str) -> None:
     """A value out of range is one sentence that names the parameter and says what it may be."""
     with pytest.raises(ForetokenError, match=f"^{name} is .* it must be .*\\.$"):
@@ -254,8 +276,11 @@ def test_bad_parameters_are_named(options: dict[str, Any], name: str) -> None:
 
 def test_ids_outside_the_vocabulary() -> None:
     """Biases and lists with ids that the target doesn't have are refused."""
-    for options in (dict(logit_bias={40: 1.0}), dict(bad_token_ids=[-1]),
-                    dict(allowed_token_ids=[99])):  # fmt: skip
+    for options in (
+        dict(logit_bias={40: 1.0}),
+        dict(bad_token_ids=[-1]),
+        dict(allowed_token_ids=[99]),
+    ):
         with pytest.raises(ForetokenError, match="vocabulary of 40"):
             distribution(logits_of(), SamplingParams(**options))  # type: ignore[arg-type]
 

@@ -34,13 +34,24 @@ pytest.importorskip("accelerate")
 WORDS = ["the sea", "a house", "one night", "red wine", "cold bread", "my friend", "so long"]
 ASKED = [Conversation(({"role": "user", "content": word},), raw=True) for word in WORDS]
 SHAPE = {
-    "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
     "max_position_embeddings": 4096,
-}  # fmt: skip
+}
 SMALL: dict[str, Any] = {
-    "length": 64, "max_tokens": 24, "held": 2, "rows": 2, "steps": 10, "evaluate_every": 5,
-    "patience": 9, "distinct": 0.0, "lr": 3e-3, "shape": SHAPE,
-}  # fmt: skip
+    "length": 64,
+    "max_tokens": 24,
+    "held": 2,
+    "rows": 2,
+    "steps": 10,
+    "evaluate_every": 5,
+    "patience": 9,
+    "distinct": 0.0,
+    "lr": 3e-3,
+    "shape": SHAPE,
+}
 
 
 def run(
@@ -48,10 +59,17 @@ def run(
 ) -> tuple[Trial, list[float]]:
     losses: list[float] = []
     trial = make(
-        "sps", str(target), ASKED, read_recipe("sps", {**SMALL, **changes}), out, source=source,
-        after=after, every=changes.pop("every", 60.0), show=False,
+        "sps",
+        str(target),
+        ASKED,
+        read_recipe("sps", {**SMALL, **changes}),
+        out,
+        source=source,
+        after=after,
+        every=changes.pop("every", 60.0),
+        show=False,
         say=lambda now: losses.append(now.loss),
-    )  # fmt: skip
+    )
     return trial, losses
 
 
@@ -113,9 +131,16 @@ def test_goes_on_with_its_own_texts(checkpoints: tuple[Path, Path], tmp_path: Pa
     for say in (stop, lambda now: None):
         try:
             make(
-                "sps", str(checkpoints[0]), ASKED, recipe, tmp_path / "two", every=0.0, show=False,
-                source="target+drafter", say=say,
-            )  # fmt: skip
+                "sps",
+                str(checkpoints[0]),
+                ASKED,
+                recipe,
+                tmp_path / "two",
+                every=0.0,
+                show=False,
+                source="target+drafter",
+                say=say,
+            )
         except Stopped:
             assert (tmp_path / "two" / "resume").exists()
     nothing: Any = None
@@ -192,9 +217,13 @@ def test_chances(checkpoints: tuple[Path, Path]) -> None:
 def test_the_estimate_of_drawn_chains(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """At temperature 1 the walk over sampled text is what serving takes, up to chance."""
     trial, _ = run(
-        checkpoints[0], tmp_path / "out", temperature=1.0, held=3, max_tokens=40,
+        checkpoints[0],
+        tmp_path / "out",
+        temperature=1.0,
+        held=3,
+        max_tokens=40,
         shape={"model": str(checkpoints[1])},
-    )  # fmt: skip
+    )
     expected, served = trial.expected.acceptance_length, trial.served.mean_acceptance_length
     assert expected == pytest.approx(served, rel=0.2) and expected > 1.5
 

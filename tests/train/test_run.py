@@ -27,9 +27,15 @@ pytest.importorskip("accelerate")
 
 WORDS = ["the sea", "a house", "one night", "red wine", "cold bread", "my friend", "so long"]
 SMALL: dict[str, Any] = {
-    "length": 96, "max_tokens": 32, "held": 3, "rows": 2, "steps": 8, "evaluate_every": 3,
-    "patience": 9, "matrix_lr": 0.01,
-}  # fmt: skip
+    "length": 96,
+    "max_tokens": 32,
+    "held": 3,
+    "rows": 2,
+    "steps": 8,
+    "evaluate_every": 3,
+    "patience": 9,
+    "matrix_lr": 0.01,
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +57,15 @@ def run(target: Path, prompts: Path, out: Path, **changes: Any) -> tuple[Trial, 
     """A training of Medusa's heads, and the steps that it took."""
     steps: list[int] = []
     trial = make(
-        "medusa", str(target), read_conversations(prompts),
-        read_recipe("medusa", {**SMALL, **changes}), out, every=0.0, show=False,
+        "medusa",
+        str(target),
+        read_conversations(prompts),
+        read_recipe("medusa", {**SMALL, **changes}),
+        out,
+        every=0.0,
+        show=False,
         say=lambda now: steps.append(now.step),
-    )  # fmt: skip
+    )
     return trial, steps
 
 
@@ -111,9 +122,14 @@ def test_each_recipe_learns(
     seen: list[float] = []
     recipe = read_recipe(method, {**SMALL, "steps": 30, "evaluate_every": 10, "lr": 3e-3})
     trial = make(
-        method, str(checkpoints[0]), read_conversations(prompts), recipe, tmp_path / "out",
-        show=False, say=lambda now: seen.append(now.loss),
-    )  # fmt: skip
+        method,
+        str(checkpoints[0]),
+        read_conversations(prompts),
+        recipe,
+        tmp_path / "out",
+        show=False,
+        say=lambda now: seen.append(now.loss),
+    )
     assert sum(seen[-5:]) < 0.9 * sum(seen[:5])
     expected, served = trial.expected.acceptance_length, trial.served.mean_acceptance_length
     assert expected == pytest.approx(served, rel=0.01) and served > 1
@@ -128,9 +144,11 @@ def test_each_recipe_learns(
 
 
 def test_the_command(
-    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path,
+    checkpoints: tuple[Path, Path],
+    prompts: Path,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """`foretoken train` says what was reached; a wrong setting is one sentence."""
     command = ["train", "blockwise", "--target", str(checkpoints[0]), "--data", str(prompts)]
     command += ["--out", str(tmp_path / "out"), "--limit", "6"]
@@ -219,8 +237,10 @@ def test_records() -> None:
     one = Records.of([([1, 2], [3]), ([4], [5, 6])], 8, 9)
     both = Records.joined([one, Records.of([([], [7, 8])], 4, 9)])
     assert [(both.prompt(i), both.answer(i)) for i in range(3)] == [
-        ([1, 2], [3]), ([4], [5, 6]), ([], [7, 8]),
-    ]  # fmt: skip
+        ([1, 2], [3]),
+        ([4], [5, 6]),
+        ([], [7, 8]),
+    ]
     learned, held = both.split(1)
     assert len(learned) == 2 and held.answer(0) == [3] and both.limit == 8
     assert len(both.apart(held)) == 2 and len(both.apart(both)) == 1  # what has no prompt stays
@@ -238,7 +258,12 @@ def test_a_loss_that_is_none(checkpoints: tuple[Path, Path], tmp_path: Path) -> 
     records = Records.of([([1, 2], [3, 4, 5])] * 4, 8, model.vocab_size)
     with pytest.raises(ForetokenError, match="loss is nan at step 0"):
         train(
-            module, Frozen(model), lambda step: [records], records, Recipe(length=16, max_tokens=8),
-            lambda m, lesson: lesson.room[..., None] > 9, tmp_path,
-        )  # fmt: skip
+            module,
+            Frozen(model),
+            lambda step: [records],
+            records,
+            Recipe(length=16, max_tokens=8),
+            lambda m, lesson: lesson.room[..., None] > 9,
+            tmp_path,
+        )
     assert Progress().step == 0

@@ -56,9 +56,15 @@ def alone(model: Any, tokens: list[int], embeddings: torch.Tensor) -> torch.Tens
     inputs = torch.zeros(1, length, embeddings.shape[1], dtype=embeddings.dtype)
     inputs[0, len(tokens) :] = embeddings
     feed = Feed(
-        ids, torch.arange(length)[None], torch.ones(1, length, length, dtype=torch.bool).tril(),
-        [0], [0], 65, logits=False, replaced=(own, inputs),
-    )  # fmt: skip
+        ids,
+        torch.arange(length)[None],
+        torch.ones(1, length, length, dtype=torch.bool).tril(),
+        [0],
+        [0],
+        65,
+        logits=False,
+        replaced=(own, inputs),
+    )
     return model.forward(feed, cache, (-1,)).hidden[-1][0, len(tokens) :]
 
 

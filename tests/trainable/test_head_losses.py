@@ -89,10 +89,14 @@ def test_the_loss_is_the_papers_sum(small: Pair, records: Records, mix: dict[str
                 if n - 2 - k >= 0:
                     mine, goal = by_hand(heads, states[n - 2 - k], k), torch.tensor(text[n])
                     each = sum(
-                        w * (nll(mine, goal) if name == "nll"
-                             else DIVERGENCES[name](mine, small.target.head(states[n - 1])))
+                        w
+                        * (
+                            nll(mine, goal)
+                            if name == "nll"
+                            else DIVERGENCES[name](mine, small.target.head(states[n - 1]))
+                        )
                         for name, w in mix.items()
-                    )  # fmt: skip
+                    )
                     total += share * 0.8**k * float(torch.as_tensor(each).detach())
     assert float(loss.detach()) == pytest.approx(
         total / weight, rel=1e-6
@@ -264,8 +268,9 @@ def test_checkpoints(small: Pair, tmp_path: Path) -> None:
     for change, said in (
         ({"foretoken_method": "hydra"}, "of method 'hydra' and not of 'medusa'"),
         ({"shape": {"num_heads": 3}}, "doesn't hold the tensors"),
-        ({"shape": {"heads": 3}}, "doesn't fit"), ({"target": {}}, "is no checkpoint"),
-    ):  # fmt: skip
+        ({"shape": {"heads": 3}}, "doesn't fit"),
+        ({"target": {}}, "is no checkpoint"),
+    ):
         path.write_text(json.dumps({**config, **change}))
         with pytest.raises(ForetokenError, match=said):
             MedusaHeads.load(tmp_path / "a", access)

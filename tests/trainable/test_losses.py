@@ -29,12 +29,13 @@ def by_hand(name: str, drafter: Tensor, target: Tensor) -> float:
         return sum(x * math.log(x / y) for x, y in zip(a, b, strict=True) if x)
 
     shares = {
-        "kl_div": lambda: kl(p, q), "rkl": lambda: kl(q, p),
+        "kl_div": lambda: kl(p, q),
+        "rkl": lambda: kl(q, p),
         "jsd": lambda: kl(p, half) / 2 + kl(q, half) / 2,
         "tv": lambda: sum(abs(a - b) for a, b in both) / 2,
         "nla": lambda: -math.log(sum(min(a, b) for a, b in both)),
         "ce": lambda: -math.log(q[p.index(max(p))]),
-    }  # fmt: skip
+    }
     return shares[name]()
 
 

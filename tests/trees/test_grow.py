@@ -302,10 +302,12 @@ def test_a_chain_is_a_chain() -> None:
 def test_nothing_to_draft() -> None:
     """No budget, no widths, no batch."""
     for tree in (
-        expand(Asked(), (2, 2), [0, 0], CPU), beam(Asked(), 2, 2, [0], CPU),
-        expand(Asked(), (), [3], CPU), merge([[], []], [[], []], [3, 3], CPU),
+        expand(Asked(), (2, 2), [0, 0], CPU),
+        beam(Asked(), 2, 2, [0], CPU),
+        expand(Asked(), (), [3], CPU),
+        merge([[], []], [[], []], [3, 3], CPU),
         static((), torch.zeros(2, 0, 0, dtype=torch.int64)),
-    ):  # fmt: skip
+    ):
         assert tree.nodes == 0 and not any(tree.counts) and tree.tokens.dtype == torch.int64
 
 
@@ -376,9 +378,11 @@ def test_trees_by_rank_with_holes_are_refused() -> None:
             widths_of(paths)
     table = torch.zeros(1, 2, 3, dtype=torch.int64)
     for paths, said in (
-        ([(0, 0), (0,)], "before its parent"), ([(0,), (0,)], "twice"),
-        ([(3,)], "1 levels of 4 candidates"), ([(0,), (0, 0), (0, 0, 0)], "3 levels of 1"),
-    ):  # fmt: skip
+        ([(0, 0), (0,)], "before its parent"),
+        ([(0,), (0,)], "twice"),
+        ([(3,)], "1 levels of 4 candidates"),
+        ([(0,), (0, 0), (0, 0, 0)], "3 levels of 1"),
+    ):
         with pytest.raises(ForetokenError, match=said):
             static(paths, table)
     with pytest.raises(ForetokenError, match="widths"):
@@ -399,11 +403,9 @@ def test_medusas_tree() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.lists(st.integers(0, 2), max_size=4), st.integers(0, 3)), max_size=6
-    ),
+    st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=4), st.integers(0, 3)), max_size=6),
     st.integers(0, 10),
-)  # fmt: skip
+)
 def test_merge_by_weight(branches: list[tuple[list[int], int]], budget: int) -> None:
     """The heaviest prefixes, each with all that stands before it, heaviest first."""
     paths, weights = [path for path, _ in branches], [weight for _, weight in branches]
@@ -433,13 +435,14 @@ def asker(pair: Pair, sequences: Seq[Sequence]) -> Callable[[Frontier], Tensor]:
         distributions = [
             [
                 fold(
-                    logits_after(pair.draft, [*s.tokens, *path])[None, None], [s],
+                    logits_after(pair.draft, [*s.tokens, *path])[None, None],
+                    [s],
                     lambda path=path: [[path]],
                 ).probs[0, 0]
                 for path in paths
             ]
             for s, paths in zip(sequences, frontier.contexts(), strict=True)
-        ]  # fmt: skip
+        ]
         return torch.stack([torch.stack(row) for row in distributions])
 
     return ask
@@ -481,9 +484,13 @@ def test_chosen_trees_keep_the_text(name: str) -> None:
     prompts = [[0, 1, 2, 3], [4, 4], [5], [2, 0, 2]]
     for slots in (1, 4):
         outputs = check_seeded(
-            make, TargetOnly(), pair, slots=slots, prompts=prompts,
+            make,
+            TargetOnly(),
+            pair,
+            slots=slots,
+            prompts=prompts,
             params=SamplingParams(temperature=0.7, presence_penalty=0.3, max_tokens=16, seed=3),
-        )  # fmt: skip
+        )
         assert sum(output.stats.accepted for output in outputs) > 0
 
 

@@ -60,9 +60,24 @@ def test_from_the_command_line_to_the_engine(
     prompts.write_text(json.dumps({"id": "1", "task": "a", "turns": ["Hello Hello Hello"]}))
     run = CliRunner().invoke(
         app,
-        ["tune", "--model", str(checkpoints[0]), "--method", "pld", "--prompts", str(prompts),
-         "--trials", "2", "--finalists", "1", "--rounds", "1", "--max-tokens", "8"],
-    )  # fmt: skip
+        [
+            "tune",
+            "--model",
+            str(checkpoints[0]),
+            "--method",
+            "pld",
+            "--prompts",
+            str(prompts),
+            "--trials",
+            "2",
+            "--finalists",
+            "1",
+            "--rounds",
+            "1",
+            "--max-tokens",
+            "8",
+        ],
+    )
     assert run.exit_code == 0, run.output
     name = f"{checkpoints[0].name}-pld"
     kept = json.loads(tuned_path(name).read_text("utf-8"))

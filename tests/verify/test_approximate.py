@@ -54,17 +54,28 @@ CPU = torch.device("cpu")
 GREEDY = SamplingParams(temperature=0)
 
 STRICT: list[Verifier] = [
-    TopBeta(beta=1, tau=math.inf), TopBeta(beta=9, tau=0), Relaxed(top_k=1, delta=1),
-    Relaxed(top_k=9, delta=0), Distance(epsilon=0), Rollback(alpha=0), RollbackRun(mismatches=1),
-    Lenience(1.0), Typical(), Typical(epsilon=1, delta=0),
-]  # fmt: skip
+    TopBeta(beta=1, tau=math.inf),
+    TopBeta(beta=9, tau=0),
+    Relaxed(top_k=1, delta=1),
+    Relaxed(top_k=9, delta=0),
+    Distance(epsilon=0),
+    Rollback(alpha=0),
+    RollbackRun(mismatches=1),
+    Lenience(1.0),
+    Typical(),
+    Typical(epsilon=1, delta=0),
+]
 """Settings in which a rule is greedy decoding at temperature 0."""
 
 LOOSE: list[Verifier] = [
-    TopBeta(beta=40, tau=9), Relaxed(top_k=40, delta=0.99), Distance(epsilon=40),
-    Distance(epsilon=0, minimum_block=3), Rollback(alpha=9), RollbackRun(mismatches=3),
+    TopBeta(beta=40, tau=9),
+    Relaxed(top_k=40, delta=0.99),
+    Distance(epsilon=40),
+    Distance(epsilon=0, minimum_block=3),
+    Rollback(alpha=9),
+    RollbackRun(mismatches=3),
     Lenience(0.01),
-]  # fmt: skip
+]
 
 
 def scored(
@@ -132,7 +143,7 @@ EVEN = [0.4, 0.3, 0.2, 0.1]
         (Typical(), [0, 1, 0], ([0, 0], 0)),
     ],
     ids=lambda value: str(value),
-)  # fmt: skip
+)
 def test_greedy_chains_by_hand(
     rule: Verifier, draft: list[int], expected: tuple[list[int], int]
 ) -> None:
@@ -209,12 +220,19 @@ def drafts(draw: st.DrawFn) -> tuple[list[list[tuple[int, int]]], Tensor, Tensor
 @settings(max_examples=150, deadline=None)
 @given(
     drafts(),
-    st.sampled_from([
-        TopBeta(2, 0.7), TopBeta(3, 9), Relaxed(2, 0.2), Relaxed(9, 0.1), Rollback(1.2),
-        Typical(), Typical(0.5, 0.8),
-    ]),
+    st.sampled_from(
+        [
+            TopBeta(2, 0.7),
+            TopBeta(3, 9),
+            Relaxed(2, 0.2),
+            Relaxed(9, 0.1),
+            Rollback(1.2),
+            Typical(),
+            Typical(0.5, 0.8),
+        ]
+    ),
     st.sampled_from([0, 1, 0.5]),
-)  # fmt: skip
+)
 def test_trees_against_trying_every_path(
     draft: tuple[list[list[tuple[int, int]]], Tensor, Tensor], rule: Verifier, temperature: float
 ) -> None:
@@ -301,7 +319,7 @@ TOLERANCES: dict[str, tuple[Callable[[Any], Verifier], list[Any]]] = {
     "lenience": (Lenience, [1, 0.8, 0.5, 0.2, 0.01]),
     "typical epsilon": (lambda x: Typical(x, 9), [1, 0.3, 0.1, 0.05, 0]),
     "typical delta": (lambda x: Typical(1, x), [9, 1, 0.5, 0.2, 0]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TOLERANCES)
@@ -412,9 +430,15 @@ def test_typical_trees_in_the_limit() -> None:
     """A threshold of 1 refuses every node: the target's own distribution, and text, with any
     tree."""
     check_distribution(
-        chosen_tree, Typical(1.0, 99.0), table_pair(3), SamplingParams(), 3, rows=256, budget=3,
+        chosen_tree,
+        Typical(1.0, 99.0),
+        table_pair(3),
+        SamplingParams(),
+        3,
+        rows=256,
+        budget=3,
         steps=1,
-    )  # fmt: skip
+    )
 
 
 def test_typical_without_tolerance_keeps_the_text(pair: Pair) -> None:
@@ -496,10 +520,13 @@ def test_greedy_rules_refuse_a_temperature(pair: Pair) -> None:
     [
         (Scripted(lambda s, b: []), Lenience(), "takes chains only"),
         (Scripted(lambda s, b: []), Distance(), "takes chains only"),
-        (Drawn(table_pair().draft, (1,), Kind.WITHOUT_REPLACEMENT), Lenience(),
-         "not valid for without_replacement nodes"),
+        (
+            Drawn(table_pair().draft, (1,), Kind.WITHOUT_REPLACEMENT),
+            Lenience(),
+            "not valid for without_replacement nodes",
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_pairings_are_refused(drafter: Any, rule: Verifier, said: str) -> None:
     """At load, in one sentence."""
     with pytest.raises(ForetokenError, match=said):

@@ -41,9 +41,7 @@ from foretoken.verify.traversal import Traversal
 
 CPU = torch.device("cpu")
 PAIRS = 50
-CHOSEN, DRAWN, REST, AUX = (
-    Kind.CHOSEN, Kind.INDEPENDENT, Kind.WITHOUT_REPLACEMENT, Kind.AUXILIARY,
-)  # fmt: skip
+CHOSEN, DRAWN, REST, AUX = (Kind.CHOSEN, Kind.INDEPENDENT, Kind.WITHOUT_REPLACEMENT, Kind.AUXILIARY)
 
 
 def distributions(random: torch.Generator, *shape: int) -> Tensor:
@@ -92,9 +90,14 @@ def off(rule: Verifier, shape: Shape, vocab: int, pairs: int = PAIRS) -> float:
 TREE_KINDS = [CHOSEN, DRAWN, REST]
 CHAINS = [((0,), 5), ((0, 1), 4), ((0, 1, 2), 3), ((0, 1, 2, 3), 2), ((0, 1, 2, 3), 3)]
 TREES = [
-    ((0, 0), 3), ((0, 0, 0), 3), ((0, 0, 1), 3), ((0, 0, 1, 2), 2), ((0, 1, 1, 1, 2), 2),
-    ((0, 0, 0, 1, 2), 3), ((0, 0, 1, 1, 2, 3, 3), 2),
-]  # fmt: skip
+    ((0, 0), 3),
+    ((0, 0, 0), 3),
+    ((0, 0, 1), 3),
+    ((0, 0, 1, 2), 2),
+    ((0, 1, 1, 1, 2), 2),
+    ((0, 0, 0, 1, 2), 3),
+    ((0, 0, 1, 1, 2, 3, 3), 2),
+]
 PAIRED = [((0, 0), 3), ((0, 0, 1), 3), ((0, 0, 1, 2), 2), ((0, 0, 1, 1, 2), 2)]
 """Smaller ones, for rules that test or ask more than they use."""
 
@@ -113,7 +116,7 @@ CELLS = [
     for rule, kinds, shapes in TAKES
     for kind in kinds
     for tree, vocab in shapes
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("rule", "kind", "parents", "vocab"), CELLS)
@@ -273,9 +276,14 @@ def padded(rows: list[tuple[DraftTree, Tensor]], ruin: int | None) -> tuple[Draf
     one = len({trees.kind for trees, _ in rows}) == 1 and all(t.kinds is None for t, _ in rows)
     chains = all(trees.is_chain for trees, _ in rows)
     return DraftTree(
-        tokens, counts, None if chains else parents, None if one else kinds,
-        rows[0][0].kind if one else CHOSEN, proposals, places,
-    ), probs  # fmt: skip
+        tokens,
+        counts,
+        None if chains else parents,
+        None if one else kinds,
+        rows[0][0].kind if one else CHOSEN,
+        proposals,
+        places,
+    ), probs
 
 
 def verdict(rule: Verifier, trees: DraftTree, probs: Tensor, seeds: list[int]) -> Verdict:
@@ -535,9 +543,12 @@ def test_coupled_text_does_not_depend_on_the_drafter(pair: Pair) -> None:
 
     plain, most = written(Nothing())
     drafters = [
-        SmallLM(pair.draft, 3), PromptLookup(3), Drawn(pair.draft, (1, 1), REST),
-        Drawn(pair.draft, (2, 1), REST), Drawn(pair.draft, (2, 1), DRAWN),
-    ]  # fmt: skip
+        SmallLM(pair.draft, 3),
+        PromptLookup(3),
+        Drawn(pair.draft, (1, 1), REST),
+        Drawn(pair.draft, (2, 1), REST),
+        Drawn(pair.draft, (2, 1), DRAWN),
+    ]
     for drafter in drafters:
         for slots in (1, 2):
             text, steps = written(drafter, slots)

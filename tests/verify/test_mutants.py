@@ -184,9 +184,8 @@ def other_branch(patch: pytest.MonkeyPatch) -> None:
 def all_valid(patch: pytest.MonkeyPatch) -> None:
     """Auxiliary nodes may be accepted."""
     patch.setattr(
-        DraftTree, "valid",
-        property(lambda self: torch.ones_like(self.tokens, dtype=torch.bool)),
-    )  # fmt: skip
+        DraftTree, "valid", property(lambda self: torch.ones_like(self.tokens, dtype=torch.bool))
+    )
 
 
 @dataclass(frozen=True)
@@ -212,7 +211,9 @@ MUTANTS = {
     "without replacement fed to k-seq": RuleMutant(KSeq(), TWINS, wrong=Thinned),
     "likeliest called drawn": RuleMutant(MultiCandidate(), TWINS, wrong=Likeliest),
     "q not renormalised": RuleMutant(
-        MultiCandidate(), TWINS, REST,
+        MultiCandidate(),
+        TWINS,
+        REST,
         replaced(Offer, "left", property(lambda self: torch.ones(len(self.slots)).double())),
     ),
     "q keeps the earlier siblings": RuleMutant(
@@ -222,23 +223,28 @@ MUTANTS = {
         MultiCandidate(), TWINS, patch=replaced(multi_candidate, "Residual", Stale)
     ),
     "replacement from p": RuleMutant(
-        MultiCandidate(), TWINS,
+        MultiCandidate(),
+        TWINS,
         patch=replaced(
-            multi_candidate, "spent",
+            multi_candidate,
+            "spent",
             lambda trees, probs, slots: probs[torch.arange(trees.batch), slots],
         ),
     ),
     "children of another branch": RuleMutant(MultiCandidate(), FORK, patch=other_branch),
     "gamma is 1": RuleMutant(
-        KSeq(), TWINS,
+        KSeq(),
+        TWINS,
         patch=replaced(k_seq, "_least_gamma", lambda p, q, count: torch.ones_like(count)),
     ),
     "k-seq with the residual of one draw": RuleMutant(KSeq(), TWINS, patch=plain_residual),
     "block breaks early": RuleMutant(Block(), CHAIN, patch=early_break),
     "block with a token's residual": RuleMutant(
-        Block(), CHAIN,
+        Block(),
+        CHAIN,
         patch=replaced(
-            chains, "_final_distribution",
+            chains,
+            "_final_distribution",
             lambda trees, probs, distributions, lengths, owed: TOKEN_RESIDUAL(
                 trees, probs, distributions, lengths, torch.ones_like(owed)
             ),
@@ -254,7 +260,7 @@ MUTANTS = {
     "auxiliary tokens accepted": RuleMutant(Block(), CHAIN, wrong=Mask, patch=all_valid),
     "lenience called lossless": RuleMutant(Speculative(), CHAIN, wrong_rule=Lenience(0.5)),
     "typical acceptance called lossless": RuleMutant(Speculative(), (1,), wrong_rule=Typical()),
-}  # fmt: skip
+}
 
 
 def distribution_holds(
@@ -268,9 +274,15 @@ def distribution_holds(
         return made
 
     check_distribution(
-        make, rule, pair(), SamplingParams(), len(branches) + 1, rows=1, steps=1,
+        make,
+        rule,
+        pair(),
+        SamplingParams(),
+        len(branches) + 1,
+        rows=1,
+        steps=1,
         budget=sum(branches) + branches[0] * (len(branches) - 1),
-    )  # fmt: skip
+    )
 
 
 @cache

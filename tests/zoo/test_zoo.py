@@ -40,9 +40,15 @@ def prompts() -> list[dict]:
 
 def test_names_and_paths() -> None:
     assert zoo.names() == [
-        "mini", "mini-dflash", "mini-draft", "mini-eagle", "mini-eagle3", "mini-hydra",
-        "mini-medusa", "mini-mtp",
-    ]  # fmt: skip
+        "mini",
+        "mini-dflash",
+        "mini-draft",
+        "mini-eagle",
+        "mini-eagle3",
+        "mini-hydra",
+        "mini-medusa",
+        "mini-mtp",
+    ]
     assert (zoo.path("mini") / "model.safetensors").exists()
     with pytest.raises(ValueError, match="Did you mean 'mini-draft'"):
         zoo.path("mini_draft")

@@ -25,9 +25,7 @@ class Foretoken:
     @staticmethod
     def _beside(plain: LLM, draft: str, options: dict[str, Any]) -> LLM:
         config = {**options, "model": draft} if options["method"] == "sps" else options
-        llm = LLM(
-            plain.model, tokenizer=plain.tokenizer, speculative_config=config, max_num_seqs=1
-        )  # fmt: skip
+        llm = LLM(plain.model, tokenizer=plain.tokenizer, speculative_config=config, max_num_seqs=1)
         llm.engine.eos_ids = plain.engine.eos_ids
         return llm
 

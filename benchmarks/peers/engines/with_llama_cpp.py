@@ -29,15 +29,23 @@ class Server:
             port = probe.getsockname()[1]
         threads = str(given["threads"])
         flags = {
-            "--model": given["target"], "--host": "127.0.0.1", "--port": str(port),
-            "--threads": threads, "--threads-batch": threads, "--parallel": "1",
-            "--ctx-size": str(given["context"]), "--cache-type-k": "f32", "--cache-type-v": "f32",
-        }  # fmt: skip
+            "--model": given["target"],
+            "--host": "127.0.0.1",
+            "--port": str(port),
+            "--threads": threads,
+            "--threads-batch": threads,
+            "--parallel": "1",
+            "--ctx-size": str(given["context"]),
+            "--cache-type-k": "f32",
+            "--cache-type-v": "f32",
+        }
         if options.get("--spec-type") == "draft-simple":
             flags |= {
-                "--model-draft": given["draft"], "--spec-draft-threads": threads,
-                "--spec-draft-type-k": "f32", "--spec-draft-type-v": "f32",
-            }  # fmt: skip
+                "--model-draft": given["draft"],
+                "--spec-draft-threads": threads,
+                "--spec-draft-type-k": "f32",
+                "--spec-draft-type-v": "f32",
+            }
         words = [word for pair in (flags | options).items() for word in pair]
         self._process = subprocess.Popen([given["server"], *words, "--offline"])
         self._port = port
@@ -60,10 +68,19 @@ class Server:
         return found
 
     def complete(self, prompt: list[int], max_tokens: int) -> tuple[list[int], float]:
-        answer = self._call("POST", "/completion", {
-            "prompt": prompt, "n_predict": max_tokens, "temperature": 0, "samplers": ["top_k"],
-            "top_k": 1, "cache_prompt": False, "return_tokens": True,
-        })  # fmt: skip
+        answer = self._call(
+            "POST",
+            "/completion",
+            {
+                "prompt": prompt,
+                "n_predict": max_tokens,
+                "temperature": 0,
+                "samplers": ["top_k"],
+                "top_k": 1,
+                "cache_prompt": False,
+                "return_tokens": True,
+            },
+        )
         if "timings" not in answer:
             raise RuntimeError(json.dumps(answer)[:500])
         spent = answer["timings"]

@@ -23,12 +23,17 @@ class LlamaCppPython:
         self._eos = given["eos"]
         self._models = {
             method: llama_cpp.Llama(
-                given["target"], n_ctx=given["context"], n_threads=given["threads"],
-                n_threads_batch=given["threads"], type_k=_FLOAT32, type_v=_FLOAT32, verbose=False,
+                given["target"],
+                n_ctx=given["context"],
+                n_threads=given["threads"],
+                n_threads_batch=given["threads"],
+                type_k=_FLOAT32,
+                type_v=_FLOAT32,
+                verbose=False,
                 draft_model=LlamaPromptLookupDecoding(**options) if options else None,
             )
             for method, options in given["methods"].items()
-        }  # fmt: skip
+        }
 
     def generate(self, method: str, prompt: list[int], max_tokens: int) -> tuple[list[int], float]:
         model = self._models[method]

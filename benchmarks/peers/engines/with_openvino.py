@@ -26,10 +26,12 @@ class OpenVINO:
 
     def _pipeline(self, given: dict[str, Any], method: str) -> Any:
         device = {
-            "INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32",
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0, "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+            "KV_CACHE_PRECISION": "f32",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+            "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": given["threads"],
-        }  # fmt: skip
+        }
         scheduler = SchedulerConfig()
         scheduler.enable_prefix_caching = False
         scheduler.max_num_batched_tokens = 4096  # a prompt in one pass

@@ -39,9 +39,12 @@ class Transformers:
             self._draft.generation_config.update(**options)
         began = perf_counter()
         out = self._target.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False,
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=max_tokens,
+            do_sample=False,
             **call,
-        )  # fmt: skip
+        )
         seconds = perf_counter() - began
         return out[0, len(prompt) :].tolist(), seconds
 

@@ -225,9 +225,14 @@ class Answer:
     def key(self) -> tuple[str, str, str, float, int, str, int]:
         """What a line is about; no two lines of a file share it."""
         return (
-            self.target, self.dtype, self.method, self.temperature, self.batch_size, self.id,
+            self.target,
+            self.dtype,
+            self.method,
+            self.temperature,
+            self.batch_size,
+            self.id,
             self.turn,
-        )  # fmt: skip
+        )
 
     @property
     def tokens(self) -> int:

@@ -98,15 +98,29 @@ def certify(
     from foretoken.sampling.params import SamplingParams
 
     own = SamplingParams(
-        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
         repetition_penalty=repetition_penalty,
-    )  # fmt: skip
+    )
     plain = LLM(
-        model, tokenizer=tokenizer, dtype=dtype, device=device, model_impl=model_impl,
+        model,
+        tokenizer=tokenizer,
+        dtype=dtype,
+        device=device,
+        model_impl=model_impl,
         max_num_seqs=3,
-    )  # fmt: skip
-    plan = _plan(plain, prompt, None if own == SamplingParams() else own, samples, first_tokens,
-                 quick, everything)  # fmt: skip
+    )
+    plan = _plan(
+        plain,
+        prompt,
+        None if own == SamplingParams() else own,
+        samples,
+        first_tokens,
+        quick,
+        everything,
+    )
     trained, others = _trained(plain, drafters) if everything else [], drafters is None
     names = [Path(one["model"]).name for one in trained]
     told = {"all": draft_model, "trained": names} if others else {"trained": names}
@@ -175,8 +189,10 @@ def _trained(plain: LLM, folder: Path | None) -> list[dict[str, Any]]:
     reads = {row.name: read_by(row.drafter) for row in rows}
     return [
         {"method": row.name, "model": str(path)}
-        for row in rows for path, method in found.items() if reads[row.name] == method
-    ]  # fmt: skip
+        for row in rows
+        for path, method in found.items()
+        if reads[row.name] == method
+    ]
 
 
 def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any]]:
@@ -192,21 +208,29 @@ def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any
         {key: needed[key] for key in needed if key in options_of(row.name)} | {"method": row.name}
         for row in METHODS.values()
         if row.lossless and not row.trained
-    ]  # fmt: skip
+    ]
     rows += [{**small, "method": f"pld{joint}sps"} for joint in JOINTS]
     rules = [name for name in verifier_names() if name != METHODS["sps"].verifier]
     fitting = [
-        name for name in rules
-        if (rule := verifier_class(name)).exact and rule.sampling and Kind.INDEPENDENT in rule.kinds
+        name
+        for name in rules
+        if (rule := verifier_class(name)).exact
+        and rule.sampling
+        and Kind.INDEPENDENT in rule.kinds
         and name != "optimal_transport"  # a reference for tiny vocabularies
-    ]  # fmt: skip
+    ]
     return [*rows, *({**small, "verifier": name} for name in fitting)]
 
 
 def _plan(
-    plain: LLM, given: list[str] | None, own: SamplingParams | None, samples: int,
-    first_tokens: int, quick: bool, everything: bool,
-) -> Plan:  # fmt: skip
+    plain: LLM,
+    given: list[str] | None,
+    own: SamplingParams | None,
+    samples: int,
+    first_tokens: int,
+    quick: bool,
+    everything: bool,
+) -> Plan:
     from foretoken.certify import PROCESSORS, TEMPERATURES, Plan, cells
 
     every = cells(TEMPERATURES, list(PROCESSORS))
@@ -218,10 +242,13 @@ def _plan(
     else:
         chosen = cells(TEMPERATURES[:1], ["plain", "top_p"] if quick else list(PROCESSORS))
     return Plan(
-        tuple(prompts), chosen, batches=(1, 4 if everything else 3),
+        tuple(prompts),
+        chosen,
+        batches=(1, 4 if everything else 3),
         max_tokens=16 if quick else 64 if everything else 32,
-        samples=min(samples, 1000) if quick else samples, first_tokens=first_tokens,
-    )  # fmt: skip
+        samples=min(samples, 1000) if quick else samples,
+        first_tokens=first_tokens,
+    )
 
 
 def bundled_prompts(plain: LLM, given: list[str] | None, limit: int) -> list[tuple[int, ...]]:
@@ -319,10 +346,14 @@ def _table(checks: list[Check]) -> None:
     for check in checks:
         colour = _COLOURS[check.outcome]
         shown.add_row(
-            check.method, check.check, check.cell,
-            f"[{colour}]{check.outcome.replace('_', ' ')}[/{colour}]", check.compared,
-            "" if check.p_value is None else f"{check.p_value:.2g}", _difference(check),
-        )  # fmt: skip
+            check.method,
+            check.check,
+            check.cell,
+            f"[{colour}]{check.outcome.replace('_', ' ')}[/{colour}]",
+            check.compared,
+            "" if check.p_value is None else f"{check.p_value:.2g}",
+            _difference(check),
+        )
     console = Console(file=sys.stdout)
     console.print(shown)
     failed = sum(check.outcome == "failed" for check in checks)

@@ -53,13 +53,25 @@ def chat(
     from foretoken.sampling.params import SamplingParams
 
     params = SamplingParams(
-        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,
-        repetition_penalty=repetition_penalty, max_tokens=max_tokens,
-    )  # fmt: skip
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        seed=seed,
+        repetition_penalty=repetition_penalty,
+        max_tokens=max_tokens,
+    )
     llm = LLM(
-        model, speculative_config=config, tokenizer=tokenizer, dtype=dtype, device=device,
-        backend=backend, model_impl=model_impl, max_model_len=max_model_len, max_num_seqs=1,
-    )  # fmt: skip
+        model,
+        speculative_config=config,
+        tokenizer=tokenizer,
+        dtype=dtype,
+        device=device,
+        backend=backend,
+        model_impl=model_impl,
+        max_model_len=max_model_len,
+        max_num_seqs=1,
+    )
     if not options.has_chat_template(llm):
         raise ForetokenError(
             f"{model} has no chat template; use 'foretoken generate --raw', or name a tokenizer "

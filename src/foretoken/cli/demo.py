@@ -56,10 +56,11 @@ def demo(
     configs: dict[str, dict[str, Any]] = {
         "pld": {"method": "pld"},
         "sps": {
-            "method": "sps", "model": draft_model or model,
+            "method": "sps",
+            "model": draft_model or model,
             "num_speculative_tokens": num_speculative_tokens or 4,
         },
-    }  # fmt: skip
+    }
     settings = {"max_tokens": max_tokens, "seed": seed or 0, "limit": limit}
     _clear(out)
     end = now + seconds
@@ -85,9 +86,13 @@ def _clear(out: Path) -> None:
 
 
 def _part(
-    out: Path, model: str, configs: dict[str, dict[str, Any]], shape: str,
-    settings: dict[str, int], until: float,
-) -> Results:  # fmt: skip
+    out: Path,
+    model: str,
+    configs: dict[str, dict[str, Any]],
+    shape: str,
+    settings: dict[str, int],
+    until: float,
+) -> Results:
     """Measure one target on as many of the prompts as the time holds."""
     from foretoken.bench.plan import Plan, select
     from foretoken.bench.record import write_json
@@ -100,9 +105,13 @@ def _part(
     inflated = None if shape == measuring.AS_IT_IS else shape
     with measuring.placed(model, configs, shape) as (place, methods):
         plan = Plan(
-            model=place, name=measuring.target_name(model, shape), methods=methods,
-            max_tokens=settings["max_tokens"], seed=settings["seed"], inflated=inflated,
-        )  # fmt: skip
+            model=place,
+            name=measuring.target_name(model, shape),
+            methods=methods,
+            max_tokens=settings["max_tokens"],
+            seed=settings["seed"],
+            inflated=inflated,
+        )
         prompts = select(suite, None, settings["limit"])
         results = measure(Runner(plan), suite, prompts, Samples(out), until=until)
     write_json(out / (f"results-{inflated}.json" if inflated else "results.json"), results)

@@ -65,9 +65,10 @@ def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
     Facts(**facts).check(this, drafter)
     bundled = "/" not in name and not Path(name).exists()
     return Target(
-        str(folder) if bundled else name, _json(folder),
+        str(folder) if bundled else name,
+        _json(folder),
         lambda: stored_weights(folder)("model.embed_tokens.weight"),
-    )  # fmt: skip
+    )
 
 
 def _json(folder: Path) -> dict[str, Any]:

@@ -72,14 +72,28 @@ def generate(
     from foretoken.sampling.params import SamplingParams
 
     params = SamplingParams(
-        n=n, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,
-        repetition_penalty=repetition_penalty, max_tokens=max_tokens, stop=tuple(stop or ()),
+        n=n,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        seed=seed,
+        repetition_penalty=repetition_penalty,
+        max_tokens=max_tokens,
+        stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
-    )  # fmt: skip
+    )
     llm = LLM(
-        model, speculative_config=config, tokenizer=tokenizer, dtype=dtype, device=device,
-        backend=backend, model_impl=model_impl, max_model_len=max_model_len, max_num_seqs=n,
-    )  # fmt: skip
+        model,
+        speculative_config=config,
+        tokenizer=tokenizer,
+        dtype=dtype,
+        device=device,
+        backend=backend,
+        model_impl=model_impl,
+        max_model_len=max_model_len,
+        max_num_seqs=n,
+    )
     templated = options.has_chat_template(llm) if chat is None else chat
     asked: Any = [{"role": "user", "content": text}] if templated else text
     _run(llm, asked, params, as_json)

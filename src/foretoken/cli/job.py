@@ -100,9 +100,13 @@ class Job:
         remote = self.given["engine"] == "openai"
         name = part.model if remote else measuring.target_name(part.model, part.shape)
         plan = Plan(
-            model=place, name=name, methods=methods, dtype=part.dtype,
-            inflated=None if part.shape == measuring.AS_IT_IS else part.shape, **self.settings,
-        )  # fmt: skip
+            model=place,
+            name=name,
+            methods=methods,
+            dtype=part.dtype,
+            inflated=None if part.shape == measuring.AS_IT_IS else part.shape,
+            **self.settings,
+        )
         return _remote(self.given, plan) if remote else Runner(plan)
 
 

@@ -59,11 +59,15 @@ def rules() -> list[dict[str, Any]]:
     found.sort(key=lambda pair: not pair[1].exact)
     return [
         {
-            "name": name, "lossless": rule.exact, "trees": rule.trees, "sampling": rule.sampling,
-            "kinds": [kind.name.lower() for kind in sorted(rule.kinds)], "source": rule.source,
+            "name": name,
+            "lossless": rule.exact,
+            "trees": rule.trees,
+            "sampling": rule.sampling,
+            "kinds": [kind.name.lower() for kind in sorted(rule.kinds)],
+            "source": rule.source,
         }
         for name, rule in found
-    ]  # fmt: skip
+    ]
 
 
 def _show(rows: Seq[dict[str, Any]], columns: Seq[str]) -> None:

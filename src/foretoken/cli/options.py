@@ -14,9 +14,19 @@ if TYPE_CHECKING:
     from foretoken.llm import LLM
 
 _NEED_A_MODEL = {
-    "sps", "draft_model", "small_lm", "bild", "specinfer", "spectr", "mcsd", "sequoia",
-    "small_tree", "staged", "cs_drafting", "cascade",
-}  # fmt: skip
+    "sps",
+    "draft_model",
+    "small_lm",
+    "bild",
+    "specinfer",
+    "spectr",
+    "mcsd",
+    "sequoia",
+    "small_tree",
+    "staged",
+    "cs_drafting",
+    "cascade",
+}
 _MODEL_NAMES = {"model", "models", "draft_model", "assistant_model"}
 _WHAT, _HOW, _TEXT = "Model", "Speculation", "Sampling"
 

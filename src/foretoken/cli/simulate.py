@@ -112,8 +112,17 @@ def simulate(
 
     found = None if results is None else read_results(results)
     run = None if method is None else _run(found, method, temperature)
-    costs = _Costs(curve, parameters, bytes_per_parameter, bandwidth_gb_s, tflops,
-                   kv_bytes_per_token, context, draft_cost, other)  # fmt: skip
+    costs = _Costs(
+        curve,
+        parameters,
+        bytes_per_parameter,
+        bandwidth_gb_s,
+        tflops,
+        kv_bytes_per_token,
+        context,
+        draft_cost,
+        other,
+    )
     machine, source = costs.machine(found, run, temperature)
     rates = _Rates(acceptance, ranks, run, draft_length, nodes)
     sizes = _numbers(batch_sizes, int, "--batch-sizes")
@@ -121,9 +130,11 @@ def simulate(
         raise ForetokenError(f"--batch-sizes are {batch_sizes!r}; each must be at least 1.")
     rows, about = rates.predictions(machine, sizes)
     answer = {
-        "predicted": True, "acceptance": about, "costs": source,
+        "predicted": True,
+        "acceptance": about,
+        "costs": source,
         "rows": [{**asdict(row), "best": asdict(best) if best else None} for row, best in rows],
-    }  # fmt: skip
+    }
     if as_json:
         print(json.dumps(answer, indent=1))
     else:
@@ -183,9 +194,13 @@ class _Costs:
                 "A roofline needs --parameters, --bandwidth-gb-s and --tflops, all above 0."
             )
         cost = roofline(
-            self.parameters, self.bytes_per_parameter, self.bandwidth_gb_s, self.tflops,
-            self.kv_bytes_per_token, self.context,
-        )  # fmt: skip
+            self.parameters,
+            self.bytes_per_parameter,
+            self.bandwidth_gb_s,
+            self.tflops,
+            self.kv_bytes_per_token,
+            self.context,
+        )
         return Machine(cost), (
             f"roofline of entered numbers ({self.parameters:g} parameters of "
             f"{self.bytes_per_parameter:g} bytes, {self.bandwidth_gb_s:g} GB/s, "
@@ -253,10 +268,12 @@ class _Rates:
         chain = simulate.entered_chain(rates, max(length, simulate.LONGEST))
         asked = chain.drafting(length)
         return [
-            (simulate.predict(asked, machine, size, length),
-             simulate.best_chain(chain, machine, size))
+            (
+                simulate.predict(asked, machine, size, length),
+                simulate.best_chain(chain, machine, size),
+            )
             for size in sizes
-        ]  # fmt: skip
+        ]
 
     def _tree(self, machine: Machine, sizes: Seq[int], ranks: str) -> Rows:
         from foretoken.bench.measure import simulate
@@ -264,10 +281,12 @@ class _Rates:
         rates = _numbers(ranks, float, "--ranks")
         asked, depth = simulate.tree(rates, self.nodes, self.draft_length or simulate.LONGEST)
         return [
-            (simulate.predict(asked, machine, size, depth),
-             simulate.best_tree_for(rates, machine, size))
+            (
+                simulate.predict(asked, machine, size, depth),
+                simulate.best_tree_for(rates, machine, size),
+            )
             for size in sizes
-        ]  # fmt: skip
+        ]
 
     def _again(self, machine: Machine, sizes: Seq[int], run: Run) -> Rows:
         """As it was drafted, or shorter; longer drafts than the run's are not known."""
@@ -284,10 +303,12 @@ class _Rates:
                 )
             asked, depth = chain.drafting(self.draft_length), self.draft_length
         return [
-            (simulate.predict(asked, machine, size, depth),
-             simulate.best_chain(chain, machine, size) if chain else None)
+            (
+                simulate.predict(asked, machine, size, depth),
+                simulate.best_chain(chain, machine, size) if chain else None,
+            )
             for size in sizes
-        ]  # fmt: skip
+        ]
 
 
 def _run(found: Results | None, method: str, temperature: float) -> Run:
@@ -339,18 +360,26 @@ def _show(rows: Rows, about: str, source: str) -> None:
 
     console = Console()
     shown = Table(
-        box=None, header_style="bold", pad_edge=False, title_justify="left",
+        box=None,
+        header_style="bold",
+        pad_edge=False,
+        title_justify="left",
         title="Predicted speedups over plain decoding",
-    )  # fmt: skip
+    )
     heads = ("batch", "drafted", "tokens/step", "ms/step", "tokens/s", "speedup", "best", "speedup")
     for name in heads:
         shown.add_column(name, justify="right")
     for row, best in rows:
         then = ["–", "–"] if best is None else [_size(best), f"{best.speedup:.2f}"]
         shown.add_row(
-            str(row.batch_size), _size(row), f"{row.tokens_per_step:.2f}", f"{row.step_ms:.3g}",
-            f"{row.tokens_per_second:,.1f}", f"{row.speedup:.2f}", *then,
-        )  # fmt: skip
+            str(row.batch_size),
+            _size(row),
+            f"{row.tokens_per_step:.2f}",
+            f"{row.step_ms:.3g}",
+            f"{row.tokens_per_second:,.1f}",
+            f"{row.speedup:.2f}",
+            *then,
+        )
     console.print(shown)
     console.print(f"\nAcceptance: {about}. Costs: {source}.", highlight=False)
 

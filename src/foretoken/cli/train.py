@@ -127,9 +127,12 @@ def _bar(steps: int) -> Iterator[Callable[[Progress], None]]:
     from rich.progress import Progress as Bar
 
     columns: tuple[Any, ...] = (
-        TextColumn("Training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("Training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
         TextColumn("loss {task.fields[loss]} · acceptance length {task.fields[best]}"),
-    )  # fmt: skip
+    )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=steps, loss="–", best="–", visible=False)
 

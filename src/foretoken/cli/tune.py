@@ -75,9 +75,14 @@ def tune(
     asked = [_ids(llm, prompt.turns[0]) for prompt in select(suite, None, limit)]
     with track(f"Tuning {method}", trials + rounds + 1, True) as advance:
         found = search(
-            Tuner(llm, config, asked, params), config, trials=trials, finalists=finalists,
-            rounds=rounds, seed=seed or 0, advance=advance,
-        )  # fmt: skip
+            Tuner(llm, config, asked, params),
+            config,
+            trials=trials,
+            finalists=finalists,
+            rounds=rounds,
+            seed=seed or 0,
+            advance=advance,
+        )
     label = name or f"{Path(model).name}-{method}"
     about = {"name": label, "model": model, "prompts": len(asked), "suite": suite.name}
     settings = {"temperature": temperature, "max_tokens": max_tokens}

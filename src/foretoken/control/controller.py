@@ -98,9 +98,14 @@ class Controller:
     """
 
     def __init__(
-        self, names: Seq[str], computing: Seq[int], costs: CostModel, *, most: int = 16,
+        self,
+        names: Seq[str],
+        computing: Seq[int],
+        costs: CostModel,
+        *,
+        most: int = 16,
         share: float = 0.01,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.names, self.computing, self.costs = list(names), list(computing), costs
         self.scouts = [part for part in range(len(names)) if part not in self.computing]
         self._most, self._share = most, share

@@ -111,9 +111,12 @@ class Auto(Parts):
                 or costs.drafts[name](1, _LEVELS) > _CHEAP * plain
             ]
             self._control = Controller(
-                self.names, computing, costs,
-                most=self.num_speculative_tokens, share=self.exploration,
-            )  # fmt: skip
+                self.names,
+                computing,
+                costs,
+                most=self.num_speculative_tokens,
+                share=self.exploration,
+            )
         return self._control
 
     def _assumed(self) -> CostModel:
@@ -169,9 +172,14 @@ class Auto(Parts):
         self._rests = self._rested = 0
 
     def _computed(
-        self, number: int, rows: Seq[int], choice: Choice, sequences: Seq[Sequence],
-        rooms: Seq[int], draws: Draws,
-    ) -> DraftTree:  # fmt: skip
+        self,
+        number: int,
+        rows: Seq[int],
+        choice: Choice,
+        sequences: Seq[Sequence],
+        rooms: Seq[int],
+        draws: Draws,
+    ) -> DraftTree:
         """The draft of a part that was chosen; the first tree is drawn whole to learn its shape."""
         part, some = self.drafters[number], [sequences[row] for row in rows]
         new = part.trees and number not in self._seen
@@ -188,10 +196,12 @@ class Auto(Parts):
         """The controller's choice, when the scouts have spoken; what they said is remembered."""
         views = [self._views(sequence) for sequence in sequences]
         shapes = {number: _shapes(tree) for number, tree in said.items()}
-        choice = self.control.choose([
-            Row(room, own, {number: each[row] for number, each in shapes.items() if each[row]})
-            for row, (room, own) in enumerate(zip(rooms, views, strict=True))
-        ])  # fmt: skip
+        choice = self.control.choose(
+            [
+                Row(room, own, {number: each[row] for number, each in shapes.items() if each[row]})
+                for row, (room, own) in enumerate(zip(rooms, views, strict=True))
+            ]
+        )
         for number, tree in said.items():
             for row, tokens in enumerate(tree.tokens.tolist()):
                 shape, used = shapes[number][row], choice.takers[row] == number

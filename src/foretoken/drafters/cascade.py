@@ -181,9 +181,10 @@ def _working_copy(sequence: Sequence) -> Sequence:
     counts = sequence.penalty
     output = None if counts.output is None else counts.output.clone()
     return replace(
-        sequence, tokens=list(sequence.tokens),
+        sequence,
+        tokens=list(sequence.tokens),
         penalty=PenaltyCounts(counts.seen, counts.prompt, output),
-    )  # fmt: skip
+    )
 
 
 def _tree(drafts: Seq[_Draft], device: torch.device) -> DraftTree:

@@ -56,17 +56,31 @@ class Eagle3Module(Trained):
     t2d: Tensor
 
     def __init__(
-        self, facts: Facts, heads: int | None = None, kv_heads: int | None = None,
-        intermediate: int | None = None, capture: Seq[int] | None = None,
-        draft_vocab_size: int = 32_000, unroll: int = 7, norms: Seq[str] = (), **layer: Any,
-    ) -> None:  # fmt: skip
+        self,
+        facts: Facts,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        intermediate: int | None = None,
+        capture: Seq[int] | None = None,
+        draft_vocab_size: int = 32_000,
+        unroll: int = 7,
+        norms: Seq[str] = (),
+        **layer: Any,
+    ) -> None:
         width, small = facts.hidden_size, min(draft_vocab_size, facts.vocab_size)
         only = Layer3(width, heads=heads, kv_heads=kv_heads, intermediate=intermediate, **layer)
         of, layers = only.self_attn.of, list(capture or usual(facts.layers))
         super().__init__(
-            facts, heads=of.heads, kv_heads=of.kv_heads, intermediate=of.intermediate,
-            capture=layers, draft_vocab_size=small, unroll=unroll, norms=list(norms), **layer,
-        )  # fmt: skip
+            facts,
+            heads=of.heads,
+            kv_heads=of.kv_heads,
+            intermediate=of.intermediate,
+            capture=layers,
+            draft_vocab_size=small,
+            unroll=unroll,
+            norms=list(norms),
+            **layer,
+        )
         self.of = of
         self.fc = nn.Linear(len(layers) * width, width, bias=False)
         if "norm_before_fc" in norms:

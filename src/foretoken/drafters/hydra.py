@@ -110,13 +110,22 @@ class HydraHeads(Heads):
     method: ClassVar[str] = "hydra"
 
     def __init__(
-        self, facts: Facts, num_heads: int = 4, num_layers: int = 1, own_lm_heads: bool = True,
-        prefix: Mapping[str, Any] | None = None, learned_residual: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        facts: Facts,
+        num_heads: int = 4,
+        num_layers: int = 1,
+        own_lm_heads: bool = True,
+        prefix: Mapping[str, Any] | None = None,
+        learned_residual: bool = False,
+    ) -> None:
         super().__init__(
-            facts, num_heads=num_heads, num_layers=num_layers, own_lm_heads=own_lm_heads,
-            prefix=prefix, learned_residual=learned_residual,
-        )  # fmt: skip
+            facts,
+            num_heads=num_heads,
+            num_layers=num_layers,
+            own_lm_heads=own_lm_heads,
+            prefix=prefix,
+            learned_residual=learned_residual,
+        )
         width, vocab = facts.hidden_size, facts.vocab_size if own_lm_heads else None
         own = None if prefix is None else layer_shape(width, 1, **prefix)
         self.prefix = None if own is None else PrefixLayer(own)

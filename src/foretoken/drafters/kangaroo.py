@@ -58,9 +58,13 @@ class KangarooAdapter(Trained):
     method: ClassVar[str] = "kangaroo"
 
     def __init__(
-        self, facts: Facts, exit_layer: int | None = None, heads: int | None = None,
-        kv_heads: int | None = None, **layer: Any,
-    ) -> None:  # fmt: skip
+        self,
+        facts: Facts,
+        exit_layer: int | None = None,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        **layer: Any,
+    ) -> None:
         of = layer_shape(facts.hidden_size, 1, heads, kv_heads, **layer)
         depth = min(2, facts.layers - 1) if exit_layer is None else exit_layer
         if not 1 <= depth < facts.layers:

@@ -66,8 +66,9 @@ class Lookahead(BaseDrafter):
             state.scored = count + state.size <= budget
         window = from_parents(
             [state.tokens() if state.scored else [] for state in states],
-            [state.parents() if state.scored else [] for state in states], self._device,
-        )  # fmt: skip
+            [state.parents() if state.scored else [] for state in states],
+            self._device,
+        )
         window.kind = Kind.AUXILIARY
         return beside((grams, window))
 

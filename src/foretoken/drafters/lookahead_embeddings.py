@@ -60,9 +60,11 @@ class LookaheadModel(AllAtOnce, OnTarget):
         shape = len(sequences), self._many
         numbers = torch.arange(self._many, device=self.device) + self._first
         blocks = DraftTree(
-            torch.zeros(shape, dtype=torch.int64, device=self.device), [self._many] * shape[0],
-            kind=Kind.AUXILIARY, extras=numbers.expand(shape),
-        )  # fmt: skip
+            torch.zeros(shape, dtype=torch.int64, device=self.device),
+            [self._many] * shape[0],
+            kind=Kind.AUXILIARY,
+            extras=numbers.expand(shape),
+        )
         feed = self._access.scratch_tree(sequences, blocks)
         logits = self._access.whole(sequences, feed).logits
         assert logits is not None
@@ -98,8 +100,12 @@ class LookaheadEmbeddings(ChainDrafter):
         """[B, T, C] the chance that a step whose root stands there accepts more than n places."""
         most = min(len(tokens.embeddings) + 1, self.num_speculative_tokens)
         chances = block_chances(
-            lesson, lesson.room >= 0, lambda at: tokens.ahead(lesson, at)[:, :, :most], 1, most,
+            lesson,
+            lesson.room >= 0,
+            lambda at: tokens.ahead(lesson, at)[:, :, :most],
+            1,
+            most,
             lesson.head,
-        )  # fmt: skip
+        )
         within = torch.arange(most, device=chances.device) < lesson.room[..., None]
         return chances.cumprod(-1) * within

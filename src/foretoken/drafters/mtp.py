@@ -50,14 +50,23 @@ class MtpModule(FeatureModule):
     method: ClassVar[str] = "mtp"
 
     def __init__(
-        self, facts: Facts, heads: int | None = None, kv_heads: int | None = None,
-        intermediate: int | None = None, unroll: int = 3, **layer: Any,
-    ) -> None:  # fmt: skip
+        self,
+        facts: Facts,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        intermediate: int | None = None,
+        unroll: int = 3,
+        **layer: Any,
+    ) -> None:
         of = layer_shape(facts.hidden_size, 1, heads, kv_heads, intermediate, **layer)
         super().__init__(
-            facts, heads=of.heads, kv_heads=of.kv_heads, intermediate=of.intermediate,
-            unroll=unroll, **layer,
-        )  # fmt: skip
+            facts,
+            heads=of.heads,
+            kv_heads=of.kv_heads,
+            intermediate=of.intermediate,
+            unroll=unroll,
+            **layer,
+        )
         self.of = of
         self.mtp_layers = nn.ModuleList([MtpLayer(of)])
 

@@ -61,9 +61,15 @@ class Online(Parts):
         pupil = pupil_of(self._part, access)
         super().bind(access)
         self.shared = self.learner = Learner(
-            pupil, access, every=self.every, lr=self.lr, objective=self._goal,
-            known=self.known, most_bytes=round(self.buffer_mib * 2**20), kept=self.versions,
-        )  # fmt: skip
+            pupil,
+            access,
+            every=self.every,
+            lr=self.lr,
+            objective=self._goal,
+            known=self.known,
+            most_bytes=round(self.buffer_mib * 2**20),
+            kept=self.versions,
+        )
 
     def _hidden(self) -> tuple[int, ...]:
         return tuple(sorted({*super()._hidden(), -1}))

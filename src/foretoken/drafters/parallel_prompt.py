@@ -174,9 +174,12 @@ class _Template:
         if held is not None:
             tokens[:, : len(self.levels)] = torch.stack(list(held))[:, self.levels, self.ranks]
         return DraftTree(
-            tokens, [len(self.parents)] * rows, self.parents.expand(rows, -1),
-            kinds=self.kinds.expand(rows, -1), extras=self.extras.expand(rows, -1),
-        )  # fmt: skip
+            tokens,
+            [len(self.parents)] * rows,
+            self.parents.expand(rows, -1),
+            kinds=self.kinds.expand(rows, -1),
+            extras=self.extras.expand(rows, -1),
+        )
 
 
 def _template(tree: PromptTree, first: int, device: torch.device) -> _Template:
@@ -189,7 +192,9 @@ def _template(tree: PromptTree, first: int, device: torch.device) -> _Template:
     kinds = [Kind.AUXILIARY if number else Kind.CHOSEN for number in extras]
     levels, ranks, _ = torch.tensor(candidates, device=device).reshape(-1, 3).long().T
     return _Template(
-        levels, ranks, torch.tensor(parents, device=device).long(),
+        levels,
+        ranks,
+        torch.tensor(parents, device=device).long(),
         torch.tensor(kinds, dtype=torch.int8, device=device),
         torch.tensor(extras, device=device).long(),
-    )  # fmt: skip
+    )

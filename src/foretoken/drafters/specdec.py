@@ -36,10 +36,17 @@ from foretoken.trainable.losses import Objective
 from foretoken.trainable.small_lm import TrainedLM
 
 _NUMBERS = (
-    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
-    "rope_parameters", "tie_word_embeddings",
-)  # fmt: skip
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "rope_parameters",
+    "tie_word_embeddings",
+)
 """What a checkpoint says of the language model in it."""
 
 
@@ -51,9 +58,13 @@ class SpecDecModel(Trained):
     method: ClassVar[str] = "specdec"
 
     def __init__(
-        self, facts: Facts, masks: int = 4, blocks: int = 64, model: str | None = None,
+        self,
+        facts: Facts,
+        masks: int = 4,
+        blocks: int = 64,
+        model: str | None = None,
         **numbers: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(facts, masks=masks, blocks=blocks, model=model, **numbers)
         self.base = TrainedLM(facts, model, **(numbers if model else {**_usual(facts), **numbers}))
         kind = self.base.lm.config.model_type
@@ -82,8 +93,9 @@ class SpecDecModel(Trained):
         out = lm.base_model(
             inputs_embeds=torch.cat((lm.get_input_embeddings()(lesson.tokens), masks), 1),
             attention_mask=torch.cat((torch.cat((lesson.sees, blind), 2), sees), 1)[:, None],
-            position_ids=torch.cat((lesson.positions, positions), 1), use_cache=False,
-        ).last_hidden_state  # fmt: skip
+            position_ids=torch.cat((lesson.positions, positions), 1),
+            use_cache=False,
+        ).last_hidden_state
         own = out[torch.arange(batch, device=out.device)[:, None], places]
         return torch.cat((own[:, :, None], out[:, length:].unflatten(1, (len(own[0]), -1))), 2)
 
@@ -97,10 +109,13 @@ class SpecDecModel(Trained):
 def _usual(facts: Facts) -> dict[str, Any]:
     width = max(16, facts.hidden_size)
     return {
-        "hidden_size": width, "intermediate_size": 8 * width // 3, "num_hidden_layers": 2,
-        "num_attention_heads": heads_for(width), "num_key_value_heads": heads_for(width),
+        "hidden_size": width,
+        "intermediate_size": 8 * width // 3,
+        "num_hidden_layers": 2,
+        "num_attention_heads": heads_for(width),
+        "num_key_value_heads": heads_for(width),
         "max_position_embeddings": 8192,
-    }  # fmt: skip
+    }
 
 
 class BlockModel(AllAtOnce, DraftModel):
@@ -152,8 +167,12 @@ class SpecDec(ChainDrafter):
         """[B, T, N] the chance that a step whose root stands there accepts more than n places."""
         most = min(len(module.masks) + 1, self.num_speculative_tokens)
         chances = block_chances(
-            lesson, lesson.room >= 0, lambda at: module.states(lesson, at)[:, :, :most], 1, most,
+            lesson,
+            lesson.room >= 0,
+            lambda at: module.states(lesson, at)[:, :, :most],
+            1,
+            most,
             module.base.lm.get_output_embeddings(),
-        )  # fmt: skip
+        )
         within = torch.arange(most, device=chances.device) < lesson.room[..., None]
         return chances.cumprod(-1) * within

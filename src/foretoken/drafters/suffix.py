@@ -102,9 +102,12 @@ class Suffix(BaseDrafter):
             if place is None:
                 continue
             found = best_first(
-                place, tree.following, self._nodes(length, most),
-                least=self.min_token_prob, width=self.max_children,
-            )  # fmt: skip
+                place,
+                tree.following,
+                self._nodes(length, most),
+                least=self.min_token_prob,
+                width=self.max_children,
+            )
             if found.score > best.score:
                 best = found
         return best

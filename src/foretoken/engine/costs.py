@@ -249,9 +249,10 @@ def _machine(device: torch.device) -> list[str]:
 
 
 def _kept(
-    key: Seq[str], measure: Callable[[], dict[str, float]],
+    key: Seq[str],
+    measure: Callable[[], dict[str, float]],
     agrees: Callable[[dict[str, float]], bool],
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """What was measured under this key, now if it never was or doesn't agree any more."""
     name = hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:24]
     path = cache_folder() / "costs" / f"{name}.json"

@@ -32,9 +32,15 @@ class Engine:
     """Requests in, outputs out. Not thread-safe: one thread calls it."""
 
     def __init__(
-        self, target: ModelTarget, drafter: Drafter, verifier: Verifier, *,
-        eos_ids: frozenset[int] = frozenset(), tokenizer: Any = None, chunk: int = 512,
-    ) -> None:  # fmt: skip
+        self,
+        target: ModelTarget,
+        drafter: Drafter,
+        verifier: Verifier,
+        *,
+        eos_ids: frozenset[int] = frozenset(),
+        tokenizer: Any = None,
+        chunk: int = 512,
+    ) -> None:
         """`chunk`: prompt tokens read in one step, all prompts together."""
         check_pairing(target, drafter, verifier)
         self.target, self.drafter, self.verifier = target, drafter, verifier
@@ -57,9 +63,12 @@ class Engine:
         return bool(self._waiting or self._running)
 
     def add(
-        self, prompt: Seq[int], params: SamplingParams, text: str | None = None,
+        self,
+        prompt: Seq[int],
+        params: SamplingParams,
+        text: str | None = None,
         criterion: Criterion | None = None,
-    ) -> Request:  # fmt: skip
+    ) -> Request:
         """Queue a request. Raises `ForetokenError` for a prompt that can't be served.
 
         `criterion` ends a sample of it after the first token for which it is true.
@@ -116,9 +125,12 @@ class Engine:
                 "The engine takes references as token ids; tokenize them, or use LLM.generate."
             )
         lists = (
-            params.logit_bias, params.allowed_token_ids, params.bad_token_ids,
-            params.stop_token_ids, *references,
-        )  # fmt: skip
+            params.logit_bias,
+            params.allowed_token_ids,
+            params.bad_token_ids,
+            params.stop_token_ids,
+            *references,
+        )
         for token in (token for ids in lists for token in ids or ()):
             if not 0 <= token < self.target.vocab_size:
                 raise ForetokenError(

@@ -19,9 +19,16 @@ class Request:
     """One prompt with its parameters, and n samples."""
 
     def __init__(
-        self, prompt: list[int], params: SamplingParams, text: str | None, seed: int, limit: int,
-        eos_ids: frozenset[int], tokenizer: Any, criterion: Criterion | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        text: str | None,
+        seed: int,
+        limit: int,
+        eos_ids: frozenset[int],
+        tokenizer: Any,
+        criterion: Criterion | None = None,
+    ) -> None:
         self.id = next(_ids)
         self.prompt, self.params, self.text = prompt, params, text
         self.tokenizer = tokenizer
@@ -30,15 +37,20 @@ class Request:
         ends = frozenset() if params.ignore_eos else eos_ids
         self.samples = [
             Sample(
-                self, index,
+                self,
+                index,
                 Sequence.start(
-                    prompt, params, seed=seed, sample=index,
+                    prompt,
+                    params,
+                    seed=seed,
+                    sample=index,
                     end_ids=ends | frozenset(params.stop_token_ids),
                 ),
-                StopChecker(params, eos_ids, limit, tokenizer, criterion), limit,
+                StopChecker(params, eos_ids, limit, tokenizer, criterion),
+                limit,
             )
             for index in range(params.n)
-        ]  # fmt: skip
+        ]
 
     @property
     def finished(self) -> bool:

@@ -71,9 +71,13 @@ class StopChecker:
     """One sequence's stopping rules, fed with its blocks of new tokens."""
 
     def __init__(
-        self, params: SamplingParams, eos_ids: frozenset[int], limit: int, tokenizer: Any = None,
+        self,
+        params: SamplingParams,
+        eos_ids: frozenset[int],
+        limit: int,
+        tokenizer: Any = None,
         criterion: Criterion | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`limit`: how many tokens may be written at most, by max_tokens and the context.
 
         `criterion` is asked after every token, min_tokens or not.

@@ -180,9 +180,12 @@ def suffix_array(tokens: NDArray[np.integer], ordered: int = ORDERED) -> NDArray
 
 
 def _extend(
-    folder: Path, made_for: MadeFor, documents: Iterable[Seq[int]], rows: NDArray[np.integer],
+    folder: Path,
+    made_for: MadeFor,
+    documents: Iterable[Seq[int]],
+    rows: NDArray[np.integer],
     most: int,
-) -> None:  # fmt: skip
+) -> None:
     """Write new segments after those of the index, and then the index."""
     own = [
         _write(folder, len(rows) + i, tokens)

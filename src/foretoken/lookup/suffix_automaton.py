@@ -179,10 +179,15 @@ def _arrays(growing: SuffixAutomaton) -> Arrays:
     length, end = np.array(growing.length), np.array(growing.first_end)
     link = np.array(growing.link)
     return {
-        "text": np.array(growing.text), "link": link, "length": length, "first_end": end,
-        "count": _counts(link, length, end), "tokens": pairs[:, 0], "targets": pairs[:, 1],
+        "text": np.array(growing.text),
+        "link": link,
+        "length": length,
+        "first_end": end,
+        "count": _counts(link, length, end),
+        "tokens": pairs[:, 0],
+        "targets": pairs[:, 1],
         "offsets": np.cumsum([0, *map(len, edges)]),
-    }  # fmt: skip
+    }
 
 
 def _counts(link: np.ndarray, length: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -24,9 +24,16 @@ class KVCache:
     """`data` [layers, 2, slots, kv_heads, length, head_dim] and each slot's committed length."""
 
     def __init__(
-        self, layers: int, slots: int, kv_heads: int, max_length: int, head_dim: int,
-        dtype: torch.dtype, device: torch.device, positions: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        layers: int,
+        slots: int,
+        kv_heads: int,
+        max_length: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        positions: int | None = None,
+    ) -> None:
         """`positions`: how many the model's position embedding knows (padding stays below it)."""
         # One cell more: where the padding of a ragged pass may be written.
         shape = (layers, 2, slots, kv_heads, max_length + 1, head_dim)

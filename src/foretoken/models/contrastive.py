@@ -45,9 +45,13 @@ class Contrastive:
     backend = "contrastive"
 
     def __init__(
-        self, expert: str | Path | PreTrainedModel | CausalLM,
-        amateur: str | Path | PreTrainedModel | CausalLM, *, alpha: float = 0.1, beta: float = 0.5,
-    ) -> None:  # fmt: skip
+        self,
+        expert: str | Path | PreTrainedModel | CausalLM,
+        amateur: str | Path | PreTrainedModel | CausalLM,
+        *,
+        alpha: float = 0.1,
+        beta: float = 0.5,
+    ) -> None:
         """Each model as `LLM` takes it: folder, hub id, bundled name, or a loaded model.
 
         alpha: share of the likeliest token's probability that makes a token plausible, in [0, 1].

@@ -152,9 +152,15 @@ def chain_feed(
     ancestors = torch.ones(width, width, dtype=torch.bool, device=device).tril()
     positions = (begin + torch.arange(width, device=device)).clamp_(max=cache.positions - 1)
     return Feed(
-        padded, positions, ancestors.expand(len(slots), -1, -1),
-        slots, starts, cache.max_length + 1, last=[len(row) - 1 for row in tokens], logits=logits,
-    )  # fmt: skip
+        padded,
+        positions,
+        ancestors.expand(len(slots), -1, -1),
+        slots,
+        starts,
+        cache.max_length + 1,
+        last=[len(row) - 1 for row in tokens],
+        logits=logits,
+    )
 
 
 def tree_feed(cache: KVCache, slots: list[int], roots: Seq[int], trees: DraftTree) -> Feed:
@@ -166,9 +172,13 @@ def tree_feed(cache: KVCache, slots: list[int], roots: Seq[int], trees: DraftTre
     begin = torch.tensor(starts, device=device)[:, None]
     positions = (begin + trees.depths).clamp_(max=cache.positions - 1)  # of padding nodes
     return Feed(
-        torch.cat([root, trees.tokens], 1), positions, trees.ancestors, slots, starts,
+        torch.cat([root, trees.tokens], 1),
+        positions,
+        trees.ancestors,
+        slots,
+        starts,
         cache.max_length + 1,
-    )  # fmt: skip
+    )
 
 
 def token_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
@@ -178,9 +188,13 @@ def token_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
     positions = torch.tensor(starts, device=tokens.device)[:, None].clamp_(max=cache.positions - 1)
     alone = torch.ones(1, 1, 1, dtype=torch.bool, device=tokens.device)
     return Feed(
-        tokens[:, None], positions, alone.expand(len(slots), -1, -1), slots, starts,
+        tokens[:, None],
+        positions,
+        alone.expand(len(slots), -1, -1),
+        slots,
+        starts,
         cache.max_length + 1,
-    )  # fmt: skip
+    )
 
 
 def frontier_feed(
@@ -198,9 +212,14 @@ def frontier_feed(
     places = torch.tensor(roots, device=device)[:, None] + torch.tensor(depths, device=device)
     places.clamp_(max=cache.positions - 1)
     return Feed(
-        tokens, places[:, earlier:], sees, slots, [root + earlier for root in roots],
-        cache.max_length + 1, earlier=places[:, :earlier],
-    )  # fmt: skip
+        tokens,
+        places[:, earlier:],
+        sees,
+        slots,
+        [root + earlier for root in roots],
+        cache.max_length + 1,
+        earlier=places[:, :earlier],
+    )
 
 
 def block_feed(cache: KVCache, slots: list[int], roots: Tensor, size: int) -> Feed:
@@ -214,9 +233,13 @@ def block_feed(cache: KVCache, slots: list[int], roots: Tensor, size: int) -> Fe
     positions = torch.tensor(starts, device=roots.device)[:, None] + ahead
     everyone = torch.ones(1, 1, 1, dtype=torch.bool, device=roots.device)
     return Feed(
-        roots.expand(-1, size), positions, everyone.expand(len(slots), size, size), slots, starts,
+        roots.expand(-1, size),
+        positions,
+        everyone.expand(len(slots), size, size),
+        slots,
+        starts,
         cache.max_length + 1,
-    )  # fmt: skip
+    )
 
 
 def scratch_feed(cache: KVCache, slots: list[int], tokens: Tensor, ahead: int) -> Feed:
@@ -230,9 +253,13 @@ def scratch_feed(cache: KVCache, slots: list[int], tokens: Tensor, ahead: int) -
     places = torch.tensor(starts, device=device)[:, None].clamp_(max=cache.positions - 1)
     alone = torch.eye(width, dtype=torch.bool, device=device)
     return Feed(
-        tokens, places.expand(-1, width), alone.expand(len(slots), -1, -1), slots, starts,
+        tokens,
+        places.expand(-1, width),
+        alone.expand(len(slots), -1, -1),
+        slots,
+        starts,
         cache.max_length + 1,
-    )  # fmt: skip
+    )
 
 
 def again_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
@@ -248,6 +275,11 @@ def again_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
     causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
     sees = torch.cat((torch.zeros_like(causal), causal), 1)  # [T, E + T], E = T
     return Feed(
-        tokens, places, sees.expand(len(slots), -1, -1), slots, starts, cache.max_length + 1,
+        tokens,
+        places,
+        sees.expand(len(slots), -1, -1),
+        slots,
+        starts,
+        cache.max_length + 1,
         earlier=places,
-    )  # fmt: skip
+    )

@@ -30,9 +30,14 @@ Weights = Callable[[str], Tensor]
 
 
 def load_model(
-    source: str | Path, *, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto",
-    backend: str = "auto", model_impl: str = "auto", trust_remote_code: bool = False,
-) -> CausalLM:  # fmt: skip
+    source: str | Path,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
+    backend: str = "auto",
+    model_impl: str = "auto",
+    trust_remote_code: bool = False,
+) -> CausalLM:
     """Read a checkpoint: natively where the family allows it, else through transformers.
 
     `dtype` "auto" is the checkpoint's own on a GPU and float32 on a CPU. `model_impl` is "auto",
@@ -256,9 +261,17 @@ def build_native(
         layers.append(replace(layers[i - cycle], mix=mix(i)))
     table = rope.table(config, shape.head_dim, shape.max_length + 1, dtype, device)
     model = transformer.Transformer(
-        shape, embedding, layers, norm("model.norm"), lm_head, table, name, count, read,
+        shape,
+        embedding,
+        layers,
+        norm("model.norm"),
+        lm_head,
+        table,
+        name,
+        count,
+        read,
         eos_ids(config),
-    )  # fmt: skip
+    )
     if runner is not None:
         return backends.run_through(runner, model)
     model.whole = whole.make(model)

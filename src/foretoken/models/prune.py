@@ -103,9 +103,10 @@ def _kept(stored: Weights, at: str, small: Any, groups: int, width: int) -> Kept
     columns = norms("mlp.gate", 1) + norms("mlp.up", 1) + norms("mlp.down", 0)  # [F]
     staying = _largest(heads, small.num_key_value_heads)
     return Kept(
-        _spans(staying, groups * width), _spans(staying, width),
+        _spans(staying, groups * width),
+        _spans(staying, width),
         _largest(columns, small.intermediate_size),
-    )  # fmt: skip
+    )
 
 
 def _largest(norms: Tensor, count: int) -> Tensor:

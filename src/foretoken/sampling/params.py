@@ -76,16 +76,22 @@ class SamplingParams:
             "min_p": (0 <= self.min_p <= 1, "in [0, 1]"),
             "repetition_penalty": (self.repetition_penalty > 0, "above 0 (1 is off)"),
             "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
-            "min_tokens": (0 <= self.min_tokens <= (self.max_tokens or self.min_tokens),
-                           "between 0 and max_tokens"),
+            "min_tokens": (
+                0 <= self.min_tokens <= (self.max_tokens or self.min_tokens),
+                "between 0 and max_tokens",
+            ),
             "logprobs": (self.logprobs is None or self.logprobs >= 0, "at least 0, or None"),
-            "allowed_token_ids": (self.allowed_token_ids is None or len(self.allowed_token_ids) > 0,
-                                  "None or a list with at least one id"),
+            "allowed_token_ids": (
+                self.allowed_token_ids is None or len(self.allowed_token_ids) > 0,
+                "None or a list with at least one id",
+            ),
             "stop": ("" not in self.stops, "strings that are not empty"),
-            "references": (not any(isinstance(x, int) for x in self.references)
-                           and not isinstance(self.references, str),
-                           "a list of texts or of lists of token ids"),
-        }  # fmt: skip
+            "references": (
+                not any(isinstance(x, int) for x in self.references)
+                and not isinstance(self.references, str),
+                "a list of texts or of lists of token ids",
+            ),
+        }
         for name, (holds, expected) in checks.items():
             if not holds:
                 raise ForetokenError(f"{name} is {getattr(self, name)!r}; it must be {expected}.")

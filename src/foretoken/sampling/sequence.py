@@ -44,9 +44,14 @@ class Sequence:
 
     @classmethod
     def start(
-        cls, prompt: Seq[int], params: SamplingParams, *, seed: int = 0, sample: int = 0,
+        cls,
+        prompt: Seq[int],
+        params: SamplingParams,
+        *,
+        seed: int = 0,
+        sample: int = 0,
         end_ids: frozenset[int] = frozenset(),
-    ) -> Sequence:  # fmt: skip
+    ) -> Sequence:
         """A fresh sequence; `seed` and `sample` fix every random draw it will ever make."""
         key = 0 if params.greedy else stream_key(seed, sample)
         return cls(list(prompt), len(prompt), params, key, end_ids)

@@ -28,16 +28,29 @@ PROMPTS = ([5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3], [11] * 3, [60, 61, 62, 
 """Token ids with something to copy."""
 
 SAMPLED = SamplingParams(
-    temperature=0.7, top_p=0.9, top_k=20, repetition_penalty=1.1, frequency_penalty=0.1, seed=7,
-    max_tokens=24, ignore_eos=True,
-)  # fmt: skip
+    temperature=0.7,
+    top_p=0.9,
+    top_k=20,
+    repetition_penalty=1.1,
+    frequency_penalty=0.1,
+    seed=7,
+    max_tokens=24,
+    ignore_eos=True,
+)
 
 
 def serve(
-    model: CausalLM, drafter: Drafter, verifier: Verifier, prompts: Seq[Seq[int]],
-    params: SamplingParams | Seq[SamplingParams], *, slots: int = 8, tokenizer: Any = None,
-    eos_ids: frozenset[int] = frozenset(), chunk: int = 512,
-) -> list[RequestOutput]:  # fmt: skip
+    model: CausalLM,
+    drafter: Drafter,
+    verifier: Verifier,
+    prompts: Seq[Seq[int]],
+    params: SamplingParams | Seq[SamplingParams],
+    *,
+    slots: int = 8,
+    tokenizer: Any = None,
+    eos_ids: frozenset[int] = frozenset(),
+    chunk: int = 512,
+) -> list[RequestOutput]:
     """Serve prompts to the end on a new engine; the outputs in the prompts' order."""
     target = ModelTarget(model, slots, model.max_length)
     engine = Engine(target, drafter, verifier, eos_ids=eos_ids, tokenizer=tokenizer, chunk=chunk)
@@ -62,9 +75,15 @@ def greedy_reference(model: CausalLM, prompt: Seq[int], tokens: int) -> list[int
 
 
 def check_greedy(
-    make: Make, verifier: Verifier, pair: Pair, *, slots: int = 1, tokens: int = 24,
-    prompts: Seq[Seq[int]] = PROMPTS[:2], expected: Seq[Seq[int]] | None = None,
-) -> list[RequestOutput]:  # fmt: skip
+    make: Make,
+    verifier: Verifier,
+    pair: Pair,
+    *,
+    slots: int = 1,
+    tokens: int = 24,
+    prompts: Seq[Seq[int]] = PROMPTS[:2],
+    expected: Seq[Seq[int]] | None = None,
+) -> list[RequestOutput]:
     """At temperature 0 the tokens are plain decoding's (`expected`, or computed here)."""
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
     outputs = serve(pair.target, make(pair), verifier, prompts, params, slots=slots)
@@ -75,9 +94,14 @@ def check_greedy(
 
 
 def check_seeded(
-    make: Make, verifier: Verifier, pair: Pair, *, slots: int = 1,
-    params: SamplingParams = SAMPLED, prompts: Seq[Seq[int]] = PROMPTS,
-) -> list[RequestOutput]:  # fmt: skip
+    make: Make,
+    verifier: Verifier,
+    pair: Pair,
+    *,
+    slots: int = 1,
+    params: SamplingParams = SAMPLED,
+    prompts: Seq[Seq[int]] = PROMPTS,
+) -> list[RequestOutput]:
     """Chosen drafts: at any temperature the tokens are those of plain decoding with that seed."""
     expected = [texts(serve(pair.target, Nothing(), TargetOnly(), [p], params)) for p in prompts]
     outputs = serve(pair.target, make(pair), verifier, prompts, params, slots=slots)
@@ -100,22 +124,32 @@ def check_company(
 
 
 def check_distribution(
-    make: Make, verifier: Verifier, pair: Pair, params: SamplingParams, tokens: int = 3, *,
-    prompt: Seq[int] = (0, 1, 0), tolerance: float = 1e-12, **options: Any,
-) -> None:  # fmt: skip
+    make: Make,
+    verifier: Verifier,
+    pair: Pair,
+    params: SamplingParams,
+    tokens: int = 3,
+    *,
+    prompt: Seq[int] = (0, 1, 0),
+    tolerance: float = 1e-12,
+    **options: Any,
+) -> None:
     """The joint distribution of the first tokens, by enumeration, is the target's own."""
     distribution = joint_distribution(
         pair.target, lambda: make(pair), verifier, prompt, params, tokens, **options
-    )  # fmt: skip
+    )
     ends = options.get("end_ids", frozenset())
     off = distance(distribution, target_distribution(pair.target, prompt, params, tokens, ends))
     assert off <= tolerance, f"The distribution of {tokens} tokens is off by {off:.3g} ({params})."
 
 
 def check_drafter(
-    make: Make, verifier: Verifier | None = None, *, pair: Pair | None = None,
+    make: Make,
+    verifier: Verifier | None = None,
+    *,
+    pair: Pair | None = None,
     tiny: Pair | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """All of the above for one drafter under its exact rule, on tiny models.
 
     pair: what the token checks run on. tiny: a pair of a vocabulary of 3 or 4 for the distribution;

@@ -104,10 +104,18 @@ class EnumeratedDraws:
 
 
 def joint_distribution(
-    model: CausalLM, make: Callable[[], Drafter], verifier: Verifier, prompt: Seq[int],
-    params: SamplingParams, tokens: int, *, steps: int | None = None, rows: int = 1,
-    budget: int | None = None, end_ids: frozenset[int] = frozenset(),
-) -> Distribution:  # fmt: skip
+    model: CausalLM,
+    make: Callable[[], Drafter],
+    verifier: Verifier,
+    prompt: Seq[int],
+    params: SamplingParams,
+    tokens: int,
+    *,
+    steps: int | None = None,
+    rows: int = 1,
+    budget: int | None = None,
+    end_ids: frozenset[int] = frozenset(),
+) -> Distribution:
     """The exact distribution of the first `tokens` tokens that the method writes after `prompt`.
 
     After `steps` steps (None: no end) the rest is taken from the target's own distribution.
@@ -133,10 +141,19 @@ def joint_distribution(
 
 
 def sampled_counts(
-    model: CausalLM, make: Callable[[], Drafter], verifier: Verifier, prompt: Seq[int],
-    params: SamplingParams, tokens: int, samples: int, *, seed: int = 0, rows: int = 4096,
-    budget: int | None = None, tokenizer: Any = None,
-) -> Counter[tuple[int, ...]]:  # fmt: skip
+    model: CausalLM,
+    make: Callable[[], Drafter],
+    verifier: Verifier,
+    prompt: Seq[int],
+    params: SamplingParams,
+    tokens: int,
+    samples: int,
+    *,
+    seed: int = 0,
+    rows: int = 4096,
+    budget: int | None = None,
+    tokenizer: Any = None,
+) -> Counter[tuple[int, ...]]:
     """How often each text of `tokens` tokens was written with the seeds from `seed` on.
 
     `budget` bounds the nodes of each draft (None: as in the engine, one less than the tokens left).
@@ -152,10 +169,16 @@ def sampled_counts(
 
 @torch.inference_mode()
 def _run(
-    model: CausalLM, drafter: Drafter, verifier: Verifier, sequences: list[Sequence], tokens: int,
-    steps: int | None = None, scripts: list[Script] | None = None, budget: int | None = None,
+    model: CausalLM,
+    drafter: Drafter,
+    verifier: Verifier,
+    sequences: list[Sequence],
+    tokens: int,
+    steps: int | None = None,
+    scripts: list[Script] | None = None,
+    budget: int | None = None,
     tokenizer: Any = None,
-) -> None:  # fmt: skip
+) -> None:
     """Step all sequences, of one prompt, until each holds `tokens` tokens of output."""
     longest = len(sequences[0].tokens) + tokens
     target = ModelTarget(model, len(sequences), longest + 32, nodes=32)
@@ -181,9 +204,14 @@ def _run(
 
 
 def _advance(
-    target: Target, drafter: Drafter, verifier: Verifier, sequences: list[Sequence],
-    left: list[int], scripts: list[Script] | None, budget: int | None,
-) -> None:  # fmt: skip
+    target: Target,
+    drafter: Drafter,
+    verifier: Verifier,
+    sequences: list[Sequence],
+    left: list[int],
+    scripts: list[Script] | None,
+    budget: int | None,
+) -> None:
     """One step for every sequence that has tokens left to write.
 
     Enumerated rows that have equally many left go together: the padding of a ragged batch would
@@ -200,9 +228,13 @@ def _advance(
 
 
 def target_distribution(
-    model: CausalLM, prompt: Seq[int], params: SamplingParams, tokens: int,
-    end_ids: frozenset[int] = frozenset(), written: tuple[int, ...] = (),
-) -> Distribution:  # fmt: skip
+    model: CausalLM,
+    prompt: Seq[int],
+    params: SamplingParams,
+    tokens: int,
+    end_ids: frozenset[int] = frozenset(),
+    written: tuple[int, ...] = (),
+) -> Distribution:
     """The distribution of plain decoding, by the slow obvious way: every prefix from scratch."""
     distribution: Distribution = {written: 1.0}
     for _ in range(tokens):
@@ -237,9 +269,12 @@ def _completed(
 
 
 def reference_distribution(
-    logits: Tensor, context: Seq[int], prompt_length: int, params: SamplingParams,
+    logits: Tensor,
+    context: Seq[int],
+    prompt_length: int,
+    params: SamplingParams,
     end_ids: Iterable[int] = (),
-) -> list[float]:  # fmt: skip
+) -> list[float]:
     """The folded distribution [V] of one place, spelled out token by token: `fold` is checked
     against it."""
     scores = logits.double().clone()
@@ -293,9 +328,11 @@ def distance(one: Mapping[tuple[int, ...], float], other: Mapping[tuple[int, ...
 
 
 def chi_square(
-    counts: Mapping[tuple[int, ...], int], distribution: Mapping[tuple[int, ...], float],
-    bin_of: Callable[[tuple[int, ...]], object] = lambda text: text, least: float = 5.0,
-) -> float:  # fmt: skip
+    counts: Mapping[tuple[int, ...], int],
+    distribution: Mapping[tuple[int, ...], float],
+    bin_of: Callable[[tuple[int, ...]], object] = lambda text: text,
+    least: float = 5.0,
+) -> float:
     """How likely counts at least this far from `distribution` are (Pearson's test); 0 for
     impossible ones.
 

@@ -33,18 +33,32 @@ class Pair:
 
 
 def tiny_transformers(
-    vocab_size: int = 97, *, layers: int = 2, width: int = 32, seed: int = 0, scale: float = 0.2,
-    max_length: int = 256, eos_token_id: int | None = None, dtype: torch.dtype = torch.float64,
-) -> Any:  # fmt: skip
+    vocab_size: int = 97,
+    *,
+    layers: int = 2,
+    width: int = 32,
+    seed: int = 0,
+    scale: float = 0.2,
+    max_length: int = 256,
+    eos_token_id: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Any:
     """A Llama of transformers with random weights; at this `scale` its greedy text is varied."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=vocab_size, hidden_size=width, intermediate_size=2 * width,
-        num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=max_length, tie_word_embeddings=False,
-        bos_token_id=None, eos_token_id=eos_token_id, pad_token_id=None,
-    )  # fmt: skip
+        vocab_size=vocab_size,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=max_length,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=eos_token_id,
+        pad_token_id=None,
+    )
     with torch.random.fork_rng([]):
         model: Any = LlamaForCausalLM(config)
     return _perturbed(model.to(dtype).eval(), scale, seed, keep=False)
@@ -190,18 +204,24 @@ class ByteTokenizer:
         return [self._ids[byte] for byte in text.encode()]
 
     def decode(
-        self, token_ids: Seq[int] | int, skip_special_tokens: bool = False,
+        self,
+        token_ids: Seq[int] | int,
+        skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool = False,
-    ) -> str:  # fmt: skip
+    ) -> str:
         ids = [token_ids] if isinstance(token_ids, int) else token_ids
         end = b"" if skip_special_tokens else self.eos_token.encode()
         pieces = [end if i == self.eos_token_id else bytes([self._bytes[i]]) for i in ids]
         return b"".join(pieces).decode("utf-8", errors="replace")
 
     def apply_chat_template(
-        self, conversation: Seq[dict[str, str]], *, tokenize: bool = True,
-        add_generation_prompt: bool = False, **kwargs: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        conversation: Seq[dict[str, str]],
+        *,
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         text = "".join(f"{turn['role']}: {turn['content']}\n" for turn in conversation)
         text += "assistant: " if add_generation_prompt else ""
         return self.encode(text) if tokenize else text

@@ -127,12 +127,14 @@ def draft(shape: Shape, proposal: Tensor, draws: Draws) -> tuple[DraftTree, Tens
     chain = shape.parents == tuple(range(count))
     one = len(set(shape.kinds)) == 1
     trees = DraftTree(
-        torch.stack(tokens, 1) if tokens else parents, [count] * len(rows),
+        torch.stack(tokens, 1) if tokens else parents,
+        [count] * len(rows),
         parents=None if chain else parents,
         kinds=None if one else torch.tensor(shape.kinds, dtype=torch.int8).expand(len(rows), -1),
         kind=shape.kinds[0] if one else Kind.CHOSEN,
-        proposals=proposal[rows[:, None], slots], rows=parents,
-    )  # fmt: skip
+        proposals=proposal[rows[:, None], slots],
+        rows=parents,
+    )
     return trees, slots
 
 

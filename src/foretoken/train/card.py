@@ -15,26 +15,39 @@ from foretoken.trainable.lesson import Estimate
 
 
 def write_card(
-    folder: Path, module: Trained, target: str, data: str, recipe: Recipe, progress: Progress,
-    expected: Estimate, served: AcceptanceStats | None,
-) -> None:  # fmt: skip
+    folder: Path,
+    module: Trained,
+    target: str,
+    data: str,
+    recipe: Recipe,
+    progress: Progress,
+    expected: Estimate,
+    served: AcceptanceStats | None,
+) -> None:
     """README.md of the checkpoint's folder."""
     parameters = sum(weight.numel() for weight in module.parameters())
     lines = [
-        f"# {module.method} for {target}", "",
+        f"# {module.method} for {target}",
+        "",
         f"A drafter for speculative decoding, {parameters / 1e6:.1f} M parameters, trained for "
         f"`{target}` (width {module.facts.hidden_size}, vocabulary {module.facts.vocab_size}, "
-        f"{module.facts.layers} layers) by `foretoken train {module.method}`.", "",
+        f"{module.facts.layers} layers) by `foretoken train {module.method}`.",
+        "",
         f'    LLM("{target}", speculative_config={{"method": "{module.method}", '
-        f'"model": "{folder.name}"}})', "",
-        f"Text: {data}. It was trained for {progress.step} steps.", "",
-        *table(expected, served), "",
+        f'"model": "{folder.name}"}})',
+        "",
+        f"Text: {data}. It was trained for {progress.step} steps.",
+        "",
+        *table(expected, served),
+        "",
         "The estimate comes from one pass over the held-out answers; what was served is the "
-        "engine's own count on the same prompts.", "",
-        "## Recipe", "",
+        "engine's own count on the same prompts.",
+        "",
+        "## Recipe",
+        "",
         *recipe_lines(recipe),
         "",
-    ]  # fmt: skip
+    ]
     replace(folder / "README.md", "\n".join(lines).encode())
 
 

@@ -102,9 +102,14 @@ def fixed(llm: LLM, conversations: Seq[Conversation], length: int) -> Records:
 
 
 def write(
-    llm: LLM, conversations: Seq[Conversation], folder: Path, params: SamplingParams,
-    longest: int, *, show: bool = True,
-) -> Records:  # fmt: skip
+    llm: LLM,
+    conversations: Seq[Conversation],
+    folder: Path,
+    params: SamplingParams,
+    longest: int,
+    *,
+    show: bool = True,
+) -> Records:
     """What the model writes to prompts of at most `longest` tokens, from the folder or anew.
 
     params: temperature, max_tokens and a seed, from which each answer's own is made.
@@ -126,9 +131,13 @@ def write(
 
 
 def _block(
-    llm: LLM, block: Seq[Conversation], path: Path, params: SamplingParams, longest: int,
+    llm: LLM,
+    block: Seq[Conversation],
+    path: Path,
+    params: SamplingParams,
+    longest: int,
     number: int,
-) -> Records:  # fmt: skip
+) -> Records:
     made_for = _made_for(llm, block, params, longest)
     names = ("tokens", "starts", "answers")
     if path.exists():
@@ -145,11 +154,14 @@ def _made_for(
 ) -> dict[str, int | str]:
     asked = json.dumps([[each.messages, each.later, each.raw] for each in block])
     return {
-        "vocab_size": llm.model.vocab_size, "model parameters": llm.model.parameters,
-        "prompts": hashlib.sha256(asked.encode()).hexdigest()[:16], "longest prompt": longest,
-        "max_tokens": params.max_tokens or 0, "temperature": str(params.temperature),
+        "vocab_size": llm.model.vocab_size,
+        "model parameters": llm.model.parameters,
+        "prompts": hashlib.sha256(asked.encode()).hexdigest()[:16],
+        "longest prompt": longest,
+        "max_tokens": params.max_tokens or 0,
+        "temperature": str(params.temperature),
         "seed": params.seed or 0,
-    }  # fmt: skip
+    }
 
 
 def _answers(
@@ -164,17 +176,25 @@ def _answers(
     while open_:
         asked = [(prompt, *rest) for *rest, prompt in _prompted(llm, open_, longest)]
         seeds = [
-            ((params.seed or 0) << 20) + ((number * _BLOCK + i) << 4) + turn
-            for _, i, *_ in asked
-        ]  # fmt: skip
+            ((params.seed or 0) << 20) + ((number * _BLOCK + i) << 4) + turn for _, i, *_ in asked
+        ]
         each_params = [replace(params, seed=seed) for seed in seeds]
         outputs = llm.generate([prompt for prompt, *_ in asked], each_params)
         pairs += [(a[0], list(o.token_ids)) for a, o in zip(asked, outputs, strict=True)]
         open_ = [
-            (i, each, [*sent, {"role": "assistant", "content": out.text},
-                       {"role": "user", "content": later[0]}], later[1:])
-            for (_, i, each, sent, later), out in zip(asked, outputs, strict=True) if later
-        ]  # fmt: skip
+            (
+                i,
+                each,
+                [
+                    *sent,
+                    {"role": "assistant", "content": out.text},
+                    {"role": "user", "content": later[0]},
+                ],
+                later[1:],
+            )
+            for (_, i, each, sent, later), out in zip(asked, outputs, strict=True)
+            if later
+        ]
         turn += 1
     return pairs
 

@@ -22,9 +22,12 @@ class Frozen:
     temperature: what texts are written at; weigh: what becomes of a lesson's weights."""
 
     def __init__(
-        self, model: CausalLM, nodes: int = 64, temperature: float = 0.0,
+        self,
+        model: CausalLM,
+        nodes: int = 64,
+        temperature: float = 0.0,
         weigh: Callable[[Lesson], Tensor] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self._nodes, self._temperature = model, nodes, temperature
         self._weigh = weigh
         self._cache: KVCache | None = None
@@ -36,15 +39,29 @@ class Frozen:
         same = records[:, :, None] == records[:, None, :]
         batch, length = tokens.shape
         feed = Feed(
-            tokens, positions, same.tril(), list(range(batch)), [0] * batch, length + 1,
+            tokens,
+            positions,
+            same.tril(),
+            list(range(batch)),
+            [0] * batch,
+            length + 1,
             logits=False,
-        )  # fmt: skip
+        )
         out = self._read(feed, tuple(layers))
         hidden = {layer: states.to(self.dtype) for layer, states in out.hidden.items()}
         lesson = Lesson(
-            tokens, positions, records, weight, room.clamp(max=self._nodes), hidden, self.head,
-            self.embed, partial(self._append, feed), partial(self._kv, feed), self._temperature,
-        )  # fmt: skip
+            tokens,
+            positions,
+            records,
+            weight,
+            room.clamp(max=self._nodes),
+            hidden,
+            self.head,
+            self.embed,
+            partial(self._append, feed),
+            partial(self._kv, feed),
+            self._temperature,
+        )
         return replace(lesson, weight=self._weigh(lesson)) if self._weigh else lesson
 
     @property
@@ -73,10 +90,16 @@ class Frozen:
         many = embeddings.shape[1]
         cache = self._holding(feed).grown(batch, length, many)
         after = Feed(
-            torch.zeros_like(positions), positions, sees, feed.slots, [length] * batch,
-            length + many + 1, logits=False, earlier=feed.positions,
+            torch.zeros_like(positions),
+            positions,
+            sees,
+            feed.slots,
+            [length] * batch,
+            length + many + 1,
+            logits=False,
+            earlier=feed.positions,
             replaced=(torch.ones_like(sees[..., 0]), embeddings.to(self.model.dtype)),
-        )  # fmt: skip
+        )
         with torch.autocast(positions.device.type, enabled=False):
             out = self.model.forward(after, cache, (-1,))
         return out.hidden[-1].to(self.dtype)

@@ -49,9 +49,14 @@ class Joint(Trained):
     method: ClassVar[str] = METHOD
 
     def __init__(
-        self, facts: Facts, model: str, heads: str | None = None, weight: float = 0.2,
-        faster: float = 4.0, **rest: Any,
-    ) -> None:  # fmt: skip
+        self,
+        facts: Facts,
+        model: str,
+        heads: str | None = None,
+        weight: float = 0.2,
+        faster: float = 4.0,
+        **rest: Any,
+    ) -> None:
         super().__init__(facts, model=model, heads=heads, weight=weight, faster=faster, **rest)
         self.target = TrainedLM(facts, model=model)
         self.heads = _begun(heads, facts) if heads else MedusaHeads(facts, **rest)
@@ -110,11 +115,19 @@ class Joint(Trained):
 
 
 def make(
-    target: str, conversations: Seq[Conversation], recipe: Recipe, out: Path, *,
-    source: str = TARGET, seed: int = 0, every: float = 60.0, show: bool = True,
-    say: Callable[[Progress], None] = lambda progress: None, dtype: str = "auto",
+    target: str,
+    conversations: Seq[Conversation],
+    recipe: Recipe,
+    out: Path,
+    *,
+    source: str = TARGET,
+    seed: int = 0,
+    every: float = 60.0,
+    show: bool = True,
+    say: Callable[[Progress], None] = lambda progress: None,
+    dtype: str = "auto",
     device: str = "auto",
-) -> Trial:  # fmt: skip
+) -> Trial:
     """Leave a new target in `out`/target, its heads in `out`/heads, and a card.
 
     The answers are the old target's; the estimate follows them, what is served follows the new one.
@@ -127,9 +140,10 @@ def make(
     model = plain(llm, target)
     frozen, facts = Frozen(model, llm.engine.target.nodes, recipe.temperature), Facts.of(model)
     recipe_ = asdict(recipe)
-    same_run(out, {
-        "method": METHOD, "target": asdict(facts), "texts": sha_of(data), "seed": seed, **recipe_,
-    })  # fmt: skip
+    same_run(
+        out,
+        {"method": METHOD, "target": asdict(facts), "texts": sha_of(data), "seed": seed, **recipe_},
+    )
     torch.manual_seed(seed)
     module = Joint.built(facts, {"model": target, **recipe.shape}, "the recipe")
     module = module.to(model.device, frozen.dtype)
@@ -142,9 +156,18 @@ def make(
         return found
 
     progress = train(
-        module, frozen, lambda step: [learned], held, recipe, reached, out, seed=seed, every=every,
-        extra=about, say=say,
-    )  # fmt: skip
+        module,
+        frozen,
+        lambda step: [learned],
+        held,
+        recipe,
+        reached,
+        out,
+        seed=seed,
+        every=every,
+        extra=about,
+        say=say,
+    )
     module.read(out)
     tally(module, frozen, held, recipe.rows)
     module.save(out, about)
@@ -176,19 +199,28 @@ def _write_card(
     """README.md of the folder, which says that the target is another one."""
     far, same, places = moved
     lines = [
-        f"# {target} and Medusa's heads, trained together", "",
+        f"# {target} and Medusa's heads, trained together",
+        "",
         f"`{_LM}` is a new target: it does not write what `{target}` writes. Along {places:.0f} "
         f"held-out tokens of `{target}` its distribution is {far / places:.4f} nats (KL "
         "divergence) from the old one, and its likeliest token is the same at "
         f"{100 * same / places:.1f} % of them. "
-        "Drafting with the heads changes nothing of what the new target writes.", "",
+        "Drafting with the heads changes nothing of what the new target writes.",
+        "",
         f'    LLM("{out.name}/{_LM}", speculative_config={{"method": "medusa", '
-        f'"model": "{out.name}/{_HEADS}"}})', "",
+        f'"model": "{out.name}/{_HEADS}"}})',
+        "",
         f"Text: {texts} answers of `{target}`. It was trained for {trial.progress.step} steps by "
-        f"`foretoken train {METHOD}`.", "",
-        *table(trial.expected, trial.served), "",
+        f"`foretoken train {METHOD}`.",
+        "",
+        *table(trial.expected, trial.served),
+        "",
         "The estimate comes from one pass over held-out answers of the old target; what was served "
-        "is the engine's own count on the same prompts, whose answers are the new one's.", "",
-        "## Recipe", "", *recipe_lines(recipe), "",
-    ]  # fmt: skip
+        "is the engine's own count on the same prompts, whose answers are the new one's.",
+        "",
+        "## Recipe",
+        "",
+        *recipe_lines(recipe),
+        "",
+    ]
     replace(out / "README.md", "\n".join(lines).encode())

@@ -64,10 +64,19 @@ Say = Callable[[Progress], None]
 
 
 def train(
-    module: Trained, frozen: Frozen, learned: Texts, held: Records, recipe: Recipe,
-    reached: Reached, out: Path, *, seed: int = 0, every: float = 60.0, extra: Any = None,
+    module: Trained,
+    frozen: Frozen,
+    learned: Texts,
+    held: Records,
+    recipe: Recipe,
+    reached: Reached,
+    out: Path,
+    *,
+    seed: int = 0,
+    every: float = 60.0,
+    extra: Any = None,
     say: Say = lambda progress: None,
-) -> Progress:  # fmt: skip
+) -> Progress:
     """Train to the recipe's end or until the estimate stops rising; `out` has the best weights.
 
     every: seconds between two saved states. extra: what config.json holds besides. Goes on from
@@ -115,9 +124,14 @@ def _accelerator(frozen: Frozen) -> Any:
 
 
 def _step(
-    accelerator: Any, module: Any, learners: Seq[Any], frozen: Frozen, batches: Batches,
-    recipe: Recipe, step: int,
-) -> float:  # fmt: skip
+    accelerator: Any,
+    module: Any,
+    learners: Seq[Any],
+    frozen: Frozen,
+    batches: Batches,
+    recipe: Recipe,
+    step: int,
+) -> float:
     """One step of the optimisers; the mean loss of its batches on this process."""
     total = 0.0
     goal, layers = recipe.goal, accelerator.unwrap_model(module).hidden

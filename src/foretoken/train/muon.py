@@ -46,9 +46,12 @@ class Muon(torch.optim.Optimizer):
     """params: matrices, or groups of them; lr: of an update whose singular values are about one."""
 
     def __init__(
-        self, params: Iterable[nn.Parameter] | Iterable[dict[str, Any]], lr: float,
-        momentum: float = 0.95, weight_decay: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        params: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
+        lr: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+    ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()

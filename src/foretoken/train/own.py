@@ -27,9 +27,15 @@ class Own:
     steps (0: once). llm: the target's, for the tokenizer and what ends a text."""
 
     def __init__(
-        self, module: TrainedLM, llm: LLM, asked: Records, folder: Path, params: SamplingParams,
-        count: int, every: int,
-    ) -> None:  # fmt: skip
+        self,
+        module: TrainedLM,
+        llm: LLM,
+        asked: Records,
+        folder: Path,
+        params: SamplingParams,
+        count: int,
+        every: int,
+    ) -> None:
         self._module, self._llm, self._asked, self._folder = module, llm, asked, folder
         self._params, self._count, self._every = params, count, every
         self._block, self._records = -1, asked

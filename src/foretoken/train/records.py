@@ -47,8 +47,9 @@ class Records:
         return cls(
             np.concatenate([part.tokens for part in parts]),
             np.concatenate([*starts, ends[-1:]]),
-            np.concatenate(answers), max(part.limit for part in parts),
-        )  # fmt: skip
+            np.concatenate(answers),
+            max(part.limit for part in parts),
+        )
 
     def take(self, which: Seq[int]) -> Records:
         """Some of them, in that order."""
@@ -81,5 +82,6 @@ class Records:
         held = min(held, len(self) // 2)
         places = {i * len(self) // held for i in range(held)} if held else set()
         return (
-            self.take([i for i in range(len(self)) if i not in places]), self.take(sorted(places)),
-        )  # fmt: skip
+            self.take([i for i in range(len(self)) if i not in places]),
+            self.take(sorted(places)),
+        )

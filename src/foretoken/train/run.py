@@ -41,11 +41,21 @@ class Trial:
 
 
 def make(
-    method: str, target: str, conversations: Seq[Conversation], recipe: Recipe, out: Path, *,
-    source: str = "target", after: Seq[Path | str] = (), seed: int = 0, every: float = 60.0,
-    show: bool = True, say: Callable[[Progress], None] = lambda progress: None,
-    dtype: str = "auto", device: str = "auto",
-) -> Trial:  # fmt: skip
+    method: str,
+    target: str,
+    conversations: Seq[Conversation],
+    recipe: Recipe,
+    out: Path,
+    *,
+    source: str = "target",
+    after: Seq[Path | str] = (),
+    seed: int = 0,
+    every: float = 60.0,
+    show: bool = True,
+    say: Callable[[Progress], None] = lambda progress: None,
+    dtype: str = "auto",
+    device: str = "auto",
+) -> Trial:
     """Write the texts, train, measure, and leave checkpoint and card in `out`.
 
     source: "target" (what it writes to the prompts), "fixed" (the file's own texts), "drafter"
@@ -65,10 +75,18 @@ def make(
     model = plain(llm, target)
     facts = Facts.of(model)
     recipe_ = asdict(recipe)
-    same_run(out, {
-        "method": method, "target": asdict(facts), "texts": told, "source": source,
-        "after": [str(folder) for folder in after], "seed": seed, **recipe_,
-    })  # fmt: skip
+    same_run(
+        out,
+        {
+            "method": method,
+            "target": asdict(facts),
+            "texts": told,
+            "source": source,
+            "after": [str(folder) for folder in after],
+            "seed": seed,
+            **recipe_,
+        },
+    )
     about = {"target_name": target, "recipe": recipe_}
     former = _former(cls, facts, after, model, recipe) if after else None
     nodes, weigh = llm.engine.target.nodes, former.weigh if former else None
@@ -79,9 +97,18 @@ def make(
     reached = former.together(drafter) if former else drafter.reached
     learned = steps(found, source, module, llm, recipe, out / "own", seed)
     progress = train(
-        module, frozen, learned, held, recipe, reached, out, seed=seed, every=every,
-        extra=about, say=say,
-    )  # fmt: skip
+        module,
+        frozen,
+        learned,
+        held,
+        recipe,
+        reached,
+        out,
+        seed=seed,
+        every=every,
+        extra=about,
+        say=say,
+    )
     module.read(out)  # the best, which may not be the last
     tally(module, frozen, held, recipe.rows)
     module.save(out, about)

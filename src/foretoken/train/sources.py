@@ -41,9 +41,14 @@ def _temperature(name: str) -> float | None:
 
 
 def texts(
-    llm: LLM, conversations: Seq[Conversation], recipe: Recipe, folder: Path, source: str,
-    seed: int, show: bool,
-) -> dict[str, Records]:  # fmt: skip
+    llm: LLM,
+    conversations: Seq[Conversation],
+    recipe: Recipe,
+    folder: Path,
+    source: str,
+    seed: int,
+    show: bool,
+) -> dict[str, Records]:
     """The records of each source but the drafter. Whatever isn't the file's own is held to what the
     target writes at the recipe's temperature, which is then there too, and first."""
     names, found = named(source), {}
@@ -83,9 +88,14 @@ def answered(llm: LLM, held: Records, recipe: Recipe, seed: int) -> Records:
 
 
 def steps(
-    found: dict[str, Records], source: str, module: Trained, llm: LLM, recipe: Recipe, folder: Path,
+    found: dict[str, Records],
+    source: str,
+    module: Trained,
+    llm: LLM,
+    recipe: Recipe,
+    folder: Path,
     seed: int,
-) -> Texts:  # fmt: skip
+) -> Texts:
     """The parts that each step's records are drawn from."""
     names = named(source)
     parts = [found[name] for name in names if name != DRAFTER]

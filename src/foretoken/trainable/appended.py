@@ -55,9 +55,14 @@ def seats(lesson: Lesson, places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
 
 
 def blocks_loss(
-    lesson: Lesson, places: Tensor, states: Tensor, first: int, logits: Logits,
-    parameters: Seq[Tensor], objective: Objective,
-) -> Tensor:  # fmt: skip
+    lesson: Lesson,
+    places: Tensor,
+    states: Tensor,
+    first: int,
+    logits: Logits,
+    parameters: Seq[Tensor],
+    objective: Objective,
+) -> Tensor:
     """The sum over guesses of decay^i times guess i's mean loss; states [B, R, C, D] of the blocks
     after the places [B, R]. parameters: what `logits` uses that is to be trained."""
     ahead, there = _goals(lesson, places, first, states.shape[2])
@@ -106,9 +111,14 @@ def block_chances(
 
 
 def _along(
-    lesson: Lesson, wanted: Tensor, states: States, first: int, logits: Logits, measure: Measure,
+    lesson: Lesson,
+    wanted: Tensor,
+    states: States,
+    first: int,
+    logits: Logits,
+    measure: Measure,
     found: Tensor,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`found` [B, T, C] with the measure in place of what stands at every guess that has a goal."""
     length = wanted.shape[1]
     for start in range(0, length, _PLACES):

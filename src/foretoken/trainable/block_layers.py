@@ -60,11 +60,18 @@ class BlockModule(Trained):
     method: ClassVar[str] = "dflash"
 
     def __init__(
-        self, facts: Facts, num_layers: int = 5, block_size: int = 16,
-        target_layer_ids: Seq[int] | None = None, mask_token_id: int | None = None,
-        heads: int | None = None, kv_heads: int | None = None, intermediate: int | None = None,
-        anchors: int = 512, **layer: Any,
-    ) -> None:  # fmt: skip
+        self,
+        facts: Facts,
+        num_layers: int = 5,
+        block_size: int = 16,
+        target_layer_ids: Seq[int] | None = None,
+        mask_token_id: int | None = None,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        intermediate: int | None = None,
+        anchors: int = 512,
+        **layer: Any,
+    ) -> None:
         width, ids = facts.hidden_size, list(target_layer_ids or usual(facts.layers))
         if block_size < 2 or not all(0 <= index < facts.layers for index in ids):
             raise ValueError(
@@ -72,10 +79,17 @@ class BlockModule(Trained):
             )
         of = layer_shape(width, 1, heads, kv_heads, intermediate, **{"qk_norm": True, **layer})
         super().__init__(
-            facts, num_layers=num_layers, block_size=block_size, target_layer_ids=ids,
-            mask_token_id=mask_token_id, heads=of.heads, kv_heads=of.kv_heads,
-            intermediate=of.intermediate, anchors=anchors, **layer,
-        )  # fmt: skip
+            facts,
+            num_layers=num_layers,
+            block_size=block_size,
+            target_layer_ids=ids,
+            mask_token_id=mask_token_id,
+            heads=of.heads,
+            kv_heads=of.kv_heads,
+            intermediate=of.intermediate,
+            anchors=anchors,
+            **layer,
+        )
         self.of, self.block_size, self.places = of, block_size, block_size - 1
         self.fc = nn.Linear(len(ids) * width, width, bias=False)
         self.hidden_norm = nn.RMSNorm(width, eps=of.norm_eps)
@@ -209,9 +223,14 @@ class BlockModel:
         self.device = access.device
         self._module, self._access = module, access
         self._cache = KVCache(
-            len(module.layers), access.slots, module.of.kv_heads,
-            access.max_length + module.block_size, module.of.head_dim, access.dtype, access.device,
-        )  # fmt: skip
+            len(module.layers),
+            access.slots,
+            module.of.kv_heads,
+            access.max_length + module.block_size,
+            module.of.head_dim,
+            access.dtype,
+            access.device,
+        )
         self._said: Tensor | None = None  # [B, N, V] logits of the block that is being read
         self._next = 0
 

@@ -114,9 +114,12 @@ class Trained(nn.Module):
     def described(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """The checkpoint's config.json."""
         return {
-            _METHOD: self.method, "target": asdict(self.facts), "shape": self.shape,
-            "notes": self.notes, **extra,
-        }  # fmt: skip
+            _METHOD: self.method,
+            "target": asdict(self.facts),
+            "shape": self.shape,
+            "notes": self.notes,
+            **extra,
+        }
 
     def furnish(self, folder: Path, tokenizer: Any) -> None:
         """Put into a finished checkpoint's folder what else belongs there."""
@@ -204,8 +207,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     found = formats.recognise(folder)
     if found is not None:
         return {
-            _METHOD: found.method, "target": found.target, "shape": found.shape, "published": found
-        }  # fmt: skip
+            _METHOD: found.method,
+            "target": found.target,
+            "shape": found.shape,
+            "published": found,
+        }
     raise ForetokenError(
         f"{folder} is no checkpoint of a trained drafter; give one that 'foretoken train' made, or "
         "one of the formats in docs/formats.md."

@@ -96,18 +96,28 @@ class GlimpseModule(Trained):
     method: ClassVar[str] = "glide"
 
     def __init__(
-        self, facts: Facts, read_layer: int = -1, heads: int | None = None,
-        kv_heads: int | None = None, intermediate: int | None = None, block_size: int = 5,
+        self,
+        facts: Facts,
+        read_layer: int = -1,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        intermediate: int | None = None,
+        block_size: int = 5,
         **layer: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         width, theirs, size = facts.hidden_size, facts.kv_heads or 1, facts.head_dim or 2
         if not -facts.layers <= read_layer < facts.layers:
             raise ValueError(f"read_layer must be below the target's {facts.layers} layers")
         own = layer_shape(width, 1, heads, kv_heads, intermediate, **layer)
         super().__init__(
-            facts, read_layer=read_layer, heads=own.heads, kv_heads=own.kv_heads,
-            intermediate=own.intermediate, block_size=block_size, **layer,
-        )  # fmt: skip
+            facts,
+            read_layer=read_layer,
+            heads=own.heads,
+            kv_heads=own.kv_heads,
+            intermediate=own.intermediate,
+            block_size=block_size,
+            **layer,
+        )
         many = theirs * -(-width // (theirs * size))  # as wide as the target, or a little wider
         there = layer_shape(width, 1, many, theirs, 0, **{**layer, "head_width": size})
         self.of, self.read_layer = own, read_layer % facts.layers
@@ -181,9 +191,14 @@ class GlimpseModel:
         self.device = access.device
         self._module, self._access = module, access
         self._cache = KVCache(
-            1, access.slots, module.of.kv_heads, access.max_length + _SPARE, module.of.head_dim,
-            access.dtype, access.device,
-        )  # fmt: skip
+            1,
+            access.slots,
+            module.of.kv_heads,
+            access.max_length + _SPARE,
+            module.of.head_dim,
+            access.dtype,
+            access.device,
+        )
         self._ahead = 0  # tokens that this draft has run
         self._theirs: list[tuple[Tensor, Tensor]] = []  # of each row [K, C, W]
 

@@ -45,9 +45,13 @@ _CHUNK = 128  # roots whose distributions of all levels stand at once
 
 
 def layer_shape(
-    width: int, wide: int, heads: int | None = None, kv_heads: int | None = None,
-    intermediate: int | None = None, **rest: Any,
-) -> LayerShape:  # fmt: skip
+    width: int,
+    wide: int,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    intermediate: int | None = None,
+    **rest: Any,
+) -> LayerShape:
     """A layer of this width whose attention reads `wide` times it; None: what is usual; rest: what
     else a `LayerShape` says."""
     many, between = heads or heads_for(width), intermediate or 8 * width // 3
@@ -95,15 +99,26 @@ class EagleModule(FeatureModule):
     method: ClassVar[str] = "eagle"
 
     def __init__(
-        self, facts: Facts, heads: int | None = None, kv_heads: int | None = None,
-        intermediate: int | None = None, unroll: int = 1, bias: bool = True, **layer: Any,
-    ) -> None:  # fmt: skip
+        self,
+        facts: Facts,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        intermediate: int | None = None,
+        unroll: int = 1,
+        bias: bool = True,
+        **layer: Any,
+    ) -> None:
         width = facts.hidden_size
         of = layer_shape(width, 1, heads, kv_heads, intermediate, **layer)
         super().__init__(
-            facts, heads=of.heads, kv_heads=of.kv_heads, intermediate=of.intermediate,
-            unroll=unroll, bias=bias, **layer,
-        )  # fmt: skip
+            facts,
+            heads=of.heads,
+            kv_heads=of.kv_heads,
+            intermediate=of.intermediate,
+            unroll=unroll,
+            bias=bias,
+            **layer,
+        )
         self.of = of
         self.fc = nn.Linear(2 * width, width, bias=bias)
         self.layers = nn.ModuleList([FeatureLayer(of)])

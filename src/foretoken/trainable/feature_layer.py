@@ -253,9 +253,14 @@ class FeatureModel:
     def __init__(self, module: Reads, shape: LayerShape, access: Access) -> None:
         self._module, self._access = module, access
         self._cache = KVCache(
-            1, access.slots, shape.kv_heads, access.max_length + _SPARE, shape.head_dim,
-            access.dtype, access.device,
-        )  # fmt: skip
+            1,
+            access.slots,
+            shape.kv_heads,
+            access.max_length + _SPARE,
+            shape.head_dim,
+            access.dtype,
+            access.device,
+        )
         self._depths: list[int] = []  # of the nodes that a growing tree has run, the root first
         self._outputs: Tensor | None = None  # [B, M, D] of the frontier before
 

@@ -97,8 +97,13 @@ FEATURE = "feature"
 of logits, so it adds nothing here."""
 
 DIVERGENCES: dict[str, Divergence] = {
-    "kl_div": kl_div, "rkl": rkl, "jsd": jsd, "tv": tv, "nla": nla, "ce": ce,
-}  # fmt: skip
+    "kl_div": kl_div,
+    "rkl": rkl,
+    "jsd": jsd,
+    "tv": tv,
+    "nla": nla,
+    "ce": ce,
+}
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,14 @@ class ShallowModel:
         self._access, self._layers, self._adapter = access, layers, adapter
         self._lower, self._upper = range(2 * layers), range(2 * layers, 2 * access.layers)
         self._cache = KVCache(
-            1, access.slots, shape.kv_heads, access.max_length + _SPARE, shape.head_dim,
-            access.dtype, access.device,
-        )  # fmt: skip
+            1,
+            access.slots,
+            shape.kv_heads,
+            access.max_length + _SPARE,
+            shape.head_dim,
+            access.dtype,
+            access.device,
+        )
         self._ran: _Run | None = None
         access.score_by(self._score)
 

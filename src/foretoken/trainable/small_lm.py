@@ -96,9 +96,11 @@ class TrainedLM(Trained):
     def states(self, lesson: Lesson) -> Tensor:
         """[B, T, D] its normed last states."""
         out = self.lm.base_model(
-            input_ids=lesson.tokens, attention_mask=lesson.sees[:, None],
-            position_ids=lesson.positions, use_cache=False,
-        )  # fmt: skip
+            input_ids=lesson.tokens,
+            attention_mask=lesson.sees[:, None],
+            position_ids=lesson.positions,
+            use_cache=False,
+        )
         states: Tensor = out.last_hidden_state
         return states
 

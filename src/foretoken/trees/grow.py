@@ -102,9 +102,13 @@ class Grower:
         zeros = torch.zeros(batch, 1, 0, dtype=torch.int64, device=device)
         root = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         self.frontier = Frontier(
-            root, zeros, root, zeros.bool(), torch.ones_like(root, dtype=torch.bool),
+            root,
+            zeros,
+            root,
+            zeros.bool(),
+            torch.ones_like(root, dtype=torch.bool),
             torch.zeros(batch, 1, device=device),
-        )  # fmt: skip
+        )
         self._tokens: list[Tensor] = []  # of each level [B, n], as are these:
         self._parents: list[Tensor] = []
         self._kinds: list[Tensor] = []
@@ -191,9 +195,13 @@ class Grower:
         self._scores.append(scores)
         self._made.add(kind)
         self.frontier = Frontier(
-            slots.expand(self._batch, -1), torch.cat((above.paths, tokens[..., None]), 2), at,
-            sees.gather(1, at[..., None].expand(-1, -1, sees.shape[2])), open_, scores,
-        )  # fmt: skip
+            slots.expand(self._batch, -1),
+            torch.cat((above.paths, tokens[..., None]), 2),
+            at,
+            sees.gather(1, at[..., None].expand(-1, -1, sees.shape[2])),
+            open_,
+            scores,
+        )
 
     def tree(self) -> DraftTree:
         """All nodes, in the order in which they were made."""
@@ -204,12 +212,14 @@ class Grower:
         mixed = len(self._made) > 1 or Kind.WITHOUT_REPLACEMENT in self._made
         plain = chain and len(self._distributions) == self.nodes  # each node has its own row
         return DraftTree(
-            torch.cat(self._tokens, 1), [self.nodes] * self._batch,
+            torch.cat(self._tokens, 1),
+            [self.nodes] * self._batch,
             parents=None if chain else torch.cat(self._parents, 1),
-            kinds=torch.cat(self._kinds, 1) if mixed else None, kind=min(self._made),
+            kinds=torch.cat(self._kinds, 1) if mixed else None,
+            kind=min(self._made),
             proposals=torch.cat(self._distributions, 1) if drawn else None,
             rows=torch.cat(self._rows, 1) if drawn and not plain else None,
-        )  # fmt: skip
+        )
 
     def ranked(self, budgets: Seq[int]) -> DraftTree:
         """The likeliest `budgets[b]` nodes of each tree, likeliest path first; chosen nodes only.

@@ -133,9 +133,13 @@ def best_tree(acceptance: Seq[float], nodes: int, depth: int) -> TreePlan:
 
 
 def fastest_tree(
-    acceptance: Seq[float], target_ms: Mapping[int, float], draft_ms: float, *,
-    nodes: int = 128, depth: int = 16,
-) -> TreePlan:  # fmt: skip
+    acceptance: Seq[float],
+    target_ms: Mapping[int, float],
+    draft_ms: float,
+    *,
+    nodes: int = 128,
+    depth: int = 16,
+) -> TreePlan:
     """The tree with most expected tokens a second; it is empty where plain decoding is fastest.
 
     target_ms: measured time of the target's pass by number of nodes (0 is plain decoding), linear

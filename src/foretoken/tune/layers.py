@@ -40,9 +40,12 @@ class Search:
     """Candidates are timed on one target, one prompt after the other, greedily."""
 
     def __init__(
-        self, model: CausalLM, prompts: Seq[Seq[int]], tokens: int = 32,
+        self,
+        model: CausalLM,
+        prompts: Seq[Seq[int]],
+        tokens: int = 32,
         options: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`tokens` are written after each prompt; `options` as for `DraftVerify`."""
         if "e" not in model.levels:
             raise ForetokenError("Only the native model runs single sub-layers.")

@@ -70,10 +70,19 @@ SPACE: dict[str, Range | OneOf] = {
     "max_spec_factor": Range(0.5, 4.0),
     "min_token_prob": Range(0.02, 0.5),
     "widths": _trees(
-        (2,), (4,), (2, 1), (2, 2), (4, 2), (4, 2, 2), (2, 2, 1, 1), (3, 2, 1, 1), (8, 1, 1, 1),
-        (4, 2, 1, 1, 1), (1, 1, 3, 1, 1, 1, 1, 1),
+        (2,),
+        (4,),
+        (2, 1),
+        (2, 2),
+        (4, 2),
+        (4, 2, 2),
+        (2, 2, 1, 1),
+        (3, 2, 1, 1),
+        (8, 1, 1, 1),
+        (4, 2, 1, 1, 1),
+        (1, 1, 3, 1, 1, 1, 1, 1),
     ),
-}  # fmt: skip
+}
 """Options that change a method's speed and never its distribution, and what is tried of each."""
 
 
@@ -167,9 +176,11 @@ class Tuner:
 
     def _make(self, config: Config) -> LLM:
         return LLM(
-            self._llm.model, tokenizer=self._llm.tokenizer, max_num_seqs=1,
+            self._llm.model,
+            tokenizer=self._llm.tokenizer,
+            max_num_seqs=1,
             speculative_config=config | self._loaded,
-        )  # fmt: skip
+        )
 
     def _serve(self, llm: LLM) -> EngineStats:
         """All prompts one by one, the drafter starting anew with each."""
@@ -182,9 +193,15 @@ class Tuner:
 
 
 def tune(
-    tuner: Tuner, config: Config, *, trials: int, finalists: int, rounds: int, seed: int,
+    tuner: Tuner,
+    config: Config,
+    *,
+    trials: int,
+    finalists: int,
+    rounds: int,
+    seed: int,
     advance: Callable[[], None],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Search, time the best, and say all that was found. `advance` is called trials + rounds + 1
     times."""
     candidates = tuner.search(trials, seed, advance)

@@ -150,13 +150,14 @@ def test_pass_cost_takes_the_batch_size_below() -> None:
     """Measured batch sizes have their own curve and serve those up to the next one."""
     cost = costs.pass_cost(
         {
-            "weight_bytes": 0, "kv_bytes": 0,
+            "weight_bytes": 0,
+            "kv_bytes": 0,
             "passes": [
                 {"batch_size": 1, "ms": {"1": 10.0, "8": 24.0}},
                 {"batch_size": 4, "ms": {"4": 30.0, "8": 50.0}},
             ],
         }
-    )  # fmt: skip
+    )
     assert cost(1, 1) == 10.0
     assert cost(1, 4.5) == pytest.approx(17.0)
     assert cost(3, 8) == 24.0

@@ -17,43 +17,68 @@ from foretoken.engine.stats import AcceptanceStats
 from foretoken.testing import Pair
 
 COSTS: Costs = {
-    "context": 128, "repeats": 5, "bandwidth_gb_s": 10.0,
+    "context": 128,
+    "repeats": 5,
+    "bandwidth_gb_s": 10.0,
     "target": {
-        "weight_bytes": 1000, "kv_bytes": 100,
+        "weight_bytes": 1000,
+        "kv_bytes": 100,
         "passes": [
             {"batch_size": 1, "ms": {"1": 10.0, "5": 14.0, "64": 73.0}},
             {"batch_size": 4, "ms": {"4": 20.0, "20": 60.0}},
         ],
     },
     "drafts": {
-        "autoregressive": None, "pld": None,
+        "autoregressive": None,
+        "pld": None,
         "sps": {
-            "weight_bytes": 90, "kv_bytes": 10,
+            "weight_bytes": 90,
+            "kv_bytes": 10,
             "passes": [{"batch_size": 1, "ms": {"1": 1.0, "2": 1.5}}],
         },
     },
-}  # fmt: skip
+}
 
 
 def answer(stats: AcceptanceStats) -> Answer:
     """A line of samples.jsonl with these counts."""
     return Answer(
-        target="t", method="m", temperature=0.0, id="1", task="a", turn=0, prompt="", text="",
-        finish_reason="length", token_ids=[1] * stats.tokens, pieces=[], accepted=[],
-        passes=stats.passes, drafted=stats.drafted, drafted_at=stats.drafted_at,
-        accepted_at=stats.accepted_at, seconds=dict.fromkeys(("draft", "verify", "other"), 0.0),
+        target="t",
+        method="m",
+        temperature=0.0,
+        id="1",
+        task="a",
+        turn=0,
+        prompt="",
+        text="",
+        finish_reason="length",
+        token_ids=[1] * stats.tokens,
+        pieces=[],
+        accepted=[],
+        passes=stats.passes,
+        drafted=stats.drafted,
+        drafted_at=stats.drafted_at,
+        accepted_at=stats.accepted_at,
+        seconds=dict.fromkeys(("draft", "verify", "other"), 0.0),
         peak_memory_mib=None,
-    )  # fmt: skip
+    )
 
 
 def run(method: str, tokens: float, steps: dict[str, int], **changes: Any) -> Any:
     """A run of results.json, as far as it is read here. Drafts are chains of at most 4."""
     return {
-        "method": method, "temperature": 0.0, "batch_size": 1, "speedup": 1.5,
-        "mean_acceptance_length": tokens, "target_passes": sum(steps.values()),
-        "acceptance_rate_per_position": [0.5] * 4, "nodes_per_step": steps,
-        "ms_per_step": {"draft": 0.0, "verify": 8.0, "other": 0.0}, "by_task": {}, "ideal": None,
-    } | changes  # fmt: skip
+        "method": method,
+        "temperature": 0.0,
+        "batch_size": 1,
+        "speedup": 1.5,
+        "mean_acceptance_length": tokens,
+        "target_passes": sum(steps.values()),
+        "acceptance_rate_per_position": [0.5] * 4,
+        "nodes_per_step": steps,
+        "ms_per_step": {"draft": 0.0, "verify": 8.0, "other": 0.0},
+        "by_task": {},
+        "ideal": None,
+    } | changes
 
 
 PLAIN = run("autoregressive", 1.0, {"0": 40})
@@ -95,8 +120,9 @@ def test_nodes_per_step_of_the_engine(pair: Pair) -> None:
 def test_plain_decoding_is_1() -> None:
     """By either ideal."""
     assert ideal.ideal(PLAIN, PLAIN, COSTS, "autoregressive", 1) == {
-        "from_pass_costs": 1.0, "from_bytes": 1.0,
-    }  # fmt: skip
+        "from_pass_costs": 1.0,
+        "from_bytes": 1.0,
+    }
 
 
 def test_ideals_of_a_copying_method() -> None:
@@ -196,16 +222,27 @@ def test_measured_crossover() -> None:
 def test_predicted_crossover() -> None:
     """From batch 1 on the measured speedup shrinks as the simulated one does."""
     part = run("pld", 2.0, {"4": 9}, speedup=1.2)  # 2 · 10 / 14 = 1.43 by pass costs
-    costs: Costs = {**COSTS, "target": {**COSTS["target"], "passes": [
-        {"batch_size": 1, "ms": {"1": 10.0, "5": 14.0, "6": 15.0}}]}}  # fmt: skip
+    costs: Costs = {
+        **COSTS,
+        "target": {
+            **COSTS["target"],
+            "passes": [{"batch_size": 1, "ms": {"1": 10.0, "5": 14.0, "6": 15.0}}],
+        },
+    }
     [found] = ideal.crossovers([PLAIN, part], costs)
     assert found["predicted"] and found["up_to"] == 64
     # b tokens cost 9 + b: 2 (9 + b) / (9 + 5 b) · (1.2 · 14 / 20) = 1 at b = 1.843
     assert found["batch_size"] == pytest.approx(1.843, abs=0.05)
-    flat: Costs = {**COSTS, "target": {**COSTS["target"], "passes": [
-        {"batch_size": 1, "ms": {"1": 10.0}}]}}  # fmt: skip
+    flat: Costs = {
+        **COSTS,
+        "target": {**COSTS["target"], "passes": [{"batch_size": 1, "ms": {"1": 10.0}}]},
+    }
     assert ideal.crossovers([PLAIN, part], flat)[0]["batch_size"] is None
     part["speedup"] = 0.9
     assert ideal.crossovers([PLAIN, part], flat)[0] == {
-        "method": "pld", "temperature": 0.0, "batch_size": 1.0, "up_to": 1, "predicted": False,
-    }  # fmt: skip
+        "method": "pld",
+        "temperature": 0.0,
+        "batch_size": 1.0,
+        "up_to": 1,
+        "predicted": False,
+    }

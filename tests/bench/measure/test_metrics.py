@@ -24,23 +24,47 @@ from foretoken.testing import Pair
 def answer(**given: Any) -> Answer:
     """Four tokens in two passes, a tenth of a second in all."""
     seconds = {
-        "prefill": 0.01, "draft": 0.02, "verify": 0.07, "other": 0.01, "ttft": 0.03, "total": 0.12,
-    }  # fmt: skip
+        "prefill": 0.01,
+        "draft": 0.02,
+        "verify": 0.07,
+        "other": 0.01,
+        "ttft": 0.03,
+        "total": 0.12,
+    }
     plain = Answer(
-        target="t", method="pld", temperature=0.0, id="a-1", task="a", turn=0, prompt="Hi <b>",
-        text="w x y z", finish_reason="length", token_ids=[5, 6, 7, 8],
-        pieces=["w", " x", " y", " <z>"], accepted=[True, True, False, False], passes=2, drafted=3,
-        drafted_at=[2, 1], accepted_at=[1, 1], seconds=seconds, peak_memory_mib=10.0,
+        target="t",
+        method="pld",
+        temperature=0.0,
+        id="a-1",
+        task="a",
+        turn=0,
+        prompt="Hi <b>",
+        text="w x y z",
+        finish_reason="length",
+        token_ids=[5, 6, 7, 8],
+        pieces=["w", " x", " y", " <z>"],
+        accepted=[True, True, False, False],
+        passes=2,
+        drafted=3,
+        drafted_at=[2, 1],
+        accepted_at=[1, 1],
+        seconds=seconds,
+        peak_memory_mib=10.0,
         sameness="identical",
-    )  # fmt: skip
+    )
     return replace(plain, **{"group": given.get("id", "a-1"), **given})
 
 
 def plain(**given: Any) -> Answer:
     return answer(
-        method="autoregressive", passes=4, drafted=0, drafted_at=[], accepted_at=[],
-        accepted=[False] * 4, **given,
-    )  # fmt: skip
+        method="autoregressive",
+        passes=4,
+        drafted=0,
+        drafted_at=[],
+        accepted_at=[],
+        accepted=[False] * 4,
+        **given,
+    )
 
 
 def taking(seconds: float) -> dict[str, float]:
@@ -163,9 +187,11 @@ def test_batch_sizes_are_held_against_their_own_baseline() -> None:
     found = metrics.runs(answers, [], repeats=1)
     keys = [(r["method"], r["batch_size"], r["speedup"]) for r in found]
     assert keys == [
-        ("pld", 1, pytest.approx(2)), ("autoregressive", 1, 1.0), ("pld", 2, 1.0),
+        ("pld", 1, pytest.approx(2)),
+        ("autoregressive", 1, 1.0),
+        ("pld", 2, 1.0),
         ("autoregressive", 2, 1.0),
-    ]  # fmt: skip
+    ]
 
 
 # --- failures ------------------------------------------------------------------------------------
@@ -174,9 +200,21 @@ def test_batch_sizes_are_held_against_their_own_baseline() -> None:
 def broken(of: Answer, **given: Any) -> Answer:
     nothing = dict.fromkeys(of.seconds, 0.0)
     return replace(
-        of, error="NaN", token_ids=[], pieces=[], accepted=[], text="", passes=0, drafted=0,
-        drafted_at=[], accepted_at=[], seconds=nothing, decodings=[], sameness=None, **given,
-    )  # fmt: skip
+        of,
+        error="NaN",
+        token_ids=[],
+        pieces=[],
+        accepted=[],
+        text="",
+        passes=0,
+        drafted=0,
+        drafted_at=[],
+        accepted_at=[],
+        seconds=nothing,
+        decodings=[],
+        sameness=None,
+        **given,
+    )
 
 
 def test_a_failed_prompt_counts_nowhere() -> None:
@@ -367,9 +405,13 @@ def test_a_broken_record_is_one_sentence(tmp_path: Path, missing: str) -> None:
     target = {"name": "t", "parameters": 1, "dtype": "float32", "backend": "plain"}
     suite = dict.fromkeys(record.Suite.__annotations__, 0)
     found: dict[str, Any] = {
-        "schema": 1, "environment": {}, "target": target, "suite": suite, "costs": None,
+        "schema": 1,
+        "environment": {},
+        "target": target,
+        "suite": suite,
+        "costs": None,
         "runs": metrics.runs([answer(), plain()], [], repeats=1),
-    }  # fmt: skip
+    }
     path = tmp_path / "results.json"
     record.write_json(path, found)
     assert record.read_results(path) == found

@@ -152,8 +152,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     plain["ms_per_step"]["other"] = 0.8
     runs = [plain, run("pld", 2.0, {"0": 5, "4": 5}), run("sps", 3.0, {"4": 10})]
     found = {
-        "runs": runs, "costs": COSTS, "target": {"name": "tiny"}, "environment": {"cpu": "a CPU"},
-    }  # fmt: skip
+        "runs": runs,
+        "costs": COSTS,
+        "target": {"name": "tiny"},
+        "environment": {"cpu": "a CPU"},
+    }
     (tmp_path / "results.json").write_text(json.dumps(found))
     monkeypatch.setattr(record, "check", lambda *_: None)
     monkeypatch.chdir(tmp_path)

@@ -43,9 +43,14 @@ VLLM = """# TYPE {p}:spec_decode_num_drafts counter
 def vllm(requests: int, prefix: str = "vllm", suffix: str = "_total") -> str:
     """Each answer of eight words took five passes, two of them with a draft of two tokens."""
     return VLLM.format(
-        p=prefix, s=suffix, drafts=2 * requests, drafted=4 * requests, accepted=3 * requests,
-        first=2 * requests, second=requests,
-    )  # fmt: skip
+        p=prefix,
+        s=suffix,
+        drafts=2 * requests,
+        drafted=4 * requests,
+        accepted=3 * requests,
+        first=2 * requests,
+        second=requests,
+    )
 
 
 def sglang(requests: int) -> str:
@@ -191,12 +196,18 @@ def test_request_says_all_that_sampling_needs() -> None:
     seed = asked.pop("seed")
     assert isinstance(seed, int)
     assert asked == {
-        "path": "/v1/chat/completions", "model": "m", "temperature": 0.5, "max_tokens": 50,
-        "stop": ["\n\n"], "stream": True, "stream_options": {"include_usage": True},
+        "path": "/v1/chat/completions",
+        "model": "m",
+        "temperature": 0.5,
+        "max_tokens": 50,
+        "stop": ["\n\n"],
+        "stream": True,
+        "stream_options": {"include_usage": True},
         "messages": [
-            {"role": "system", "content": "Be brief."}, {"role": "user", "content": "How far?"},
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "How far?"},
         ],
-    }  # fmt: skip
+    }
 
 
 def test_an_answer_is_timed_from_its_stream() -> None:
@@ -234,11 +245,14 @@ def test_a_lone_piece_is_all_decoding() -> None:
         (lambda n: "vllm:num_requests_running 0\nnonsense\n", "nobody", 0, 0, []),
         (None, "nobody", 0, 0, []),
     ],
-)  # fmt: skip
+)
 def test_acceptance_comes_from_the_counters(
-    counters: Callable[[int], str] | None, source: str, passes: int, drafted: int,
+    counters: Callable[[int], str] | None,
+    source: str,
+    passes: int,
+    drafted: int,
     per_position: list[float],
-) -> None:  # fmt: skip
+) -> None:
     """Of each family, of none, and of a server without /metrics."""
     with serving(counters) as (_, endpoint):
         runner = RemoteRunner(plan(), endpoint)
@@ -278,18 +292,24 @@ def test_shares_add_up(members: int) -> None:
 def test_a_failed_prompt_is_recorded_and_spoils_no_other() -> None:
     """A refusal, an error in mid-stream and a broken stream; later turns aren't asked."""
     prompts = [
-        Prompt("a", "qa", ("fine",)), Prompt("b", "qa", ("refuse",)),
-        Prompt("c", "qa", ("break off",)), Prompt("d", "qa", ("hang up",)),
-        Prompt("e", "mt", ("refuse", "and then?")), Prompt("f", "qa", ("talk nonsense",)),
-    ]  # fmt: skip
+        Prompt("a", "qa", ("fine",)),
+        Prompt("b", "qa", ("refuse",)),
+        Prompt("c", "qa", ("break off",)),
+        Prompt("d", "qa", ("hang up",)),
+        Prompt("e", "mt", ("refuse", "and then?")),
+        Prompt("f", "qa", ("talk nonsense",)),
+    ]
     with serving() as (fake, endpoint):
         found = serve(RemoteRunner(plan(batch_sizes=(4,)), endpoint), *prompts)
     assert [(a.id, a.turn, a.error) for a in found] == [
-        ("a", 0, None), ("b", 0, "status 400: too long"), ("c", 0, "out of memory"),
+        ("a", 0, None),
+        ("b", 0, "status 400: too long"),
+        ("c", 0, "out of memory"),
         ("d", 0, "the stream ended before the answer"),
-        ("e", 0, "status 400: too long"), ("e", 1, "status 400: too long"),
+        ("e", 0, "status 400: too long"),
+        ("e", 1, "status 400: too long"),
         ("f", 0, "'list' object has no attribute 'get'"),
-    ]  # fmt: skip
+    ]
     assert all(a.tokens == a.passes == sum(a.seconds.values()) == 0 for a in found if a.error)
     assert found[0].tokens == 8
     assert found[0].passes == 0, "counters that others share are not to be given to one"
@@ -327,8 +347,11 @@ def test_a_baseline_gives_a_speedup_and_the_history(own: bool) -> None:
         found = serve(runner, CHAT, Prompt("2", "chat", ("Three?", "Four?")))
     assert runner.labels == [BASELINE, "server"]
     assert [(a.turn, a.method) for a in found[:4]] == [
-        (0, BASELINE), (0, "server"), (1, BASELINE), (1, "server"),
-    ]  # fmt: skip
+        (0, BASELINE),
+        (0, "server"),
+        (1, BASELINE),
+        (1, "server"),
+    ]
     assert len(quick.asked) == len(slow.asked) == 8
     assert all(len(a.decodings) == 2 for a in found)
     told = quick.asked[2]["messages"][1]["content"]
@@ -410,8 +433,9 @@ def test_results_without_a_baseline_have_no_speedup() -> None:
     check(json.loads(json.dumps(results)))
     assert results["suite"] | {"prompts": 2, "turns": 3, "history": "own"} == results["suite"]
     assert [(run["method"], run["batch_size"]) for run in results["runs"]] == [
-        ("server", 1), ("server", 2),
-    ]  # fmt: skip
+        ("server", 1),
+        ("server", 2),
+    ]
     for run in results["runs"]:
         assert run["speedup"] is run["speedup_ci95"] is run["spec_bench"]["speedup"] is None
         assert run["identical_to_autoregressive"] is run["ideal"] is None
@@ -426,9 +450,21 @@ def command(endpoint: Endpoint, folder: Path, *more: str) -> list[str]:
     rows = [{"id": str(i), "task": "qa", "turns": own} for i, own in enumerate(turns)]
     suite.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return [
-        "bench", "--engine", "openai", "--base-url", endpoint.base_url, "--model", "m",
-        "--suite", str(suite), "--temperatures", "0", "--out", str(folder / "out"), *more,
-    ]  # fmt: skip
+        "bench",
+        "--engine",
+        "openai",
+        "--base-url",
+        endpoint.base_url,
+        "--model",
+        "m",
+        "--suite",
+        str(suite),
+        "--temperatures",
+        "0",
+        "--out",
+        str(folder / "out"),
+        *more,
+    ]
 
 
 def test_the_command_writes_its_four_files_and_goes_on_with_them(tmp_path: Path) -> None:

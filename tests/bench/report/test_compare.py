@@ -37,10 +37,15 @@ def answers(
         group = f"group-{i // size}"
         found.append(
             synthetic.answer(
-                method, "qa", id=f"p{i}", seconds=seconds, sameness="identical",
-                batch_size=size, group=group if size > 1 else "",
+                method,
+                "qa",
+                id=f"p{i}",
+                seconds=seconds,
+                sameness="identical",
+                batch_size=size,
+                group=group if size > 1 else "",
             )
-        )  # fmt: skip
+        )
     return found
 
 

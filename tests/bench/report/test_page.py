@@ -226,10 +226,14 @@ def bare() -> Results:
     for run in record["runs"]:
         for part in (run, *run["by_task"].values()):
             part |= {
-                "ideal": None, "scores": {}, "log_likelihood_per_token": None,
-                "speedup_ci95": None, "acceptance_rate_per_position": [],
-                "identical_to_autoregressive": None, "peak_memory_mib": None,
-            }  # fmt: skip
+                "ideal": None,
+                "scores": {},
+                "log_likelihood_per_token": None,
+                "speedup_ci95": None,
+                "acceptance_rate_per_position": [],
+                "identical_to_autoregressive": None,
+                "peak_memory_mib": None,
+            }
             part["spec_bench"] = dict.fromkeys(part["spec_bench"])
             part["latency_ms"] = dict.fromkeys(part["latency_ms"])
     return record  # type: ignore[no-any-return]
@@ -240,10 +244,16 @@ def nothing() -> Results:
     record: Any = bare()
     for run in record["runs"]:
         run |= {
-            "prompts": 0, "tokens_per_second": None, "speedup": None, "tokens": 0,
-            "mean_acceptance_length": None, "draft_acceptance_rate": None, "target_passes": 0,
-            "ms_per_step": dict.fromkeys(run["ms_per_step"], 0.0), "by_task": {},
-        }  # fmt: skip
+            "prompts": 0,
+            "tokens_per_second": None,
+            "speedup": None,
+            "tokens": 0,
+            "mean_acceptance_length": None,
+            "draft_acceptance_rate": None,
+            "target_passes": 0,
+            "ms_per_step": dict.fromkeys(run["ms_per_step"], 0.0),
+            "by_task": {},
+        }
     return record  # type: ignore[no-any-return]
 
 

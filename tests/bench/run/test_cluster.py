@@ -49,8 +49,10 @@ def test_shards_run_apart_and_a_failed_one_spoils_no_other(
     )
     assert [s.number for s in shards] == [1, 2, 3]
     assert [s.error for s in shards] == [
-        None, "Shard 2/3 failed: foretoken: the model is missing.", None,
-    ]  # fmt: skip
+        None,
+        "Shard 2/3 failed: foretoken: the model is missing.",
+        None,
+    ]
     texts = [(s.folder / "samples.jsonl").read_text() for s in shards]
     assert texts == [f"{name} 0\n{name} 1\n{name} 2\n" for name in ("a", "bad", "c")]
     where = [(s.folder / "results.json").read_text() for s in shards]
@@ -153,16 +155,33 @@ def test_the_command_measures_the_same_on_a_cluster(
     rows = [{"id": str(i), "task": "qa", "turns": [f"Question {i}?"]} for i in range(4)]
     suite.write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = [
-        "bench", "--model", str(checkpoints[0]), "--suite", str(suite), "--methods", "pld",
-        "--max-tokens", "8", "--json",
-    ]  # fmt: skip
+        "bench",
+        "--model",
+        str(checkpoints[0]),
+        "--suite",
+        str(suite),
+        "--methods",
+        "pld",
+        "--max-tokens",
+        "8",
+        "--json",
+    ]
     found = []
     for more in ([], ["--ray", "2"]):
         out = tmp_path / f"out{len(more)}"
         done = subprocess.run(
-            [sys.executable, "-c", "from foretoken.cli import main; main()", *words, *more,
-             "--out", str(out)], capture_output=True, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                "from foretoken.cli import main; main()",
+                *words,
+                *more,
+                "--out",
+                str(out),
+            ],
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stderr
         assert "ray" not in done.stderr.lower()
         [results] = json.loads(done.stdout)

@@ -43,9 +43,13 @@ def run(target: str, draft: str, out: Path, shard: tuple[int, int] = (1, 1)) -> 
     torch.set_num_threads(1)
     hold_to(out, asked(shard))
     plan = Plan(
-        model=target, name="tiny", max_tokens=16, batch_sizes=(1, 2), repeats=2,
+        model=target,
+        name="tiny",
+        max_tokens=16,
+        batch_sizes=(1, 2),
+        repeats=2,
         methods={"pld": {"method": "pld"}, "sps": {"method": "sps", "model": draft}},
-    )  # fmt: skip
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(costs, "_ARRAY_BYTES", 2**16)
         patch.setattr(costs, "WIDTHS", (1, 2))

@@ -20,7 +20,7 @@ from foretoken.bench.plan import (
     select,
     shard_of,
     units,
-)  # fmt: skip
+)
 from foretoken.bench.record import Answer, read_results, write_json
 from foretoken.bench.run.resume import Samples
 from foretoken.bench.run.runner import Runner, seed_of
@@ -29,13 +29,17 @@ from foretoken.bench.suites.suite import Prompt, Suite
 
 Pair = tuple[Path, Path]
 
-SUITE = Suite("some", "0" * 64, (
-    Prompt("chat-1", "chat", ("Hello there.", "And then?")),
-    Prompt("qa-1", "qa", ("Who wrote it?",), reference=(("Nobody",),)),
-    Prompt("qa-2", "qa", ("What is it?",)),
-    Prompt("chat-2", "chat", ("Good evening, sir.", "Why?")),
-    Prompt("qa-3", "qa", ("When was that? Tell me the year.",)),
-))  # fmt: skip
+SUITE = Suite(
+    "some",
+    "0" * 64,
+    (
+        Prompt("chat-1", "chat", ("Hello there.", "And then?")),
+        Prompt("qa-1", "qa", ("Who wrote it?",), reference=(("Nobody",),)),
+        Prompt("qa-2", "qa", ("What is it?",)),
+        Prompt("chat-2", "chat", ("Good evening, sir.", "Why?")),
+        Prompt("qa-3", "qa", ("When was that? Tell me the year.",)),
+    ),
+)
 
 
 def plan(checkpoints: Pair, **given: Any) -> Plan:
@@ -43,8 +47,12 @@ def plan(checkpoints: Pair, **given: Any) -> Plan:
     target, draft = map(str, checkpoints)
     methods = {"pld": {"method": "pld"}, "sps": {"method": "sps", "model": draft}}
     settings: dict[str, Any] = {
-        "model": target, "name": "tiny", "methods": methods, "max_tokens": 12, **given,
-    }  # fmt: skip
+        "model": target,
+        "name": "tiny",
+        "methods": methods,
+        "max_tokens": 12,
+        **given,
+    }
     return Plan(**settings)
 
 
@@ -83,8 +91,10 @@ def test_groups_are_of_one_task_and_nest() -> None:
     """At 1, 2 and 3 together: blocks of six, and who is served with whom is the same alone."""
     [first, *_] = found = blocks(many(7, 2), [1, 2, 3])
     assert [[p.id for p in b] for b in found] == [
-        ["a0", "a1", "a2", "a3", "a4", "a5"], ["b0", "b1"], ["a6"],
-    ]  # fmt: skip
+        ["a0", "a1", "a2", "a3", "a4", "a5"],
+        ["b0", "b1"],
+        ["a6"],
+    ]
     asked = Plan(model="m", name="m", methods={}, batch_sizes=(1, 2, 3), temperatures=(0.0, 1.0))
     groups = [(u.batch_size, u.temperature, u.group) for u in units(first, asked)]
     assert groups[-4:] == [(3, 0.0, "a0+2"), (3, 1.0, "a0+2"), (3, 0.0, "a3+2"), (3, 1.0, "a3+2")]
@@ -158,8 +168,9 @@ def test_a_group_says_what_its_members_say_alone(runner: Runner, temperature: fl
     assert {(a.method, a.id, a.turn): a.token_ids for a in together} == texts
     assert len(together) == 2 * 2 * 3
     assert {a.group for a in together} == {"chat-1+1"} and {a.group for a in alone} == {
-        "chat-1", "chat-2",
-    }  # fmt: skip
+        "chat-1",
+        "chat-2",
+    }
 
 
 def test_a_group_shares_its_time_equally(runner: Runner) -> None:
@@ -279,8 +290,11 @@ def test_a_failed_answer_inherits_nothing(checkpoints: Pair) -> None:
     Breaks(runner, "pld")
     found = runner.serve(unit(CHATS[0]))
     assert [(a.method, a.turn, a.error is None) for a in found] == [
-        (BASELINE, 0, True), ("pld", 0, False), (BASELINE, 1, True), ("pld", 1, False),
-    ]  # fmt: skip
+        (BASELINE, 0, True),
+        ("pld", 0, False),
+        (BASELINE, 1, True),
+        ("pld", 1, False),
+    ]
     for bad in (a for a in found if a.error):
         assert bad.error == "RuntimeError: no memory left" and bad.finish_reason == "error"
         assert not (bad.token_ids or bad.text or bad.passes or bad.decoding or bad.drafted)

@@ -99,32 +99,36 @@ def part(mine: Lines, plain: Lines, left_out: set[str]) -> dict[str, Any]:
             for name in ("draft", "verify", "other")
         },
         "latency_ms": {
-            "ttft_p50": percentile(first, 50), "ttft_p99": percentile(first, 99),
-            "per_token_p50": percentile(rest, 50), "per_token_p99": percentile(rest, 99),
+            "ttft_p50": percentile(first, 50),
+            "ttft_p99": percentile(first, 99),
+            "per_token_p50": percentile(rest, 50),
+            "per_token_p99": percentile(rest, 99),
         },
         "spec_bench": {
             "mean_accepted_tokens": over(tokens(mine), sum(x["passes"] for x in mine)),
             "tokens_per_second": per_question(mine),
             "speedup": over(per_question(mine), per_question(plain)),
         },
-    }  # fmt: skip
+    }
 
 
 def recomputed(lines: Lines, run: dict[str, Any], left_out: set[str]) -> dict[str, Any]:
     """A run of results.json and its tasks."""
     here = [
-        x for x in lines
+        x
+        for x in lines
         if (x["temperature"], x["batch_size"]) == (run["temperature"], run["batch_size"])
-    ]  # fmt: skip
+    ]
     mine = [x for x in here if x["method"] == run["method"]]
     plain = [x for x in here if x["method"] == "autoregressive"]
     by_task = {
         task: part(
-            [x for x in mine if x["task"] == task], [x for x in plain if x["task"] == task],
+            [x for x in mine if x["task"] == task],
+            [x for x in plain if x["task"] == task],
             left_out,
         )
         for task in {x["task"] for x in mine}
-    }  # fmt: skip
+    }
     return {**part(mine, plain, left_out), "by_task": by_task}
 
 
@@ -153,10 +157,12 @@ def check(folder: Path) -> list[str]:
         first = results["runs"][0]
         setting = first["temperature"], first["batch_size"]
         left_out = {
-            x["id"] for x in lines
-            if x["method"] == "autoregressive" and (x["temperature"], x["batch_size"]) == setting
+            x["id"]
+            for x in lines
+            if x["method"] == "autoregressive"
+            and (x["temperature"], x["batch_size"]) == setting
             and loops(x)
-        }  # fmt: skip
+        }
         wrong += differences(
             results["suite"]["left_out"], sorted(left_out), f"{path.name} left out"
         )
@@ -184,11 +190,30 @@ def folder(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFact
     with pytest.MonkeyPatch.context() as patch:  # costs of passes have tests of their own
         patch.setattr(costs, "_ARRAY_BYTES", 2**16)
         patch.setattr(costs, "WIDTHS", (1, 2))
-        done = CliRunner().invoke(app, [
-            "bench", "--methods", "pld,sps", "--suite", str(suite), "--model", target,
-            "--draft-model", draft, "--max-tokens", "10", "--repeats", "3", "--batch-sizes", "1,2",
-            "--dtypes", "float32,float64", "--out", str(out / "run"),
-        ])  # fmt: skip
+        done = CliRunner().invoke(
+            app,
+            [
+                "bench",
+                "--methods",
+                "pld,sps",
+                "--suite",
+                str(suite),
+                "--model",
+                target,
+                "--draft-model",
+                draft,
+                "--max-tokens",
+                "10",
+                "--repeats",
+                "3",
+                "--batch-sizes",
+                "1,2",
+                "--dtypes",
+                "float32,float64",
+                "--out",
+                str(out / "run"),
+            ],
+        )
     assert done.exit_code == 0, done.output
     (out / "shown.txt").write_text(done.stdout)
     return out / "run"
@@ -221,8 +246,10 @@ def test_this_check_has_teeth(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "results.json").write_bytes((folder / "results.json").read_bytes())
     slower = {**lines[at]["seconds"], "verify": lines[at]["seconds"]["verify"] * 2}
     for change in (
-        {"token_ids": [*lines[at]["token_ids"], 7]}, {"seconds": slower}, {"error": "NaN"},
-    ):  # fmt: skip
+        {"token_ids": [*lines[at]["token_ids"], 7]},
+        {"seconds": slower},
+        {"error": "NaN"},
+    ):
         changed = [{**x, **change} if i == at else x for i, x in enumerate(lines)]
         (tmp_path / "samples.jsonl").write_text("\n".join(map(json.dumps, changed)))
         assert any("pld" in one for one in check(tmp_path))

@@ -146,16 +146,40 @@ def test_a_description_says_which_field_is_what(tmp_path: Path) -> None:
     ]
     write(tmp_path / "questions.jsonl", rows)
     path = describe(
-        tmp_path / "mine.yaml", name="mine", source={"file": "questions.jsonl"}, id="q-{line}",
-        task="qa", category="kind", template="{{In a word}} {q} ({answers.text.0})",
-        reference="answers.text", system="You know {kind}.", stop=["\n"], max_tokens=5,
-    )  # fmt: skip
+        tmp_path / "mine.yaml",
+        name="mine",
+        source={"file": "questions.jsonl"},
+        id="q-{line}",
+        task="qa",
+        category="kind",
+        template="{{In a word}} {q} ({answers.text.0})",
+        reference="answers.text",
+        system="You know {kind}.",
+        stop=["\n"],
+        max_tokens=5,
+    )
     assert find_suite(path).prompts == (
-        Prompt("q-1", "qa", ("{In a word} Who {is} it? (Ann)",), "who", (("Ann", "Anna"),),
-               ("\n",), 5, "You know who."),
-        Prompt("q-2", "qa", ("{In a word} How many? (3)",), "number", (("3",),), ("\n",), 5,
-               "You know number."),
-    )  # fmt: skip
+        Prompt(
+            "q-1",
+            "qa",
+            ("{In a word} Who {is} it? (Ann)",),
+            "who",
+            (("Ann", "Anna"),),
+            ("\n",),
+            5,
+            "You know who.",
+        ),
+        Prompt(
+            "q-2",
+            "qa",
+            ("{In a word} How many? (3)",),
+            "number",
+            (("3",),),
+            ("\n",),
+            5,
+            "You know number.",
+        ),
+    )
 
 
 def test_messages_are_turns(tmp_path: Path) -> None:
@@ -164,9 +188,12 @@ def test_messages_are_turns(tmp_path: Path) -> None:
     ]
     write(tmp_path / "chats.jsonl", [{**OWN, "messages": said}])
     path = describe(
-        tmp_path / "c.yaml", name="c", source={"file": "chats.jsonl"}, turns="messages",
+        tmp_path / "c.yaml",
+        name="c",
+        source={"file": "chats.jsonl"},
+        turns="messages",
         reference="messages.1.content",
-    )  # fmt: skip
+    )
     [prompt] = find_suite(path).prompts
     assert prompt.turns == ("a", "c") and prompt.reference == (("b",), ())
 
@@ -370,10 +397,14 @@ def test_every_reference_of_the_official_file_scores() -> None:
             assert found == pytest.approx({name: best[name] for name in found})
             counts.update((prompt.task, name) for name in found)  # type: ignore[misc]
     assert counts == {
-        ("mt_bench", "rouge_l"): 63, ("mt_bench", "accuracy"): 7, ("translation", "bleu"): 80,
-        ("summarization", "rouge_l"): 80, ("math_reasoning", "accuracy"): 80,
-        ("rag", "accuracy"): 80, ("rag", "rouge_l"): 80,
-    }  # fmt: skip
+        ("mt_bench", "rouge_l"): 63,
+        ("mt_bench", "accuracy"): 7,
+        ("translation", "bleu"): 80,
+        ("summarization", "rouge_l"): 80,
+        ("math_reasoning", "accuracy"): 80,
+        ("rag", "accuracy"): 80,
+        ("rag", "rouge_l"): 80,
+    }
 
 
 @needs_texts
@@ -434,27 +465,40 @@ def test_bundled() -> None:
     ("name", "row", "prompt"),
     [
         (
-            "gsm8k", {"question": "How many?", "answer": "1+1=2\n#### 2"},
-            Prompt("gsm8k-1", "math_reasoning", ("How many?",), reference=(("1+1=2\n#### 2",),),
-                   max_tokens=512),
+            "gsm8k",
+            {"question": "How many?", "answer": "1+1=2\n#### 2"},
+            Prompt(
+                "gsm8k-1",
+                "math_reasoning",
+                ("How many?",),
+                reference=(("1+1=2\n#### 2",),),
+                max_tokens=512,
+            ),
         ),
         (
-            "humaneval", {"task_id": "HumanEval/0", "prompt": "def f():\n"},
-            Prompt("HumanEval/0", "coding", (
-                "Complete this Python function. Answer with the whole function and nothing else."
-                "\n\n```python\ndef f():\n```",
-            ), max_tokens=512),
+            "humaneval",
+            {"task_id": "HumanEval/0", "prompt": "def f():\n"},
+            Prompt(
+                "HumanEval/0",
+                "coding",
+                (
+                    "Complete this Python function. Answer with the whole function and nothing "
+                    "else."
+                    "\n\n```python\ndef f():\n```",
+                ),
+                max_tokens=512,
+            ),
         ),
         (
-            "mt-bench", {"question_id": 81, "category": "stem", "turns": ["a", "b"]},
+            "mt-bench",
+            {"question_id": 81, "category": "stem", "turns": ["a", "b"]},
             Prompt("81", "mt_bench", ("a", "b"), "stem", max_tokens=1024),
         ),
     ],
-)  # fmt: skip
+)
 def test_rows_of_published_files(
-    tmp_path: Path, name: str, row: dict[str, Any], prompt: Prompt,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    tmp_path: Path, name: str, row: dict[str, Any], prompt: Prompt, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "one.jsonl", [row])
     with pytest.raises(ForetokenError, match="has the sha256"):
         find_suite(f"{name}={path}")
@@ -467,13 +511,16 @@ def test_rows_of_published_files(
     ("file", "keys", "prompts", "turns", "references"),
     [
         (
-            "gsm8k_test", {"template": "{messages.0.content}", "reference": "messages.1.content"},
-            1319, 1319, 1319,
+            "gsm8k_test",
+            {"template": "{messages.0.content}", "reference": "messages.1.content"},
+            1319,
+            1319,
+            1319,
         ),
         ("humaneval", {"template": "{text}"}, 164, 164, 0),
         ("mt_bench_questions", {"turns": "messages"}, 80, 160, 0),
     ],
-)  # fmt: skip
+)
 def test_files_in_another_form_take_a_short_description(
     tmp_path: Path, file: str, keys: dict[str, Any], prompts: int, turns: int, references: int
 ) -> None:

@@ -28,9 +28,15 @@ def windowed() -> Any:
 
     torch.manual_seed(0)
     config = MistralConfig(
-        vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, sliding_window=4,
-    )  # fmt: skip
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        sliding_window=4,
+    )
     return MistralForCausalLM(config).double().eval()
 
 

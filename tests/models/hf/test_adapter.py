@@ -32,23 +32,39 @@ VOCAB, CPU = 61, torch.device("cpu")
 GREEDY = SamplingParams(temperature=0)
 
 SMALL = {
-    "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-    "pad_token_id": None, "bos_token_id": None, "eos_token_id": 1,
-}  # fmt: skip
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+}
 MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
-}  # fmt: skip
-YARN = {
-    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
-}  # fmt: skip
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 LONGROPE = {
-    "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.2, 1.3],
-    "long_factor": [2.0, 2.1, 2.2, 2.3], "original_max_position_embeddings": 48,
-}  # fmt: skip
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [2.0, 2.1, 2.2, 2.3],
+    "original_max_position_embeddings": 48,
+}
 MULTIHEAD = {k: v for k, v in SMALL.items() if k != "num_key_value_heads"}
 
 FAMILIES: dict[str, Any] = {
@@ -56,17 +72,21 @@ FAMILIES: dict[str, Any] = {
         vocab_size=VOCAB, n_embd=32, n_layer=3, n_head=4, n_positions=64, eos_token_id=1
     ),
     "gpt-neox": lambda: tf.GPTNeoXConfig(**MULTIHEAD),
-    "gemma3": lambda: tf.Gemma3TextConfig(
-        **SMALL, head_dim=8, sliding_window=5, layer_types=MIXED
-    ),
+    "gemma3": lambda: tf.Gemma3TextConfig(**SMALL, head_dim=8, sliding_window=5, layer_types=MIXED),
     "gemma2": lambda: tf.Gemma2Config(**SMALL, head_dim=8, sliding_window=5, layer_types=MIXED),
     "phi3": lambda: tf.Phi3Config(**SMALL, sliding_window=5),
     "phi3-longrope": lambda: tf.Phi3Config(
         **SMALL, rope_parameters=LONGROPE, original_max_position_embeddings=48
     ),
     "opt": lambda: tf.OPTConfig(
-        vocab_size=VOCAB, hidden_size=32, ffn_dim=40, num_hidden_layers=3, num_attention_heads=4,
-        max_position_embeddings=64, word_embed_proj_dim=32, eos_token_id=1,
+        vocab_size=VOCAB,
+        hidden_size=32,
+        ffn_dim=40,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        word_embed_proj_dim=32,
+        eos_token_id=1,
     ),
     "falcon": lambda: tf.FalconConfig(**MULTIHEAD, alibi=False, multi_query=True),
     "mixtral": lambda: tf.MixtralConfig(**SMALL, num_local_experts=4),
@@ -83,7 +103,7 @@ FAMILIES: dict[str, Any] = {
         **SMALL, use_sliding_window=True, sliding_window=5, max_window_layers=1
     ),
     "qwen3": lambda: tf.Qwen3Config(**SMALL, head_dim=16),
-}  # fmt: skip
+}
 
 NATIVE = [name for name in FAMILIES if name.startswith(("llama", "mistral", "qwen"))]
 SERVED = [(name, "transformers") for name in FAMILIES] + [(name, "native") for name in NATIVE]
@@ -197,9 +217,10 @@ def test_commits_leave_the_cache_of_a_fresh_prefill(served: Any, name: str, kind
         for b, sequence in enumerate(asked):
             path: list[int] = []
             while children := [
-                i + 1 for i in range(trees.counts[b])
+                i + 1
+                for i in range(trees.counts[b])
                 if trees.parent_slots[b, i] == (path[-1] if path else 0) and rng.random() < 0.7
-            ]:  # fmt: skip
+            ]:
                 path.append(rng.choice(children))
             chosen.append(path)
             accepted = [int(trees.tokens[b, slot - 1]) for slot in path]
@@ -249,9 +270,7 @@ def test_an_embedding_in_place_of_a_token(served: Any, name: str, kind: str) -> 
     model: CausalLM = served(name, kind)
     memory = model.new_cache(1, 16)
     feed = tree_feed(memory, [memory.acquire(0)], [5], from_paths([[[6, 7]]], CPU))
-    feed.replaced = (
-        torch.tensor([[False, True, False]]), model.embed(torch.full((1, 3), 9)),
-    )  # fmt: skip
+    feed.replaced = (torch.tensor([[False, True, False]]), model.embed(torch.full((1, 3), 9)))
     out = model.forward(feed, memory)
     assert out.logits is not None
     close(out.logits[0], own(name, [5, 9, 7]), name)
@@ -376,47 +395,71 @@ TINY = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_att
 REFUSED: dict[str, tuple[Any, str, str]] = {
     "bloom": (
         lambda: tf.BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4),
-        "ALiBi", "rotary or learned positions",
+        "ALiBi",
+        "rotary or learned positions",
     ),
     "mpt": (
         lambda: tf.MptConfig(vocab_size=VOCAB, d_model=32, n_layers=2, n_heads=4),
-        "ALiBi", "rotary or learned positions",
+        "ALiBi",
+        "rotary or learned positions",
     ),
     "falcon-alibi": (
-        lambda: tf.FalconConfig(**TINY, alibi=True), "ALiBi", "rotary or learned positions",
+        lambda: tf.FalconConfig(**TINY, alibi=True),
+        "ALiBi",
+        "rotary or learned positions",
     ),
     "mamba": (
         lambda: tf.MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2),
-        "recurrent state|more than keys and values", "use a model with",
+        "recurrent state|more than keys and values",
+        "use a model with",
     ),
     "recurrent-gemma": (
         lambda: tf.RecurrentGemmaConfig(**TINY, intermediate_size=48, lru_width=32),
-        "recurrent state|more than keys and values", "use a model with",
+        "recurrent state|more than keys and values",
+        "use a model with",
     ),
     "qwen3-next": (
-        lambda: tf.Qwen3NextConfig(**SMALL, num_experts=2, layer_types=[
-            "linear_attention", "full_attention", "linear_attention"]),
-        "more than keys and values", "use a model with full",
+        lambda: tf.Qwen3NextConfig(
+            **SMALL,
+            num_experts=2,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+        ),
+        "more than keys and values",
+        "use a model with full",
     ),
     "gpt-neo": (
         lambda: tf.GPTNeoConfig(
-            vocab_size=VOCAB, hidden_size=32, num_layers=2, num_heads=4,
+            vocab_size=VOCAB,
+            hidden_size=32,
+            num_layers=2,
+            num_heads=4,
             attention_types=[[["global", "local"], 1]],
         ),
-        "local attention", "use a model with full attention",
+        "local attention",
+        "use a model with full attention",
     ),
     "deepseek-v3": (
         lambda: tf.DeepseekV3Config(
-            **MULTIHEAD, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=8,
-            v_head_dim=8, first_k_dense_replace=3, n_routed_experts=4, n_group=1, topk_group=1,
+            **MULTIHEAD,
+            q_lora_rank=8,
+            kv_lora_rank=8,
+            qk_rope_head_dim=4,
+            qk_nope_head_dim=8,
+            v_head_dim=8,
+            first_k_dense_replace=3,
+            n_routed_experts=4,
+            n_group=1,
+            topk_group=1,
         ),
-        "keys and values differ in shape", "use a model where all are alike",
+        "keys and values differ in shape",
+        "use a model where all are alike",
     ),
     "openai-gpt": (
         lambda: tf.OpenAIGPTConfig(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4),
-        "not every layer puts keys and values", "use a model with ordinary attention",
+        "not every layer puts keys and values",
+        "use a model with ordinary attention",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -31,9 +31,15 @@ def model_of(backend: str, window: int | None = None) -> Transformer:
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCAB, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
-        num_attention_heads=8, num_key_value_heads=2, head_dim=64, max_position_embeddings=512,
-    )  # fmt: skip
+        vocab_size=VOCAB,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=64,
+        max_position_embeddings=512,
+    )
     model: Any = LlamaForCausalLM(config)
     for weight in model.parameters():
         weight.data.normal_(0, 0.1)
@@ -61,9 +67,12 @@ def test_equals_torchs_own(window: int | None, history: int, width: int) -> None
     feed = chain_feed(cache, [2, 0, 1], [tokens(width), tokens(width, 1), tokens(2, 2)])
     shape = model.shape
     turned = torch.randn(
-        3, max(width, 2), shape.heads + 2 * shape.kv_heads, shape.head_dim,
+        3,
+        max(width, 2),
+        shape.heads + 2 * shape.kv_heads,
+        shape.head_dim,
         generator=torch.Generator().manual_seed(1),
-    )  # fmt: skip
+    )
     given = {"heads": shape.heads, "scale": 0.3, "window": window}
     wanted = attention.mix(turned, cache.layer[0], feed, **given)
     got = loop_attention.mix(turned, cache.layer[0], feed, **given)

@@ -38,15 +38,25 @@ VOCAB, WIDTH, LAYERS = 23, 32, 3
 PROMPTS = [[1, 2, 3], [4, 5], [9] * 6, [7, 3, 7, 3]]
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 LLAMA = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": WIDTH,
-    "vocab_size": VOCAB, "num_hidden_layers": 1, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "intermediate_size": 48, "rms_norm_eps": 1e-5, "hidden_act": "silu",
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": WIDTH,
+    "vocab_size": VOCAB,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+}
 LAYER = {"heads": 4, "kv_heads": 2, "intermediate": 48, "norm_eps": 1e-5}
 LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -92,99 +102,159 @@ def _eagle3(**shape: Any) -> Callable[[Facts], Trained]:
 
 def _speculators(**fields: Any) -> dict[str, Any]:
     return {
-        "speculators_model_type": "eagle3", "draft_vocab_size": 11,
-        "eagle_aux_hidden_state_layer_ids": [0, 1, 3], "transformer_layer_config": LLAMA, **fields,
-    }  # fmt: skip
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": 11,
+        "eagle_aux_hidden_state_layer_ids": [0, 1, 3],
+        "transformer_layer_config": LLAMA,
+        **fields,
+    }
 
 
 SAFE = {**LLAMA, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 11}
 MEDUSA = {"base_model_name_or_path": "some/target", "medusa_num_heads": 2, "medusa_num_layers": 2}
-BLOCK = {
-    **LAYER, "num_layers": 2, "block_size": 4, "target_layer_ids": [0, 2], "mask_token_id": 22
-}  # fmt: skip
+BLOCK = {**LAYER, "num_layers": 2, "block_size": 4, "target_layer_ids": [0, 2], "mask_token_id": 22}
 FOREIGN = {
     "medusa": Foreign(
-        lambda facts: MedusaHeads(facts, num_heads=3, num_layers=2), "medusa", MEDUSA,
+        lambda facts: MedusaHeads(facts, num_heads=3, num_layers=2),
+        "medusa",
+        MEDUSA,
         file="medusa_lm_head.pt",
     ),
     "medusa, safetensors": Foreign(
-        lambda facts: MedusaHeads(facts, num_heads=2, num_layers=1), "medusa", MEDUSA,
-        lambda name: f"medusa_head.{name}", "medusa_lm_head.safetensors",
+        lambda facts: MedusaHeads(facts, num_heads=2, num_layers=1),
+        "medusa",
+        MEDUSA,
+        lambda name: f"medusa_head.{name}",
+        "medusa_lm_head.safetensors",
     ),
     "eagle": Foreign(
-        lambda facts: EagleModule(facts, **LAYER), "eagle", LLAMA, file="pytorch_model.bin",
+        lambda facts: EagleModule(facts, **LAYER),
+        "eagle",
+        LLAMA,
+        file="pytorch_model.bin",
         brings=("embed_tokens.weight",),
     ),
     "eagle 2": Foreign(
-        lambda facts: EagleModule(facts, bias=False, rope_theta=500.0, **LAYER), "eagle2",
+        lambda facts: EagleModule(facts, bias=False, rope_theta=500.0, **LAYER),
+        "eagle2",
         {**LLAMA, "rope_theta": 500.0},
     ),
     "eagle3": Foreign(
-        _eagle3(), "eagle3",
-        {**SAFE, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 0, 2]}}, _midlayer,
-        "pytorch_model.bin", ("embed_tokens.weight",),
+        _eagle3(),
+        "eagle3",
+        {**SAFE, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 0, 2]}},
+        _midlayer,
+        "pytorch_model.bin",
+        ("embed_tokens.weight",),
     ),
     "eagle3, rotation and head width": Foreign(
-        _eagle3(rope_theta=500.0, rope_scaling=LLAMA3, head_width=12), "eagle3",
-        {**SAFE, "eagle_aux_hidden_state_layer_ids": [0, 1, 3], "head_dim": 12,
-         "rope_theta": 500.0, "rope_scaling": LLAMA3},
+        _eagle3(rope_theta=500.0, rope_scaling=LLAMA3, head_width=12),
+        "eagle3",
+        {
+            **SAFE,
+            "eagle_aux_hidden_state_layer_ids": [0, 1, 3],
+            "head_dim": 12,
+            "rope_theta": 500.0,
+            "rope_scaling": LLAMA3,
+        },
     ),
     "eagle3, usual layers": Foreign(_eagle3(capture=None), "eagle3", SAFE, _midlayer),
     "eagle3, whole vocabulary": Foreign(
-        _eagle3(draft_vocab_size=VOCAB), "eagle3",
+        _eagle3(draft_vocab_size=VOCAB),
+        "eagle3",
         {**SAFE, "draft_vocab_size": None, "eagle_aux_hidden_state_layer_ids": [0, 1, 3]},
         lambda name: None if name in ("d2t", "t2d", "lm_head.weight") else _midlayer(name),
     ),
     "speculators eagle3": Foreign(_eagle3(), "eagle3", _speculators()),
     "speculators eagle3, norms": Foreign(
-        _eagle3(norms=[NORMS[0], NORMS[3], NORMS[1]], qk_norm=True), "eagle3",
+        _eagle3(norms=[NORMS[0], NORMS[3], NORMS[1]], qk_norm=True),
+        "eagle3",
         _speculators(norm_before_residual=True, norm_output=True, norm_before_fc=True),
     ),
     "speculators eagle3, norm of each": Foreign(
-        _eagle3(norms=["fc_norm"], rope_theta=500.0), "eagle3",
-        _speculators(fc_norm=True, transformer_layer_config={
-            **LLAMA, "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}),
+        _eagle3(norms=["fc_norm"], rope_theta=500.0),
+        "eagle3",
+        _speculators(
+            fc_norm=True,
+            transformer_layer_config={
+                **LLAMA,
+                "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
+            },
+        ),
     ),
     "hydra": Foreign(
-        lambda facts: HydraHeads(facts, num_heads=3, num_layers=3, learned_residual=True), "hydra",
-        {"hydra_num_heads": 3, "hydra_num_layers": 3, "hydra_head_arch": "mlp",
-         "grounded_heads": True, "base_model_name_or_path": "some/target"},
-        _hydra, "hydra_lm_head.pt",
+        lambda facts: HydraHeads(facts, num_heads=3, num_layers=3, learned_residual=True),
+        "hydra",
+        {
+            "hydra_num_heads": 3,
+            "hydra_num_layers": 3,
+            "hydra_head_arch": "mlp",
+            "grounded_heads": True,
+            "base_model_name_or_path": "some/target",
+        },
+        _hydra,
+        "hydra_lm_head.pt",
     ),
     "kangaroo": Foreign(
-        lambda facts: KangarooAdapter(
-            facts, heads=4, kv_heads=2, exit_layer=1, norm_eps=1e-5),
-        "kangaroo", {**LLAMA, "exit_layer": 1}, file="pytorch_model.bin",
+        lambda facts: KangarooAdapter(facts, heads=4, kv_heads=2, exit_layer=1, norm_eps=1e-5),
+        "kangaroo",
+        {**LLAMA, "exit_layer": 1},
+        file="pytorch_model.bin",
     ),
     "dflash": Foreign(
-        lambda facts: BlockModule(facts, **BLOCK), "dflash",
-        {**LLAMA, "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "block_size": 4,
-         "num_hidden_layers": 2, "num_target_layers": LAYERS,
-         "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2]}},
+        lambda facts: BlockModule(facts, **BLOCK),
+        "dflash",
+        {
+            **LLAMA,
+            "architectures": ["DFlashDraftModel"],
+            "model_type": "qwen3",
+            "block_size": 4,
+            "num_hidden_layers": 2,
+            "num_target_layers": LAYERS,
+            "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2]},
+        },
     ),
     "dflash, a mask of its own": Foreign(
-        lambda facts: BlockModule(facts, **{**BLOCK, "mask_token_id": None}), "dflash",
-        {**LLAMA, "block_size": 4, "num_hidden_layers": 2,
-         "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2]}},
-        lambda name: name.replace("fc.", "encoder.fc."), brings=("lm_head.weight",),
+        lambda facts: BlockModule(facts, **{**BLOCK, "mask_token_id": None}),
+        "dflash",
+        {
+            **LLAMA,
+            "block_size": 4,
+            "num_hidden_layers": 2,
+            "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2]},
+        },
+        lambda name: name.replace("fc.", "encoder.fc."),
+        brings=("lm_head.weight",),
     ),
     "speculators dflash": Foreign(
-        lambda facts: BlockModule(facts, **BLOCK), "dflash",
-        {"speculators_model_type": "dflash", "block_size": 4, "draft_vocab_size": VOCAB,
-         "aux_hidden_state_layer_ids": [1, 3], "mask_token_id": 22,
-         "transformer_layer_config": {**LLAMA, "num_hidden_layers": 2}},
+        lambda facts: BlockModule(facts, **BLOCK),
+        "dflash",
+        {
+            "speculators_model_type": "dflash",
+            "block_size": 4,
+            "draft_vocab_size": VOCAB,
+            "aux_hidden_state_layer_ids": [1, 3],
+            "mask_token_id": 22,
+            "transformer_layer_config": {**LLAMA, "num_hidden_layers": 2},
+        },
     ),
     "speculators mtp": Foreign(
-        lambda facts: MtpModule(facts, qk_norm=True, **LAYER), "mtp",
-        {"speculators_model_type": "mtp", "num_nextn_predict_layers": 1,
-         "transformer_layer_config": LLAMA},
+        lambda facts: MtpModule(facts, qk_norm=True, **LAYER),
+        "mtp",
+        {
+            "speculators_model_type": "mtp",
+            "num_nextn_predict_layers": 1,
+            "transformer_layer_config": LLAMA,
+        },
     ),
     "mtp beside the model": Foreign(
-        lambda facts: MtpModule(facts, qkv_bias=True, **LAYER), "mtp",
-        {**LLAMA, "num_hidden_layers": LAYERS}, lambda name: f"model.{name}",
+        lambda facts: MtpModule(facts, qkv_bias=True, **LAYER),
+        "mtp",
+        {**LLAMA, "num_hidden_layers": LAYERS},
+        lambda name: f"model.{name}",
         change=_state_first,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +341,10 @@ REFUSED = {
     "vocabulary of a head": ("hydra", {}, {}, {"vocab_size": 19}, "vocab_size 23 .* has 19"),
     "depth": ("dflash", {}, {}, {"layers": 4}, "layers 3 .* has 4"),
     "layer": (
-        "speculators eagle3", {"eagle_aux_hidden_state_layer_ids": [0, 2, 9]}, {}, {},
+        "speculators eagle3",
+        {"eagle_aux_hidden_state_layer_ids": [0, 2, 9]},
+        {},
+        {},
         "after layer 9 .* has 3",
     ),
     "width": ("speculators eagle3", {"target_hidden_size": 64}, {}, {}, "is 32 and .* 64"),
@@ -279,7 +352,11 @@ REFUSED = {
     "layers": ("eagle", {"num_hidden_layers": 2}, {}, {}, "has 2 layers"),
     "activation": ("eagle", {"hidden_act": "gelu"}, {}, {}, "'gelu'.*'silu'"),
     "window": (
-        "dflash", {"layer_types": ["sliding_attention"] * 2, "sliding_window": 8}, {}, {}, "see 8"
+        "dflash",
+        {"layer_types": ["sliding_attention"] * 2, "sliding_window": 8},
+        {},
+        {},
+        "see 8",
     ),
     "rotation": ("eagle", {"rope_scaling": {"type": "dynamic"}}, {}, {}, "dynamic"),
     "relative": ("speculators dflash", {"speculators_model_type": "dspark"}, {}, {}, "'dspark'"),
@@ -287,14 +364,21 @@ REFUSED = {
     "no such tensor": ("eagle3", {}, {"another.weight": torch.ones(3)}, {}, "'another.weight'"),
     "shape": ("eagle3", {}, {"fc.weight": torch.ones(3, 4)}, {}, r"\[3, 4\] .* \[32, 96\]"),
     "embedding": (
-        "eagle3", {}, {"embed_tokens.weight": torch.ones(VOCAB, WIDTH)}, {}, "away from this target"
+        "eagle3",
+        {},
+        {"embed_tokens.weight": torch.ones(VOCAB, WIDTH)},
+        {},
+        "away from this target",
     ),
     "size of it": ("eagle3", {}, {"embed_tokens.weight": torch.ones(9, WIDTH)}, {}, r"\[9, 32\]"),
     "head": (
-        "dflash, a mask of its own", {}, {"lm_head.weight": torch.ones(VOCAB, WIDTH)}, {},
+        "dflash, a mask of its own",
+        {},
+        {"lm_head.weight": torch.ones(VOCAB, WIDTH)},
+        {},
         "away from this target",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -451,6 +535,14 @@ def _lesson(tokens: Tensor, hidden: dict[int, Tensor], target: Path) -> Lesson:
     model, length = load_model(target), tokens.shape[1]
     no_pass: Any = None  # these modules ask for none
     return Lesson(
-        tokens, torch.arange(length)[None], torch.zeros_like(tokens), torch.ones(1, length),
-        torch.zeros_like(tokens), hidden, model.head, model.embed, append=no_pass, kv=no_pass,
-    )  # fmt: skip
+        tokens,
+        torch.arange(length)[None],
+        torch.zeros_like(tokens),
+        torch.ones(1, length),
+        torch.zeros_like(tokens),
+        hidden,
+        model.head,
+        model.embed,
+        append=no_pass,
+        kv=no_pass,
+    )

@@ -61,9 +61,13 @@ class Costs(TypedDict):
 
 
 def measure_costs(
-    llm: LLM, methods: Mapping[str, LLM], *, batch_sizes: tuple[int, ...] = (1,),
-    context: int = 128, repeats: int = 5,
-) -> Costs:  # fmt: skip
+    llm: LLM,
+    methods: Mapping[str, LLM],
+    *,
+    batch_sizes: tuple[int, ...] = (1,),
+    context: int = 128,
+    repeats: int = 5,
+) -> Costs:
     """Costs of the target of `llm`, and of whatever drafts for each of the methods.
 
     A method that drafts with parts of the target or with heads is left out of `drafts`: what its
@@ -79,9 +83,12 @@ class Meter:
     """The same, round by round, for whoever has other work to do between rounds."""
 
     def __init__(
-        self, llm: LLM, methods: Mapping[str, LLM], batch_sizes: tuple[int, ...] = (1,),
+        self,
+        llm: LLM,
+        methods: Mapping[str, LLM],
+        batch_sizes: tuple[int, ...] = (1,),
         context: int = 128,
-    ) -> None:  # fmt: skip
+    ) -> None:
         drafters = {name: own.engine.drafter for name, own in methods.items()}
         self._drafts = {n: draft_model(d) for n, d in drafters.items() if _known(d)}
         self._model = llm.model

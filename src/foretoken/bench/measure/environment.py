@@ -61,8 +61,11 @@ def _commit() -> str | None:
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--exclude=*"],
-            cwd=root, capture_output=True, text=True, timeout=10,
-        )  # fmt: skip
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

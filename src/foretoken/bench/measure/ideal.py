@@ -113,13 +113,14 @@ def _baseline(runs: Seq[Run], run: Run) -> Run | None:
     """Plain decoding at the same temperature and batch size."""
     return next(
         (
-            other for other in runs
+            other
+            for other in runs
             if other["method"] == BASELINE
             and other["temperature"] == run["temperature"]
             and other["batch_size"] == run["batch_size"]
         ),
         None,
-    )  # fmt: skip
+    )
 
 
 def crossovers(runs: Seq[Run], costs: Costs | None) -> list[Crossover]:
@@ -141,10 +142,15 @@ def crossovers(runs: Seq[Run], costs: Costs | None) -> list[Crossover]:
             if costs is None or method not in costs["drafts"] or plain is None:
                 continue
             by_size |= _predicted(own[0], machine(costs, method, plain))
-        found.append({
-            "method": method, "temperature": temperature, "batch_size": crossing(by_size),
-            "up_to": max(by_size), "predicted": predicted,
-        })  # fmt: skip
+        found.append(
+            {
+                "method": method,
+                "temperature": temperature,
+                "batch_size": crossing(by_size),
+                "up_to": max(by_size),
+                "predicted": predicted,
+            }
+        )
     return found
 
 

@@ -239,9 +239,8 @@ def _energy(answers: Seq[Answer]) -> float | None:
 
 
 def runs(
-    answers: Seq[Answer], left_out: Seq[str], *, repeats: int,
-    references: References | None = None,
-) -> list[Run]:  # fmt: skip
+    answers: Seq[Answer], left_out: Seq[str], *, repeats: int, references: References | None = None
+) -> list[Run]:
     """Every method at every batch size and temperature, in the order in which they first occur."""
     keys = dict.fromkeys((a.batch_size, a.temperature, a.method) for a in answers)
     found = []
@@ -254,9 +253,12 @@ def runs(
 
 
 def _run(
-    mine: Seq[Answer], plain: Seq[Answer], left_out: frozenset[str], repeats: int,
+    mine: Seq[Answer],
+    plain: Seq[Answer],
+    left_out: frozenset[str],
+    repeats: int,
     references: References | None,
-) -> Run:  # fmt: skip
+) -> Run:
     """Spec-Bench leaves no prompt out, and so do the columns that follow its definitions."""
 
     def measured(own: Seq[Answer], theirs: Seq[Answer]) -> Measured:

@@ -170,9 +170,14 @@ def predict(drafting: Drafting, machine: Machine, batch: int, depth: int) -> Pre
     """All numbers of one row; `depth` is only passed on."""
     ms = step_ms(drafting, machine, batch)
     return Prediction(
-        batch, drafting.mean_nodes, depth, drafting.tokens, ms, 1000 * batch * drafting.tokens / ms,
+        batch,
+        drafting.mean_nodes,
+        depth,
+        drafting.tokens,
+        ms,
+        1000 * batch * drafting.tokens / ms,
         speedup(drafting, machine, batch),
-    )  # fmt: skip
+    )
 
 
 def best_chain(chain: Chain, machine: Machine, batch: int) -> Prediction:
@@ -205,9 +210,13 @@ def best_tree_for(ranks: Seq[float], machine: Machine, batch: int) -> Prediction
 
 
 def roofline(
-    parameters: float, bytes_per_parameter: float, bandwidth_gb_s: float, tflops: float,
-    kv_bytes_per_token: float = 0.0, context: int = 0,
-) -> PassCost:  # fmt: skip
+    parameters: float,
+    bytes_per_parameter: float,
+    bandwidth_gb_s: float,
+    tflops: float,
+    kv_bytes_per_token: float = 0.0,
+    context: int = 0,
+) -> PassCost:
     """A pass that takes as long as its bytes take to arrive, or its products, whichever is longer.
 
     Read: every parameter once, and each sequence's keys and values. Multiplied: two operations a

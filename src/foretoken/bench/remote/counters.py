@@ -52,9 +52,12 @@ class Acceptance:
         first, last = (up_to(self.drafts, m) * self.drafted for m in (member, member + 1))
         drafts = max(1, self.drafts)
         return Acceptance(
-            self.source, part(self.passes), part(self.drafts), last // drafts - first // drafts,
+            self.source,
+            part(self.passes),
+            part(self.drafts),
+            last // drafts - first // drafts,
             tuple(map(part, self.accepted_at)),
-        )  # fmt: skip
+        )
 
 
 def parse(text: str) -> Series:

@@ -146,10 +146,14 @@ class Endpoint:
 
     def _body(self, messages: Seq[Message], params: SamplingParams) -> dict[str, Any]:
         body = {
-            "model": self.model, "messages": list(messages), "temperature": params.temperature,
-            "max_tokens": params.max_tokens, "seed": params.seed,
-            "stream": True, "stream_options": {"include_usage": True},
-        }  # fmt: skip
+            "model": self.model,
+            "messages": list(messages),
+            "temperature": params.temperature,
+            "max_tokens": params.max_tokens,
+            "seed": params.seed,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         stop = [params.stop] if isinstance(params.stop, str) else list(params.stop)
         return {**body, "stop": stop} if stop else body
 

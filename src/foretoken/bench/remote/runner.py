@@ -59,9 +59,12 @@ class RemoteRunner:
         contexts = [one.about().get("max_model_len") for one in self.servers.values()]
         self.context = min((c for c in contexts if c), default=None)
         self.target: Target = {
-            "name": plan.name, "parameters": 0, "dtype": "unknown", "backend": "openai",
+            "name": plan.name,
+            "parameters": 0,
+            "dtype": "unknown",
+            "backend": "openai",
             "server": server.root,
-        }  # fmt: skip
+        }
         self._rotation = 0
 
     @property
@@ -133,9 +136,11 @@ class RemoteRunner:
         found = []
         for prompt in (p for p in unit.prompts if turn < len(p.turns)):
             params = SamplingParams(
-                temperature=unit.temperature, max_tokens=_limit(prompt, most), stop=prompt.stop,
+                temperature=unit.temperature,
+                max_tokens=_limit(prompt, most),
+                stop=prompt.stop,
                 seed=seed_of(self.plan.seed, prompt.id, turn),
-            )  # fmt: skip
+            )
             question = Question(
                 self.plan.name, self.target["dtype"], label, unit, prompt, turn, [], params
             )
@@ -226,9 +231,11 @@ def seconds(replies: Seq[Reply], tokens: int) -> dict[str, float]:
         decoding = ended - began
     share = 1 / len(replies)
     return {
-        "prefill": (ended - began - decoding) * share, "draft": 0.0, "verify": 0.0,
+        "prefill": (ended - began - decoding) * share,
+        "draft": 0.0,
+        "verify": 0.0,
         "other": decoding * share,
-    }  # fmt: skip
+    }
 
 
 def _answer(
@@ -237,13 +244,19 @@ def _answer(
     first = reply.came[0] if reply.came else reply.ended
     return replace(
         question.failed(""),
-        error=None, text=reply.text, finish_reason=reply.finish_reason or "", counted=count,
-        prompt_tokens=reply.prompt_tokens or 0, passes=share.passes,
-        drafted=share.drafted, accepted_at=list(share.accepted_at) if share.drafts else [],
-        drafted_at=[share.drafts] * len(share.accepted_at) if share.drafts else [], decodings=[],
+        error=None,
+        text=reply.text,
+        finish_reason=reply.finish_reason or "",
+        counted=count,
+        prompt_tokens=reply.prompt_tokens or 0,
+        passes=share.passes,
+        drafted=share.drafted,
+        accepted_at=list(share.accepted_at) if share.drafts else [],
+        drafted_at=[share.drafts] * len(share.accepted_at) if share.drafts else [],
+        decodings=[],
         seconds={**spent, "ttft": first - reply.began, "total": reply.ended - reply.began},
         scores=score(question.prompt, question.turn, reply.text),
-    )  # fmt: skip
+    )
 
 
 def _conversation(prompt: Prompt, said: Seq[str]) -> list[Message]:

@@ -192,10 +192,14 @@ def _chart(
         marks = [_mark(x[place] + nudge, *own[place], ticks[-1]) for place in sorted(own)]
         lines.append(Line(method, tuple(marks)))
     return Chart(
-        title, across, up, tuple((x[place], f"{place:g}") for place in places),
-        tuple((_up(value, ticks[-1]), f"{value:g}") for value in ticks), tuple(lines),
+        title,
+        across,
+        up,
+        tuple((x[place], f"{place:g}") for place in places),
+        tuple((_up(value, ticks[-1]), f"{value:g}") for value in ticks),
+        tuple(lines),
         _up(1, ticks[-1]) if one else None,
-    )  # fmt: skip
+    )
 
 
 def _mark(x: float, value: float, interval: Seq[float] | None, top: float) -> Mark:

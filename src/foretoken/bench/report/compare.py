@@ -202,9 +202,12 @@ def _beyond(run: Run, other: Run, units: paired.Sums | None, what: str, tail: fl
 def table(found: Comparison) -> Table:
     """Every number that was compared."""
     heads = (
-        Head("number", left=True), Head("before"), Head("after"), Head("change"),
+        Head("number", left=True),
+        Head("before"),
+        Head("after"),
+        Head("change"),
         Head("verdict", left=True),
-    )  # fmt: skip
+    )
     several = len({change.target for change in found.changes}) > 1
     keys = ("target", "T", "batch") if several else ("T", "batch")
     groups = []
@@ -223,7 +226,10 @@ def table(found: Comparison) -> Table:
 def _row(change: Change) -> Row:
     strong = bool(change.beyond)
     cells = (
-        Cell(change.what), Cell(_said(change.before)), Cell(_said(change.after)),
-        Cell(change.percent, strong=strong), Cell(change.verdict, strong=strong),
-    )  # fmt: skip
+        Cell(change.what),
+        Cell(_said(change.before)),
+        Cell(_said(change.after)),
+        Cell(change.percent, strong=strong),
+        Cell(change.verdict, strong=strong),
+    )
     return Row(change.method, cells, change.method)

@@ -82,20 +82,44 @@ def fence(*texts: str) -> str:
 
 def _environment() -> Environment:
     env = Environment(
-        loader=PackageLoader("foretoken.bench.report"), autoescape=True, trim_blocks=True,
-        lstrip_blocks=True, undefined=StrictUndefined,
-    )  # fmt: skip
+        loader=PackageLoader("foretoken.bench.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
     for tool in (
-        rows.title, rows.short_title, rows.coverage, rows.headline, rows.number, rows.times,
-        rows.percent, rows.interval, rows.best, rows.settings, rows.singly, rows.at,
-        rows.drafting, rows.tasks, rows.when, rows.count, rows.order, charts.share, longest_step,
-        cell, bracketed, fence,
-    ):  # fmt: skip
+        rows.title,
+        rows.short_title,
+        rows.coverage,
+        rows.headline,
+        rows.number,
+        rows.times,
+        rows.percent,
+        rows.interval,
+        rows.best,
+        rows.settings,
+        rows.singly,
+        rows.at,
+        rows.drafting,
+        rows.tasks,
+        rows.when,
+        rows.count,
+        rows.order,
+        charts.share,
+        longest_step,
+        cell,
+        bracketed,
+        fence,
+    ):
         env.globals[tool.__name__] = tool
     env.globals |= {
-        "BASELINE": rows.BASELINE, "SHOWN_TOKENS": SHOWN_TOKENS, "SHOWN_FAILURES": SHOWN_FAILURES,
-        "tables": tables, "charts": charts,
-    }  # fmt: skip
+        "BASELINE": rows.BASELINE,
+        "SHOWN_TOKENS": SHOWN_TOKENS,
+        "SHOWN_FAILURES": SHOWN_FAILURES,
+        "tables": tables,
+        "charts": charts,
+    }
     return env
 
 
@@ -104,9 +128,14 @@ def _html(results: Seq[Results], shown: Seq[Shown], published: Table | None) -> 
     style = Markup(env.get_template("report.css").render())
     looks, labels = charts.looks(rows.order(results)), rows.labels(results)
     page: str = env.get_template("report.html.j2").render(
-        results=results, shown=shown, published=published, style=style, looks=looks,
-        labels=labels, methods=methods(results),
-    )  # fmt: skip
+        results=results,
+        shown=shown,
+        published=published,
+        style=style,
+        looks=looks,
+        labels=labels,
+        methods=methods(results),
+    )
     return page
 
 

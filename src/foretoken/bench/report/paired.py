@@ -89,9 +89,12 @@ def _units(ids: Seq[str], prompts: Prompts) -> list[tuple[str, ...]]:
 def _sums(unit: Seq[str], both: Both) -> list[float]:
     mine, plain = ([own[key] for key in unit] for own in both)
     return [
-        sum(p.tokens for p in mine), sum(p.seconds for p in mine), sum(p.passes for p in mine),
-        sum(p.tokens for p in plain), sum(p.seconds for p in plain),
-    ]  # fmt: skip
+        sum(p.tokens for p in mine),
+        sum(p.seconds for p in mine),
+        sum(p.passes for p in mine),
+        sum(p.tokens for p in plain),
+        sum(p.seconds for p in plain),
+    ]
 
 
 def values(units: Sums, what: str) -> tuple[float, float] | None:

@@ -37,9 +37,10 @@ def _published(method: str, temperature: float, tasks: Seq[str]) -> Iterator[Row
                     named = dict(zip(source["tasks"], row["speedup"], strict=True))
                     cells = [
                         f"published: {table['name']}",
-                        *(times(named.get(task)) for task in tasks), times(row["overall"]),
+                        *(times(named.get(task)) for task in tasks),
+                        times(row["overall"]),
                         number(row.get("mean_accepted_tokens")),
-                    ]  # fmt: skip
+                    ]
                     where = f"{table['dtype']}, {_machine(table)}"
                     name = f"{row['name']}, {table['target']}"
                     yield Row(name, tuple(map(Cell, cells)), soft=where)
@@ -56,8 +57,9 @@ def _measured(part: Results, run: Run, tasks: Seq[str]) -> Row:
     cells = [
         "measured here",
         *(times(by_task[t]["spec_bench"]["speedup"]) if t in by_task else NONE for t in tasks),
-        times(own["speedup"]), number(own["mean_accepted_tokens"]),
-    ]  # fmt: skip
+        times(own["speedup"]),
+        number(own["mean_accepted_tokens"]),
+    ]
     name = f"{run['method']}, {part['target']['name']}"
     where = f"{part['target']['dtype']}, {machine}"
     found = tuple(Cell(text, strong=text != NONE) for text in cells)
@@ -68,9 +70,11 @@ def published(results: Seq[Results]) -> Table | None:
     """For every measured method that is also published: our rows first, then the published ones."""
     tasks = list(dict.fromkeys(task for source in sources() for task in source["tasks"]))
     heads = [
-        Head("from", left=True), *(Head(task, "speedup", least=150) for task in tasks),
-        Head("overall", "speedup"), Head("#mean accepted tokens", short="#mean\naccepted"),
-    ]  # fmt: skip
+        Head("from", left=True),
+        *(Head(task, "speedup", least=150) for task in tasks),
+        Head("overall", "speedup"),
+        Head("#mean accepted tokens", short="#mean\naccepted"),
+    ]
     groups = []
     for temperature in sorted({s.temperature for part in results for s in rows.singly(part)}):
         for method in rows.order(results):

@@ -192,9 +192,12 @@ def _option(name: str, value: object) -> str:
 def ideal(part: Results) -> Table | None:
     """Measured speedup beside what the acceptance alone would allow."""
     heads = [
-        Head("measured"), Head("pass costs allow"), Head("reached"), Head("bytes allow"),
+        Head("measured"),
+        Head("pass costs allow"),
         Head("reached"),
-    ]  # fmt: skip
+        Head("bytes allow"),
+        Head("reached"),
+    ]
 
     def figures(run: Run) -> Iterable[str]:
         found = run["ideal"]
@@ -214,18 +217,26 @@ def resources(part: Results) -> Table | None:
     """Latency, memory and energy."""
     first, later = "first token, ms", "each further token, ms"
     heads = [
-        Head("median", first), Head("99 %", first), Head("median", later), Head("99 %", later),
-        Head("peak memory, MiB"), Head("joules a token"), Head("prompts"), Head("failed"),
-    ]  # fmt: skip
+        Head("median", first),
+        Head("99 %", first),
+        Head("median", later),
+        Head("99 %", later),
+        Head("peak memory, MiB"),
+        Head("joules a token"),
+        Head("prompts"),
+        Head("failed"),
+    ]
 
     def figures(run: Run) -> Iterable[str]:
         if not run["prompts"] and not run["failed"]:
             return [NONE] * len(heads)
         return [
             *(number(run["latency_ms"].get(key), ".1f") for key in LATENCIES),
-            number(run["peak_memory_mib"], ",.0f"), number(run["energy_j_per_token"], ".3g"),
-            str(run["prompts"]), str(run["failed"]) if run["failed"] else NONE,
-        ]  # fmt: skip
+            number(run["peak_memory_mib"], ",.0f"),
+            number(run["energy_j_per_token"], ".3g"),
+            str(run["prompts"]),
+            str(run["failed"]) if run["failed"] else NONE,
+        ]
 
     return _by_setting("Latency, memory, energy", part, rows.settings(part), heads, figures)
 
@@ -241,7 +252,7 @@ def quality(part: Results) -> Table | None:
         *(Head(SCORES[name], "against the reference", short=SCORES[name]) for name in names),
         Head("log-likelihood a token", short="likelihood\na token"),
         Head("strayed tokens", short="strayed\ntokens"),
-    ]  # fmt: skip
+    ]
 
     def figures(run: Run) -> Iterable[Cell | str]:
         measures = [
@@ -312,17 +323,20 @@ def spec_bench(part: Results) -> Table | None:
     """Spec-Bench's own columns, by its own definitions."""
     names = rows.tasks(part)
     heads = [
-        *(Head(task, "speedup") for task in names), Head("overall", "speedup"),
-        Head("#mean accepted tokens"), Head("tokens/s"),
-    ]  # fmt: skip
+        *(Head(task, "speedup") for task in names),
+        Head("overall", "speedup"),
+        Head("#mean accepted tokens"),
+        Head("tokens/s"),
+    ]
 
     def figures(run: Run) -> Iterable[str]:
         own, tasks = run["spec_bench"], run["by_task"]
         return [
             *(times(tasks[t]["spec_bench"]["speedup"]) if t in tasks else NONE for t in names),
-            times(own["speedup"]), number(own["mean_accepted_tokens"]),
+            times(own["speedup"]),
+            number(own["mean_accepted_tokens"]),
             number(own["tokens_per_second"]),
-        ]  # fmt: skip
+        ]
 
     note = (
         "Spec-Bench's definitions, for comparison with its tables: prefill counts as decoding, "
@@ -335,7 +349,16 @@ def spec_bench(part: Results) -> Table | None:
 def of_part(part: Results) -> list[Table]:
     """All tables of one measurement, in the order of the report."""
     makers = (
-        numbers, tuned, by_task, positions, chosen, ideal, sweep, resources, quality, spec_bench
-    )  # fmt: skip
+        numbers,
+        tuned,
+        by_task,
+        positions,
+        chosen,
+        ideal,
+        sweep,
+        resources,
+        quality,
+        spec_bench,
+    )
     found = [make(part) for make in makers]
     return [table for table in found if table is not None]

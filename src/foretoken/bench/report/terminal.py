@@ -58,9 +58,10 @@ def answer(found: Answer) -> RenderableType:
     drafted = sum(found.accepted)
     head = Text.assemble(
         (f"{found.method} at temperature {found.temperature:g}, {found.task}: ", "bold"),
-        ("green", _ACCEPTED), f" was drafted and accepted ({drafted} of {len(found.accepted)} "
+        ("green", _ACCEPTED),
+        f" was drafted and accepted ({drafted} of {len(found.accepted)} "
         f"tokens, {found.passes} passes of the target), the rest the target wrote itself",
-    )  # fmt: skip
+    )
     body = Text()
     for piece, accepted in zip(found.pieces, found.accepted, strict=True):
         body.append(piece, style=_ACCEPTED if accepted else "")

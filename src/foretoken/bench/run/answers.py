@@ -33,15 +33,32 @@ class Question:
     def failed(self, reason: str) -> Answer:
         """No answer: no text, and zeros for all that was not measured."""
         return Answer(
-            target=self.target, dtype=self.dtype, method=self.method,
-            temperature=self.params.temperature, batch_size=self.unit.batch_size,
-            group=self.unit.group, id=self.prompt.id, task=self.prompt.task,
-            category=self.prompt.category, turn=self.turn, prompt=self.prompt.turns[self.turn],
-            prompt_tokens=len(self.ids), seed=self.params.seed or 0, text="",
-            finish_reason="error", token_ids=[], pieces=[], accepted=[], passes=0, drafted=0,
-            drafted_at=[], accepted_at=[], seconds=dict(_NO_TIME), peak_memory_mib=None,
+            target=self.target,
+            dtype=self.dtype,
+            method=self.method,
+            temperature=self.params.temperature,
+            batch_size=self.unit.batch_size,
+            group=self.unit.group,
+            id=self.prompt.id,
+            task=self.prompt.task,
+            category=self.prompt.category,
+            turn=self.turn,
+            prompt=self.prompt.turns[self.turn],
+            prompt_tokens=len(self.ids),
+            seed=self.params.seed or 0,
+            text="",
+            finish_reason="error",
+            token_ids=[],
+            pieces=[],
+            accepted=[],
+            passes=0,
+            drafted=0,
+            drafted_at=[],
+            accepted_at=[],
+            seconds=dict(_NO_TIME),
+            peak_memory_mib=None,
             error=reason,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -72,14 +89,24 @@ def _answer(
     [sample], own = out.outputs, out.stats
     return replace(
         question.failed(""),
-        error=None, text=sample.text, finish_reason=sample.finish_reason or "",
-        token_ids=list(sample.token_ids), pieces=pieces(tokenizer, sample.token_ids),
-        accepted=list(sample.accepted), passes=own.passes, drafted=own.drafted,
-        drafted_at=list(own.drafted_at), accepted_at=list(own.accepted_at), strayed=own.strayed,
-        engine_steps=spent.stats.engine_steps / members, seconds=_seconds(out, spent, members),
-        decodings=[], peak_memory_mib=spent.peak_memory_mib, chosen=dict(own.chosen),
+        error=None,
+        text=sample.text,
+        finish_reason=sample.finish_reason or "",
+        token_ids=list(sample.token_ids),
+        pieces=pieces(tokenizer, sample.token_ids),
+        accepted=list(sample.accepted),
+        passes=own.passes,
+        drafted=own.drafted,
+        drafted_at=list(own.drafted_at),
+        accepted_at=list(own.accepted_at),
+        strayed=own.strayed,
+        engine_steps=spent.stats.engine_steps / members,
+        seconds=_seconds(out, spent, members),
+        decodings=[],
+        peak_memory_mib=spent.peak_memory_mib,
+        chosen=dict(own.chosen),
         energy_j=None if spent.energy_j is None else spent.energy_j / members,
-    )  # fmt: skip
+    )
 
 
 def _seconds(out: RequestOutput, spent: Spent, members: int) -> dict[str, float]:

@@ -178,8 +178,10 @@ def _work(arguments: list[str], files: dict[str, bytes], home: str) -> Iterator[
             child = subprocess.Popen(
                 [sys.executable, *(a.replace(FOLDER, str(folder)) for a in arguments)],
                 cwd=home if os.path.isdir(home) else folder,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+            )
         try:
             yield from _new_lines(child, folder / SAMPLES)
         finally:

@@ -16,10 +16,15 @@ from foretoken.repetition import DISTINCT_4
 
 
 def outcome(
-    answers: Seq[Answer], *, plan: Plan, suite: Suite, target: Target,
-    skipped: Seq[str] = (), costs: Mapping[str, Any] | None = None,
+    answers: Seq[Answer],
+    *,
+    plan: Plan,
+    suite: Suite,
+    target: Target,
+    skipped: Seq[str] = (),
+    costs: Mapping[str, Any] | None = None,
     not_run: Mapping[str, str] | None = None,
-) -> Results:  # fmt: skip
+) -> Results:
     """What one target's answers come to, on this machine."""
     found: Results = {
         "schema": SCHEMA,

@@ -76,10 +76,12 @@ class Runner:
         self.context = min(plan.max_model_len, context)
         self.llms = {
             BASELINE: LLM(
-                plan.model, dtype=plan.dtype, max_model_len=self.context,
+                plan.model,
+                dtype=plan.dtype,
+                max_model_len=self.context,
                 max_num_seqs=max(plan.batch_sizes),
             )
-        }  # fmt: skip
+        }
         self.not_run: dict[str, str] = {}
         for label in plan.methods:
             if label != BASELINE:
@@ -99,10 +101,12 @@ class Runner:
     def _load(self, label: str) -> LLM:
         """A method around the weights that are already there."""
         llm = LLM(
-            self.plain.model, tokenizer=self.plain.tokenizer,
-            speculative_config=self.plan.methods.get(label), max_model_len=self.context,
+            self.plain.model,
+            tokenizer=self.plain.tokenizer,
+            speculative_config=self.plan.methods.get(label),
+            max_model_len=self.context,
             max_num_seqs=max(self.plan.batch_sizes),
-        )  # fmt: skip
+        )
         llm.engine.eos_ids = self.plain.engine.eos_ids
         return llm
 
@@ -195,15 +199,23 @@ class Runner:
             for prompt in (p for p in unit.prompts if turn < len(p.turns)):
                 history = [*said.get((own, prompt.id), ()), *[""] * turn][:turn]
                 params = SamplingParams(
-                    temperature=unit.temperature, max_tokens=self._limit(prompt),
-                    stop=prompt.stop, seed=seed_of(self.plan.seed, prompt.id, turn),
-                )  # fmt: skip
+                    temperature=unit.temperature,
+                    max_tokens=self._limit(prompt),
+                    stop=prompt.stop,
+                    seed=seed_of(self.plan.seed, prompt.id, turn),
+                )
                 asked[label].append(
                     Question(
-                        target["name"], target["dtype"], label, unit, prompt, turn,
-                        self._ids(prompt, history), params,
+                        target["name"],
+                        target["dtype"],
+                        label,
+                        unit,
+                        prompt,
+                        turn,
+                        self._ids(prompt, history),
+                        params,
                     )
-                )  # fmt: skip
+                )
         return asked
 
     def _limit(self, prompt: Prompt) -> int:

@@ -21,9 +21,14 @@ _ROUNDS = 6
 
 
 def measure(
-    server: Server, suite: Suite, prompts: Seq[Prompt], samples: Samples, *,
-    shard: tuple[int, int] = (1, 1), until: float | None = None,
-) -> Results:  # fmt: skip
+    server: Server,
+    suite: Suite,
+    prompts: Seq[Prompt],
+    samples: Samples,
+    *,
+    shard: tuple[int, int] = (1, 1),
+    until: float | None = None,
+) -> Results:
     """Serve what the samples don't hold yet, and sum up.
 
     shard (i, n): of the blocks of prompts only the i-th, the (i + n)-th and so on.
@@ -57,9 +62,14 @@ def measure(
         costs = _serve(server, _left(todo, answered), samples, until, advance)
     found = samples.of(target["name"], target["dtype"])
     return outcome(
-        found, plan=plan, suite=suite, target=target, skipped=skipped, costs=costs,
+        found,
+        plan=plan,
+        suite=suite,
+        target=target,
+        skipped=skipped,
+        costs=costs,
         not_run=server.not_run,
-    )  # fmt: skip
+    )
 
 
 def _answered(server: Server, todo: Seq[Unit], samples: Samples) -> int:
@@ -79,9 +89,12 @@ def _left(todo: Seq[Seq[Unit]], answered: int) -> list[list[Unit]]:
 
 
 def _serve(
-    server: Server, todo: Seq[Seq[Unit]], samples: Samples, until: float | None,
+    server: Server,
+    todo: Seq[Seq[Unit]],
+    samples: Samples,
+    until: float | None,
     advance: Callable[[], None],
-) -> Costs | None:  # fmt: skip
+) -> Costs | None:
     """Serve the blocks; between them, spread over the run, costs are measured."""
     meter, rounds, longest = server.meter(), 0, 0.0
     for number, block in enumerate(todo):

@@ -161,9 +161,17 @@ class Learner:
     of the last step. frozen: it learns nothing. It is what `Online` shares across requests."""
 
     def __init__(
-        self, pupil: Pupil, access: Access, *, every: int, lr: float, objective: Objective,
-        known: float, most_bytes: int, kept: int,
-    ) -> None:  # fmt: skip
+        self,
+        pupil: Pupil,
+        access: Access,
+        *,
+        every: int,
+        lr: float,
+        objective: Objective,
+        known: float,
+        most_bytes: int,
+        kept: int,
+    ) -> None:
         """known: what a token counts that was right. kept: how many versions `rollback` finds,
         beside the first one."""
         self.pupil, self.version, self.frozen, self.loss = pupil, 0, False, float("nan")

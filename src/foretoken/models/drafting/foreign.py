@@ -52,15 +52,21 @@ class ForeignModel:
     ) -> None:
         """Raises `ForetokenError` where a tokenizer is missing."""
         lm = as_causal_lm(model, access)
-        self.own = Vocabulary(_tokenizer(tokenizer, model, "draft model", "tokenizer"),
-                              lm.vocab_size)  # fmt: skip
+        self.own = Vocabulary(
+            _tokenizer(tokenizer, model, "draft model", "tokenizer"), lm.vocab_size
+        )
         given = target_tokenizer or getattr(access, "tokenizer", None)
-        self.theirs = Vocabulary(_tokenizer(given, None, "target", "target_tokenizer"),
-                                 access.vocab_size)  # fmt: skip
+        self.theirs = Vocabulary(
+            _tokenizer(given, None, "target", "target_tokenizer"), access.vocab_size
+        )
         view: Any = SimpleNamespace(
-            vocab_size=lm.vocab_size, max_length=_LONGER * access.max_length, slots=access.slots,
-            device=access.device, dtype=access.dtype, backend=access.backend,
-        )  # fmt: skip
+            vocab_size=lm.vocab_size,
+            max_length=_LONGER * access.max_length,
+            slots=access.slots,
+            device=access.device,
+            dtype=access.dtype,
+            backend=access.backend,
+        )
         self._model = DraftModel(lm, view)
         self.device = self._model.device
         self._tokens_of = lru_cache(_WORDS)(self._tokenized)
@@ -163,8 +169,9 @@ class SharedTokensModel(ForeignModel):
 
 def _alike(a: Seq[int], b: Seq[int]) -> int:
     """How many tokens two texts begin with alike."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y),
-                min(len(a), len(b)))  # fmt: skip
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
 
 
 def _tokenizer(given: Any, model: Any, whose: str, option: str) -> Any:

@@ -144,9 +144,11 @@ class HFModel:
         masks = {kind: feed.mask(self._storage.dtype, w) for kind, w in self.windows.items()}
         inputs = {
             "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
-            "position_ids": feed.positions, "past_key_values": pass_cache(cache, feed),
-            "use_cache": True, "return_dict": True,
-        }  # fmt: skip
+            "position_ids": feed.positions,
+            "past_key_values": pass_cache(cache, feed),
+            "use_cache": True,
+            "return_dict": True,
+        }
         if feed.replaced is None:
             return {"input_ids": feed.tokens, **inputs}
         where, instead = feed.replaced

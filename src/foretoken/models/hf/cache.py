@@ -257,6 +257,12 @@ class Storage:
 
     def new(self, slots: int, max_length: int, positions: int) -> KVCache:
         return KVCache(
-            self.layers, slots, self.heads, max_length, self.width, self.dtype, self.device,
+            self.layers,
+            slots,
+            self.heads,
+            max_length,
+            self.width,
+            self.dtype,
+            self.device,
             positions=positions,
-        )  # fmt: skip
+        )

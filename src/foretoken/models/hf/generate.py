@@ -63,9 +63,14 @@ class Prepared:
     """
 
     def __init__(
-        self, model: Any, input_ids: Tensor, processors: Seq[Any], criteria: Iterable[Any],
-        config: Any, model_kwargs: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+        self,
+        model: Any,
+        input_ids: Tensor,
+        processors: Seq[Any],
+        criteria: Iterable[Any],
+        config: Any,
+        model_kwargs: Mapping[str, Any],
+    ) -> None:
         """`config`: the generation config. Raises `ForetokenError` for what can't be served."""
         _refuse(model, config, processors, model_kwargs)
         self.model, self.config, self.model_kwargs = model, config, model_kwargs
@@ -98,11 +103,13 @@ class Prepared:
         seeds = torch.randint(2**62, (self.rows,)).tolist() if sampled else [0] * self.rows
         return [
             SamplingParams(
-                max_tokens=self.limit, seed=seed, **own,
+                max_tokens=self.limit,
+                seed=seed,
+                **own,
                 logits_processors=tuple(self.processor(process, row) for process in rest),
             )
             for row, seed in enumerate(seeds)
-        ]  # fmt: skip
+        ]
 
     def _own(self, sampled: bool) -> tuple[dict[str, Any], list[Any]]:
         """The last processors as our own parameters, for as long as the distribution is the same;
@@ -187,9 +194,12 @@ class Prepared:
         starts = torch.tensor(self.starts, device=device)[:, None]
         places = torch.arange(sequences.shape[1], device=device) - starts
         inputs = {
-            "input_ids": sequences.to(device), "attention_mask": (places >= 0).long(),
-            "position_ids": places.clamp(min=0), "use_cache": False, "return_dict": True,
-        }  # fmt: skip
+            "input_ids": sequences.to(device),
+            "attention_mask": (places >= 0).long(),
+            "position_ids": places.clamp(min=0),
+            "use_cache": False,
+            "return_dict": True,
+        }
         if "logits_to_keep" in self.model_kwargs:
             inputs["logits_to_keep"] = new + 1
         with evaluating(self.model):

@@ -67,8 +67,11 @@ def _grouped(query: Tensor, held: Tensor, mask: Tensor | None, scale: float) -> 
         return out.reshape(batch, 1, heads * size)
     stacked = query.view(batch, width, -1, groups, size).permute(0, 2, 3, 1, 4)
     out = F.scaled_dot_product_attention(
-        stacked.reshape(batch, -1, groups * width, size), held[0], held[1],
-        attn_mask=mask, scale=scale,
-    )  # fmt: skip
+        stacked.reshape(batch, -1, groups * width, size),
+        held[0],
+        held[1],
+        attn_mask=mask,
+        scale=scale,
+    )
     unstacked = out.view(batch, -1, groups, width, size).permute(0, 3, 1, 2, 4)
     return unstacked.reshape(batch, width, heads * size)

@@ -33,9 +33,21 @@ def mix(
     assert loops is not None and turned.is_contiguous() and layer.is_contiguous()
     out = turned.new_empty(batch, width, heads * size)
     loops.attend(
-        turned.data_ptr(), layer[0].data_ptr(), layer[1].data_ptr(), slots.data_ptr(),
-        places.data_ptr(), None if seen is None else seen.data_ptr(), out.data_ptr(),
-        batch, width, heads, (all_heads - heads) // 2, size, feed.length, layer.shape[3],
-        scale, torch.get_num_threads(),
-    )  # fmt: skip
+        turned.data_ptr(),
+        layer[0].data_ptr(),
+        layer[1].data_ptr(),
+        slots.data_ptr(),
+        places.data_ptr(),
+        None if seen is None else seen.data_ptr(),
+        out.data_ptr(),
+        batch,
+        width,
+        heads,
+        (all_heads - heads) // 2,
+        size,
+        feed.length,
+        layer.shape[3],
+        scale,
+        torch.get_num_threads(),
+    )
     return out

@@ -48,9 +48,11 @@ def _scaled(
 
     given = dict(scaling)
     config = LlamaConfig(
-        hidden_size=head_dim, num_attention_heads=1, head_dim=head_dim,
+        hidden_size=head_dim,
+        num_attention_heads=1,
+        head_dim=head_dim,
         rope_parameters={"rope_theta": theta, **given},
         max_position_embeddings=given.get("original_max_position_embeddings", 2048),
-    )  # fmt: skip
+    )
     frequency, scale = ROPE_INIT_FUNCTIONS[given["rope_type"]](config)
     return frequency.float(), float(scale)

@@ -97,15 +97,25 @@ class Transformer:
     source: Path | None = None  # the checkpoint's folder, where it is from one
 
     def __init__(
-        self, shape: Shape, embedding: Tensor, layers: list[Layer], norm: Norm, lm_head: Linear,
-        rope_table: Tensor, backend: str, parameters: int, bytes_read: int,
+        self,
+        shape: Shape,
+        embedding: Tensor,
+        layers: list[Layer],
+        norm: Norm,
+        lm_head: Linear,
+        rope_table: Tensor,
+        backend: str,
+        parameters: int,
+        bytes_read: int,
         eos_ids: Iterable[int] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`embedding` may be narrower than the model's dtype, which is that of `rope_table`."""
         self.shape = shape
         self.vocab_size, self.max_length, self.width = (
-            shape.vocab_size, shape.max_length, shape.width,
-        )  # fmt: skip
+            shape.vocab_size,
+            shape.max_length,
+            shape.width,
+        )
         self.cycle = _cycle(layers)
         self.layers, self.kv_heads, self.head_dim = len(layers), shape.kv_heads, shape.head_dim
         self.dtype, self.device = rope_table.dtype, rope_table.device
@@ -120,9 +130,15 @@ class Transformer:
     def new_cache(self, slots: int, max_length: int) -> KVCache:
         shape = self.shape
         cache = KVCache(
-            self.layers, slots, shape.kv_heads, max_length, shape.head_dim, self.dtype, self.device,
+            self.layers,
+            slots,
+            shape.kv_heads,
+            max_length,
+            shape.head_dim,
+            self.dtype,
+            self.device,
             positions=shape.max_length,
-        )  # fmt: skip
+        )
         if self.runner is not None:
             self.runner.prepare(cache)
         return cache
@@ -152,9 +168,14 @@ class Transformer:
         return Output(self.head(states), kept)
 
     def through(
-        self, states: Tensor, rotary: tuple[Tensor, Tensor], feed: Feed, cache: KVCache,
-        hidden: Seq[int] = (), kept: dict[int, Tensor] | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        states: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        feed: Feed,
+        cache: KVCache,
+        hidden: Seq[int] = (),
+        kept: dict[int, Tensor] | None = None,
+    ) -> Tensor:
         """All layers; the states after those named in `hidden` are put into `kept`."""
         for index in range(self.layers):
             states = self._attention(states, index, rotary, feed, cache)
@@ -164,9 +185,14 @@ class Transformer:
         return states
 
     def _by_loops(
-        self, whole: Whole, states: Tensor, feed: Feed, cache: KVCache, hidden: Seq[int],
+        self,
+        whole: Whole,
+        states: Tensor,
+        feed: Feed,
+        cache: KVCache,
+        hidden: Seq[int],
         kept: dict[int, Tensor],
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """`through`, from one state that is kept to the next."""
         first = 0
         for end in sorted({self.layers, *(index for index in hidden if index > 0)}):

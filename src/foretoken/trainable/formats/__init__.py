@@ -27,9 +27,17 @@ def _unknown_speculators(source: Source) -> None:
 
 
 _FORMATS = (
-    medusa.read, hydra.read, eagle3.read_speculators, dflash.read_speculators, mtp.read,
-    _unknown_speculators, dflash.read, eagle3.read, eagle.read, kangaroo.read,
-)  # fmt: skip
+    medusa.read,
+    hydra.read,
+    eagle3.read_speculators,
+    dflash.read_speculators,
+    mtp.read,
+    _unknown_speculators,
+    dflash.read,
+    eagle3.read,
+    eagle.read,
+    kangaroo.read,
+)
 
 
 def recognise(folder: Path) -> Published | None:

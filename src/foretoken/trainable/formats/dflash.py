@@ -52,10 +52,12 @@ def _read(
         raise source.refusal("it doesn't say which of its target's layers it reads")
     names = source.tensors
     shape: dict[str, Any] = {
-        **source.layer(layer), "num_layers": layer["num_hidden_layers"],
-        "block_size": config["block_size"], "target_layer_ids": list(ids),
+        **source.layer(layer),
+        "num_layers": layer["num_hidden_layers"],
+        "block_size": config["block_size"],
+        "target_layer_ids": list(ids),
         "mask_token_id": None if "mask_embedding" in names else config["mask_token_id"],
-    }  # fmt: skip
+    }
     target = {"hidden_size": layer["hidden_size"], "vocab_size": layer["vocab_size"], **told}
     return Published("dflash", target, shape, lambda: _named(source))
 

@@ -56,9 +56,10 @@ def _read(source: Source, config: Config, layer: Config, capture: list[int]) -> 
     norms += ["fc_norm"] * ("fc_norm.0.weight" in names)
     vocab = layer["vocab_size"]
     shape: dict[str, Any] = {
-        **source.one_layer(layer), "norms": norms,
+        **source.one_layer(layer),
+        "norms": norms,
         "draft_vocab_size": config.get("draft_vocab_size") or vocab,
-    }  # fmt: skip
+    }
     shape |= {"capture": capture} if capture else {}
     target = {"hidden_size": wide, "vocab_size": vocab}
     return Published("eagle3", target, shape, lambda: _tensors(source, shape, vocab))

@@ -24,8 +24,14 @@ PROGRAMS = ("speculators", "vllm", "hf")
 
 _VERSION = "0.9.0"  # of speculators, whose fields these are
 _COPIED = (
-    "config.json", "generation_config.json", "model*", "*token*", "vocab.*", "merges.txt", "*.jinja"
-)  # fmt: skip
+    "config.json",
+    "generation_config.json",
+    "model*",
+    "*token*",
+    "vocab.*",
+    "merges.txt",
+    "*.jinja",
+)
 
 
 @dataclass(frozen=True)
@@ -86,9 +92,11 @@ def _eagle3(
     fields = {
         "draft_vocab_size": shape["draft_vocab_size"],
         "eagle_aux_hidden_state_layer_ids": list(shape["capture"]),
-        **{name: name in norms for name in
-           ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")},
-    }  # fmt: skip
+        **{
+            name: name in norms
+            for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+        },
+    }
     if to == "speculators":
         if shape["draft_vocab_size"] == layer["vocab_size"]:
             del tensors["d2t"], tensors["t2d"]
@@ -116,16 +124,21 @@ def _dflash(
                 "'shape={mask_token_id: 7}'."
             )
         fields = {
-            "draft_vocab_size": layer["vocab_size"], "block_size": shape["block_size"],
-            "mask_token_id": mask, "aux_hidden_state_layer_ids": [index + 1 for index in ids],
-        }  # fmt: skip
+            "draft_vocab_size": layer["vocab_size"],
+            "block_size": shape["block_size"],
+            "mask_token_id": mask,
+            "aux_hidden_state_layer_ids": [index + 1 for index in ids],
+        }
         return _speculators("dflash", layer, fields, target, shape["block_size"] - 1), tensors
     unused = layer["vocab_size"] - 1  # a mask embedding stands for some token's
     inner = {"mask_token_id": unused if mask is None else mask, "target_layer_ids": ids}
     written = {
-        **layer, "architectures": ["DFlashDraftModel"], "block_size": shape["block_size"],
-        "num_target_layers": config["target"]["layers"], "dflash_config": inner,
-    }  # fmt: skip
+        **layer,
+        "architectures": ["DFlashDraftModel"],
+        "block_size": shape["block_size"],
+        "num_target_layers": config["target"]["layers"],
+        "dflash_config": inner,
+    }
     return written, tensors
 
 
@@ -164,9 +177,11 @@ def _speculators(
     kind: str, layer: Mapping[str, Any], fields: Mapping[str, Any], target: Target, tokens: int
 ) -> dict[str, Any]:
     proposal = {
-        "proposal_type": "greedy", "speculative_tokens": tokens, "verifier_accept_k": 1,
+        "proposal_type": "greedy",
+        "speculative_tokens": tokens,
+        "verifier_accept_k": 1,
         "accept_tolerance": 0.0,
-    }  # fmt: skip
+    }
     names = {"eagle3": "Eagle3Speculator", "dflash": "DFlashSpeculator"}
     return {
         "architectures": [names[kind]],

@@ -166,9 +166,7 @@ class Residual:
         self.mass = torch.where(offer.drawn, self.distribution.sum(-1), self.mass)
 
 
-def spent(
-    trees: DraftTree, probs: Tensor, slots: Tensor, owed: Tensor | None = None
-) -> Tensor:  # fmt: skip
+def spent(trees: DraftTree, probs: Tensor, slots: Tensor, owed: Tensor | None = None) -> Tensor:
     """[B, V] what slots [B] still owe when all their children have been rejected, in proportion.
 
     Where p and q agree up to rounding nothing is left over: a rejection there has probability 0 and

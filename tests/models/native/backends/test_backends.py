@@ -182,9 +182,12 @@ def test_half_keeps_every_bit(dtype: torch.dtype, bias: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [pytest.param(n, s, marks=needs(n)) for n, s in
-                       (("packed", 4), ("panels", 4), ("half", 2), ("int8", 1))],
-)  # fmt: skip
+    ("name", "size"),
+    [
+        pytest.param(n, s, marks=needs(n))
+        for n, s in (("packed", 4), ("panels", 4), ("half", 2), ("int8", 1))
+    ],
+)
 def test_packing_releases_the_original_weights(name: str, size: int) -> None:
     """The weights are held once: resident memory grows by about one copy, not two."""
     code = (
@@ -321,8 +324,10 @@ def test_peak_memory_while_loading(backend: str, tmp_path: Path) -> None:
     _checkpoint(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", PEAK, str(tmp_path), backend],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found = json.loads(done.stdout)
     assert found["peak"] <= 1.15 * (found["weights"] + found["cache"] + 150), found
 
@@ -355,9 +360,14 @@ def _checkpoint(folder: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=16384, hidden_size=1024, intermediate_size=2816, num_hidden_layers=6,
-        num_attention_heads=16, num_key_value_heads=4, max_position_embeddings=1024,
-    )  # fmt: skip
+        vocab_size=16384,
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=6,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        max_position_embeddings=1024,
+    )
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
     model = model.half().to_empty(device="cpu")

@@ -285,9 +285,10 @@ def test_the_next_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
         for rows, width in (([0], 1), ([0, 1], 3), ([1], 1), ([1, 0], 1), ([0, 1, 2], 1)):
             target.score(
                 [sequences[i] for i in rows],
-                from_paths([[[1] * (width - 1)]] * len(rows), CPU) if width > 1
+                from_paths([[[1] * (width - 1)]] * len(rows), CPU)
+                if width > 1
                 else empty(len(rows), CPU),
-            )  # fmt: skip
+            )
     assert taken == [(1, 1, 192), (2, 4, 192), None, None, (3, 1, 192)]
     other = model.new_cache(3, 100)
     assert runner._cache is other

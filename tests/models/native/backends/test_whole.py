@@ -28,13 +28,17 @@ LOOPS = kernels.library()
 NARROWEST = LOOPS.width() // 2 if LOOPS else 8  # the numbers that one register of this CPU holds
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {},
-    "narrow heads": {"head_dim": NARROWEST, "num_attention_heads": 8, "num_key_value_heads": 4,
-                     "intermediate_size": 172},
+    "narrow heads": {
+        "head_dim": NARROWEST,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "intermediate_size": 172,
+    },
     "large enough for two threads": {"intermediate_size": 1032},
     "mistral": {"sliding_window": 6},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "qwen3": {},
-}  # fmt: skip
+}
 
 
 @cache
@@ -45,10 +49,16 @@ def model_of(kind: str, backend: str = "panels") -> Transformer:
     family = kind if kind in ("mistral", "qwen2", "qwen3") else "llama"
     name = family.capitalize()
     shape = {
-        "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
-        "max_position_embeddings": 256, "pad_token_id": None,
-    } | KINDS[kind]  # fmt: skip
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 256,
+        "pad_token_id": None,
+    } | KINDS[kind]
     config = getattr(transformers, f"{name}Config")(**shape)
     model: Any = getattr(transformers, f"{name}ForCausalLM")(config)
     noise = torch.Generator().manual_seed(0)
@@ -95,8 +105,9 @@ def test_the_same_bits_however_the_work_is_cut(kind: str) -> None:
     start = model.embed(feed.tokens)
     whole = model.run(start, feed, held, range(6))
     assert torch.equal(model.forward(feed, held, (1, 2, 3)).hidden[3], whole)
-    assert torch.equal(model.run(model.run(start, feed, held, [0, 1, 2]), feed, held, [3, 4, 5]),
-                       whole)  # fmt: skip
+    assert torch.equal(
+        model.run(model.run(start, feed, held, [0, 1, 2]), feed, held, [3, 4, 5]), whole
+    )
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
@@ -115,9 +126,12 @@ def test_two_at_once(threads: int) -> None:
     feeds = [chain_feed(held, [held.acquire(i)], [list(range(20 + i, 52 + i))]) for i in (0, 1)]
     feeds.append(chain_feed(other, [other.acquire(0)], [list(range(30, 59))]))
     jobs = [
-        (feeds[0], held, range(3)), (feeds[1], held, range(3, 6)), (feeds[2], other, range(6)),
-        (feeds[0], held, range(4, 6)), (feeds[1], held, range(2)),
-    ]  # fmt: skip
+        (feeds[0], held, range(3)),
+        (feeds[1], held, range(3, 6)),
+        (feeds[2], other, range(6)),
+        (feeds[0], held, range(4, 6)),
+        (feeds[1], held, range(2)),
+    ]
 
     def ran(job: tuple[Feed, KVCache, range], times: int) -> list[Tensor]:
         feed, cache, parts = job

@@ -30,9 +30,11 @@ class Matrix(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("weights", "bias", "scales", "shifts")),
-        ("outputs", ctypes.c_long), ("inputs", ctypes.c_long), ("unit", ctypes.c_float),
+        ("outputs", ctypes.c_long),
+        ("inputs", ctypes.c_long),
+        ("unit", ctypes.c_float),
         ("kind", ctypes.c_int),
-    )  # fmt: skip
+    )
 
 
 _KINDS = {torch.float32: 0, torch.float16: 1, torch.int8: 2}
@@ -84,9 +86,12 @@ class Product:
         y = x.new_empty(*x.shape[:-1], filled)
         threads = torch.get_num_threads() if self.shared else 1
         self._loops.linear(
-            x.data_ptr(), ctypes.addressof(self.matrix), y.data_ptr(), x.numel() // self.inputs,
+            x.data_ptr(),
+            ctypes.addressof(self.matrix),
+            y.data_ptr(),
+            x.numel() // self.inputs,
             threads,
-        )  # fmt: skip
+        )
         return y if filled == self.outputs else y[..., : self.outputs]
 
 

@@ -40,17 +40,26 @@ class _Layer(ctypes.Structure):
 
 _PLACES = ("states", "cache", "rope", "positions", "slots", "starts", "seen")
 _NUMBERS = (
-    "rows", "width", "states_width", "heads", "kv_heads", "head_width", "feed", "length", "slots_",
+    "rows",
+    "width",
+    "states_width",
+    "heads",
+    "kv_heads",
+    "head_width",
+    "feed",
+    "length",
+    "slots_",
     "cells",
-)  # fmt: skip
+)
 
 
 class _Pass(ctypes.Structure):
     _fields_ = (
         *((name, _place) for name in _PLACES),
         *((name, _number) for name in _NUMBERS),
-        ("scale", ctypes.c_float), ("eps", ctypes.c_float),
-    )  # fmt: skip
+        ("scale", ctypes.c_float),
+        ("eps", ctypes.c_float),
+    )
 
 
 def make(model: Transformer) -> Whole | None:
@@ -107,11 +116,26 @@ class Whole:
         slots, starts = ((ctypes.c_int64 * count)(*x) for x in (feed.slots, feed.starts))
         positions = feed.positions.contiguous()
         given = _Pass(
-            states.data_ptr(), cache.data.data_ptr(), self._rope.data_ptr(), positions.data_ptr(),
-            ctypes.addressof(slots), ctypes.addressof(starts), ctypes.addressof(masks),
-            batch, width, size, shape.heads, shape.kv_heads, shape.head_dim, self._feed,
-            feed.length, cache.data.shape[2], cache.data.shape[4], self._scale, self._eps,
-        )  # fmt: skip
+            states.data_ptr(),
+            cache.data.data_ptr(),
+            self._rope.data_ptr(),
+            positions.data_ptr(),
+            ctypes.addressof(slots),
+            ctypes.addressof(starts),
+            ctypes.addressof(masks),
+            batch,
+            width,
+            size,
+            shape.heads,
+            shape.kv_heads,
+            shape.head_dim,
+            self._feed,
+            feed.length,
+            cache.data.shape[2],
+            cache.data.shape[4],
+            self._scale,
+            self._eps,
+        )
         threads = torch.get_num_threads() if self._shared else 1
         self._run(ctypes.addressof(given), self._stack, first, last, threads)
         return states
