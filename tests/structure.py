@@ -42,9 +42,9 @@ def code_lines(path: Path) -> set[int]:
 
 def _docstring(node: ast.AST) -> range:
     """The lines of a node's docstring, and of strings that stand alone after an assignment."""
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        if isinstance(node.value.value, str):
-            return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    text = node.value if isinstance(node, ast.Expr) else None
+    if isinstance(text, ast.Constant) and isinstance(text.value, str):
+        return range(text.lineno, (text.end_lineno or text.lineno) + 1)
     return range(0)
 
 
