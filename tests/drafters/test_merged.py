@@ -29,7 +29,8 @@ from foretoken.testing import (
     serve,
     table_pair,
 )
-from foretoken.tree import DraftTree, Kind, beside, chains, empty, from_paths, placed
+from foretoken.tree import DraftTree, Kind, chains, empty, from_paths
+from foretoken.trees.join import assemble, join
 from foretoken.trees.plan import SiblingCounts
 from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.speculative import Speculative
@@ -289,11 +290,11 @@ def test_pieces_of_a_batch() -> None:
     trees = some_trees()
     for one in trees:
         for other in trees:
-            whole = placed([([2, 0], one), ([3, 1], other.take([1, 0]))], 5, CPU)
+            whole = assemble([([2, 0], one), ([3, 1], other.take([1, 0]))], 5, CPU)
             a, b = rows_of(one), rows_of(other)
             assert rows_of(whole) == [a[1], b[0], a[0], b[1], []]
-    assert placed([([0, 1], trees[1])], 2, CPU) is trees[1]
-    assert placed([], 3, CPU).counts == [0, 0, 0]
+    assert assemble([([0, 1], trees[1])], 2, CPU) is trees[1]
+    assert assemble([], 3, CPU).counts == [0, 0, 0]
 
 
 def test_trees_side_by_side() -> None:
@@ -303,7 +304,7 @@ def test_trees_side_by_side() -> None:
         for other in trees:
             if not other.nodes or other.kind == Kind.WITHOUT_REPLACEMENT:
                 continue
-            whole = beside([one, other])
+            whole = join([one, other])
             a, b = rows_of(one), rows_of(other)
             if one.kind == other.kind == Kind.CHOSEN:
                 paths = [{path for path, _, _ in row} for row in rows_of(whole)]

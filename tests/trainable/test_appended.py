@@ -24,7 +24,8 @@ from foretoken.train.records import Records
 from foretoken.trainable.appended import drawn
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import DIVERGENCES, Objective
-from foretoken.tree import DraftTree, Kind, beside, chains
+from foretoken.tree import DraftTree, Kind, chains
+from foretoken.trees.join import join
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 from lessons import GREEDY, check_estimate, written
@@ -156,7 +157,7 @@ def test_extra_tokens_of_a_tree(small: Pair, kind: str) -> None:
         target.prefill([sequence], 9)
         numbers = torch.tensor([[1, 4, 2]])
         prompts = DraftTree(torch.zeros_like(numbers), [3], kind=Kind.AUXILIARY, extras=numbers)
-        tree = beside((chains([[5, 6]], torch.device("cpu")), prompts)).trim([4]).take([0])
+        tree = join((chains([[5, 6]], torch.device("cpu")), prompts)).trim([4]).take([0])
         assert tree.extras is not None and tree.extras.tolist() == [[0, 0, 1, 4]]
         target.hidden = (-1,)
         out = target.score([sequence], tree).hidden[-1][0, 3:]

@@ -31,7 +31,8 @@ from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Shared, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, Kind, empty, placed
+from foretoken.tree import DraftTree, Kind, empty
+from foretoken.trees.join import assemble
 
 NONE = "autoregressive"
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
@@ -154,7 +155,7 @@ class Auto(Parts):
                 tree = said[number]
                 tree = tree if len(rows) == len(sequences) else tree.take(rows)
             pieces.append((rows, tree.trim([choice.nodes[row] for row in rows])))
-        tree = placed(pieces, count, self._device) if pieces else empty(count, self._device)
+        tree = assemble(pieces, count, self._device) if pieces else empty(count, self._device)
         thought = decided - began - sum(asked.values())
         asked = {number: spent + thought / len(asked) for number, spent in asked.items()}
         self._step = _Step(choice, asked, began, decided, perf_counter())

@@ -29,7 +29,8 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.head_losses import LastStates, accepted
 from foretoken.trainable.lesson import Lesson
-from foretoken.tree import DraftTree, placed
+from foretoken.tree import DraftTree
+from foretoken.trees.join import assemble
 
 
 class BlockwiseHeads(Heads):
@@ -83,11 +84,11 @@ class Blockwise(BaseDrafter):
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         rows, states = self._states.of(sequences)
         if states is None:
-            return placed([], len(sequences), self._access.device)
+            return assemble([], len(sequences), self._access.device)
         length = self._length(self._heads)
         tokens = self._access.head(self._heads.states(states)[:, :length]).argmax(-1)
         chains = DraftTree(tokens, [length] * len(rows))
-        return placed([(rows, chains)], len(sequences), self._access.device).trim(budgets)
+        return assemble([(rows, chains)], len(sequences), self._access.device).trim(budgets)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         self._states.observe(sequences, steps)

@@ -24,8 +24,9 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.block_layers import BlockModel, BlockModule
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Lesson
-from foretoken.tree import DraftTree, from_parents, placed
+from foretoken.tree import DraftTree, from_parents
 from foretoken.trees.best_first import Branches, best_first
+from foretoken.trees.join import assemble
 
 _ROOTS = 128  # whose distributions stand at once in an estimate
 
@@ -58,11 +59,11 @@ class DFlashTree(BaseDrafter):
         device = self._access.device
         rows = [b for b, s in enumerate(sequences) if budgets[b] > 0 and self._lm.room(s)]
         if not rows:
-            return placed([], len(sequences), device)
+            return assemble([], len(sequences), device)
         logits = self._lm.guess([sequences[row] for row in rows])
         found = self._likeliest(logits, [budgets[row] for row in rows])
         tree = from_parents([f.tokens for f in found], [f.parents for f in found], device)
-        return placed([(rows, tree)], len(sequences), device)
+        return assemble([(rows, tree)], len(sequences), device)
 
     def _likeliest(self, logits: Tensor, budgets: Seq[int]) -> list[Branches]:
         """The tree of each row of logits [B, N, V]."""

@@ -22,7 +22,8 @@ from foretoken.draws import Draws
 from foretoken.length import speedup
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, Kind, placed
+from foretoken.tree import DraftTree, Kind
+from foretoken.trees.join import assemble
 
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 
@@ -65,7 +66,7 @@ class Either(Parts):
                 some, own = [sequences[row] for row in rows], [budgets[row] for row in rows]
                 tree = self.drafters[number].draft(some, own, draws.take(rows))
                 pieces.append((rows, tree.trim(own)))
-        return placed(pieces, len(sequences), self._device)
+        return assemble(pieces, len(sequences), self._device)
 
     def _taken(
         self, sequences: Seq[Sequence], budgets: Seq[int], known: dict[int, DraftTree]

@@ -26,7 +26,8 @@ from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.cross_attention import GlimpseModel, GlimpseModule
 from foretoken.trainable.head_losses import heads_ranks
 from foretoken.trainable.lesson import Lesson
-from foretoken.tree import DraftTree, from_parents, placed
+from foretoken.tree import DraftTree, from_parents
+from foretoken.trees.join import assemble
 from foretoken.trees.siblings import Comb
 
 CAPE = ((0.3, 8), (0.6, 6), (0.8, 4), (1.0, 2))
@@ -71,7 +72,7 @@ class GlideCape(WithModel):
             )
             best = self._grow(combs, logits[:, 0].softmax(-1))
         tree = from_parents([c.tokens for c in combs], [c.parents for c in combs], self._lm.device)
-        return placed([(rows, tree)], len(sequences), self._lm.device)
+        return assemble([(rows, tree)], len(sequences), self._lm.device)
 
     def _grow(self, combs: Seq[Comb], distributions: Tensor) -> Tensor:
         """Another place of each comb, by distributions [B, V]; the chains' own tokens there [B]."""

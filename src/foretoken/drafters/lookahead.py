@@ -26,7 +26,8 @@ from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, Kind, beside, from_parents, from_paths
+from foretoken.tree import DraftTree, Kind, from_parents, from_paths
+from foretoken.trees.join import join
 
 
 @dataclass(eq=False)
@@ -70,7 +71,7 @@ class Lookahead(BaseDrafter):
             self._device,
         )
         window.kind = Kind.AUXILIARY
-        return beside((grams, window))
+        return join((grams, window))
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """The window's nodes are the last ones of a row, and its last level the last of these."""

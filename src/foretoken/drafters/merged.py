@@ -22,7 +22,8 @@ from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, Kind, beside
+from foretoken.tree import DraftTree, Kind
+from foretoken.trees.join import join
 
 
 @dataclass(eq=False)
@@ -58,7 +59,7 @@ class Merged(Parts):
             part.draft(sequences, budgets, draws.inner(number)).trim(budgets)
             for number, part in enumerate(self.drafters)
         ]
-        return beside(trees).trim(budgets)
+        return join(trees).trim(budgets)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         told = [replace(step, path=[], drafted=0) for step in steps]

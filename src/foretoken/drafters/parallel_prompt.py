@@ -34,7 +34,8 @@ from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.head_losses import rank_counts, rates_of
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.prompt_tokens import FIRST, PromptTokens
-from foretoken.tree import DraftTree, Kind, placed
+from foretoken.tree import DraftTree, Kind
+from foretoken.trees.join import assemble
 
 _RANKS = 10  # of each prompt token's guesses that are candidates
 
@@ -107,7 +108,7 @@ class ParallelPrompt(BaseDrafter):
             template = self._template(guessed, nodes)
             held = [sequences[row].state[self] for row in rows] if guessed else None
             pieces.append((rows, template.filled(held, len(rows))))
-        return placed(pieces, len(sequences), self._device)
+        return assemble(pieces, len(sequences), self._device)
 
     def _template(self, guessed: int, nodes: int) -> _Template:
         if (guessed, nodes) not in self._templates:

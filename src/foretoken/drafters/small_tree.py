@@ -27,8 +27,9 @@ from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, Kind, beside, placed
+from foretoken.tree import DraftTree, Kind
 from foretoken.trees.grow import Frontier, Widths, expand, sample, widths_of
+from foretoken.trees.join import assemble, join
 from foretoken.trees.plan import SiblingCounts, best_tree
 
 
@@ -110,7 +111,7 @@ class SmallTree(BaseDrafter):
             self._tree(model, sequences, budgets, draws.inner(part) if part else draws)
             for part, model in enumerate(self._models)
         ]
-        return beside(trees).trim(budgets)
+        return join(trees).trim(budgets)
 
     def _tree(
         self, model: DraftModel, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws
@@ -119,7 +120,7 @@ class SmallTree(BaseDrafter):
         limits = [min(n, model.room(s)) for s, n in zip(sequences, budgets, strict=True)]
         rows = [row for row, limit in enumerate(limits) if limit > 0]
         if not rows:
-            return placed([], len(sequences), model.device)
+            return assemble([], len(sequences), model.device)
         some = [sequences[row] for row in rows]
         limits = [limits[row] for row in rows]
         greedy = all(s.params.greedy for s in some)
@@ -134,7 +135,7 @@ class SmallTree(BaseDrafter):
             kind = Kind.INDEPENDENT if self.replacement else Kind.WITHOUT_REPLACEMENT
             own = draws.take(rows)
             tree = sample(ask, self.widths, limits, model.device, own, kind)
-        return placed([(rows, tree)], len(sequences), model.device)
+        return assemble([(rows, tree)], len(sequences), model.device)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         for sequence, step in zip(sequences, steps, strict=True):

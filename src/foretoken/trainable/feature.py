@@ -37,8 +37,9 @@ from foretoken.trainable.feature_layer import (
 from foretoken.trainable.head_losses import Paths, accepted, fitting, heads_loss, heads_ranks
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import FEATURE, Objective
-from foretoken.tree import DraftTree, Kind, placed
+from foretoken.tree import DraftTree, Kind
 from foretoken.trees.grow import Frontier, beam, expand, sample, widths_of
+from foretoken.trees.join import assemble
 
 _NOISE = 0.1  # largest noise on the features while training
 _CHUNK = 128  # roots whose distributions of all levels stand at once
@@ -229,14 +230,14 @@ class DynamicTree(FeatureDrafter):
         rows = [b for b, s in enumerate(sequences) if budgets[b] > 0 and self._model.ready(s)]
         some, device = [sequences[row] for row in rows], self._access.device
         if not rows:
-            return placed([], len(sequences), device)
+            return assemble([], len(sequences), device)
 
         def ask(frontier: Frontier) -> Tensor:
             return self._model.level(some, frontier).softmax(-1)
 
         nodes = [min(self.tree_nodes, budgets[row]) for row in rows]
         tree = beam(ask, self.top_k, self.depth, nodes, device)
-        return placed([(rows, tree)], len(sequences), device)
+        return assemble([(rows, tree)], len(sequences), device)
 
     def reached(self, module: Any, lesson: Lesson) -> Tensor:
         """[B, T, depth] whether a step whose root stands there accepts more than n places.
@@ -295,7 +296,7 @@ class StaticTree(FeatureDrafter):
         rows = [b for b, s in enumerate(sequences) if budgets[b] > 0 and self._model.ready(s)]
         device = self._access.device
         if not rows or not self._widths:
-            return placed([], len(sequences), device)
+            return assemble([], len(sequences), device)
         some, limits = [sequences[row] for row in rows], [budgets[row] for row in rows]
         greedy = all(s.params.greedy for s in some)
         views = [_softmax(s) for s in some] if greedy else some
@@ -308,7 +309,7 @@ class StaticTree(FeatureDrafter):
         else:
             kind = Kind.WITHOUT_REPLACEMENT
             tree = sample(ask, self._widths, limits, device, draws.take(rows), kind)
-        return placed([(rows, tree)], len(sequences), device)
+        return assemble([(rows, tree)], len(sequences), device)
 
 
 def _softmax(sequence: Sequence) -> Sequence:

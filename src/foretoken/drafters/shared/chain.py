@@ -20,7 +20,8 @@ from foretoken.length import LengthRule
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.fold import best, fold
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, Kind, empty, placed
+from foretoken.tree import DraftTree, Kind, empty
+from foretoken.trees.join import assemble
 
 
 class ChainModel(Protocol):
@@ -108,7 +109,7 @@ class ChainDrafter(WithModel):
             return self._chain(sequences, limits, draws)
         some, own = [sequences[row] for row in rows], [limits[row] for row in rows]
         pieces = [(rows, self._chain(some, own, draws.take(rows)))] if rows else []
-        return placed(pieces, len(sequences), self._lm.device)
+        return assemble(pieces, len(sequences), self._lm.device)
 
     def _limits(self, sequences: Seq[Sequence], budgets: Seq[int]) -> list[int]:
         """How many tokens may be drafted for each."""

@@ -36,7 +36,8 @@ from foretoken.trainable.head_losses import (
 )
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
-from foretoken.tree import DraftTree, placed
+from foretoken.tree import DraftTree
+from foretoken.trees.join import assemble
 
 
 class Heads(Trained):
@@ -124,10 +125,10 @@ class HeadTree(BaseDrafter):
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         rows, states = self._states.of(sequences)
         if states is None or not self._paths:
-            return placed([], len(sequences), self._access.device)
+            return assemble([], len(sequences), self._access.device)
         roots = torch.tensor([sequences[row].tokens[-1] for row in rows], device=states.device)
         tree = self.grown(states, roots, [budgets[row] for row in rows])
-        return placed([(rows, tree)], len(sequences), self._access.device)
+        return assemble([(rows, tree)], len(sequences), self._access.device)
 
     def grown(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
         """A tree for each state [B, D] and the root [B] that was read from it."""
