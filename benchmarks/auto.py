@@ -142,7 +142,7 @@ class Believed(CostModel):
     """Costs that stay as measured, but for what asking a drafter that copies takes with all the
     thinking about it: `auto` learns that from real steps."""
 
-    def saw_draft(self, name: str, sequences: int, levels: int, ms: float) -> None:
+    def record_draft_time(self, name: str, sequences: int, levels: int, ms: float) -> None:
         if not levels:
             own = self.drafts[name].call
             call = min(ms / sequences, 2 * own)  # a pause is no cost

@@ -16,7 +16,7 @@ import pytest
 
 from foretoken.control.controller import Choice, Controller, Row
 from foretoken.control.cost_model import CostModel, DraftCost
-from foretoken.control.rates import Rates, View, chain, expected
+from foretoken.control.rates import History, Rates, chain, expected
 
 MOST = 16
 FLAT = {1: 10.0, 64: 11.0}
@@ -133,19 +133,19 @@ def play(world: World, share: float = 0.01) -> Played:
     computing = [i for i, part in enumerate(world.parts) if isinstance(part, Computes)]
     names = [str(i) for i in range(len(world.parts))]
     control = Controller(names, computing, world.costs, most=MOST, share=share)
-    views = [[View() for _ in names] for _ in range(world.rows)]
+    histories = [[History() for _ in names] for _ in range(world.rows)]
     ms, places, choices = 0.0, [0] * world.rows, []
     text = list(range(2 * world.tokens + 2 * MOST))
     while sum(places) < world.rows * world.tokens:
-        asked = control.to_ask(world.rows)
+        asked = control.copiers_to_query(world.rows)
         said = [{p: world.copy(p, row, place) for p in asked} for row, place in enumerate(places)]
         found = [{p: chain(len(d)) for p, d in own.items() if d} for own in said]
-        choice = control.choose([Row(64, v, f) for v, f in zip(views, found, strict=True)])
+        choice = control.choose([Row(64, v, f) for v, f in zip(histories, found, strict=True)])
         kept = []
         for row, place in enumerate(places):
             taker, nodes = choice.takers[row], choice.nodes[row]
             for part, draft in said[row].items():
-                views[row][part].said(draft, chain(len(draft)), place, taker == part)
+                histories[row][part].remember(draft, chain(len(draft)), place, taker == part)
             kept.append(0)
             if taker in computing:
                 assert taker is not None
@@ -153,16 +153,16 @@ def play(world: World, share: float = 0.01) -> Played:
             elif taker is not None:
                 kept[row] = sum(token >= 0 for token in said[row][taker][:nodes])
             places[row] += kept[row] + 1
-            for part, view in enumerate(views[row]):
+            for part, history in enumerate(histories[row]):
                 rates = control.rates[part]
                 if part not in computing:
-                    view.follow(rates, text[: places[row]])
+                    history.compare(rates, text[: places[row]])
                 elif part == taker:
                     path = range(1, kept[row] + 1)
-                    view.checked(rates, chain(nodes), nodes, path)
+                    history.record_pass(rates, chain(nodes), nodes, path)
                 else:
-                    view.hot = False
-        control.done(choice, asked, kept)
+                    history.last_right = False
+        control.record_step(choice, asked, kept)
         choices.append(choice)
         ms += world.passes[choice.width] + sum(world.parts[p].call * world.rows for p in asked)
         levels = [n for n, t in zip(choice.nodes, choice.takers, strict=True) if t in computing]
@@ -259,7 +259,7 @@ def test_drafts_shrink_as_the_batch_grows() -> None:
     lengths = []
     for size in (1, 2, 4, 8, 16, 32, 64):
         control = choosing(costs, [rates(*[0.8] * MOST)], [0])
-        choice = control.choose([Row(64, [View()]) for _ in range(size)])
+        choice = control.choose([Row(64, [History()]) for _ in range(size)])
         assert len({*choice.nodes}) == 1
         lengths.append(choice.nodes[0])
     assert lengths == sorted(lengths, reverse=True)
@@ -270,8 +270,8 @@ def speed(control: Controller, rows: Seq[Row], copied: int, computed: int) -> fl
     """Tokens a millisecond where each row takes the better of a copy and what part 1 computes."""
     tokens = float(len(rows))
     for row in rows:
-        copy = expected(row.found.get(0, chain(0)), control.rates[0], row.views[0])
-        own = expected(chain(6), control.rates[1], row.views[1])
+        copy = expected(row.copies.get(0, chain(0)), control.rates[0], row.histories[0])
+        own = expected(chain(6), control.rates[1], row.histories[1])
         tokens += max(copy[min(copied, len(copy) - 1)], own[min(computed, len(own) - 1)])
     passes = control.costs.passes(len(rows), MOST)
     return float(
@@ -290,7 +290,7 @@ def test_the_choice_is_the_fastest_of_all() -> None:
         rows = []
         for length in map(int, random.integers(0, 6, 3)):
             found = {0: chain(length)} if length else {}
-            rows.append(Row(6, [View(), View()], found))
+            rows.append(Row(6, [History(), History()], found))
         choice = control.choose(rows)
         mine = [n for n, t in zip(choice.nodes, choice.takers, strict=True) if t == 1]
         fastest = max(speed(control, rows, a, b) for a, b in product(range(7), range(7)))
@@ -312,7 +312,7 @@ def test_rooms_are_kept() -> None:
     costs = CostModel(FLAT, {"0": DraftCost(), "1": DraftCost(level=0.01)}, fixed=True)
     for known in ((0.9, 0.1), (0.1, 0.9)):
         control = choosing(costs, [rates(*[p] * MOST) for p in known], [1])
-        rows = [Row(room, [View(), View()], {0: chain(9)}) for room in (0, 1, 5, 64)]
+        rows = [Row(room, [History(), History()], {0: chain(9)}) for room in (0, 1, 5, 64)]
         choice = control.choose(rows)
         assert all(n <= row.room for n, row in zip(choice.nodes, rows, strict=True))
         assert choice.nodes[0] == 0 and choice.nodes[1] == 1

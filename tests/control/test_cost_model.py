@@ -36,8 +36,8 @@ def test_a_machine_that_slows_down_changes_no_choice() -> None:
     """All steps ten times as slow: costs keep their proportions, also those not seen lately."""
     costs, before = model(), np.array(model().passes(1, 31))
     for _ in range(400):
-        costs.saw_pass(6, 130.0)
-        costs.saw_draft("small", 1, 4, 40.0)
+        costs.record_pass_time(6, 130.0)
+        costs.record_draft_time("small", 1, 4, 40.0)
     after = np.array(costs.passes(1, 31))
     assert after / after[0] == pytest.approx(before / before[0], rel=0.1)
     assert costs.drafts["small"].level / after[0] == pytest.approx(0.1, rel=0.1)
@@ -49,7 +49,7 @@ def test_what_was_measured_wrong_is_corrected() -> None:
     random = np.random.default_rng(0)
     for _ in range(600):
         tokens = int(random.choice(list(truth)))
-        costs.saw_pass(tokens, truth[tokens] * random.lognormal(0, 0.1))
+        costs.record_pass_time(tokens, truth[tokens] * random.lognormal(0, 0.1))
     plain, five, nine = (costs.passes(1, 8)[nodes] for nodes in (0, 4, 8))
     assert five / plain == pytest.approx(2.5, rel=0.15)
     assert nine / plain == pytest.approx(2.8, rel=0.15)
@@ -59,8 +59,8 @@ def test_a_drafter_that_is_dearer_than_measured() -> None:
     """Its own cost is corrected, by its proportion to the passes."""
     costs = model()
     for _ in range(300):
-        costs.saw_pass(5, costs.curve(5))
-        costs.saw_draft("small", 1, 4, 12.0)
+        costs.record_pass_time(5, costs.curve(5))
+        costs.record_draft_time("small", 1, 4, 12.0)
     assert costs.drafts["small"].level == pytest.approx(3.0, rel=0.1)
 
 
@@ -68,8 +68,8 @@ def test_a_pause_is_no_cost() -> None:
     """One step in fifty takes a hundred times as long."""
     costs = model()
     for number in range(500):
-        costs.saw_pass(5, 12.5 * (100 if number % 50 == 7 else 1))
-        costs.saw_pass(1, 10.0)
+        costs.record_pass_time(5, 12.5 * (100 if number % 50 == 7 else 1))
+        costs.record_pass_time(1, 10.0)
     table = costs.passes(1, 4)
     assert table[4] / table[0] == pytest.approx(1.25, rel=0.1)
 
@@ -78,7 +78,7 @@ def test_costs_never_fall() -> None:
     """Whatever noise says, more tokens are never cheaper."""
     costs, random = model(), np.random.default_rng(1)
     for _ in range(500):
-        costs.saw_pass(int(random.integers(1, 80)), 10 * random.lognormal(0, 0.5))
+        costs.record_pass_time(int(random.integers(1, 80)), 10 * random.lognormal(0, 0.5))
     assert (np.diff(costs.passes(1, 70)) >= 0).all()
 
 
@@ -86,8 +86,8 @@ def test_fixed_costs_stay() -> None:
     """For whoever wants the same choice every time."""
     costs = model(fixed=True)
     for _ in range(100):
-        costs.saw_pass(5, 500.0)
-        costs.saw_draft("small", 1, 4, 500.0)
+        costs.record_pass_time(5, 500.0)
+        costs.record_draft_time("small", 1, 4, 500.0)
     assert costs.passes(1, 4) == model().passes(1, 4)
     assert costs.drafts["small"] == DraftCost(level=1.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from foretoken.control.rates import Guess, Rates, Shape, View, chain, expected
+from foretoken.control.rates import History, PendingDraft, Rates, Shape, chain, expected
 
 TREE = Shape.of([0, 0, 1, 1, 2, 5])  # two under the root, two under the first, a tail
 
@@ -30,7 +30,7 @@ def test_what_a_pass_says() -> None:
 def test_a_guess_is_judged_as_the_text_comes() -> None:
     """Each node once, whether its tokens come one by one or several at a time."""
     for cuts in ([4, 5, 6, 7, 8], [6, 8], [8]):
-        guess = Guess([5, 6, 7, 9], chain(4), 3, False)
+        guess = PendingDraft([5, 6, 7, 9], chain(4), 3, False)
         tests = []
         for end in cuts:
             tests += list(guess.tests([0, 0, 0, 5, 6, 7, 8, 9][:end]))
@@ -40,7 +40,7 @@ def test_a_guess_is_judged_as_the_text_comes() -> None:
 
 def test_a_guess_that_ended_right() -> None:
     """All of it came: nothing more to say, and it was right."""
-    guess = Guess([5, 6], chain(2), 0, False)
+    guess = PendingDraft([5, 6], chain(2), 0, False)
     assert [hit for *_, hit in guess.tests([5])] == [True] and guess.open and guess.right
     assert [hit for *_, hit in guess.tests([5, 6, 7])] == [True]
     assert not guess.open and guess.right
@@ -48,7 +48,7 @@ def test_a_guess_that_ended_right() -> None:
 
 def test_a_guess_that_is_a_tree() -> None:
     """It follows the text down its branches."""
-    guess = Guess([5, 6, 7, 8, 9, 4], TREE, 1, False)
+    guess = PendingDraft([5, 6, 7, 8, 9, 4], TREE, 1, False)
     assert list(guess.tests([0, 6])) == [(0, 0, False), (0, 1, True)]
     assert guess.open and guess.right
     assert list(guess.tests([0, 6, 9, 3])) == [(1, 0, True), (2, 0, False)]
@@ -57,65 +57,65 @@ def test_a_guess_that_is_a_tree() -> None:
 
 def test_a_new_guess_waits_for_the_old_one_unless_it_is_used() -> None:
     """So that deep places are judged where only one token comes at a time."""
-    view, shared = View(), Rates()
-    view.said([1, 2, 3], chain(3), 0, False)
-    view.follow(shared, [1])
-    view.said([8], chain(1), 1, False)
-    view.follow(shared, [1, 2])
-    assert [round(n) for n in shared.tested[0]] == [1, 1] and view.hot
-    view.said([9, 9], chain(2), 2, True)
-    view.follow(shared, [1, 2, 3])
-    assert not view.hot and sum(map(sum, shared.tested)) == pytest.approx(3, abs=0.1)
+    history, shared = History(), Rates()
+    history.remember([1, 2, 3], chain(3), 0, False)
+    history.compare(shared, [1])
+    history.remember([8], chain(1), 1, False)
+    history.compare(shared, [1, 2])
+    assert [round(n) for n in shared.tested[0]] == [1, 1] and history.last_right
+    history.remember([9, 9], chain(2), 2, True)
+    history.compare(shared, [1, 2, 3])
+    assert not history.last_right and sum(map(sum, shared.tested)) == pytest.approx(3, abs=0.1)
 
 
 def test_being_right_last_time_is_counted_apart() -> None:
     """What was right goes by other counts than what was wrong."""
-    view, shared = View(), Rates()
+    history, shared = History(), Rates()
     for _ in range(200):
-        view.checked(shared, chain(1), 1, [])  # wrong: cold again
-    cold = expected(chain(1), shared, view)[-1]
-    view.hot = True
+        history.record_pass(shared, chain(1), 1, [])  # wrong: cold again
+    cold = expected(chain(1), shared, history)[-1]
+    history.last_right = True
     for _ in range(50):
-        view.checked(shared, chain(1), 1, [1])
-    assert cold < 0.05 and expected(chain(1), shared, view)[1] > 0.8
+        history.record_pass(shared, chain(1), 1, [1])
+    assert cold < 0.05 and expected(chain(1), shared, history)[1] > 0.8
 
 
 def test_a_chain_that_ended_early_was_as_good_as_refused_there() -> None:
     """A drafter that never draws more than two is not thought to draw three."""
-    view, shared = View(), Rates()
+    history, shared = History(), Rates()
     for _ in range(100):
-        view.checked(shared, chain(2), 8, [1, 2])
-        view.hot = False
-    found = expected(chain(8), shared, view)
+        history.record_pass(shared, chain(2), 8, [1, 2])
+        history.last_right = False
+    found = expected(chain(8), shared, history)
     assert found[2] > 1.8 and found[-1] < found[2] + 0.1
 
 
 def test_expected_tokens_of_a_chain_and_a_tree() -> None:
     """Sums of the products along the paths, by rank; what can't be accepted brings nothing."""
-    shared, view = Rates(), View()
+    shared, history = Rates(), History()
     shared.tested[:2] = [[1e9] * 3, [1e9] * 3]
     shared.accepted[:2] = [[0.5e9, 0.4e9, 0.8e9], [0.25e9, 0.2e9, 0.0]]
-    assert expected(chain(3), shared, view) == pytest.approx([0, 0.5, 0.7, 0.86])
+    assert expected(chain(3), shared, history) == pytest.approx([0, 0.5, 0.7, 0.86])
     worth = [0.5, 0.25, 0.5 * 0.4, 0.5 * 0.2, 0.25 * 0.4, 0.25 * 0.4 * 0.8]
-    assert expected(TREE, shared, view) == pytest.approx([0, *np.cumsum(worth)])
-    assert expected(Shape.of([-1, 0, 2]), shared, view) == pytest.approx([0, 0, 0.5, 0.7])
+    assert expected(TREE, shared, history) == pytest.approx([0, *np.cumsum(worth)])
+    assert expected(Shape.of([-1, 0, 2]), shared, history) == pytest.approx([0, 0, 0.5, 0.7])
 
 
 def test_counts_fade_and_sequences_differ() -> None:
     """What changed is soon known; a sequence of its own kind is known as such sooner."""
-    shared, one, other = Rates(), View(), View()
+    shared, one, other = Rates(), History(), History()
     for _ in range(300):
-        one.checked(shared, chain(1), 1, [])
-        other.checked(shared, chain(1), 1, [1])
-        one.hot = other.hot = False
-    low, high = (expected(chain(1), shared, view)[-1] for view in (one, other))
+        one.record_pass(shared, chain(1), 1, [])
+        other.record_pass(shared, chain(1), 1, [1])
+        one.last_right = other.last_right = False
+    low, high = (expected(chain(1), shared, history)[-1] for history in (one, other))
     assert (
         low < 0.35
         and high > 0.65
-        and expected(chain(1), shared, View())[1] == pytest.approx(0.5, abs=0.05)
+        and expected(chain(1), shared, History())[1] == pytest.approx(0.5, abs=0.05)
     )
     for _ in range(400):
-        other.checked(shared, chain(1), 1, [])
+        other.record_pass(shared, chain(1), 1, [])
     assert expected(chain(1), shared, other)[-1] < 0.1
 
 
@@ -124,9 +124,9 @@ def test_forgetting_leaves_a_little() -> None:
     shared = Rates()
     shared.note([(0, 0, i % 4 == 0) for i in range(400)], False)
     share = shared.accepted[0][0] / shared.tested[0][0]
-    hopes = [expected(chain(1), shared, View(), hope=1.5)[1]]
+    hopes = [expected(chain(1), shared, History(), hope=1.5)[1]]
     for _ in range(60):
         shared.forget()
-        hopes.append(expected(chain(1), shared, View(), hope=1.5)[1])
+        hopes.append(expected(chain(1), shared, History(), hope=1.5)[1])
     assert shared.accepted[0][0] / shared.tested[0][0] == pytest.approx(share)
     assert 3 < shared.tested[0][0] < 4.1 and hopes == sorted(hopes)

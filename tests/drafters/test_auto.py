@@ -296,5 +296,7 @@ def test_sequences_keep_their_own_counts(pair: Pair) -> None:
     sequence = Sequence.start(PROMPTS[0], GREEDY)
     target = ModelTarget(pair.target, 1, 64)
     drafter.bind(target)
-    assert drafter._views(sequence) is drafter._views(sequence)
-    assert drafter._views(sequence) is not drafter._views(Sequence.start(PROMPTS[0], GREEDY))
+    assert drafter._histories(sequence) is drafter._histories(sequence)
+    assert drafter._histories(sequence) is not drafter._histories(
+        Sequence.start(PROMPTS[0], GREEDY)
+    )

@@ -1,9 +1,9 @@
-"""What the steps of a decoding loop cost: passes of the target by their tokens, and drafting.
+"""The cost of a decoding loop's steps: passes of the target by their tokens, and drafting.
 
-Measured beforehand and corrected by real steps. A step that takes another time than expected says
-two things: how fast the machine is now, which is the median of the last few steps, and how its own
-cost compares with the others', which is learned slowly. So a machine that slows down as a whole
-changes no choice.
+Costs are measured beforehand and corrected by real steps. A step's time, compared with the expected
+one, shows two things: how fast the machine is now (the median of the last few steps), and how the
+cost of this kind of step compares with the others' (learned slowly). So a machine that slows down
+as a whole changes no choice.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 from foretoken.control.curve import Curve
 
-_RECENT = 9  # steps that say how fast the machine is
-_SLOWEST = 0.05  # at least this share of what remains is put down to the step's own cost
-_CLIP = 0.5  # of which more than this, in nats, is not believed: a pause is no cost
-_AFTER = 8  # steps after which the tables are made anew
+_RECENT = 9  # steps whose median is the speed of the machine
+_SLOWEST = 0.05  # least share of a surprise that corrects the step's own cost
+_CLIP = 0.5  # nats; a larger surprise is cut to this: a pause is no cost
+_AFTER = 8  # steps after which the tables are computed again
 
 
 @dataclass(frozen=True)
 class DraftCost:
-    """Milliseconds of asking a drafter: `call` for each sequence, `level` for each level of its
-    draft, all sequences together."""
+    """Milliseconds of a draft: `call` for each sequence, `level` for each level of the draft, all
+    sequences together."""
 
     call: float = 0.0
     level: float = 0.0
@@ -34,7 +34,7 @@ class DraftCost:
 
 
 def unmeasured(plain_ms: float, draws: bool) -> DraftCost:
-    """Of a drafter that was not timed: a tenth of a pass for a level, a hundredth for a copy."""
+    """The cost of an untimed drafter: a tenth of a pass for a level, a hundredth for a copy."""
     return DraftCost(level=0.1 * plain_ms) if draws else DraftCost(call=0.01 * plain_ms)
 
 
@@ -59,7 +59,7 @@ class CostModel:
         self._steps = 0
 
     def passes(self, sequences: int, most: int) -> list[float]:
-        """[most + 1] a pass over so many sequences with 0 … `most` nodes each; a batch is padded
+        """[most + 1] a pass over this many sequences with 0 … `most` nodes each; a batch is padded
         to its widest row, so each of them costs what the widest does."""
         key = sequences, most
         if key not in self._tables:
@@ -67,8 +67,8 @@ class CostModel:
             self._tables[key] = [self.curve(size) for size in sizes]
         return self._tables[key]
 
-    def saw_pass(self, tokens: int, ms: float) -> None:
-        """A real pass over so many tokens, all sequences together."""
+    def record_pass_time(self, tokens: int, ms: float) -> None:
+        """Learn from a real pass over this many tokens, all sequences together."""
         if self._fixed or ms <= 0:
             return
         at, share = self._near(tokens)
@@ -83,13 +83,13 @@ class CostModel:
             self.curve = Curve(dict(zip(self._sizes, self._ms, strict=True)))
             self._tables.clear()
 
-    def dearer(self, name: str, sequences: int, levels: int, ms: float) -> float:
-        """By how much a real draft took longer than thought, at today's pace."""
+    def extra_ms(self, name: str, sequences: int, levels: int, ms: float) -> float:
+        """By how much a real draft took longer than expected, at the machine's present speed."""
         own = self.drafts[name](sequences, levels) * math.exp(self._pace)
         return 0.0 if self._fixed else max(0.0, ms - own) / math.exp(self._pace)
 
-    def saw_draft(self, name: str, sequences: int, levels: int, ms: float) -> None:
-        """A real draft of this drafter."""
+    def record_draft_time(self, name: str, sequences: int, levels: int, ms: float) -> None:
+        """Learn from a real draft."""
         own = self.drafts[name]
         expected = own(sequences, levels)
         if self._fixed or ms <= 0 or expected <= 0:
@@ -98,8 +98,8 @@ class CostModel:
         self.drafts[name] = DraftCost(own.call * factor, own.level * factor)
 
     def _near(self, tokens: int) -> tuple[int, float]:
-        """(i, s): the size lies between the measured ones i - 1 and i, at a share s of the way;
-        after the last one s is more than 1."""
+        """(i, s): the size lies between the measured sizes i - 1 and i, at a share s of the way;
+        beyond the last one s is more than 1."""
         sizes = self._sizes
         if tokens <= sizes[0] or len(sizes) == 1:
             return 0, 1.0
@@ -115,6 +115,6 @@ class CostModel:
         return sorted(self._recent)[len(self._recent) // 2] if self._recent else 0.0
 
     def _rate(self, what: int | str) -> float:
-        """The first times count most."""
+        """The learning rate of a cost, which the first measurements move most."""
         self._seen[what] = self._seen.get(what, 0) + 1
         return max(_SLOWEST, 1 / (3 + self._seen[what]))

@@ -1,13 +1,13 @@
 """At every step each sequence takes the draft that pays most, or none: `auto`.
 
-What is taken follows from measured costs and from what became of earlier drafts; how is said in
-`foretoken.control`. Choosing a drafter while
-decoding is known as a bandit problem (Hou et al. 2025, BanditSpec); choosing a draft's length for a
-measured cost goes back to Leviathan et al. 2023, theorem 3.8, and choosing it for a whole batch by
-what the next token is worth to Liu et al. 2024 (SmartSpec). Departure: a drafter that copies is
-judged by what it would have said, so that nothing has to be risked to know it.
+The choice follows from measured costs and from what became of earlier drafts; `foretoken.control`
+makes it. Choosing a drafter while decoding is a bandit problem (Hou et al. 2025, BanditSpec);
+choosing a draft's length for a measured cost goes back to Leviathan et al. 2023, theorem 3.8, and
+choosing it for a whole batch by the value of the next token to Liu et al. 2024 (SmartSpec).
+Departure: a copying drafter is judged by every draft that it offers, used or not, so learning its
+acceptance rate costs nothing.
 
-Where some part draws its tokens, what is sampled at a seed depends on the machine's pace and on the
+Where a part draws its tokens, the text sampled at a seed depends on the machine's speed and on the
 other requests (its distribution doesn't); with the rule "gumbel" it does not.
 
 Legend: B sequences, P parts.
@@ -25,7 +25,7 @@ from typing import ClassVar
 from foretoken.access import Access, Wants
 from foretoken.control.controller import Choice, Controller, Row
 from foretoken.control.cost_model import CostModel, unmeasured
-from foretoken.control.rates import Shape, View, chain
+from foretoken.control.rates import History, Shape, chain
 from foretoken.drafters.shared.wrapper import Parts
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
@@ -36,15 +36,15 @@ from foretoken.trees.join import assemble
 
 NONE = "autoregressive"
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
-_CHEAP = 0.25  # of a pass: what is chosen and costs no more is asked before the choice
-_LEVELS = 4  # of which draft
+_CHEAP = 0.25  # of a pass: a copying drafter that costs no more is queried before the choice
+_LEVELS = 4  # of the draft whose cost is compared with that
 _TIMED = 2  # steps, of which the last is timed
 
 
 @dataclass(slots=True)
 class _Step:
-    """From `draft` to `observe`. asked: the scouts, and the seconds that each took; began, decided,
-    drafted: when."""
+    """What `observe` must know of a draft. asked: the copiers that were queried, and the seconds
+    that each took; began, decided, drafted: points in time, in seconds."""
 
     choice: Choice
     asked: dict[int, float]
@@ -55,10 +55,10 @@ class _Step:
 
 @dataclass(eq=False)
 class Auto(Parts):
-    """drafters: the parts; names: what to call them. num_speculative_tokens: most nodes of a
-    sequence's draft; exploration: the share of all time that may be lost by trying what seems not
-    to pay. costs: given, they are taken as they are; else the engine has them measured. lenient: a
-    part that the target can't serve is left out.
+    """drafters: the parts; names: theirs. num_speculative_tokens: most nodes of a sequence's draft;
+    exploration: the share of all time that may be lost by trying what seems not to pay. costs: used
+    as they are if given; else the engine has them measured. lenient: whether a part that the target
+    can't serve is left out.
     """
 
     names: Seq[str] = ()
@@ -83,10 +83,10 @@ class Auto(Parts):
         self._control: Controller | None = None
         self._step: _Step | None = None
         self._seen: set[int] = set()  # trees whose shape is known
-        self._open = False  # whether some scout's word waits for the text to come
+        self._open = False  # whether a copier's draft is still compared with the text
         self._untimed = 0
-        self._rests = self._rested = self._resting = 0  # steps, steps gone by, sequences
-        self._before: set[int] = set()  # who computed in the step before
+        self._idle_steps = self._idled = self._idle_rows = 0  # steps, steps made, sequences
+        self._before: set[int] = set()  # which parts computed in the step before
         if self.lenient:
             self.wants = Wants("a", self.wants.hidden)
 
@@ -121,56 +121,56 @@ class Auto(Parts):
         return self._control
 
     def _assumed(self) -> CostModel:
-        """Of a flat curve, where nobody has measured."""
+        """The costs of a flat curve, where none were measured."""
         each = zip(self.names, self.drafters, strict=True)
         drafts = {name: unmeasured(1.0, not part.kinds <= _CHOSEN) for name, part in each}
         return CostModel({1: 1.0, 64: 1.5}, drafts, fixed=True)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         count = len(sequences)
-        if self._rested < self._rests and count == self._resting:
-            self._rested += 1
+        if self._idled < self._idle_steps and count == self._idle_rows:
+            self._idled += 1
             return empty(count, self._device)
         began, control = perf_counter(), self.control
         self._wake()
-        scouts = control.to_ask(count)
-        if not scouts and (steps := control.rests(count)):
-            self._rest(count, steps)
+        copiers = control.copiers_to_query(count)
+        if not copiers and (steps := control.idle_steps(count)):
+            self._idle(count, steps)
             return empty(count, self._device)
         if self._open:
             self._follow(sequences)
         rooms = [min(budget, self.num_speculative_tokens) for budget in budgets]
-        said, asked = {}, {}
-        for number in scouts:
+        copies, asked = {}, {}
+        for number in copiers:
             start = perf_counter()
-            said[number] = self.drafters[number].draft(sequences, rooms, draws).trim(rooms)
+            copies[number] = self.drafters[number].draft(sequences, rooms, draws).trim(rooms)
             asked[number] = perf_counter() - start
-        choice = self._choose(sequences, rooms, said)
+        choice = self._choose(sequences, rooms, copies)
         decided = perf_counter()
         pieces = []
         for number, rows in choice.rows().items():
-            if number not in said:
+            if number not in copies:
                 tree = self._computed(number, rows, choice, sequences, rooms, draws)
             else:
-                tree = said[number]
+                tree = copies[number]
                 tree = tree if len(rows) == len(sequences) else tree.take(rows)
             pieces.append((rows, tree.trim([choice.nodes[row] for row in rows])))
         tree = assemble(pieces, count, self._device) if pieces else empty(count, self._device)
-        thought = decided - began - sum(asked.values())
-        asked = {number: spent + thought / len(asked) for number, spent in asked.items()}
+        decision = decided - began - sum(asked.values())
+        asked = {number: spent + decision / len(asked) for number, spent in asked.items()}
         self._step = _Step(choice, asked, began, decided, perf_counter())
         return tree
 
-    def _rest(self, count: int, steps: int) -> None:
-        """Plain steps without thought; this is the first of them."""
-        self._rests, self._rested, self._resting = steps, 1, count
+    def _idle(self, count: int, steps: int) -> None:
+        """Make plain steps without a decision; this is the first of them."""
+        self._idle_steps, self._idled, self._idle_rows = steps, 1, count
         self._before.clear()
         self.chose = [NONE] * count
 
     def _wake(self) -> None:
-        if self._rested:
-            self.control.rested(self._resting, self._rested)
-        self._rests = self._rested = 0
+        if self._idled:
+            self.control.idled(self._idle_rows, self._idled)
+        self._idle_steps = self._idled = 0
 
     def _computed(
         self,
@@ -192,32 +192,32 @@ class Auto(Parts):
         return tree
 
     def _choose(
-        self, sequences: Seq[Sequence], rooms: Seq[int], said: Mapping[int, DraftTree]
+        self, sequences: Seq[Sequence], rooms: Seq[int], copies: Mapping[int, DraftTree]
     ) -> Choice:
-        """The controller's choice, when the scouts have spoken; what they said is remembered."""
-        views = [self._views(sequence) for sequence in sequences]
-        shapes = {number: _shapes(tree) for number, tree in said.items()}
+        """The controller's choice; the copiers' drafts are kept to be compared with the text."""
+        histories = [self._histories(sequence) for sequence in sequences]
+        shapes = {number: _shapes(tree) for number, tree in copies.items()}
         choice = self.control.choose(
             [
                 Row(room, own, {number: each[row] for number, each in shapes.items() if each[row]})
-                for row, (room, own) in enumerate(zip(rooms, views, strict=True))
+                for row, (room, own) in enumerate(zip(rooms, histories, strict=True))
             ]
         )
-        for number, tree in said.items():
+        for number, tree in copies.items():
             for row, tokens in enumerate(tree.tokens.tolist()):
                 shape, used = shapes[number][row], choice.takers[row] == number
-                views[row][number].said(tokens, shape, len(sequences[row].tokens), used)
-        self._open = self._open or any(any(tree.counts) for tree in said.values())
+                histories[row][number].remember(tokens, shape, len(sequences[row].tokens), used)
+        self._open = self._open or any(any(tree.counts) for tree in copies.values())
         return choice
 
-    def _views(self, sequence: Sequence) -> list[View]:
-        views: list[View] | None = sequence.state.get(self)
-        if views is None:
-            views = sequence.state[self] = [View() for _ in self.drafters]
-        return views
+    def _histories(self, sequence: Sequence) -> list[History]:
+        histories: list[History] | None = sequence.state.get(self)
+        if histories is None:
+            histories = sequence.state[self] = [History() for _ in self.drafters]
+        return histories
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        if self._rested and steps[0].tokens:
+        if self._idled and steps[0].tokens:
             for part in self._watching:
                 part.observe(sequences, steps)
             return
@@ -225,13 +225,13 @@ class Auto(Parts):
         now, self._step = self._step, None
         takers = now.choice.takers if now is not None else [None] * len(steps)
         prefill = not steps[0].tokens
-        # Who computes reads a prompt when it is first chosen, if it ever is.
+        # A part that computes reads a prompt when it is first chosen, if it ever is.
         late = self._control.computing if self._control is not None else ()
         for number, part in enumerate(self.drafters):
             asked = now is not None and (number in now.asked or number in takers)
             if part.follows and not asked and (not prefill or number in late):
                 continue
-            # Of a draft that is another's, a part must not think that it was its own.
+            # A part must not take another's draft for its own.
             own = [
                 step if taker in (None, number) else replace(step, drafted=0)
                 for taker, step in zip(takers, steps, strict=True)
@@ -246,37 +246,39 @@ class Auto(Parts):
         self._time(now, came, steps)
         self._before = {number for number in self.control.computing if number in takers}
         if now.choice.due and not now.asked:
-            self.control.thought(1000 * (now.decided - now.began + perf_counter() - came))
+            self.control.charge_trial(1000 * (now.decided - now.began + perf_counter() - came))
 
     def _follow(self, sequences: Seq[Sequence]) -> None:
-        """What the text says of the scouts' words."""
-        rates, scouts, self._open = self.control.rates, self.control.scouts, False
+        """Compare the copiers' pending drafts with the text."""
+        rates, copiers, self._open = self.control.rates, self.control.copiers, False
         for sequence in sequences:
-            views = self._views(sequence)
-            for number in scouts:
-                guess = views[number].guess
-                if guess is not None and guess.open:
-                    views[number].follow(rates[number], sequence.tokens)
-                    self._open = self._open or guess.open
+            histories = self._histories(sequence)
+            for number in copiers:
+                pending = histories[number].pending
+                if pending is not None and pending.open:
+                    histories[number].compare(rates[number], sequence.tokens)
+                    self._open = self._open or pending.open
 
     def _learn(self, now: _Step, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        """What the step says of the parts that compute."""
+        """Learn from the step how often the parts that compute are right."""
         control, choice = self.control, now.choice
         computed = any(taker in control.computing for taker in choice.takers)
         shapes = _shapes(steps[0].tree) if computed else []
         for row, (sequence, step) in enumerate(zip(sequences, steps, strict=True)):
-            views = self._views(sequence)
+            histories = self._histories(sequence)
             for number in control.computing:
                 if number == choice.takers[row]:
                     asked = choice.nodes[row]
-                    views[number].checked(control.rates[number], shapes[row], asked, step.path)
+                    histories[number].record_pass(
+                        control.rates[number], shapes[row], asked, step.path
+                    )
                 else:
-                    views[number].hot = False
-        dearer = sum(control.costs.dearer(*draft) for draft in self._drafts(now, steps))
-        control.done(choice, now.asked, [len(step.path) for step in steps], dearer)
+                    histories[number].last_right = False
+        extra_ms = sum(control.costs.extra_ms(*draft) for draft in self._drafts(now, steps))
+        control.record_step(choice, now.asked, [len(step.path) for step in steps], extra_ms)
 
     def _drafts(self, now: _Step, steps: Seq[Step]) -> Iterator[tuple[str, int, int, float]]:
-        """Of the part that computed: its name, for how many, how deep, and the milliseconds."""
+        """Of the part that computed: its name, its sequences, its levels and its milliseconds."""
         control, takers = self.control, now.choice.takers
         for number in {taker for taker in takers if taker in control.computing}:
             assert number is not None
@@ -285,23 +287,23 @@ class Auto(Parts):
             yield self.names[number], len(rows), levels, 1000 * (now.drafted - now.decided)
 
     def _time(self, now: _Step, came: float, steps: Seq[Step]) -> None:
-        """Now and then what the step says of costs: all that follows the draft is the pass."""
+        """Now and then, learn costs from the step: all that follows the draft is the pass."""
         self._untimed += 1
         if self._untimed < _TIMED:
             return
         self._untimed, costs = 0, self.control.costs
-        costs.saw_pass(len(steps) * (1 + steps[0].tree.nodes), 1000 * (came - now.drafted))
+        costs.record_pass_time(len(steps) * (1 + steps[0].tree.nodes), 1000 * (came - now.drafted))
         after = perf_counter() - came
         for number, spent in now.asked.items():
-            whole = 1000 * (spent + after / len(now.asked))  # thinking is part of asking
-            costs.saw_draft(self.names[number], len(steps), 0, whole)
-        if self._before:  # who rested has to catch up, which says nothing of the next steps
+            whole = 1000 * (spent + after / len(now.asked))  # deciding is part of the query
+            costs.record_draft_time(self.names[number], len(steps), 0, whole)
+        if self._before:  # else it read what it had missed, which tells nothing of the next steps
             for draft in self._drafts(now, steps):
-                costs.saw_draft(*draft)
+                costs.record_draft_time(*draft)
 
 
 class _Learned:
-    """What the parts have learned, and how often they were right; the latter is not saved."""
+    """What the parts have learned, and their acceptance rates; the latter are not saved."""
 
     def __init__(self, auto: Auto, parts: Shared | None) -> None:
         self._auto, self._parts = auto, parts
