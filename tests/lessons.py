@@ -61,7 +61,7 @@ def estimated(drafter: Any, module: Any, target: CausalLM, records: Records) -> 
     with torch.no_grad():
         for rows in whole(records, 4):
             lesson = frozen.lesson(rows, module.hidden)
-            total.add(estimate(lesson.room, drafter.reached(module, lesson)))
+            total.add(estimate(lesson.room, drafter.acceptance(module, lesson)))
     return total
 
 
@@ -74,7 +74,7 @@ def check_estimate(
     outputs = serve(target, drafter, rule, PROMPTS, GREEDY, slots=3, chunk=2)
     assert [o.token_ids for o in outputs] == [records.answer(i) for i in range(len(records))]
     assert_served(total, outputs)
-    assert total.reached[0] > 0
+    assert total.accepted[0] > 0
     return total
 
 
@@ -82,5 +82,5 @@ def assert_served(expected: Estimate, outputs: Seq[RequestOutput]) -> None:
     """Steps and places, one by one."""
     assert expected.tokens == sum(o.stats.tokens for o in outputs)
     assert expected.steps == sum(o.stats.passes for o in outputs)
-    for place, count in enumerate(expected.reached):
+    for place, count in enumerate(expected.accepted):
         assert count == sum(sum(o.stats.accepted_at[place : place + 1]) for o in outputs)

@@ -65,13 +65,13 @@ def test_an_unrolled_step_is_a_drafted_one(small: Pair, records: Records) -> Non
         found = module.outputs(packed, 3)
     alone = lesson_of(small, records, [[1]], 22)
     start = int((packed.records[0] == 1).nonzero()[0])
-    features, near = alone.hidden[-1], alone.embed(alone.tokens)
+    features, following = alone.hidden[-1], alone.embed(alone.tokens)
     for place in (0, 4, 11):
         known = features[:, : place + 1]
         for i in range(3):
             count = place + 1 + i
 
-            def mix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
                 q, k, v = (x.transpose(1, 2) for x in (q, k, v))
                 out = torch.nn.functional.scaled_dot_product_attention(
                     q, k.expand_as(q), v.expand_as(q), is_causal=True
@@ -79,7 +79,9 @@ def test_an_unrolled_step_is_a_drafted_one(small: Pair, records: Records) -> Non
                 return out.transpose(1, 2).flatten(2)
 
             with torch.no_grad():
-                out = module.entry(known, near[:, 1 : count + 1], torch.arange(count)[None], mix)
+                out = module.predict(
+                    known, following[:, 1 : count + 1], torch.arange(count)[None], attend
+                )
             torch.testing.assert_close(found[0, start + place, i], out[0, -1])
             known = torch.cat((known, out[:, -1:]), 1)
 
@@ -180,8 +182,8 @@ def test_the_estimate_of_a_chain(
     """With one path a level the tree is a chain, and the estimate is what is served."""
     module = made(module_cls, small)
     if module_cls is Eagle3Module:
-        module.count(records.counts(23))
-        module.start(Frozen(small.target))
+        module.set_token_counts(records.counts(23))
+        module.copy_from(Frozen(small.target))
     drafter = drafter_cls(module, depth=3, top_k=1, tree_nodes=1000)
     check_estimate(drafter, module, small.target, records, TargetOnly())
 
@@ -190,14 +192,14 @@ def test_eagle3_keeps_to_its_vocabulary(small: Pair, records: Records) -> None:
     """Its head's tokens are the text's likeliest; it drafts no others, and learns of no others."""
     module, frozen = made(Eagle3Module, small, draft_vocab_size=6, unroll=2), Frozen(small.target)
     counts = records.counts(23)
-    module.count(counts)
-    module.start(frozen)
+    module.set_token_counts(counts)
+    module.copy_from(frozen)
     known = set(module.ids.tolist())
     assert known == set(counts.sort(descending=True, stable=True).indices[:6].tolist())
     assert module.t2d.nonzero()[:, 0].tolist() == sorted(known)
     layers = tuple(dict.fromkeys((*usual(small.target.layers), -1)))
     assert module.hidden == layers
-    said = module.say(torch.randn(2, 3, 32).double(), frozen.head)
+    said = module.logits(torch.randn(2, 3, 32).double(), frozen.head)
     assert set(said[0, 0].isfinite().nonzero()[:, 0].tolist()) == known
     lesson = frozen.lesson(collate(records, [[0, 1], [2, 3]], 40, 0.0), module.hidden)
     loss = module(lesson, Objective({"kl_div": 1.0}, 0.5))

@@ -122,15 +122,15 @@ def test_pass_estimates_what_is_served(small: Pair, records: Records, most: int)
     module.embeddings.data = torch.randn(3, 32).double()
     drafter = LookaheadEmbeddings(module, num_speculative_tokens=most)
     total = check_estimate(drafter, module, small.target, records, Speculative())
-    assert total.acceptance_length > 1.9 and total.reached[1] > 0
+    assert total.acceptance_length > 1.9 and total.accepted[1] > 0
 
 
 def test_prompt_tokens_learn(small: Pair, records: Records) -> None:
     """They begin as the text's mean embedding, and the loss falls."""
     module, frozen = made(PassTokens, small, blocks=16).train(), Frozen(small.target)
     counts = records.counts(23)
-    module.count(counts)
-    module.start(frozen)
+    module.set_token_counts(counts)
+    module.copy_from(frozen)
     mean = (counts[:, None] * frozen.embed(torch.arange(23))).sum(0) / counts.sum()
     torch.testing.assert_close(module.embeddings[1], mean, check_dtype=False)
     lesson = frozen.lesson(collate(records, [[0, 1, 2], [3, 4, 5]], 80, 0.0), (-1,))
@@ -195,7 +195,7 @@ def test_prompt_tokens_count_their_ranks(small: Pair, records: Records) -> None:
                 assert ranks[0, root, i] == want
             else:
                 assert ranks[0, root, i] > 23
-    module.note(module.tally(lesson))
+    module.note_counts(module.count_held_out(lesson))
     assert len(module.notes["rates"]) == 2
 
 
@@ -227,13 +227,13 @@ def test_specdec_estimates_what_is_served(small: Pair, records: Records, most: i
     drafter = SpecDec(module, num_speculative_tokens=most)
     total = check_estimate(drafter, module, small.target, records, Speculative())
     assert total.acceptance_length > 1.9
-    assert most == 1 or total.reached[1] > 0
+    assert most == 1 or total.accepted[1] > 0
 
 
 def test_specdec_learns_and_keeps_its_shape(small: Pair, records: Records, tmp_path: Path) -> None:
     """Gradients reach every weight, and a checkpoint needs nothing but itself."""
     module, frozen = made(SpecDecModel, small, masks=2, num_hidden_layers=1), Frozen(small.target)
-    module.start(frozen)
+    module.copy_from(frozen)
     lesson = frozen.lesson(collate(records, [[0, 1, 2], [3, 4, 5]], 80, 0.0), (-1,))
     optimizer, seen = torch.optim.Adam(module.parameters(), 0.01), []
     for _ in range(20):

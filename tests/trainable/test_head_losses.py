@@ -115,7 +115,7 @@ def test_heads_start_as_the_target(small: Pair, records: Records) -> None:
     states = frozen.lesson(packed(records), (-1,)).hidden[-1]
     for own in (True, False):
         heads = MedusaHeads(Facts.of(small.target), own_lm_heads=own).double()
-        heads.start(frozen)
+        heads.copy_from(frozen)
         said = heads.logits(heads.states(states), frozen.head)
         torch.testing.assert_close(said[:, :, 2], frozen.head(states))
 
@@ -137,7 +137,7 @@ def test_a_walk_by_hand() -> None:
     reached[0, 4] = torch.tensor([0.5, 0.0])  # 4 -> 5 or 6, where the text is at its end
     found = estimate(room, reached)
     assert found.tokens == 6 and found.steps == pytest.approx(1 + 1 + 0.5 + 1)
-    assert found.reached == pytest.approx([1.5, 1.0])
+    assert found.accepted == pytest.approx([1.5, 1.0])
     total = Estimate()
     total.add(found)
     total.add(found)

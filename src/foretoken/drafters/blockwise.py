@@ -66,7 +66,7 @@ class Blockwise(BaseDrafter):
     wants = Wants("ac", (-1,))
 
     def __post_init__(self) -> None:
-        BlockwiseHeads.named(self.model)
+        BlockwiseHeads.check_source(self.model)
 
     def bind(self, access: Access) -> None:
         self._heads = BlockwiseHeads.load(self.model, access)
@@ -76,7 +76,7 @@ class Blockwise(BaseDrafter):
         most: int = heads.shape["num_heads"]
         return min(most, self.num_speculative_tokens or most)
 
-    def reached(self, heads: BlockwiseHeads, lesson: Lesson) -> Tensor:
+    def acceptance(self, heads: BlockwiseHeads, lesson: Lesson) -> Tensor:
         """[B, T, H] whether a step whose root stands there accepts more than n places."""
         chain = [(0,) * (n + 1) for n in range(self._length(heads))]
         return accepted(heads.ranks(lesson), lesson.room, chain)

@@ -39,7 +39,7 @@ class DFlash(ChainDrafter):
     wants = Wants("acd", (-1,))  # which layers, its checkpoint knows
 
     def __post_init__(self) -> None:
-        BlockModule.named(self.model)
+        BlockModule.check_source(self.model)
 
     def bind(self, access: Access) -> None:
         module = BlockModule.load(self.model, access)
@@ -50,7 +50,7 @@ class DFlash(ChainDrafter):
     def _length(self, module: BlockModule) -> int:
         return min(module.places, self.num_speculative_tokens or module.places)
 
-    def reached(self, module: BlockModule, lesson: Lesson) -> Tensor:
+    def acceptance(self, module: BlockModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root stands there accepts more than n places, at
         temperature 0."""
         chain = [(0,) * (n + 1) for n in range(self._length(module))]

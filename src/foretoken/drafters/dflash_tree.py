@@ -45,7 +45,7 @@ class DFlashTree(BaseDrafter):
     trees = True
 
     def __post_init__(self) -> None:
-        BlockModule.named(self.model)
+        BlockModule.check_source(self.model)
 
     def bind(self, access: Access) -> None:
         module = BlockModule.load(self.model, access)
@@ -74,7 +74,7 @@ class DFlashTree(BaseDrafter):
             for distributions, ids, budget in rows
         ]
 
-    def reached(self, module: BlockModule, lesson: Lesson) -> Tensor:
+    def acceptance(self, module: BlockModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root stands there accepts more than n places."""
         states = module.states(lesson)
         found = torch.zeros(states.shape[:3], dtype=torch.bool)

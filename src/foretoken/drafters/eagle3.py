@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.access import Access, Wants
-from foretoken.trainable.checkpoint import Ends, Facts, Trained, read_config, weight_of
+from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, read_config, weight_of
 from foretoken.trainable.feature import DynamicTree, layer_shape
-from foretoken.trainable.feature_layer import FeatureLayer, Mix, unroll
+from foretoken.trainable.feature_layer import Attend, FeatureLayer, unroll
 from foretoken.trainable.formats import find
 from foretoken.trainable.head_losses import heads_loss
 from foretoken.trainable.lesson import Lesson
@@ -103,7 +103,7 @@ class Eagle3Module(Trained):
         """[R] the target's id of each token that the head knows."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
-    def count(self, counts: Tensor) -> None:
+    def set_token_counts(self, counts: Tensor) -> None:
         """Take the likeliest tokens of the training text for the head's own."""
         most = counts.sort(descending=True, stable=True).indices[: len(self.d2t)]
         ids = most.sort().values.to(self.d2t.device)
@@ -111,7 +111,7 @@ class Eagle3Module(Trained):
         self.t2d.zero_()
         self.t2d[ids] = True
 
-    def start(self, target: Ends) -> None:
+    def copy_from(self, target: VocabularyLayers) -> None:
         with torch.no_grad():
             width = self.facts.hidden_size
             self.lm_head.weight.copy_(weight_of(target, width, self.lm_head.weight)[self.ids])
@@ -128,13 +128,15 @@ class Eagle3Module(Trained):
         out: Tensor = self.fc(joined)
         return out
 
-    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+    def predict(
+        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+    ) -> Tensor:
         """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
         layer: Any = self.layers[0]
         normed = layer.hidden_norm(features)
         beside = normed if "norm_before_residual" in self.shape["norms"] else features
-        x = torch.cat((layer.input_layernorm(near), normed), -1)
-        out: Tensor = layer(x, beside, positions, mix)
+        x = torch.cat((layer.input_layernorm(following), normed), -1)
+        out: Tensor = layer(x, beside, positions, attend)
         return self.norm(out) if "norm_output" in self.shape["norms"] else out
 
     def _normed(self, outputs: Tensor) -> Tensor:
@@ -148,7 +150,7 @@ class Eagle3Module(Trained):
         said: Tensor = self.lm_head(self._normed(outputs))
         return said
 
-    def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+    def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., D] -> logits [..., V], -inf at what its head doesn't know."""
         few = self.few(outputs)
         whole = few.new_full((*few.shape[:-1], self.facts.vocab_size), -torch.inf)
@@ -157,8 +159,8 @@ class Eagle3Module(Trained):
     def outputs(self, lesson: Lesson, steps: int) -> Tensor:
         """[B, T, I, D], as `unroll` has it."""
         features = self.features(lesson.hidden)
-        near = lesson.embed(lesson.tokens).to(features.dtype)
-        return unroll(self, features, near, lesson, steps)
+        following = lesson.embed(lesson.tokens).to(features.dtype)
+        return unroll(self, features, following, lesson, steps)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         outputs = self._normed(self.outputs(lesson, self.shape["unroll"]))

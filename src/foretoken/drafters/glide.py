@@ -34,13 +34,13 @@ class Glide(ChainDrafter):
     wants = Wants("acf")
 
     def __post_init__(self) -> None:
-        GlimpseModule.named(self.model)
+        GlimpseModule.check_source(self.model)
         self.length = Fixed(self.num_speculative_tokens)
 
     def bind(self, access: Access) -> None:
         self._lm = GlimpseModel(GlimpseModule.load(self.model, access), access)
 
-    def reached(self, module: GlimpseModule, lesson: Lesson) -> Tensor:
+    def acceptance(self, module: GlimpseModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root stands there accepts more than n places, at
         temperature 0."""
         states = module.states(lesson, self.num_speculative_tokens)

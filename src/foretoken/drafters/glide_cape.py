@@ -49,7 +49,7 @@ class GlideCape(WithModel):
     trees = True
 
     def __post_init__(self) -> None:
-        GlimpseModule.named(self.model)
+        GlimpseModule.check_source(self.model)
         below = [chance for chance, _ in self.cape]
         if below != sorted(below) or below[-1:] != [1.0] or min(n for _, n in self.cape) < 1:
             raise ForetokenError(
@@ -90,7 +90,7 @@ class GlideCape(WithModel):
         counts = torch.tensor([count for _, count in self.cape], device=chances.device)
         return counts[(chances[..., None] >= below).sum(-1)]
 
-    def reached(self, module: GlimpseModule, lesson: Lesson) -> Tensor:
+    def acceptance(self, module: GlimpseModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root stands there accepts more than n places."""
         states = module.states(lesson, self.num_speculative_tokens)
         ranks = heads_ranks(lesson, states, lesson.head)

@@ -28,7 +28,7 @@ from foretoken.drafters.shared.head_tree import Heads, HeadTree
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.feature import layer_shape
-from foretoken.trainable.feature_layer import FeatureLayer, FeatureModel, LayerShape, Mix, unroll
+from foretoken.trainable.feature_layer import Attend, FeatureLayer, FeatureModel, LayerShape, unroll
 from foretoken.trainable.head_losses import LastStates, Paths, States
 from foretoken.trainable.lesson import Lesson
 from foretoken.tree import DraftTree
@@ -49,12 +49,14 @@ class PrefixLayer(FeatureLayer):
         """The target's normed last states."""
         return hidden[-1]
 
-    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+    def predict(
+        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+    ) -> Tensor:
         """[B, T, D] -> [B, T, D]; the tokens after the states are not read."""
-        out: Tensor = self(self.input_layernorm(features), features, positions, mix)
+        out: Tensor = self(self.input_layernorm(features), features, positions, attend)
         return out
 
-    def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+    def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., D] -> logits [..., V]."""
         return head(outputs)
 
@@ -143,13 +145,15 @@ class HydraHeads(Heads):
     def along(self, lesson: Lesson, places: Tensor) -> Tensor:
         """[B, S, H, D]: head i at place t sees the true tokens t + 1 … t + 1 + i."""
         state, some, found = lesson.hidden[-1], places[..., None], []
-        near = lesson.embed(lesson.tokens).to(state.dtype)
+        following = lesson.embed(lesson.tokens).to(state.dtype)
         if self.prefix is not None:
-            state = unroll(self.prefix, state, near, lesson, 1)[:, :, 0]
+            state = unroll(self.prefix, state, following, lesson, 1)[:, :, 0]
         state = state.take_along_dim(some, 1)
         ahead = torch.arange(1, len(self.heads) + 1, device=places.device)
-        tokens = (some + ahead) % near.shape[1]  # [B, S, H]; what wraps counts nowhere
-        after = near.take_along_dim(tokens.flatten(1)[..., None], 1).unflatten(1, tokens.shape[1:])
+        tokens = (some + ahead) % following.shape[1]  # [B, S, H]; what wraps counts nowhere
+        after = following.take_along_dim(tokens.flatten(1)[..., None], 1).unflatten(
+            1, tokens.shape[1:]
+        )
         for i, head in enumerate(self.heads):
             found.append(head(state, after[:, :, : i + 1]))
         return torch.stack(found, -2)

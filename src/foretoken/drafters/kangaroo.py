@@ -28,7 +28,7 @@ from foretoken.length import Confidence, LengthRule
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.feature import layer_shape
-from foretoken.trainable.feature_layer import Attention, LayerShape, Mix, unroll
+from foretoken.trainable.feature_layer import Attend, Attention, LayerShape, unroll
 from foretoken.trainable.head_losses import heads_loss
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
@@ -46,8 +46,8 @@ class AdapterLayer(nn.Module):
         self.self_attn = Attention(of)
         self.input_layernorm = nn.RMSNorm(of.outer, of.norm_eps)
 
-    def forward(self, x: Tensor, positions: Tensor, mix: Mix) -> Tensor:
-        out: Tensor = x + self.self_attn(self.input_layernorm(x), positions, mix)
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        out: Tensor = x + self.self_attn(self.input_layernorm(x), positions, attend)
         return out
 
 
@@ -91,12 +91,14 @@ class KangarooAdapter(Trained):
         """The target's states after the exit layer."""
         return hidden[self.exit_layer]
 
-    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+    def predict(
+        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+    ) -> Tensor:
         """[B, T, D] -> normed [B, T, D]; the tokens after are not read."""
-        out: Tensor = self.norm(self.layers[0](features, positions, mix))
+        out: Tensor = self.norm(self.layers[0](features, positions, attend))
         return out
 
-    def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+    def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., D] -> logits [..., V]."""
         return head(outputs)
 
@@ -132,7 +134,7 @@ class Kangaroo(ChainDrafter):
     wants = Wants("acde")
 
     def __post_init__(self) -> None:
-        KangarooAdapter.named(self.model)
+        KangarooAdapter.check_source(self.model)
         self.length: LengthRule = Confidence(
             self.num_speculative_tokens, self.assistant_confidence_threshold
         )
@@ -146,7 +148,7 @@ class Kangaroo(ChainDrafter):
         """Sequences that draft nothing are run too, so that verification can go on from all."""
         return self._chain(sequences, self._limits(sequences, budgets), draws)
 
-    def reached(self, adapter: KangarooAdapter, lesson: Lesson) -> Tensor:
+    def acceptance(self, adapter: KangarooAdapter, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root stands there accepts more than n places, at
         temperature 0."""
         right, likely = adapter.guesses(lesson)

@@ -86,7 +86,7 @@ class LookaheadEmbeddings(ChainDrafter):
     wants = Wants("ad")
 
     def __post_init__(self) -> None:
-        PassTokens.named(self.model)
+        PassTokens.check_source(self.model)
         self.length: LengthRule = schedule(
             self.num_assistant_tokens_schedule,
             self.num_speculative_tokens,
@@ -96,7 +96,7 @@ class LookaheadEmbeddings(ChainDrafter):
     def bind(self, access: Access) -> None:
         self._lm = LookaheadModel(PassTokens.load(self.model, access), access)
 
-    def reached(self, tokens: PassTokens, lesson: Lesson) -> Tensor:
+    def acceptance(self, tokens: PassTokens, lesson: Lesson) -> Tensor:
         """[B, T, C] the chance that a step whose root stands there accepts more than n places."""
         most = min(len(tokens.embeddings) + 1, self.num_speculative_tokens)
         chances = block_chances(

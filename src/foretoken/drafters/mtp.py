@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from foretoken.length import Fixed
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.feature import FeatureModule, StaticTree, layer_shape
-from foretoken.trainable.feature_layer import FeatureLayer, LayerShape, Mix
+from foretoken.trainable.feature_layer import Attend, FeatureLayer, LayerShape
 
 
 class MtpLayer(FeatureLayer):
@@ -35,11 +35,13 @@ class MtpLayer(FeatureLayer):
         self.input_proj = nn.Linear(2 * width, width, bias=False)
         self.input_layernorm, self.final_layernorm = nn.RMSNorm(width, eps), nn.RMSNorm(width, eps)
 
-    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+    def predict(
+        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+    ) -> Tensor:
         """[B, T, D] states and embeddings of the tokens after them -> [B, T, D]."""
-        both = torch.cat((self.token_layernorm(near), self.hidden_layernorm(features)), -1)
+        both = torch.cat((self.token_layernorm(following), self.hidden_layernorm(features)), -1)
         x = self.input_proj(both)
-        out: Tensor = self.final_layernorm(self(self.input_layernorm(x), x, positions, mix))
+        out: Tensor = self.final_layernorm(self(self.input_layernorm(x), x, positions, attend))
         return out
 
 
@@ -70,10 +72,12 @@ class MtpModule(FeatureModule):
         self.of = of
         self.mtp_layers = nn.ModuleList([MtpLayer(of)])
 
-    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+    def predict(
+        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+    ) -> Tensor:
         """[B, T, D] states and embeddings of the tokens after them -> [B, T, D]."""
         layer: Any = self.mtp_layers[0]
-        out: Tensor = layer.entry(features, near, positions, mix)
+        out: Tensor = layer.predict(features, following, positions, attend)
         return out
 
 

@@ -55,10 +55,10 @@ class ParallelPromptTokens(PromptTokens):
         )
         return found.roll(1, 1)
 
-    def tally(self, lesson: Lesson) -> Tensor:
+    def count_held_out(self, lesson: Lesson) -> Tensor:
         return rank_counts(self.ranks(lesson), lesson.room, _RANKS)
 
-    def note(self, counts: Tensor) -> None:
+    def note_counts(self, counts: Tensor) -> None:
         self.notes["rates"] = rates_of(counts)
 
     def trees(self, nodes: int) -> PromptTrees:
@@ -86,7 +86,7 @@ class ParallelPrompt(BaseDrafter):
     trees = True
 
     def __post_init__(self) -> None:
-        ParallelPromptTokens.named(self.model)
+        ParallelPromptTokens.check_source(self.model)
         if self.tree_nodes < 1:
             raise ForetokenError(f"tree_nodes is {self.tree_nodes}; it must be at least 1.")
 
@@ -140,7 +140,7 @@ class ParallelPrompt(BaseDrafter):
             if count:
                 sequence.state[self] = own[:count]
 
-    def reached(self, tokens: ParallelPromptTokens, lesson: Lesson) -> Tensor:
+    def acceptance(self, tokens: ParallelPromptTokens, lesson: Lesson) -> Tensor:
         """[B, T, A] whether a step whose root stands there accepts more than n places; only for
         the roots that serving comes to, since a draft follows from the step before."""
         trees, every = tokens.trees(self.tree_nodes), tokens.ranks(lesson).tolist()

@@ -19,7 +19,7 @@ from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.model import CausalLM
-from foretoken.trainable.lesson import Lesson, chain
+from foretoken.trainable.lesson import Lesson, chain_acceptance
 from foretoken.trainable.small_lm import TrainedLM
 
 
@@ -59,6 +59,6 @@ class SmallLM(ChainDrafter):
         self.lm: CausalLM = own.lm
         """One pass of it drafts one token of every sequence."""
 
-    def reached(self, module: TrainedLM, lesson: Lesson) -> Tensor:
+    def acceptance(self, module: TrainedLM, lesson: Lesson) -> Tensor:
         """[B, T, N] the chance that a step whose root stands there accepts more than n places."""
-        return chain(module.chances(lesson), lesson.room, self.num_speculative_tokens)
+        return chain_acceptance(module.chances(lesson), lesson.room, self.num_speculative_tokens)

@@ -29,7 +29,7 @@ from foretoken.models.load import build_native
 from foretoken.models.native import backends
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.appended import block_chances, blocks_loss, drawn, seats
-from foretoken.trainable.checkpoint import Ends, Facts, Trained
+from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.feature_layer import heads_for
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
@@ -75,14 +75,14 @@ class SpecDecModel(Trained):
             )
         self.masks = nn.Parameter(0.02 * torch.randn(masks, self.base.lm.config.hidden_size))
 
-    def described(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+    def checkpoint_config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         config = self.base.lm.config
         own = {name: getattr(config, name) for name in _NUMBERS}
         shape = {"masks": self.shape["masks"], "blocks": self.shape["blocks"], **own}
-        return {**super().described(extra), "shape": shape}
+        return {**super().checkpoint_config(extra), "shape": shape}
 
-    def start(self, target: Ends) -> None:
-        self.base.start(target)
+    def copy_from(self, target: VocabularyLayers) -> None:
+        self.base.copy_from(target)
 
     def states(self, lesson: Lesson, places: Tensor) -> Tensor:
         """[B, R, C, D] at the places [B, R] and at the masks after each."""
@@ -153,7 +153,7 @@ class SpecDec(ChainDrafter):
     follows = True
 
     def __post_init__(self) -> None:
-        SpecDecModel.named(self.model)
+        SpecDecModel.check_source(self.model)
         self.length: LengthRule = schedule(
             self.num_assistant_tokens_schedule,
             self.num_speculative_tokens,
@@ -163,7 +163,7 @@ class SpecDec(ChainDrafter):
     def bind(self, access: Access) -> None:
         self._lm = BlockModel(SpecDecModel.load(self.model, access), access)
 
-    def reached(self, module: SpecDecModel, lesson: Lesson) -> Tensor:
+    def acceptance(self, module: SpecDecModel, lesson: Lesson) -> Tensor:
         """[B, T, N] the chance that a step whose root stands there accepts more than n places."""
         most = min(len(module.masks) + 1, self.num_speculative_tokens)
         chances = block_chances(

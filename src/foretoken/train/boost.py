@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from foretoken.drafters.small_lm import SmallLM
-from foretoken.train.loop import Reached
+from foretoken.train.loop import Acceptance
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.small_lm import TrainedLM
 
@@ -36,12 +36,12 @@ class Former:
             missed[:, 1:] *= 1 - model.chances(lesson)[:, :-1]
         return lesson.weight * (self._known + (1 - self._known) * missed)
 
-    def together(self, drafter: SmallLM) -> Reached:
+    def together(self, drafter: SmallLM) -> Acceptance:
         """The estimate of the merged tree of all chains, each as long as the drafter's: that of the
         best chain, which is exact at temperature 0 and too low above it."""
 
         def best(module: Any, lesson: Lesson) -> Tensor:
-            each = [drafter.reached(model, lesson) for model in (module, *self._models)]
+            each = [drafter.acceptance(model, lesson) for model in (module, *self._models)]
             return torch.stack(each).amax(0)
 
         return best

@@ -32,7 +32,7 @@ from foretoken.train.loop import Progress, evaluate, lessons, tally, train
 from foretoken.train.recipe import Recipe
 from foretoken.train.run import Trial, measure, plain, same_run
 from foretoken.train.sources import TARGET, texts
-from foretoken.trainable.checkpoint import Ends, Facts, Trained, read_config, replace
+from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, read_config, replace
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, kl_div
 from foretoken.trainable.small_lm import TrainedLM
@@ -61,16 +61,16 @@ class Joint(Trained):
         self.target = TrainedLM(facts, model=model)
         self.heads = _begun(heads, facts) if heads else MedusaHeads(facts, **rest)
 
-    def groups(self) -> list[dict[str, Any]]:
+    def parameter_groups(self) -> list[dict[str, Any]]:
         faster = self.shape["faster"]
         return [
             {"params": list(self.target.parameters()), "factor": 1.0},
             {"params": list(self.heads.parameters()), "factor": faster},
         ]
 
-    def start(self, target: Ends) -> None:
+    def copy_from(self, target: VocabularyLayers) -> None:
         if self.shape["heads"] is None:
-            self.heads.start(target)
+            self.heads.copy_from(target)
 
     def seen(self, lesson: Lesson) -> Lesson:
         """The lesson as the new target reads it."""
@@ -83,22 +83,22 @@ class Joint(Trained):
         loss: Tensor = own + self.shape["weight"] * self.heads(new, objective)
         return loss
 
-    def tally(self, lesson: Lesson) -> Tensor:
-        return self.heads.tally(self.seen(lesson))
+    def count_held_out(self, lesson: Lesson) -> Tensor:
+        return self.heads.count_held_out(self.seen(lesson))
 
-    def note(self, counts: Tensor) -> None:
-        self.heads.note(counts)
+    def note_counts(self, counts: Tensor) -> None:
+        self.heads.note_counts(counts)
 
     def save(self, folder: Path, extra: Mapping[str, Any]) -> None:
         self.target.save(folder / _LM, extra)
         self.heads.save(folder / _HEADS, extra)
 
-    def read(self, folder: Path) -> None:
-        self.target.read(folder / _LM)
-        self.heads.read(folder / _HEADS)
+    def read_weights(self, folder: Path) -> None:
+        self.target.read_weights(folder / _LM)
+        self.heads.read_weights(folder / _HEADS)
 
-    def furnish(self, folder: Path, tokenizer: Any) -> None:
-        self.target.furnish(folder / _LM, tokenizer)
+    def save_tokenizer(self, folder: Path, tokenizer: Any) -> None:
+        self.target.save_tokenizer(folder / _LM, tokenizer)
 
     def moved(self, lesson: Lesson) -> Tensor:
         """[3] over the places that count: the summed KL divergence of the new distribution from the
@@ -145,14 +145,14 @@ def make(
         {"method": METHOD, "target": asdict(facts), "texts": sha_of(data), "seed": seed, **recipe_},
     )
     torch.manual_seed(seed)
-    module = Joint.built(facts, {"model": target, **recipe.shape}, "the recipe")
+    module = Joint.from_shape(facts, {"model": target, **recipe.shape}, "the recipe")
     module = module.to(model.device, frozen.dtype)
-    module.start(frozen)
+    module.copy_from(frozen)
     drafter = Medusa(module.heads, **recipe.serving)
     about = {"recipe": recipe_}
 
-    def reached(joint: Any, lesson: Lesson) -> Tensor:
-        found: Tensor = drafter.reached(joint.heads, joint.seen(lesson))
+    def acceptance(joint: Any, lesson: Lesson) -> Tensor:
+        found: Tensor = drafter.acceptance(joint.heads, joint.seen(lesson))
         return found
 
     progress = train(
@@ -161,18 +161,18 @@ def make(
         lambda step: [learned],
         held,
         recipe,
-        reached,
+        acceptance,
         out,
         seed=seed,
         every=every,
         extra=about,
         say=say,
     )
-    module.read(out)
+    module.read_weights(out)
     tally(module, frozen, held, recipe.rows)
     module.save(out, about)
-    module.furnish(out, llm.tokenizer)
-    expected = evaluate(module, frozen, held, reached, recipe.rows)
+    module.save_tokenizer(out, llm.tokenizer)
+    expected = evaluate(module, frozen, held, acceptance, recipe.rows)
     new = LLM(out / _LM, dtype=dtype, device=device)
     new.engine.eos_ids = llm.engine.eos_ids
     config = {"method": "medusa", **recipe.serving, "model": str(out / _HEADS)}
@@ -188,8 +188,8 @@ def _begun(source: str, facts: Facts) -> MedusaHeads:
     folder = find(source)
     config = read_config(folder)
     Facts(**config["target"]).check(facts, source)
-    heads = MedusaHeads.built(facts, config["shape"], source)
-    heads.read(folder)
+    heads = MedusaHeads.from_shape(facts, config["shape"], source)
+    heads.read_weights(folder)
     return heads
 
 

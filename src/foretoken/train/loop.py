@@ -54,7 +54,7 @@ class Progress:
         vars(self).update(state)
 
 
-Reached = Callable[[Trained, Any], Tensor]
+Acceptance = Callable[[Trained, Any], Tensor]
 """(module, lesson) -> [B, T, N]: see `foretoken.trainable.lesson.estimate`."""
 
 Texts = Callable[[int], Seq[Records]]
@@ -69,7 +69,7 @@ def train(
     learned: Texts,
     held: Records,
     recipe: Recipe,
-    reached: Reached,
+    acceptance: Acceptance,
     out: Path,
     *,
     seed: int = 0,
@@ -85,7 +85,9 @@ def train(
     accelerator = _accelerator(frozen)
     progress = Progress()
     accelerator.register_for_checkpointing(progress)
-    wrapped, *learners = accelerator.prepare(module, *optimizers(module, module.groups(), recipe))
+    wrapped, *learners = accelerator.prepare(
+        module, *optimizers(module, module.parameter_groups(), recipe)
+    )
     _resume(accelerator, out / _STATES)
     saved = time.monotonic()
     while progress.step < recipe.steps and progress.stale < recipe.patience:
@@ -99,7 +101,7 @@ def train(
         )
         progress.step += 1
         if progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps:
-            found = evaluate(module, frozen, held, reached, recipe.rows)
+            found = evaluate(module, frozen, held, acceptance, recipe.rows)
             if progress.judge(found.acceptance_length) and accelerator.is_main_process:
                 module.save(out, extra or {})
             saved = -math.inf
@@ -165,13 +167,13 @@ def _rate(learners: Seq[Any], recipe: Recipe, step: int) -> None:
 
 @torch.no_grad()
 def evaluate(
-    module: Trained, frozen: Frozen, held: Records, reached: Reached, rows: int
+    module: Trained, frozen: Frozen, held: Records, acceptance: Acceptance, rows: int
 ) -> Estimate:
     """What serving the held-out prompts would accept, from one teacher-forced pass."""
     module.eval()
     total = Estimate()
     for lesson in lessons(frozen, held, module, rows):
-        total.add(estimate(lesson.room, reached(module, lesson)))
+        total.add(estimate(lesson.room, acceptance(module, lesson)))
     module.train()
     return total
 
@@ -180,10 +182,10 @@ def evaluate(
 def tally(module: Trained, frozen: Frozen, held: Records, rows: int) -> None:
     """Have the module note what it counts on held-out text."""
     module.eval()
-    parts = [module.tally(lesson) for lesson in lessons(frozen, held, module, rows)]
+    parts = [module.count_held_out(lesson) for lesson in lessons(frozen, held, module, rows)]
     counts = [part for part in parts if part is not None]
     if counts:
-        module.note(torch.stack(counts).sum(0))
+        module.note_counts(torch.stack(counts).sum(0))
 
 
 def lessons(frozen: Frozen, held: Records, module: Trained, rows: int) -> Iterable[Any]:
@@ -221,6 +223,6 @@ def _resume(accelerator: Any, folder: Path) -> None:
         accelerator.load_state(str(states[-1]))
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         raise ForetokenError(
-            f"{states[-1]} can't be gone on from ({type(error).__name__}); it is damaged or of "
+            f"{states[-1]} can't be resumed from ({type(error).__name__}); it is damaged or of "
             "another shape: remove the folder or give another --out."
         ) from error

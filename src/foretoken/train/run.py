@@ -28,6 +28,7 @@ from foretoken.train.records import Records
 from foretoken.train.sources import FIXED, answered, params, steps, texts
 from foretoken.trainable.checkpoint import Facts, replace
 from foretoken.trainable.lesson import Estimate
+from foretoken.trainable.protocol import Trainable
 from foretoken.trainable.small_lm import TrainedLM
 
 
@@ -94,7 +95,7 @@ def make(
     module = _module(cls, facts, recipe, frozen, found[main], seed)
     options = dict(METHODS[method].options) if method in METHODS else {}
     drafter: Any = create(cls, method, {**options, **recipe.serving, "model": module})
-    reached = former.together(drafter) if former else drafter.reached
+    acceptance = former.together(drafter) if former else drafter.acceptance
     learned = steps(found, source, module, llm, recipe, out / "own", seed)
     progress = train(
         module,
@@ -102,18 +103,18 @@ def make(
         learned,
         held,
         recipe,
-        reached,
+        acceptance,
         out,
         seed=seed,
         every=every,
         extra=about,
         say=say,
     )
-    module.read(out)  # the best, which may not be the last
+    module.read_weights(out)  # the best, which may not be the last
     tally(module, frozen, held, recipe.rows)
     module.save(out, about)
-    module.furnish(out, llm.tokenizer)
-    expected = evaluate(module, frozen, held, reached, recipe.rows)
+    module.save_tokenizer(out, llm.tokenizer)
+    expected = evaluate(module, frozen, held, acceptance, recipe.rows)
     config = {"method": method, **recipe.serving, "model": str(out)}
     if former:
         config = merged([*after, out], drafter.num_speculative_tokens)
@@ -128,10 +129,10 @@ def _module(
 ) -> Any:
     """What is to be trained, as it begins."""
     torch.manual_seed(seed)
-    made = cls.module.built(facts, recipe.shape, "the recipe")
+    made = cls.module.from_shape(facts, recipe.shape, "the recipe")
     module = made.to(frozen.model.device, frozen.dtype)
-    module.count(learned.counts(facts.vocab_size))
-    module.start(frozen)
+    module.set_token_counts(learned.counts(facts.vocab_size))
+    module.copy_from(frozen)
     return module
 
 
@@ -140,12 +141,11 @@ def trainable(method: str) -> type[Any]:
     row = METHODS.get(method)
     name = row.drafter if row else method
     cls = drafter_class(name) if name in drafter_names() else None
-    if not hasattr(cls, "module"):
-        able = [n for n in drafter_names() if hasattr(drafter_class(n), "module")]
+    if not isinstance(cls, Trainable):
+        able = [n for n in drafter_names() if isinstance(drafter_class(n), Trainable)]
         raise ForetokenError(
             f"There is nothing to train for method {method!r}; choose one of: {', '.join(able)}."
         )
-    assert cls is not None
     return cls
 
 
@@ -160,7 +160,7 @@ def _former(
 ) -> Former:
     if not issubclass(cls.module, TrainedLM):
         raise ForetokenError("Only small models learn after others; use method 'sps' with after.")
-    found = [TrainedLM.built(facts, {"model": str(folder)}, str(folder)) for folder in after]
+    found = [TrainedLM.from_shape(facts, {"model": str(folder)}, str(folder)) for folder in after]
     return Former([each.to(model.device) for each in found], recipe.known)
 
 

@@ -32,7 +32,7 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.feature import layer_shape
-from foretoken.trainable.feature_layer import FeatureLayer, LayerShape, Mix, cached, turning
+from foretoken.trainable.feature_layer import Attend, FeatureLayer, LayerShape, cached, turning
 from foretoken.trainable.head_losses import guesses_loss, heads_ranks
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
@@ -127,11 +127,11 @@ class BlockModule(Trained):
         rest = masked.to(first.dtype).expand(*roots.shape, self.places, -1)
         return torch.cat((first, rest), 2).flatten(1, 2)
 
-    def through(self, x: Tensor, positions: Tensor, mixes: Seq[Mix]) -> Tensor:
+    def through(self, x: Tensor, positions: Tensor, attends: Seq[Attend]) -> Tensor:
         """[B, X, D] through all layers, each with the attention of its own, and normed."""
-        for layer, mix in zip(self.layers, mixes, strict=True):
+        for layer, attend in zip(self.layers, attends, strict=True):
             norm: Any = layer.input_layernorm
-            x = layer(norm(x), x, positions, mix)
+            x = layer(norm(x), x, positions, attend)
         out: Tensor = self.norm(x)
         return out
 
@@ -141,12 +141,12 @@ class BlockModule(Trained):
         ahead = torch.arange(size, device=roots.device)
         positions = (lesson.positions.gather(1, roots)[..., None] + ahead).flatten(1)
         sees = _sees(lesson.records, roots, size)
-        mixes = [
+        attends = [
             partial(_beside, past, sees)
             for past in self.context(self.features(lesson.hidden), lesson.positions)
         ]
         blocks = self.blocks(lesson.tokens.gather(1, roots), lesson.embed)
-        done = self.through(blocks, positions, mixes)
+        done = self.through(blocks, positions, attends)
         return done.view(len(roots), count, size, -1)[:, :, 1:]
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
@@ -202,7 +202,7 @@ def _sees(records: Tensor, roots: Tensor, size: int) -> Tensor:
 
 
 def _beside(past: Pair, sees: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`Mix` of blocks whose keys and values stand after the text's."""
+    """`Attend` of blocks whose keys and values stand after the text's."""
     groups = q.shape[2] // k.shape[2]
     keys, values = (
         torch.cat(both, 1).repeat_interleave(groups, 2).transpose(1, 2)
@@ -282,9 +282,9 @@ class BlockModel:
         slots = [self._cache.slot(s.id) for s in sequences]
         roots = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
         feed = block_feed(self._cache, slots, roots, self._module.block_size)
-        mixes = [cached(layer, feed) for layer in self._cache.layer]
+        attends = [cached(layer, feed) for layer in self._cache.layer]
         blocks = self._module.blocks(roots, self._access.embed)
-        return self._access.head(self._module.through(blocks, feed.positions, mixes)[:, 1:])
+        return self._access.head(self._module.through(blocks, feed.positions, attends)[:, 1:])
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, V] logits after each text; the block's others are kept for `after`."""

@@ -52,7 +52,7 @@ class Facts:
                 )
 
 
-class Ends(Protocol):
+class VocabularyLayers(Protocol):
     """Where a target begins and ends: ids -> [..., D], and normed states [..., D] -> [..., V]."""
 
     def embed(self, tokens: Tensor) -> Tensor: ...
@@ -78,40 +78,42 @@ class Trained(nn.Module):
         """The loss, a mean over what counts."""
         raise NotImplementedError
 
-    def count(self, counts: Tensor) -> None:
+    def set_token_counts(self, counts: Tensor) -> None:
         """How often each token stands in the text to be learned, [V]; said before `start`."""
 
-    def start(self, target: Ends) -> None:
+    def copy_from(self, target: VocabularyLayers) -> None:
         """Take over what begins as a copy of the target's."""
 
-    def groups(self) -> list[dict[str, Any]]:
+    def parameter_groups(self) -> list[dict[str, Any]]:
         """Its parameters as an optimiser's groups; factor: of a group's learning rate."""
         return [{"params": list(self.parameters()), "factor": 1.0}]
 
-    def tally(self, lesson: Lesson) -> Tensor | None:
+    def count_held_out(self, lesson: Lesson) -> Tensor | None:
         """Counts of a held-out lesson, which are summed and given to `note`, if there are any."""
         return None
 
-    def note(self, counts: Tensor) -> None:
+    def note_counts(self, counts: Tensor) -> None:
         """Put what such counts tell into `notes`."""
 
     def save(self, folder: Path, extra: Mapping[str, Any]) -> None:
         """Write the checkpoint; each file is replaced whole or not at all."""
         from safetensors.torch import save
 
-        own = self.stored.state_dict()
+        own = self.checkpoint_module.state_dict()
         first = {weight.data_ptr(): name for name, weight in reversed(own.items())}  # of shared
         weights = {name: own[name].detach().cpu().contiguous() for name in sorted(first.values())}
         folder.mkdir(parents=True, exist_ok=True)
         replace(folder / _WEIGHTS, save(weights))
-        replace(folder / _CONFIG, (json.dumps(self.described(extra), indent=1) + "\n").encode())
+        replace(
+            folder / _CONFIG, (json.dumps(self.checkpoint_config(extra), indent=1) + "\n").encode()
+        )
 
     @property
-    def stored(self) -> nn.Module:
+    def checkpoint_module(self) -> nn.Module:
         """What the checkpoint's tensors are named in."""
         return self
 
-    def described(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+    def checkpoint_config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """The checkpoint's config.json."""
         return {
             _METHOD: self.method,
@@ -121,7 +123,7 @@ class Trained(nn.Module):
             **extra,
         }
 
-    def furnish(self, folder: Path, tokenizer: Any) -> None:
+    def save_tokenizer(self, folder: Path, tokenizer: Any) -> None:
         """Put into a finished checkpoint's folder what else belongs there."""
 
     @classmethod
@@ -133,7 +135,7 @@ class Trained(nn.Module):
         if isinstance(source, cls):
             source.facts.check(Facts.of(access), f"This {cls.method} module")
             return source
-        cls.named(source)
+        cls.check_source(source)
         folder = formats.find(source)
         config = read_config(folder)
         if config[_METHOD] != cls.method:
@@ -143,7 +145,7 @@ class Trained(nn.Module):
         this = Facts.of(access)
         facts = Facts(**{**asdict(this), **config["target"]})
         facts.check(this, str(source))
-        module = cls.built(facts, config["shape"], str(source)).to(access.device, access.dtype)
+        module = cls.from_shape(facts, config["shape"], str(source)).to(access.device, access.dtype)
         module.notes = dict(config.get("notes", {}))
         if max(module.hidden) > access.layers:
             raise ForetokenError(
@@ -153,11 +155,11 @@ class Trained(nn.Module):
         if "published" in config:
             formats.fill(module, config["published"].tensors(), access, str(source))
         else:
-            module.read(folder)
+            module.read_weights(folder)
         return module.eval().requires_grad_(False)
 
     @classmethod
-    def named(cls, source: Any) -> None:
+    def check_source(cls, source: Any) -> None:
         """Raises `ForetokenError` for what can't be a checkpoint, so that it is known early."""
         if not isinstance(source, (str, Path, cls)):
             raise ForetokenError(
@@ -167,22 +169,22 @@ class Trained(nn.Module):
             )
 
     @classmethod
-    def built(cls, facts: Facts, shape: Mapping[str, Any], what: str) -> Self:
+    def from_shape(cls, facts: Facts, shape: Mapping[str, Any], what: str) -> Self:
         """A new module. Raises `ForetokenError` for a shape that it does not have."""
         try:
             return cls(facts, **shape)
         except (TypeError, ValueError) as error:
             raise ForetokenError(
-                f"The shape {dict(shape)} of {what} doesn't fit: {error}."
+                f"The shape {dict(shape)} of {what} doesn't fit: {str(error).rstrip('.')}."
             ) from error
 
-    def read(self, folder: Path) -> None:
+    def read_weights(self, folder: Path) -> None:
         """Take the weights of a checkpoint."""
         from safetensors import SafetensorError
         from safetensors.torch import load_model
 
         try:
-            load_model(self.stored, folder / _WEIGHTS)
+            load_model(self.checkpoint_module, folder / _WEIGHTS)
         except (OSError, SafetensorError) as error:
             raise ForetokenError(
                 f"{folder / _WEIGHTS} is missing or damaged; fetch or train it again."
@@ -246,6 +248,6 @@ def replace(path: Path, content: bytes) -> None:
         raise ForetokenError(f"{path} can't be written: {error.strerror}.") from error
 
 
-def weight_of(target: Ends, width: int, like: Tensor) -> Tensor:
+def weight_of(target: VocabularyLayers, width: int, like: Tensor) -> Tensor:
     """[V, D] the matrix of a linear head, which is known as a function only."""
     return target.head(torch.eye(width, dtype=like.dtype, device=like.device)).T

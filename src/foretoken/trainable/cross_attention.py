@@ -34,9 +34,9 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.feature import layer_shape
 from foretoken.trainable.feature_layer import (
+    Attend,
     Attention,
     LayerShape,
-    Mix,
     Mlp,
     cached,
     turned,
@@ -80,9 +80,9 @@ class GlimpseLayer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(own.outer, eps=own.norm_eps)
         self.mlp = Mlp(own.outer, own.intermediate)
 
-    def forward(self, x: Tensor, positions: Tensor, mix: Mix, look: Look) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend, look: Look) -> Tensor:
         """[B, T, D] -> [B, T, D]"""
-        x = x + self.self_attn(self.input_layernorm(x), positions, mix)
+        x = x + self.self_attn(self.input_layernorm(x), positions, attend)
         x = x + self.cross_attn(self.cross_layernorm(x), positions, look)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
@@ -124,9 +124,9 @@ class GlimpseModule(Trained):
         self.layers = nn.ModuleList([GlimpseLayer(own, there)])
         self.norm = nn.RMSNorm(width, eps=own.norm_eps)
 
-    def through(self, x: Tensor, positions: Tensor, mix: Mix, look: Look) -> Tensor:
+    def through(self, x: Tensor, positions: Tensor, attend: Attend, look: Look) -> Tensor:
         """Embeddings [B, T, D] -> outputs for the target's head [B, T, D]."""
-        out: Tensor = self.norm(self.layers[0](x, positions, mix, look))
+        out: Tensor = self.norm(self.layers[0](x, positions, attend, look))
         return out
 
     def keys(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,9 +143,9 @@ class GlimpseModule(Trained):
         same = lesson.records[:, :, None] == lesson.records[:, None]
         before = places < (places - ahead)[..., None]
         first = (lesson.positions == 0)[:, None]  # there is always something to be seen
-        mix = partial(_seen, lesson.sees)
+        attend = partial(_seen, lesson.sees)
         look = partial(_seen, same & (before | first), **_named(lesson.kv(self.read_layer)))
-        return self.through(lesson.embed(lesson.tokens), lesson.positions, mix, look)
+        return self.through(lesson.embed(lesson.tokens), lesson.positions, attend, look)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         size: int = self.shape["block_size"]
@@ -236,8 +236,8 @@ class GlimpseModel:
         feed = scratch_feed(self._cache, self._slots(sequences), tokens[:, None], self._ahead)
         self._ahead += 1
         x = self._access.embed(feed.tokens)
-        mix = cached(self._cache.layer[0], feed)
-        return self._access.head(self._module.through(x, feed.positions, mix, self._look))
+        attend = cached(self._cache.layer[0], feed)
+        return self._access.head(self._module.through(x, feed.positions, attend, self._look))
 
     def _slots(self, sequences: Seq[Sequence]) -> list[int]:
         return [self._cache.slot(s.id) for s in sequences]

@@ -27,10 +27,10 @@ from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.feature_layer import (
+    Attend,
     FeatureLayer,
     FeatureModel,
     LayerShape,
-    Mix,
     heads_for,
     unroll,
 )
@@ -69,19 +69,21 @@ class FeatureModule(Trained):
         """The target's normed last states."""
         return hidden[-1]
 
-    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+    def predict(
+        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+    ) -> Tensor:
         """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
         raise NotImplementedError
 
-    def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+    def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., D] -> logits [..., V]."""
         return head(outputs)
 
     def outputs(self, lesson: Lesson, steps: int) -> Tensor:
         """[B, T, I, D], as `unroll` has it."""
         features = self.features(lesson.hidden)
-        near = lesson.embed(lesson.tokens).to(features.dtype)
-        return unroll(self, features, near, lesson, steps)
+        following = lesson.embed(lesson.tokens).to(features.dtype)
+        return unroll(self, features, following, lesson, steps)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         outputs = self.outputs(lesson, self.shape["unroll"])
@@ -124,10 +126,12 @@ class EagleModule(FeatureModule):
         self.fc = nn.Linear(2 * width, width, bias=bias)
         self.layers = nn.ModuleList([FeatureLayer(of)])
 
-    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+    def predict(
+        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+    ) -> Tensor:
         """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
-        x = self.fc(torch.cat((near, features), -1))
-        out: Tensor = self.layers[0](x, x, positions, mix)
+        x = self.fc(torch.cat((following, features), -1))
+        out: Tensor = self.layers[0](x, x, positions, attend)
         return out
 
     def outputs(self, lesson: Lesson, steps: int) -> Tensor:
@@ -192,7 +196,7 @@ class FeatureDrafter(BaseDrafter):
     wants = Wants("bc", (-1,))
 
     def __post_init__(self) -> None:
-        self.module.named(self.model)
+        self.module.check_source(self.model)
 
     def bind(self, access: Access) -> None:
         module: Any = self.module.load(self.model, access)
@@ -239,7 +243,7 @@ class DynamicTree(FeatureDrafter):
         tree = beam(ask, self.top_k, self.depth, nodes, device)
         return assemble([(rows, tree)], len(sequences), device)
 
-    def reached(self, module: Any, lesson: Lesson) -> Tensor:
+    def acceptance(self, module: Any, lesson: Lesson) -> Tensor:
         """[B, T, depth] whether a step whose root stands there accepts more than n places.
 
         What is drafted after other paths isn't known from one pass: it is taken to be what is
@@ -251,7 +255,7 @@ class DynamicTree(FeatureDrafter):
         ahead = torch.arange(1, self.depth + 1, device=row.device)
         for r, t in zip(row.split(_CHUNK), root.split(_CHUNK), strict=True):
             place, room = (t[:, None] + ahead).clamp(max=length - 1), lesson.room[r, t]
-            distributions = module.say(outputs[r, t - 1], lesson.head).softmax(-1)
+            distributions = module.logits(outputs[r, t - 1], lesson.head).softmax(-1)
             nodes = room.clamp(max=self.tree_nodes)
             there = in_beam(distributions, lesson.tokens[r[:, None], place], self.top_k, nodes)
             own = lesson.records[r[:, None], place] == lesson.records[r, t][:, None]
@@ -285,7 +289,7 @@ class StaticTree(FeatureDrafter):
         paths = tuple(sorted((tuple(p) for p in self.tree), key=lambda path: (len(path), path)))
         return fitting(paths, max(map(len, paths), default=0), facts.vocab_size)
 
-    def reached(self, module: Any, lesson: Lesson) -> Tensor:
+    def acceptance(self, module: Any, lesson: Lesson) -> Tensor:
         """[B, T, depth] whether a step whose root stands there accepts more than n places, at
         temperature 0."""
         paths = self._paths(module.facts)

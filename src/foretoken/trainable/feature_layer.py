@@ -29,7 +29,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.lesson import Lesson
 from foretoken.trees.grow import Frontier
 
-Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries [B, T, H, W], keys and values [B, T, K, W] -> [B, T, H·W]."""
 
 _SPARE = 512  # cache places after the context: nodes of a draft that starts at its end
@@ -81,9 +81,9 @@ class Attention(nn.Module):
             for _ in range(2)
         )
 
-    def forward(self, x: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         rotary = turning(self.of, positions, x)
-        out: Tensor = self.o_proj(mix(self.queries(x, rotary), *self.keys(x, rotary)))
+        out: Tensor = self.o_proj(attend(self.queries(x, rotary), *self.keys(x, rotary)))
         return out
 
     def queries(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
@@ -142,31 +142,33 @@ class FeatureLayer(nn.Module):
         self.mlp = Mlp(shape.outer, shape.intermediate)
         self.post_attention_layernorm = nn.RMSNorm(shape.outer, eps=shape.norm_eps)
 
-    def forward(self, x: Tensor, beside: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+    def forward(self, x: Tensor, beside: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """x [B, T, reads] goes through the attention and is added to beside [B, T, D]."""
-        beside = beside + self.self_attn(x, positions, mix)
+        beside = beside + self.self_attn(x, positions, attend)
         out: Tensor = beside + self.mlp(self.post_attention_layernorm(beside))
         return out
 
 
-class Reads(Protocol):
+class FeaturePredictor(Protocol):
     """A module around such a layer."""
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
         """The target's states by layer [..., D] -> the entries' features [..., D]."""
         ...
 
-    def entry(self, features: Tensor, near: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+    def predict(
+        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+    ) -> Tensor:
         """Features, and embeddings of the tokens after them -> outputs, all [B, T, D]."""
         ...
 
-    def say(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+    def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., D] -> logits [..., V]; head: the target's."""
         ...
 
 
 def unroll(
-    module: Reads, features: Tensor, embeddings: Tensor, lesson: Lesson, steps: int
+    module: FeaturePredictor, features: Tensor, embeddings: Tensor, lesson: Lesson, steps: int
 ) -> Tensor:
     """Outputs [B, T, I, D]: step i of place t guesses token t + 2 + i, as drafting along the true
     text would from entry t on, with its own outputs as features after that.
@@ -179,7 +181,7 @@ def unroll(
     values: list[Tensor] = []
     sees = lesson.sees
 
-    def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         groups = q.shape[2] // k.shape[2]
         keys.append(k.repeat_interleave(groups, 2))
         values.append(v.repeat_interleave(groups, 2))
@@ -187,17 +189,17 @@ def unroll(
             return _along(q, keys[0], values[0], sees)
         return _unrolled(q, keys, values, before)
 
-    near = embeddings.roll(-1, 1)  # what wraps counts nowhere
-    found = [module.entry(features, near, lesson.positions, mix)]
+    following = embeddings.roll(-1, 1)  # what wraps counts nowhere
+    found = [module.predict(features, following, lesson.positions, attend)]
     if steps == 1:
         return found[0][:, :, None]
-    some = lesson.drafting(steps)[..., None]  # [B, S, 1]
+    some = lesson.places_to_draft(steps)[..., None]  # [B, S, 1]
     before = sees.take_along_dim(some, 1)
     state = found[0].take_along_dim(some, 1)
     places = lesson.positions.take_along_dim(some[..., 0], 1)
     for i in range(1, steps):
-        near = embeddings.roll(-1 - i, 1).take_along_dim(some, 1)
-        state = module.entry(state, near, places + i, mix)
+        following = embeddings.roll(-1 - i, 1).take_along_dim(some, 1)
+        state = module.predict(state, following, places + i, attend)
         found.append(torch.zeros_like(features).scatter(1, some.expand_as(state), state))
     return torch.stack(found, 2)
 
@@ -225,14 +227,14 @@ def _unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], sees: Tensor) -
     return mixed.flatten(2)
 
 
-def cached(layer: Tensor, feed: Feed) -> Mix:
+def cached(layer: Tensor, feed: Feed) -> Attend:
     """Attention of one pass over a layer's cache [2, slots, K, max, W], which it writes to."""
 
-    def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         attention.write(layer, torch.stack((k, v), 2), feed)
         return attention.attend(q, layer, feed, q.shape[-1] ** -0.5)
 
-    return mix
+    return attend
 
 
 @dataclass
@@ -250,7 +252,7 @@ class FeatureModel:
     runs it with all that came since the draft before. Entries of drafted nodes are forgotten.
     """
 
-    def __init__(self, module: Reads, shape: LayerShape, access: Access) -> None:
+    def __init__(self, module: FeaturePredictor, shape: LayerShape, access: Access) -> None:
         self._module, self._access = module, access
         self._cache = KVCache(
             1,
@@ -316,7 +318,7 @@ class FeatureModel:
             feed = frontier_feed(self._cache, slots, frontier.tokens, frontier.sees, self._depths)
             place = frontier.parents[..., None].expand(-1, -1, self._outputs.shape[-1])
             self._outputs = self._run(self._outputs.gather(1, place), feed)
-        return self._module.say(self._outputs, self._access.head)
+        return self._module.logits(self._outputs, self._access.head)
 
     def _enter(self, sequences: Seq[Sequence], leave: int) -> Tensor:
         """Run what waits, but for the last `leave` features; outputs [B, 1, D] of the last entries.
@@ -341,7 +343,7 @@ class FeatureModel:
         return outputs[rows, last][:, None]
 
     def _run(self, features: Tensor, feed: Feed) -> Tensor:
-        near = self._access.embed(feed.tokens).to(features.dtype)
-        return self._module.entry(
-            features, near, feed.positions, cached(self._cache.layer[0], feed)
+        following = self._access.embed(feed.tokens).to(features.dtype)
+        return self._module.predict(
+            features, following, feed.positions, cached(self._cache.layer[0], feed)
         )

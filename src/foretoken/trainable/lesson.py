@@ -55,7 +55,7 @@ class Lesson:
         same = self.records[:, :, None] == self.records[:, None, :]
         return same.tril()
 
-    def drafting(self, most: int) -> Tensor:
+    def places_to_draft(self, most: int) -> Tensor:
         """[B, S] the places t such that one of the tokens t + 2 … t + 1 + most counts, and as many
         others as make the rows even: where a drafter of so many places has something to learn."""
         counts = torch.stack([self.weight.roll(-2 - i, 1) > 0 for i in range(most)]).any(0)
@@ -63,7 +63,7 @@ class Lesson:
         return counts.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
 
 
-def chain(chances: Tensor, room: Tensor, most: int) -> Tensor:
+def chain_acceptance(chances: Tensor, room: Tensor, most: int) -> Tensor:
     """[B, T, most] the chance that more than n places of a chain are accepted, from those [B, T]
     that the token after each place is."""
     ahead = torch.stack([chances.roll(-n, 1) for n in range(most)], 2).cumprod(-1)
@@ -73,12 +73,12 @@ def chain(chances: Tensor, room: Tensor, most: int) -> Tensor:
 
 @dataclass
 class Estimate:
-    """Tokens written and the steps that serving them would take; reached[n]: the share of these
-    steps, times steps, in which more than n drafted places were accepted."""
+    """Tokens written and the steps that serving them would take; accepted[n]: in how many
+    of these steps more than n drafted places are accepted, a sum of chances."""
 
     tokens: float = 0.0
     steps: float = 0.0
-    reached: list[float] = field(default_factory=list)
+    accepted: list[float] = field(default_factory=list)
 
     @property
     def acceptance_length(self) -> float:
@@ -88,29 +88,29 @@ class Estimate:
     @property
     def rates(self) -> list[float]:
         """For each drafted place the share of steps that accepted it."""
-        return [count / self.steps for count in self.reached] if self.steps else []
+        return [count / self.steps for count in self.accepted] if self.steps else []
 
     def add(self, other: Estimate) -> None:
         """Take another's counts in."""
         self.tokens += other.tokens
         self.steps += other.steps
-        longest = max(len(self.reached), len(other.reached))
-        pairs = (_padded(self.reached, longest), _padded(other.reached, longest))
-        self.reached = [a + b for a, b in zip(*pairs, strict=True)]
+        longest = max(len(self.accepted), len(other.accepted))
+        pairs = (_padded(self.accepted, longest), _padded(other.accepted, longest))
+        self.accepted = [a + b for a, b in zip(*pairs, strict=True)]
 
 
 def _padded(counts: Seq[float], length: int) -> list[float]:
     return [*counts, *[0.0] * (length - len(counts))]
 
 
-def estimate(room: Tensor, reached: Tensor) -> Estimate:
-    """What serving would do: `reached` [B, T, N] is the chance that a step whose root stands there
-    accepts more than n drafted places (0 or 1 where that is known).
+def estimate(room: Tensor, acceptance: Tensor) -> Estimate:
+    """What serving would do: `acceptance` [B, T, N] is the chance that a step whose root stands
+    there accepts more than n drafted places (0 or 1 where that is known).
 
     Walks from each text's first root: a step that accepts n places leads to the root n + 1 on.
     """
     roots = (room >= 0).cpu()
-    distribution = (reached.double() * (room >= 0)[..., None]).cpu()
+    distribution = (acceptance.double() * (room >= 0)[..., None]).cpu()
     edges = torch.ones_like(distribution[..., :1])
     exactly = torch.cat((edges, distribution), 2) - torch.cat(
         (distribution, 0 * edges), 2

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.trainable.appended import blocks_loss, drawn, seats
-from foretoken.trainable.checkpoint import Ends, Facts, Trained
+from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
@@ -32,10 +32,10 @@ class PromptTokens(Trained):
         self.embeddings = nn.Parameter(0.02 * torch.randn(num_tokens, facts.hidden_size))
         self._counts: Tensor | None = None
 
-    def count(self, counts: Tensor) -> None:
+    def set_token_counts(self, counts: Tensor) -> None:
         self._counts = counts
 
-    def start(self, target: Ends) -> None:
+    def copy_from(self, target: VocabularyLayers) -> None:
         if self._counts is None:
             return
         with torch.no_grad():

@@ -22,7 +22,7 @@ from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed, scratch_feed
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.trainable.feature_layer import LayerShape, Reads, cached
+from foretoken.trainable.feature_layer import FeaturePredictor, LayerShape, cached
 
 _SPARE = 65  # cache places after the context, for drafts that reach over its end
 
@@ -52,7 +52,9 @@ class ShallowModel:
     """A `ChainModel`; `layers`: after which of the target's layers the adapter reads. Scoring
     passes are from now on run here; needs the levels c, d and e."""
 
-    def __init__(self, access: Access, layers: int, adapter: Reads, shape: LayerShape) -> None:
+    def __init__(
+        self, access: Access, layers: int, adapter: FeaturePredictor, shape: LayerShape
+    ) -> None:
         self.device = access.device
         self._access, self._layers, self._adapter = access, layers, adapter
         self._lower, self._upper = range(2 * layers), range(2 * layers, 2 * access.layers)
@@ -140,11 +142,13 @@ class ShallowModel:
         return outputs[torch.arange(len(rows), device=self.device), last][:, None]
 
     def _adapted(self, states: Tensor, feed: Feed) -> Tensor:
-        near = states  # which it doesn't read
-        return self._adapter.entry(states, near, feed.positions, cached(self._cache.layer[0], feed))
+        following = states  # which it doesn't read
+        return self._adapter.predict(
+            states, following, feed.positions, cached(self._cache.layer[0], feed)
+        )
 
     def _said(self, outputs: Tensor) -> Tensor:
-        return self._adapter.say(outputs, self._access.head)
+        return self._adapter.logits(outputs, self._access.head)
 
     def _score(self, sequences: Seq[Sequence], feed: Any) -> Pass:
         """A scoring pass, from the draft's states on where it is this draft that is scored."""

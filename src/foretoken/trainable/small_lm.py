@@ -20,7 +20,7 @@ from foretoken.errors import ForetokenError, unknown
 from foretoken.models.load import build_native, find, read_config
 from foretoken.models.model import CausalLM
 from foretoken.models.native.transformer import unsupported
-from foretoken.trainable.checkpoint import Ends, Facts, Trained
+from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, chunked
 
@@ -47,17 +47,17 @@ class TrainedLM(Trained):
             )
 
     @property
-    def stored(self) -> nn.Module:
+    def checkpoint_module(self) -> nn.Module:
         return self.lm  # type: ignore[no-any-return]
 
-    def described(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+    def checkpoint_config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         own = {"architectures": [type(self.lm).__name__], "dtype": str(self.lm.dtype)[6:]}
         return {**self.lm.config.to_diff_dict(), **own}
 
-    def furnish(self, folder: Path, tokenizer: Any) -> None:
+    def save_tokenizer(self, folder: Path, tokenizer: Any) -> None:
         tokenizer.save_pretrained(folder)
 
-    def start(self, target: Ends) -> None:
+    def copy_from(self, target: VocabularyLayers) -> None:
         """A new model's embedding: the target's, centred, on as many of its main directions."""
         if self.shape["model"] is not None:
             return

@@ -273,7 +273,7 @@ def made(foreign: Foreign, pair: Pair) -> Trained:
     for weight in module.parameters():
         noise = torch.randn(weight.shape, generator=random, dtype=torch.float64)
         weight.data.copy_(0.3 * noise + (1.0 if weight.ndim == 1 else 0.0))
-    module.count(torch.rand(VOCAB, generator=random))
+    module.set_token_counts(torch.rand(VOCAB, generator=random))
     return module
 
 
@@ -323,8 +323,8 @@ def test_it_drafts_what_our_own_checkpoint_does(name: str, small: Pair, tmp_path
     foreign = FOREIGN[name]
     module = made(foreign, small)
     if name == "eagle3, whole vocabulary":
-        module.count(torch.arange(VOCAB, 0, -1))
-        module.start(target_of(small))
+        module.set_token_counts(torch.arange(VOCAB, 0, -1))
+        module.copy_from(target_of(small))
     module.save(tmp_path / "own", {})
     folder = write(tmp_path / "theirs", foreign, module, small)
     found = drafts(foreign.method, folder, small.target)

@@ -21,7 +21,7 @@ from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.trainable.checkpoint import Ends, Trained, weight_of
+from foretoken.trainable.checkpoint import Trained, VocabularyLayers, weight_of
 from foretoken.trainable.head_losses import (
     LastStates,
     Paths,
@@ -56,7 +56,7 @@ class Heads(Trained):
         target's."""
         return []
 
-    def start(self, target: Ends) -> None:
+    def copy_from(self, target: VocabularyLayers) -> None:
         with torch.no_grad():
             for weight in (each for each in self.own() if each.ndim > 1):
                 weight.copy_(weight_of(target, self.facts.hidden_size, weight))
@@ -71,7 +71,7 @@ class Heads(Trained):
         return torch.stack(parts, -2)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        places = lesson.drafting(self.shape["num_heads"])  # most of a row is prompts
+        places = lesson.places_to_draft(self.shape["num_heads"])  # most of a row is prompts
         some = self.along(lesson, places)
         states = some.new_zeros(*lesson.tokens.shape, *some.shape[2:])
         states = states.scatter(1, places[..., None, None].expand_as(some), some)
@@ -85,10 +85,10 @@ class Heads(Trained):
         states = self.along(lesson, every.expand_as(lesson.tokens))
         return heads_ranks(lesson, states, lambda x: self.logits(x, lesson.head))
 
-    def tally(self, lesson: Lesson) -> Tensor:
+    def count_held_out(self, lesson: Lesson) -> Tensor:
         return rank_counts(self.ranks(lesson), lesson.room)
 
-    def note(self, counts: Tensor) -> None:
+    def note_counts(self, counts: Tensor) -> None:
         self.notes["rates"] = rates_of(counts)
 
 
@@ -106,7 +106,7 @@ class HeadTree(BaseDrafter):
     trees = True
 
     def __post_init__(self) -> None:
-        self.module.named(self.model)
+        self.module.check_source(self.model)
 
     def bind(self, access: Access) -> None:
         self._heads: Any = self.module.load(self.model, access)
@@ -118,7 +118,7 @@ class HeadTree(BaseDrafter):
         paths = tree_of(self.tree, self.tree_nodes, heads.notes.get("rates"))
         return fitting(paths, heads.shape["num_heads"], heads.facts.vocab_size)
 
-    def reached(self, heads: Heads, lesson: Lesson) -> Tensor:
+    def acceptance(self, heads: Heads, lesson: Lesson) -> Tensor:
         """[B, T, depth] whether a step whose root stands there accepts more than n places."""
         return accepted(heads.ranks(lesson), lesson.room, self.paths(heads))
 

@@ -29,6 +29,7 @@ from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
 from foretoken.trainable.checkpoint import Facts, Trained, weight_of
 from foretoken.trainable.losses import Objective
+from foretoken.trainable.protocol import Trainable
 from foretoken.trainable.small_lm import TrainedLM
 
 _CLIP = 1.0  # longest gradient
@@ -131,14 +132,13 @@ def pupil_of(drafter: Any, access: Access) -> Pupil:
 
     Raises `ForetokenError` where it has no weights of its own.
     """
-    kind = getattr(drafter, "module", None)
-    if kind is None:
+    if not isinstance(drafter, Trainable):
         raise ForetokenError(
             f"{type(drafter).__name__} has no weights that could learn; use 'online' with a small "
             "model, e.g. {'method': 'online', 'model': 'folder-or-hub-id'}, or with a trained "
             "drafter, e.g. 'online:medusa'."
         )
-    dtype = torch.float64 if access.dtype == torch.float64 else torch.float32
+    kind, dtype = drafter.module, torch.float64 if access.dtype == torch.float64 else torch.float32
     if kind is not TrainedLM:
         drafter.model = kind.load(drafter.model, access)
         return Heads(drafter.model, access, dtype)
@@ -286,13 +286,13 @@ class Learner:
         kept = self.pupil.kept()
         kept.save(Path(path), {"online_version": self.version})
         if self._access.tokenizer is not None:
-            kept.furnish(Path(path), self._access.tokenizer)
+            kept.save_tokenizer(Path(path), self._access.tokenizer)
 
     def load(self, path: str | Path) -> None:
         """Serve the weights of a checkpoint, as a new version. Raises `ForetokenError` where they
         aren't of this shape."""
         self.settle()
-        self.pupil.student.read(Path(path))
+        self.pupil.student.read_weights(Path(path))
         self._last += 1
         self._versions[self._last] = _weights(self.pupil.student)
         self._begin_from(self._last)

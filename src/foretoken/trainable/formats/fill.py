@@ -44,7 +44,7 @@ def fill(module: Any, tensors: Mapping[str, Tensor], target: Access, what: str) 
             )
     module.load_state_dict(given, strict=False)
     if HEAD in own and HEAD not in given:
-        module.start(target)
+        module.copy_from(target)
 
 
 def _same(weight: Tensor, apart: Any, target: Access, what: str) -> None:
