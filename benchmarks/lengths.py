@@ -75,5 +75,6 @@ def compared(before: Counts, after: Counts, keep: Collection[str]) -> dict[str, 
     both = values(units, LENGTH)
     assert both is not None
     first, second = both
-    low, high = ratio_interval(units, LENGTH, 0.025)
-    return {"before": first, "length": second, "ratio": second / first, "interval": [low, high]}
+    ratio = second / first
+    ends = ratio_interval(units, LENGTH, 0.025) or (ratio, ratio)  # of a single prompt: a point
+    return {"before": first, "length": second, "ratio": ratio, "interval": list(ends)}

@@ -126,8 +126,9 @@ def test_false_alarms_are_as_rare_as_promised() -> None:
     outside = 0
     for _ in range(200):
         units = np.exp(0.3 * rng.standard_normal((30, 2, 5)))
-        low, high = paired.ratio_interval(units, "speedup", 0.025)
-        outside += not low <= 1 <= high
+        ends = paired.ratio_interval(units, "speedup", 0.025)
+        assert ends is not None
+        outside += not ends[0] <= 1 <= ends[1]
     assert 3 <= outside <= 24
 
 
@@ -137,6 +138,7 @@ def test_many_comparisons_share_the_alarms() -> None:
     units = np.ones((40, 2, 5))
     units[:, 1, 1] = np.exp(0.3 * (noise - noise.mean()) / noise.std() + 0.11)
     alone, among = (paired.ratio_interval(units, "speedup", 0.025 / n) for n in (1, 200))
+    assert alone is not None and among is not None
     assert not alone[0] <= 1 <= alone[1] and among[0] <= 1 <= among[1]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence as Seq
 
 import numpy as np
 
+from foretoken.bench.measure.bootstrap import Floats, interval
 from foretoken.bench.measure.ideal import nodes_per_step
 from foretoken.bench.measure.scores import corpus
 from foretoken.bench.plan import BASELINE
@@ -52,22 +53,21 @@ def sound(answers: Iterable[Answer]) -> list[Answer]:
 def bootstrap(
     tokens: Seq[float], seconds: Seq[float], plain_tokens: Seq[float], plain_seconds: Seq[float]
 ) -> list[float] | None:
-    """95 % interval of the speedup over groups, or None where there are fewer than two.
+    """95 % interval of the speedup over groups: None where there are fewer than two, or where a
+    resample has no speedup.
 
     One number a group in each list. The speedup is computed again from each resample's totals.
     """
-    count = len(tokens)
-    if count < 2:
-        return None
-    chosen = np.random.default_rng(0).integers(count, size=(RESAMPLES, count))
-    a, b, c, d = (
-        np.asarray(x, dtype=float)[chosen].sum(1)
-        for x in (tokens, seconds, plain_tokens, plain_seconds)
-    )
-    if not (b.all() and c.all() and d.all()):  # so little was written that some have no speedup
-        return None
-    low, high = np.percentile((a / b) / (c / d), [2.5, 97.5])
-    return [float(low), float(high)]
+    groups = np.array([tokens, seconds, plain_tokens, plain_seconds], dtype=float).T
+    ends = interval(groups, _speedups, tail=0.025, resamples=RESAMPLES)
+    return None if ends is None else list(ends)
+
+
+def _speedups(totals: Floats) -> Floats:
+    """[resamples, 4] -> [resamples]; NaN where so little was written that there is none."""
+    tokens, seconds, plain_tokens, plain_seconds = np.moveaxis(totals, -1, 0)
+    speedups: Floats = (tokens / seconds) / (plain_tokens / plain_seconds)
+    return np.where((totals[..., 1:] > 0).all(-1), speedups, np.nan)
 
 
 def measure(

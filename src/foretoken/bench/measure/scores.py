@@ -12,8 +12,8 @@ Which score an answer gets follows from its question's category:
 - qa, rag: `accuracy`, 1 where the answer holds one of the right answers, both in lower case and
   without punctuation and articles (as in Mallen et al., 2023, §3). Right answers are names of a few
   words and answers are sentences, so ROUGE-L, reported too, says more about length there.
-- anything else (summarization, MT-Bench's remarks …): `rouge_l` (Lin, 2004), the F-measure by
-  rouge-score with stemming, 0 to 1, against the best of the references.
+- anything else (summarization, MT-Bench's remarks …): `rouge_l` (see `rouge.py`), 0 to 1,
+  against the best of the references.
 
 Code has no score, because nothing that a model wrote is ever run.
 """
@@ -25,11 +25,10 @@ import string
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from fractions import Fraction
-from functools import cache
-from typing import Any
 
+from foretoken.bench.measure.library import library
+from foretoken.bench.measure.rouge import rouge_l
 from foretoken.bench.suites.suite import Prompt
-from foretoken.errors import ForetokenError
 
 _NUMBER = re.compile(
     r"(?:(?<![\w)])-)?"  # a minus after a word, a number or a bracket subtracts
@@ -83,7 +82,7 @@ def _mathematics(text: str, references: tuple[str, ...]) -> dict[str, float]:
 
 
 def _translation(text: str, references: tuple[str, ...]) -> dict[str, float]:
-    bleu = _library("sacrebleu").sentence_bleu(text, list(references))
+    bleu = library("sacrebleu").sentence_bleu(text, list(references))
     return {"bleu": float(bleu.score)}
 
 
@@ -94,8 +93,7 @@ def _short(text: str, references: tuple[str, ...]) -> dict[str, float]:
 
 
 def _overlap(text: str, references: tuple[str, ...]) -> dict[str, float]:
-    found = _rouge().score_multi(list(references), text)
-    return {"rouge_l": float(found["rougeL"].fmeasure)}
+    return {"rouge_l": rouge_l(text, references)}
 
 
 def _scores(category: str, text: str, references: tuple[str, ...]) -> dict[str, float]:
@@ -119,21 +117,4 @@ def _corpus_bleu(pairs: Seq[tuple[str, tuple[str, ...]]]) -> float:
     """sacrebleu wants all first references, all second ones …, with None for one that is not."""
     most = max(len(right) for _, right in pairs)
     columns = [[r[i] if i < len(r) else None for _, r in pairs] for i in range(most)]
-    return float(_library("sacrebleu").corpus_bleu([text for text, _ in pairs], columns).score)
-
-
-@cache
-def _rouge() -> Any:
-    return _library("rouge_score.rouge_scorer").RougeScorer(["rougeL"], use_stemmer=True)
-
-
-def _library(module: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(module)
-    except ImportError as error:
-        name = module.partition(".")[0].replace("_", "-")
-        raise ForetokenError(
-            f"Scoring answers needs {name}; install it with: pip install 'foretoken[bench]'"
-        ) from error
+    return float(library("sacrebleu").corpus_bleu([text for text, _ in pairs], columns).score)

@@ -191,8 +191,8 @@ def _values(
 
 def _beyond(run: Run, other: Run, units: paired.Sums | None, what: str, tail: float) -> bool | None:
     if units is not None:
-        low, high = paired.ratio_interval(units, what, tail)
-        return not low <= 1 <= high
+        ends = paired.ratio_interval(units, what, tail)
+        return None if ends is None else not ends[0] <= 1 <= ends[1]
     before, after = run["speedup_ci95"], other["speedup_ci95"]
     if what != "speedup" or before is None or after is None:
         return None

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretoken.bench.measure.bootstrap import interval
 from foretoken.bench.record import Answer
 
 RESAMPLES = 10_000
@@ -104,17 +104,14 @@ def values(units: Sums, what: str) -> tuple[float, float] | None:
     return (float(found[0]), float(found[1])) if np.isfinite(found).all() else None
 
 
-def ratio_interval(units: Sums, what: str, tail: float) -> tuple[float, float]:
-    """The interval of after ÷ before with the share `tail` of the resamples beyond either end."""
-    sums = (_drawn(len(units)) @ units.reshape(len(units), -1)).reshape(RESAMPLES, 2, -1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = QUANTITIES[what](sums)
-        low, high = np.nanquantile(found[:, 1] / found[:, 0], [tail, 1 - tail])
-    return float(low), float(high)
+def ratio_interval(units: Sums, what: str, tail: float) -> tuple[float, float] | None:
+    """The interval of after ÷ before with the share `tail` of the resamples beyond either end.
 
+    None where there are fewer than two units, or where a resample has no ratio.
+    """
 
-@lru_cache(maxsize=4)
-def _drawn(count: int) -> Sums:
-    """[resamples, units] how often each unit is drawn."""
-    rng = np.random.default_rng(0)
-    return rng.multinomial(count, [1 / count] * count, size=RESAMPLES).astype(float)
+    def ratios(totals: Sums) -> Sums:
+        both = QUANTITIES[what](totals)
+        return both[..., 1] / both[..., 0]
+
+    return interval(units, ratios, tail=tail, resamples=RESAMPLES)

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from time import perf_counter
 
 from foretoken.bench.measure.costs import Costs
+from foretoken.bench.measure.library import library
 from foretoken.bench.plan import Unit, blocks, units
 from foretoken.bench.record import Results
 from foretoken.bench.run.outcome import outcome
@@ -36,8 +37,9 @@ def measure(
     and the first always is, so how many are measured depends on no result.
 
     Raises `ForetokenError` where no prompt leaves room for an answer, where the samples hold
-    something else, and for a warm run that would have to be resumed.
+    something else, for a warm run that would have to be resumed, and where scipy is missing.
     """
+    library("scipy")  # for the intervals: better missed now than when all is measured
     plan, target = server.plan, server.target
     kept, skipped = server.fitting(prompts)
     if not kept:
