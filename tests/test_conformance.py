@@ -29,7 +29,7 @@ from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Verifier
 from foretoken.registry import drafter_class, drafter_names
 from foretoken.sampling.sequence import Sequence
-from foretoken.step import Clock, prefill, step
+from foretoken.step import prefill, step
 from foretoken.testing import (
     ByteTokenizer,
     Oracle,
@@ -371,8 +371,8 @@ def drafts_follow(make: Make, rule: Verifier, pair: Pair) -> None:
             copy.key, copy.prompt_length = sequence.key, sequence.prompt_length
         new = make(pair)
         fresh = _begun(pair, new, copies)
-        mine = step(target, old, rule, sequences, [6] * 3, Clock())[0].tree
-        theirs = step(fresh, new, rule, copies, [6] * 3, Clock())[0].tree
+        mine = step(target, old, rule, sequences, [6] * 3)[0].tree
+        theirs = step(fresh, new, rule, copies, [6] * 3)[0].tree
         assert (mine.counts, mine.tokens.tolist()) == (theirs.counts, theirs.tokens.tolist())
         if mine.proposals is not None:
             torch.testing.assert_close(mine.proposals, theirs.proposals, atol=1e-9, rtol=0)
@@ -386,7 +386,7 @@ def _begun(pair: Pair, drafter: Drafter, sequences: list[Sequence]) -> ModelTarg
         target.begin(sequence)
         drafter.begin(sequence)
     while late := [s for s in sequences if target.pending(s)]:
-        prefill(target, drafter, late, 64, Clock())
+        prefill(target, drafter, late, 64)
     return target
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from foretoken.draws import GreedyDraws
 from foretoken.protocols import Scores
-from foretoken.tree import DraftTree, Kind, chains, empty, from_paths
+from foretoken.tree import DraftTree, Kind, chains, empty
+from foretoken.trees.from_lists import from_paths
 from foretoken.verify.target_only import TargetOnly
 
 CPU = torch.device("cpu")

@@ -204,13 +204,5 @@ class GumbelDraws(KeyedDraws):
 
 def stream_key(seed: int, sample: int) -> int:
     """The int64 key of one sample of a request."""
-    x = _mixed(_mixed((seed & ((1 << 63) - 1)) + _GAMMA) + (sample + 1) * _GAMMA)
-    return _signed(x)
-
-
-def _mixed(x: int) -> int:
-    """`_mix` of one number, from and to the range of unsigned 64 bits."""
-    x &= _ALL
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _ALL
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & _ALL
-    return x ^ x >> 31
+    first = _mix(torch.tensor(seed & ((1 << 63) - 1)) + _GAMMA)
+    return int(_mix(first + (sample + 1) * torch.tensor(_GAMMA)))

@@ -94,12 +94,25 @@ class Step:
         return self.read - 1 if self.read else self.path[-1] if self.path else 0
 
 
-class Target(Protocol):
-    """The model whose text is wanted: scores trees, keeps what was accepted."""
+class Scorer(Protocol):
+    """What a step needs of a target: it scores trees and keeps what was accepted."""
+
+    device: torch.device
+
+    def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
+        """One pass over root and nodes of every tree."""
+        ...
+
+    def commit(self, sequences: Seq[Sequence], paths: Seq[Seq[int]]) -> None:
+        """Keep root and accepted slots in the cache, forget the rest of the pass."""
+        ...
+
+
+class Target(Scorer, Protocol):
+    """The model whose text is wanted."""
 
     vocab_size: int
     max_length: int
-    device: torch.device
     levels: frozenset[str]
 
     def begin(self, sequence: Sequence) -> None:
@@ -120,14 +133,6 @@ class Target(Protocol):
 
     def prefill(self, sequences: Seq[Sequence], chunk: int) -> Pass:
         """Put up to `chunk` pending tokens of each sequence into the cache."""
-        ...
-
-    def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
-        """One pass over root and nodes of every tree."""
-        ...
-
-    def commit(self, sequences: Seq[Sequence], paths: Seq[Seq[int]]) -> None:
-        """Keep root and accepted slots in the cache, forget the rest of the pass."""
         ...
 
     def end(self, sequence: Sequence) -> None:

@@ -3,48 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from foretoken.draws import Draws
-from foretoken.protocols import Drafter, Scores, Step, Target, Verdict, Verifier
+from foretoken.protocols import Drafter, Scorer, Scores, Step, Target, Verdict, Verifier
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.tree import DraftTree, empty
 
 
-class Clock:
-    """Seconds spent in each part; what the parts leave of `total` is the loop's own work."""
-
-    __slots__ = ("draft", "passes", "prefill", "total", "verify")
-
-    def __init__(self) -> None:
-        self.draft = self.verify = self.prefill = self.total = 0.0
-        self.passes = 0
-
-    @property
-    def other(self) -> float:
-        return self.total - self.draft - self.verify - self.prefill
-
-
 def step(
-    target: Target,
+    target: Scorer,
     drafter: Drafter,
     verifier: Verifier,
     sequences: Seq[Sequence],
     budgets: Seq[int],
-    clock: Clock,
     draws: Draws | None = None,
 ) -> list[Step]:
     """Advance every sequence by at least one token; `budgets[b]` bounds the nodes drafted for b."""
     draws = draws or _draws(verifier, sequences, target.device)
-    began = perf_counter()
     trees = drafter.draft(sequences, budgets, draws).trim(budgets)
-    drafted = perf_counter()
     out = target.score(sequences, trees)
-    scored = perf_counter()
     assert out.logits is not None
     folded = fold(out.logits, sequences, trees.contexts)
     scores = Scores(out.logits, folded, folded.bad, out.hidden)
@@ -52,20 +33,12 @@ def step(
     for sequence, done in zip(sequences, steps, strict=True):
         sequence.tokens.extend(done.tokens)
     target.commit(sequences, [done.path for done in steps])
-    settled = perf_counter()
     drafter.observe(sequences, steps)
-    observed = perf_counter()
-    clock.draft += drafted - began + observed - settled
-    clock.verify += scored - drafted
-    clock.passes += 1
     return steps
 
 
-def prefill(
-    target: Target, drafter: Drafter, sequences: Seq[Sequence], chunk: int, clock: Clock
-) -> None:
+def prefill(target: Target, drafter: Drafter, sequences: Seq[Sequence], chunk: int) -> None:
     """A step with an empty tree and no token: one chunk of prompt each, seen by the drafter too."""
-    began = perf_counter()
     before = [target.pending(sequence) for sequence in sequences]
     out = target.prefill(sequences, chunk)
     tree = empty(len(sequences), target.device)
@@ -76,7 +49,6 @@ def prefill(
         for row, (sequence, pending) in enumerate(zip(sequences, before, strict=True))
     ]
     drafter.observe(sequences, steps)
-    clock.prefill += perf_counter() - began
 
 
 def _draws(verifier: Verifier, sequences: Seq[Sequence], device: torch.device) -> Draws:

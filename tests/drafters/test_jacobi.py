@@ -16,7 +16,7 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, check_distribution, logits_after, serve, table_pair
 from foretoken.testing.checks import PROMPTS
-from foretoken.tree import from_parents
+from foretoken.trees.from_lists import from_parents
 from foretoken.verify.target_only import TargetOnly
 
 GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)

@@ -14,7 +14,7 @@ from foretoken.draws import GreedyDraws
 from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
-from foretoken.step import Clock, prefill, step
+from foretoken.step import prefill, step
 from foretoken.testing import Pair, check_greedy, serve, tiny_pair
 from foretoken.train.batches import Batches, collate
 from foretoken.train.frozen import Frozen
@@ -104,7 +104,7 @@ def begun(target: ModelTarget, drafter: Kangaroo, texts: list[list[int]]) -> lis
         target.begin(sequence)
         drafter.begin(sequence)
     while late := [s for s in sequences if target.pending(s)]:
-        prefill(target, drafter, late, 3, Clock())
+        prefill(target, drafter, late, 3)
     return sequences
 
 
@@ -116,7 +116,7 @@ def test_distributions_follow_from_the_text(small: Pair, adapter: KangarooAdapte
     target = ModelTarget(small.target, 3, 64)
     sequences, longest = begun(target, drafter, PROMPTS[:3]), 0
     for _ in range(5):
-        steps = step(target, drafter, Speculative(), sequences, [4, 3, 2], Clock())
+        steps = step(target, drafter, Speculative(), sequences, [4, 3, 2])
         longest = max(longest, *(len(each.path) for each in steps))
         new, again = Kangaroo(adapter), ModelTarget(small.target, 3, 64)
         copies = begun(again, new, [sequence.tokens for sequence in sequences])

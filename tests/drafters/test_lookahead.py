@@ -10,7 +10,7 @@ from foretoken import ForetokenError, SamplingParams
 from foretoken.drafters.lookahead import Lookahead
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
-from foretoken.step import Clock, prefill, step
+from foretoken.step import prefill, step
 from foretoken.testing import (
     Pair,
     check_distribution,
@@ -34,7 +34,7 @@ def begun(pair: Pair, drafter: Lookahead, prompts: list[list[int]]) -> tuple[Any
         rows.append(Sequence.start(prompt, GREEDY))
         target.begin(rows[-1])
     while late := [s for s in rows if target.pending(s)]:
-        prefill(target, drafter, late, 64, Clock())
+        prefill(target, drafter, late, 64)
     return target, rows
 
 
@@ -57,7 +57,7 @@ def test_the_window_moves_as_by_hand(pair: Pair, window: int, size: int) -> None
     for _ in range(size + 4):
         before, text = [list(level) for level in state.levels], list(one.tokens)
         pool = {first: list(rests) for first, rests in state.pool.items()}
-        step(target, drafter, TargetOnly(), [one], [60], Clock())
+        step(target, drafter, TargetOnly(), [one], [60])
         new = [int(logits_after(pair.target, text + c).argmax()) for c in contexts(before)]
         if len(before) < size - 1:
             assert state.levels == [level[1:] for level in [*before, new]] and not state.pool
@@ -104,7 +104,7 @@ def test_no_window_token_is_ever_accepted(pair: Pair) -> None:
     drafter = Lookahead(3, 4, 2)
     target, [one] = begun(pair, drafter, [[11] * 5])
     for _ in range(12):
-        done = step(target, drafter, TargetOnly(), [one], [60], Clock())[0]
+        done = step(target, drafter, TargetOnly(), [one], [60])[0]
         kinds = [Kind.AUXILIARY] * done.drafted
         if done.tree.kinds is not None:
             kinds = done.tree.kinds[0].tolist()

@@ -29,7 +29,8 @@ from foretoken.testing import (
     serve,
     table_pair,
 )
-from foretoken.tree import DraftTree, Kind, chains, empty, from_paths
+from foretoken.tree import DraftTree, Kind, chains, empty
+from foretoken.trees.from_lists import from_paths
 from foretoken.trees.join import assemble, join
 from foretoken.trees.plan import SiblingCounts
 from foretoken.verify.multi_candidate import MultiCandidate

@@ -29,7 +29,8 @@ from foretoken.testing import Pair, check_distribution, logits_after, native, re
 from foretoken.testing.checks import PROMPTS, greedy_reference
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
-from foretoken.tree import DraftTree, chains, from_paths
+from foretoken.tree import DraftTree, chains
+from foretoken.trees.from_lists import from_paths
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 

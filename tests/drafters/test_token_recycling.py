@@ -18,7 +18,8 @@ from foretoken.protocols import Scores, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair
 from foretoken.testing.checks import PROMPTS
-from foretoken.tree import DraftTree, Kind, from_parents
+from foretoken.tree import DraftTree, Kind
+from foretoken.trees.from_lists import from_parents
 from foretoken.verify.target_only import TargetOnly
 
 VOCAB = 6

@@ -16,7 +16,8 @@ from foretoken.models.target import ModelTarget
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import TableModel, logits_after, native, tiny_transformers
-from foretoken.tree import empty, from_paths
+from foretoken.tree import empty
+from foretoken.trees.from_lists import from_paths
 
 CPU = torch.device("cpu")
 KINDS = ["native", "adapter", "table"]

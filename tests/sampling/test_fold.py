@@ -19,7 +19,7 @@ from transformers.generation import (
 )
 
 from foretoken import ForetokenError, SamplingParams
-from foretoken.sampling.fold import best, fold, log_probabilities
+from foretoken.sampling.fold import best, fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import reference_distribution
 
@@ -283,10 +283,3 @@ def test_ids_outside_the_vocabulary() -> None:
     ):
         with pytest.raises(ForetokenError, match="vocabulary of 40"):
             distribution(logits_of(), SamplingParams(**options))  # type: ignore[arg-type]
-
-
-def test_log_probabilities_are_of_the_raw_logits() -> None:
-    """In float32 at least, whatever the logits' dtype."""
-    logits = logits_of()
-    torch.testing.assert_close(log_probabilities(logits), logits.log_softmax(-1))
-    assert log_probabilities(logits.half()).dtype == torch.float32

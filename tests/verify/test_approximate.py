@@ -37,7 +37,8 @@ from foretoken.testing import (
     target_distribution,
     tiny_pair,
 )
-from foretoken.tree import DraftTree, Kind, chains, from_paths
+from foretoken.tree import DraftTree, Kind, chains
+from foretoken.trees.from_lists import from_paths
 from foretoken.verify.distance import Distance
 from foretoken.verify.lenience import Lenience
 from foretoken.verify.relaxed import Relaxed

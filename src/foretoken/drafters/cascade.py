@@ -31,7 +31,7 @@ from foretoken.lookup.longest_match import copy_after
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import PenaltyCounts, Sequence
-from foretoken.step import Clock, step
+from foretoken.step import step
 from foretoken.tree import DraftTree, Kind, chains
 from foretoken.verify.lenience import Lenience, written_distributions
 from foretoken.verify.speculative import Speculative
@@ -151,7 +151,7 @@ class _Stage(BaseDrafter):
             lengths = [len(s.tokens) for s in some]
             left = [goals[b] - length - 1 for b, length in zip(rows, lengths, strict=True)]
             own = draws.take(rows).inner(number, lengths)
-            steps = step(model, self.below[number], self.rule, some, left, Clock(), own)
+            steps = step(model, self.below[number], self.rule, some, left, own)
             distributions = self._handed_on(steps)
             for b, done in zip(rows, steps, strict=True):
                 drafts[b].distributions += distributions[done.row][: len(done.tokens)]

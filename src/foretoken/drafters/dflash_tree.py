@@ -24,8 +24,9 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.block_layers import BlockModel, BlockModule
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Lesson
-from foretoken.tree import DraftTree, from_parents
+from foretoken.tree import DraftTree
 from foretoken.trees.best_first import Branches, best_first
+from foretoken.trees.from_lists import from_parents
 from foretoken.trees.join import assemble
 
 _ROOTS = 128  # whose distributions stand at once in an estimate

@@ -26,7 +26,8 @@ from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.cross_attention import GlimpseModel, GlimpseModule
 from foretoken.trainable.head_losses import heads_ranks
 from foretoken.trainable.lesson import Lesson
-from foretoken.tree import DraftTree, from_parents
+from foretoken.tree import DraftTree
+from foretoken.trees.from_lists import from_parents
 from foretoken.trees.join import assemble
 from foretoken.trees.siblings import Comb
 

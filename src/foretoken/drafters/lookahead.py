@@ -26,7 +26,8 @@ from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, Kind, from_parents, from_paths
+from foretoken.tree import DraftTree, Kind
+from foretoken.trees.from_lists import from_parents, from_paths
 from foretoken.trees.join import join
 
 

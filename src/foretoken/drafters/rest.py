@@ -26,8 +26,9 @@ from foretoken.errors import ForetokenError
 from foretoken.lookup.datastore import ORDERED, Datastore
 from foretoken.protocols import BaseDrafter
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, from_parents
+from foretoken.tree import DraftTree
 from foretoken.trees.best_first import NONE, Branches, best_first
+from foretoken.trees.from_lists import from_parents
 
 _Place = tuple[int, int, int]
 """Rows from, rows to, and how many of their tokens the path holds."""

@@ -22,8 +22,9 @@ from foretoken.errors import ForetokenError
 from foretoken.lookup.suffix_automaton import START, Match, StaticAutomaton, SuffixAutomaton
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, from_parents
+from foretoken.tree import DraftTree
 from foretoken.trees.best_first import best_first
+from foretoken.trees.from_lists import from_parents
 
 
 @dataclass(eq=False)

@@ -24,8 +24,9 @@ from foretoken.lookup.earlier_outputs import EarlierTexts
 from foretoken.lookup.suffix_tree import SuffixTree
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, from_parents
+from foretoken.tree import DraftTree
 from foretoken.trees.best_first import NONE, Branches, best_first
+from foretoken.trees.from_lists import from_parents
 
 
 @dataclass(eq=False)

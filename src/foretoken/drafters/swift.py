@@ -31,7 +31,8 @@ from foretoken.models import layer_set
 from foretoken.models.drafting.self_model import SelfModel
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, from_parents
+from foretoken.tree import DraftTree
+from foretoken.trees.from_lists import from_parents
 from foretoken.trees.siblings import Comb
 
 _WIDTHS = ((0.95, 3, 1), (0.8, 5, 3), (0.5, 8, 5), (-1.0, 10, 10))

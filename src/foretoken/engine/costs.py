@@ -26,13 +26,14 @@ import torch
 
 from foretoken.access import Pass
 from foretoken.control.cost_model import CostModel, DraftCost, unmeasured
+from foretoken.engine.clock import Clock, TimedDrafter
 from foretoken.machine import cache_folder, cores, processor
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Verifier
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
-from foretoken.step import Clock, prefill, step
+from foretoken.step import prefill, step
 from foretoken.tree import DraftTree, Kind
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
@@ -196,7 +197,7 @@ def _text(target: ModelTarget, whole: Drafter) -> Iterator[Sequence]:
     target.begin(sequence)
     whole.begin(sequence)
     while target.pending(sequence):
-        prefill(target, whole, [sequence], _CONTEXT, Clock())
+        prefill(target, whole, [sequence], _CONTEXT)
     yield sequence
     whole.end([sequence])
     target.end(sequence)
@@ -212,7 +213,7 @@ def _step(
 ) -> tuple[float, float]:
     """How deep the draft was, and the milliseconds of the drafter's own work."""
     clock = Clock()
-    [done] = step(target, part, verifier, [sequence], [nodes], clock)
+    [done] = step(target, TimedDrafter(part, clock), verifier, [sequence], [nodes])
     levels = int(done.tree.depths[done.row].max())
     return levels, 1000 * clock.draft
 

@@ -15,17 +15,18 @@ from typing import Any
 import torch
 
 from foretoken.access import LEVELS
+from foretoken.engine.clock import Clock, TimedDrafter, TimedTarget
 from foretoken.engine.costs import price
-from foretoken.engine.outputs import Logprob, RequestOutput
+from foretoken.engine.logprobs import entries
+from foretoken.engine.outputs import RequestOutput
 from foretoken.engine.request import Request, Sample
 from foretoken.engine.stats import EngineStats
 from foretoken.engine.stopping import Criterion
 from foretoken.errors import ForetokenError
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Step, Verifier
-from foretoken.sampling.fold import log_probabilities
 from foretoken.sampling.params import SamplingParams
-from foretoken.step import Clock, prefill, step
+from foretoken.step import prefill, step
 
 
 class Engine:
@@ -47,8 +48,7 @@ class Engine:
         # A tokenizer may know ends that the model can't write.
         self.eos_ids = frozenset(i for i in eos_ids if i < target.vocab_size)
         self.tokenizer, self.chunk = tokenizer, chunk
-        self.clock = Clock()
-        self.stats = EngineStats()
+        self.reset_stats()
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
         self._requests: dict[int, Request] = {}
@@ -160,7 +160,7 @@ class Engine:
         if ready:
             sequences = [sample.sequence for sample in ready]
             budgets = [min(sample.left - 1, self.target.nodes) for sample in ready]
-            steps = step(self.target, self.drafter, self.verifier, sequences, budgets, self.clock)
+            steps = step(*self._timed, self.verifier, sequences, budgets)
             for sample, done in zip(ready, steps, strict=True):
                 self._settle(sample, done)
                 touched[sample.request.id] = sample.request
@@ -194,7 +194,9 @@ class Engine:
         if leaders:
             share = max(1, self.chunk // len(leaders))
             late = [sample.sequence for sample in leaders.values()]
-            prefill(self.target, self.drafter, late, share, self.clock)
+            began = perf_counter()
+            prefill(self.target, self.drafter, late, share)
+            self.clock.prefill += perf_counter() - began
         return ready
 
     def _forked(self, sample: Sample) -> bool:
@@ -236,18 +238,9 @@ class Engine:
             self._leave(sample)
 
     def _logprobs(self, sample: Sample, done: Step, block: list[int]) -> None:
-        wanted = sample.request.params.logprobs or 0
         slots = [0, *done.path][: len(block)]
-        distribution = log_probabilities(done.scores.logits[done.row, slots])  # [tokens, V]
-        top = distribution.topk(max(1, wanted), -1)
-        for i, token in enumerate(block):
-            own = float(distribution[i, token])
-            rank = int((distribution[i] > own).sum()) + 1
-            near = zip(
-                top.indices[i, :wanted].tolist(), top.values[i, :wanted].tolist(), strict=True
-            )
-            entry = {t: Logprob(v, place) for place, (t, v) in enumerate(near, 1)}
-            entry.setdefault(token, Logprob(own, rank))
+        logits = done.scores.logits[done.row, slots]  # [tokens, V]
+        for entry, own in entries(logits, block, sample.request.params.logprobs or 0):
             sample.add_logprob(entry, own)
 
     def _leave(self, sample: Sample) -> None:
@@ -268,6 +261,7 @@ class Engine:
     def reset_stats(self) -> None:
         """Start counting anew."""
         self.clock, self.stats = Clock(), EngineStats()
+        self._timed = TimedTarget(self.target, self.clock), TimedDrafter(self.drafter, self.clock)
 
 
 def check_pairing(target: ModelTarget, drafter: Drafter, verifier: Verifier) -> None:

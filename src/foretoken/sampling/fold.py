@@ -171,10 +171,3 @@ def _last_kept(likeliest: Tensor, k: Tensor, top_p: Tensor) -> tuple[Tensor, Ten
     keep = (reached - kept < top_p[:, None]) & (rank < k[:, None])
     last = keep.sum(-1, keepdim=True).clamp(min=1) - 1
     return likeliest.gather(-1, last)[:, 0], (k <= width) | (reached[:, -1] >= top_p)
-
-
-def log_probabilities(logits: Tensor) -> Tensor:
-    """Raw log-probabilities of [..., V] logits, as vLLM's default `raw_logprobs` reports them."""
-    return (
-        logits.float().log_softmax(-1) if logits.dtype != torch.float64 else logits.log_softmax(-1)
-    )

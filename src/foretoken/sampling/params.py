@@ -68,6 +68,8 @@ class SamplingParams:
     references: Seq[str | Seq[int]] = ()
 
     def __post_init__(self) -> None:
+        allowed, texts = self.allowed_token_ids, self.references
+        most = self.max_tokens or self.min_tokens
         checks = {
             "n": (self.n >= 1, "at least 1"),
             "temperature": (self.temperature >= 0, "at least 0 (0 is greedy)"),
@@ -76,19 +78,12 @@ class SamplingParams:
             "min_p": (0 <= self.min_p <= 1, "in [0, 1]"),
             "repetition_penalty": (self.repetition_penalty > 0, "above 0 (1 is off)"),
             "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
-            "min_tokens": (
-                0 <= self.min_tokens <= (self.max_tokens or self.min_tokens),
-                "between 0 and max_tokens",
-            ),
+            "min_tokens": (0 <= self.min_tokens <= most, "between 0 and max_tokens"),
             "logprobs": (self.logprobs is None or self.logprobs >= 0, "at least 0, or None"),
-            "allowed_token_ids": (
-                self.allowed_token_ids is None or len(self.allowed_token_ids) > 0,
-                "None or a list with at least one id",
-            ),
+            "allowed_token_ids": (allowed is None or len(allowed) > 0, "None or at least one id"),
             "stop": ("" not in self.stops, "strings that are not empty"),
             "references": (
-                not any(isinstance(x, int) for x in self.references)
-                and not isinstance(self.references, str),
+                not isinstance(texts, str) and not any(isinstance(text, int) for text in texts),
                 "a list of texts or of lists of token ids",
             ),
         }

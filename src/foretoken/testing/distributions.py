@@ -25,7 +25,7 @@ from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
-from foretoken.step import Clock, prefill, step
+from foretoken.step import prefill, step
 from foretoken.testing.models import logits_after
 
 Distribution = dict[tuple[int, ...], float]
@@ -190,7 +190,7 @@ def _run(
         drafter.begin(sequence)
     first, *others = sequences
     while target.pending(first):
-        prefill(target, drafter, [first], 512, Clock())
+        prefill(target, drafter, [first], 512)
     for other in others:
         target.fork(first, other)
         drafter.fork(first, other)
@@ -224,7 +224,7 @@ def _advance(
     for members in groups.values():
         draws = None if scripts is None else EnumeratedDraws([scripts[r] for r in members])
         budgets = [left[r] - 1 if budget is None else budget for r in members]
-        step(target, drafter, verifier, [sequences[r] for r in members], budgets, Clock(), draws)
+        step(target, drafter, verifier, [sequences[r] for r in members], budgets, draws)
 
 
 def target_distribution(

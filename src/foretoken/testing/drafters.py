@@ -19,7 +19,8 @@ from foretoken.protocols import BaseDrafter
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing.models import logits_after
-from foretoken.tree import DraftTree, Kind, chains, empty, from_paths
+from foretoken.tree import DraftTree, Kind, chains, empty
+from foretoken.trees.from_lists import from_paths
 
 
 @dataclass(eq=False)

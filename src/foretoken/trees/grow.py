@@ -29,7 +29,8 @@ from torch import Tensor
 
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.tree import DraftTree, Kind, empty, from_paths
+from foretoken.tree import DraftTree, Kind, empty
+from foretoken.trees.from_lists import from_paths
 
 Widths = Seq[int | Seq[int]]
 """Children at each depth: one number for every node of the depth, or one for each in order."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from foretoken.tree import DraftTree, Kind, empty, from_paths
+from foretoken.tree import DraftTree, Kind, empty
+from foretoken.trees.from_lists import from_paths
 
 
 def assemble(

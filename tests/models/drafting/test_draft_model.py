@@ -15,7 +15,8 @@ from foretoken.models.model import CausalLM
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import TableModel, logits_after, native, tiny_transformers
-from foretoken.tree import empty, from_paths
+from foretoken.tree import empty
+from foretoken.trees.from_lists import from_paths
 from foretoken.trees.grow import Grower
 
 CPU = torch.device("cpu")

@@ -26,7 +26,8 @@ from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import empty, from_paths
+from foretoken.tree import empty
+from foretoken.trees.from_lists import from_paths
 
 VOCAB, CPU = 61, torch.device("cpu")
 GREEDY = SamplingParams(temperature=0)

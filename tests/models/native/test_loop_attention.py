@@ -15,7 +15,8 @@ from foretoken.models.load import build_native
 from foretoken.models.native import attention, loop_attention
 from foretoken.models.native.backends import kernels
 from foretoken.models.native.transformer import Transformer
-from foretoken.tree import chains, from_paths
+from foretoken.tree import chains
+from foretoken.trees.from_lists import from_paths
 
 CPU = torch.device("cpu")
 VOCAB = 97

@@ -38,7 +38,7 @@ from foretoken.models.hf.cache import (
 )
 from foretoken.models.load import eos_ids
 from foretoken.models.model import Output
-from foretoken.tree import from_paths
+from foretoken.trees.from_lists import from_paths
 
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-2}
 """Largest relative error of a place's logits in the check; eager attention is float32 inside."""

@@ -25,7 +25,8 @@ from foretoken.models.native.transformer import Transformer
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, tiny_transformers
-from foretoken.tree import DraftTree, empty, from_paths
+from foretoken.tree import DraftTree, empty
+from foretoken.trees.from_lists import from_paths
 
 CPU = torch.device("cpu")
 VOCAB = 97

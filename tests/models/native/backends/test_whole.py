@@ -17,7 +17,7 @@ from foretoken.models.load import build_native
 from foretoken.models.native.backends import kernels
 from foretoken.models.native.backends.whole import spans
 from foretoken.models.native.transformer import Transformer
-from foretoken.tree import from_paths
+from foretoken.trees.from_lists import from_paths
 
 CPU = torch.device("cpu")
 VOCAB = 97

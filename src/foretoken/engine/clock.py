@@ -1,0 +1,59 @@
+"""Where an engine's time goes: a target and a drafter that note how long their work takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from time import perf_counter
+
+from foretoken.access import Pass
+from foretoken.draws import Draws
+from foretoken.protocols import BaseDrafter, Drafter, Scorer, Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.tree import DraftTree
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds spent in each part; what the parts leave of `total` is the loop's own work."""
+
+    draft: float = 0.0
+    verify: float = 0.0
+    prefill: float = 0.0
+    total: float = 0.0
+
+    @property
+    def other(self) -> float:
+        return self.total - self.draft - self.verify - self.prefill
+
+
+class TimedTarget:
+    """The part of a target that a step needs; the time of its passes counts as `verify`."""
+
+    def __init__(self, target: Scorer, clock: Clock) -> None:
+        self._target, self._clock = target, clock
+        self.device, self.commit = target.device, target.commit
+
+    def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
+        began = perf_counter()
+        out = self._target.score(sequences, trees)
+        self._clock.verify += perf_counter() - began
+        return out
+
+
+class TimedDrafter(BaseDrafter):
+    """A drafter whose drafts and observations count as `draft`."""
+
+    def __init__(self, drafter: Drafter, clock: Clock) -> None:
+        self._drafter, self._clock = drafter, clock
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        began = perf_counter()
+        tree = self._drafter.draft(sequences, budgets, draws)
+        self._clock.draft += perf_counter() - began
+        return tree
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        began = perf_counter()
+        self._drafter.observe(sequences, steps)
+        self._clock.draft += perf_counter() - began
