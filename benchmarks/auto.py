@@ -41,11 +41,11 @@ from simulate import models
 
 from foretoken import LLM, SamplingParams
 from foretoken.access import Access
+from foretoken.config import auto_parts, build
 from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters.auto import Auto
 from foretoken.drafters.nothing import Nothing
 from foretoken.draws import Draws
-from foretoken.methods import auto_parts, build
 from foretoken.progress import track
 from foretoken.protocols import BaseDrafter, Drafter, Step
 from foretoken.sampling.sequence import Sequence
@@ -173,7 +173,7 @@ def parts(draft: Any) -> dict[str, Callable[[], Drafter]]:
     """The methods that `auto` chooses from, each as it is by itself."""
     config = {"model": draft}
     return {
-        name: lambda name=name: build({"method": name, **(config if name == "sps" else {})})[0]
+        name: lambda name=name: build({"method": name, **(config if name == "sps" else {})}).drafter
         for name in auto_parts("auto", config)
     }
 

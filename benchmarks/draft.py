@@ -22,8 +22,8 @@ import torch
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
+from foretoken.config import build
 from foretoken.lookup.datastore import build as build_datastore
-from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.progress import track
 from foretoken.protocols import Drafter, Scores, Step
@@ -129,7 +129,7 @@ def measure(given: Namespace) -> dict[str, Any]:
         chosen["retrieval, 100 MB"] = Case({"method": "rest", "datastore": store}, 2.0)
         for _ in range(given.repeats):
             for name, case in chosen.items():
-                drafter = build(case.config)[0]
+                drafter = build(case.config).drafter
                 drafter.bind(target)
                 found.setdefault(name, []).append(decode(drafter, target, context, text))
             advance()

@@ -24,8 +24,8 @@ from shared import options, save, table
 from torch import Tensor
 
 from foretoken import SamplingParams
+from foretoken.config import build_verifier
 from foretoken.draws import Draws, GumbelDraws, KeyedDraws
-from foretoken.methods import _verifier
 from foretoken.protocols import Scores
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
@@ -119,7 +119,7 @@ def _parents(branches: tuple[int, ...]) -> list[int]:
 
 def rule_work(case: Case, name: str, kind: Kind, probs: Tensor) -> Callable[[], object]:
     """One verdict, from a tree whose derived fields have not been computed."""
-    rule, made = _verifier(name), case.tree(kind)
+    rule, made = build_verifier(name), case.tree(kind)
     bad = torch.zeros(probs.shape[:2], dtype=torch.bool)
     scores = Scores(case.logits, probs, bad)
 

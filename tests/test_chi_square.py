@@ -21,8 +21,8 @@ from torch import Tensor
 from foretoken import SamplingParams
 from foretoken.access import Wants
 from foretoken.certify import PROCESSORS, TEMPERATURES, cells
+from foretoken.config import build_verifier
 from foretoken.draws import Draws
-from foretoken.methods import _verifier
 from foretoken.protocols import BaseDrafter, Verifier
 from foretoken.registry import verifier_names
 from foretoken.sampling.fold import fold
@@ -111,7 +111,7 @@ def sampled_p(rule: Verifier, drafter: BaseDrafter, params: SamplingParams) -> f
 
 
 def test_every_rule_that_samples_is_tried() -> None:
-    rules = {name: _verifier(name) for name in verifier_names()}
+    rules = {name: build_verifier(name) for name in verifier_names()}
     assert set(SHAPES) == {name for name, rule in rules.items() if rule.exact and rule.sampling}
 
 
@@ -121,7 +121,7 @@ def test_every_rule_that_samples_is_tried() -> None:
 )
 def test_sampled_distribution(name: str, shape: Shape, cell: str) -> None:
     """No cell fails at 1e-4 once corrected for their number."""
-    assert sampled_p(_verifier(name), Planted(shape), CELLS[cell]) >= FAILS
+    assert sampled_p(build_verifier(name), Planted(shape), CELLS[cell]) >= FAILS
 
 
 def shape_of(mutant: RuleMutant) -> Shape:

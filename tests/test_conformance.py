@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from foretoken import METHODS, SamplingParams
+from foretoken.config import build, build_verifier, create_drafter
 from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
@@ -24,7 +25,6 @@ from foretoken.drafters.small_lm import SmallLM
 from foretoken.engine.engine import Engine, check_pairing
 from foretoken.errors import ForetokenError
 from foretoken.lookup.datastore import build as build_datastore
-from foretoken.methods import _verifier, build, create
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Verifier
 from foretoken.registry import drafter_class, drafter_names
@@ -180,7 +180,7 @@ def make_drafter(name: str, pair: Pair, purpose: str = "") -> Drafter:
     fields = [f.name for f in dataclasses.fields(cls)]
     options = given(name, pair)
     options |= {f: SETTINGS[f][purpose] for f in fields if purpose in SETTINGS.get(f, {})}
-    return create(cls, name, options)
+    return create_drafter(cls, name, options)
 
 
 @cache
@@ -215,7 +215,7 @@ def cells() -> Iterator[Any]:
     pair, target = models("native"), None
     for name in NAMES:
         for rule_name in RULES:
-            rule = _verifier(rule_name)
+            rule = build_verifier(rule_name)
             target = target or ModelTarget(pair.target, 1, 8)
             try:
                 check_pairing(target, make_drafter(name, pair), rule)
@@ -240,8 +240,8 @@ def needs_only(name: str, levels: frozenset[str], pair: Pair) -> bool:
 def test_every_drafter_has_a_cell() -> None:
     """No drafter is left without an exact rule, and no exact rule without a drafter."""
     assert {p.values[0] for p in CELLS} == set(NAMES)
-    exact = {name for name in RULES if _verifier(name).exact}
-    assert {type(p.values[1]) for p in CELLS} == {type(_verifier(name)) for name in exact}
+    exact = {name for name in RULES if build_verifier(name).exact}
+    assert {type(p.values[1]) for p in CELLS} == {type(build_verifier(name)) for name in exact}
 
 
 @each_cell
@@ -531,7 +531,8 @@ def test_the_table_tells_the_truth(row: Any) -> None:
     """A method is built from its row, drafter and rule fit, and lossless means an exact rule."""
     pair = models("native")
     options = given(row.drafter, pair)
-    drafter, rule, name = build({"method": row.name, **options})
+    built = build({"method": row.name, **options})
+    drafter, rule, name = built.drafter, built.verifier, built.name
     assert (name, type(drafter)) == (row.name, drafter_class(row.drafter))
     assert row.lossless == rule.exact
     check_pairing(ModelTarget(pair.target, 1, 8), drafter, rule)

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from foretoken import SamplingParams
+from foretoken.config import build_verifier
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
-from foretoken.methods import _verifier
 from foretoken.protocols import BaseDrafter, Drafter, Verifier
 from foretoken.registry import verifier_names
 from foretoken.sampling.sequence import Sequence
@@ -139,7 +139,7 @@ def size(name: str, shape: str) -> dict[str, int]:
 
 def exact_rules() -> dict[str, Verifier]:
     """Every exact rule that the package finds."""
-    rules = {name: _verifier(name) for name in verifier_names()}
+    rules = {name: build_verifier(name) for name in verifier_names()}
     return {name: rule for name, rule in rules.items() if rule.exact}
 
 
@@ -225,7 +225,7 @@ def test_distribution_of_rules_for_independent_draws(name: str, temperature: flo
     """A small model's chain is one draw a prefix; at temperature 0 its tokens are chosen."""
     check_distribution(
         lambda p: SmallLM(p.draft, 2),
-        _verifier(name),
+        build_verifier(name),
         table_pair(3),
         SamplingParams(temperature=temperature),
         3,

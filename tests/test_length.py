@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.config import build
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.draws import KeyedDraws
 from foretoken.length import (
@@ -24,7 +25,6 @@ from foretoken.length import (
     schedule,
     speedup,
 )
-from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.testing import (

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench.measure.identity import compare
+from foretoken.config import build
 from foretoken.llm import LLM
-from foretoken.methods import METHODS, build
+from foretoken.methods import METHODS
 from foretoken.models.model import CausalLM
 from foretoken.sampling.params import SamplingParams
 from foretoken.testing.distributions import chi_square, reference_distribution, sampled_counts
@@ -111,12 +112,13 @@ def certify(plain: LLM, config: Mapping[str, Any], plan: Plan) -> Iterator[Check
 
 def lines(config: Mapping[str, Any], plan: Plan) -> list[Check]:
     """What is to be checked of a method, without outcomes."""
-    drafter, _, name = build(config)
+    method = build(config)
+    name, kinds = method.name, method.drafter.kinds
     if name in METHODS and METHODS[name].trained and isinstance(config["model"], (str, Path)):
         name = f"{name} with {Path(config['model']).name}"
     if "verifier" in config:
         name = f"{name} by {config['verifier']}"
-    sampled = "seeded" if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY} else "distribution"
+    sampled = "seeded" if kinds <= {Kind.CHOSEN, Kind.AUXILIARY} else "distribution"
     greedy = [Check(name, "greedy", f"batch {batch}", "", "") for batch in plan.batches]
     return [*greedy, *(Check(name, sampled, cell, "", "") for cell in plan.cells)]
 
@@ -160,11 +162,11 @@ def _same(
 def _distribution(
     plain: LLM, config: Mapping[str, Any], plan: Plan, params: SamplingParams, line: Check
 ) -> Check:
-    prompt, model, rule = plan.prompts[0], plain.model, build(config)[1]
+    prompt, model, rule = plan.prompts[0], plain.model, build(config).verifier
     expected = prefix_bins(model, prompt, params, plan.first_tokens)
     counts = sampled_counts(
         model,
-        lambda: build(config)[0],
+        lambda: build(config).drafter,
         rule,
         prompt,
         params,

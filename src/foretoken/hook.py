@@ -26,11 +26,12 @@ import torch
 import transformers as tf
 from torch import Tensor
 
+from foretoken.config import ALIASES, OPTION_ALIASES, build
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput
 from foretoken.engine.stats import EngineStats
 from foretoken.errors import ForetokenError
-from foretoken.methods import ALIASES, METHODS, OPTION_ALIASES, build
+from foretoken.methods import METHODS
 from foretoken.models.drafting.draft_model import as_causal_lm
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.hf.generate import Prepared
@@ -138,8 +139,9 @@ class Assisted:
         model = self._wrap(batch.model)
         longest = batch.width - min(batch.starts) + batch.limit
         target = ModelTarget(model, batch.rows, min(longest, model.max_length))
-        drafter, verifier, _ = build(self._configured(batch.config, target))
-        return Engine(target, drafter, verifier, eos_ids=batch.eos_ids)
+        method = build(self._configured(batch.config, target))
+        target = method.wrapped(target)
+        return Engine(target, method.drafter, method.verifier, eos_ids=batch.eos_ids)
 
     def _wrap(self, model: Any) -> CausalLM:
         """Wrapped once for as long as it stays as it is: the check at wrapping takes passes."""

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from foretoken.config import build
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.engine.request import Request
 from foretoken.engine.stats import EngineStats, RequestStats
 from foretoken.engine.stopping import TextTracker
 from foretoken.errors import ForetokenError
-from foretoken.methods import build
 from foretoken.models.load import find, load_model, load_tokenizer, wrapped
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
@@ -71,7 +71,8 @@ class LLM:
         max_num_batched_tokens: int = 512,
         trust_remote_code: bool = False,
     ) -> None:
-        drafter, verifier, self.method = build(speculative_config)
+        method = build(speculative_config)
+        self.method = method.name
         folder = find(model) if isinstance(model, (str, Path)) else None
         if folder is not None:
             self.model = load_model(
@@ -91,11 +92,11 @@ class LLM:
                 f"max_model_len is {length} and the model's context is {self.model.max_length}; "
                 "lower max_model_len."
             )
-        target = ModelTarget(self.model, max_num_seqs, length)
+        target = method.wrapped(ModelTarget(self.model, max_num_seqs, length))
         self.engine = Engine(
             target,
-            drafter,
-            verifier,
+            method.drafter,
+            method.verifier,
             eos_ids=_eos_ids(self.model, folder, self.tokenizer),
             tokenizer=self.tokenizer,
             chunk=max_num_batched_tokens,

@@ -1,4 +1,4 @@
-"""Drafters and acceptance rules by name: a file's one class, or a class of another package."""
+"""Drafters, acceptance rules and wrapped targets by name: a file's class, or an outsider's."""
 
 from __future__ import annotations
 
@@ -44,6 +44,12 @@ def _outsider(what: str, name: str) -> type[Any]:
 def verifier_class(name: str) -> type[Any]:
     """The class of an acceptance rule by file name, or of an outsider by "package.module:Class"."""
     return _outsider("Verifier", name) if ":" in name else _only_class("foretoken.verify", name)
+
+
+def target_class(name: str) -> type[Any]:
+    """The class of a target's wrapper by file name in `foretoken.models`, or of an outsider by
+    "package.module:Class": built of a method's options, called with the target."""
+    return _outsider("Target", name) if ":" in name else _only_class("foretoken.models", name)
 
 
 def _only_class(package: str, name: str) -> type[Any]:

@@ -11,12 +11,12 @@ import pytest
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.access import Wants
+from foretoken.config import AUTO, auto_parts, build, options_of
 from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters.auto import NONE, Auto
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.engine.engine import Engine
-from foretoken.methods import AUTO, auto_parts, build, options_of
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import BaseDrafter, Drafter
 from foretoken.sampling.sequence import Sequence
@@ -225,14 +225,17 @@ def test_real_steps_correct_the_costs(pair: Pair, tmp_path: Path, monkeypatch: A
 
 def test_names_make_parts(pair: Pair) -> None:
     """A list names them; plain `auto` takes what copies, and what the options name models for."""
-    drafter, rule, name = build({"method": "auto:pld,sps", "model": pair.draft})
+    built = build({"method": "auto:pld,sps", "model": pair.draft})
+    drafter, rule, name = built.drafter, built.verifier, built.name
     assert isinstance(drafter, Auto) and isinstance(rule, Speculative) and name == "auto:pld,sps"
     assert drafter.names == ["pld", "sps"] and not drafter.lenient
     assert isinstance(drafter.drafters[1], SmallLM)
-    drafter, rule, name = build({"method": "auto"})
+    built = build({"method": "auto"})
+    drafter, rule, name = built.drafter, built.verifier, built.name
     assert isinstance(drafter, Auto) and isinstance(rule, TargetOnly) and name == "auto"
     assert "pld" in drafter.names and "sps" not in drafter.names and drafter.lenient
-    drafter, rule, _ = build({"method": "auto", "draft_model": pair.draft})
+    built = build({"method": "auto", "draft_model": pair.draft})
+    drafter, rule = built.drafter, built.verifier
     assert isinstance(drafter, Auto) and {"sps", "pld"} <= {*drafter.names}
     assert {"rest", "pld"} <= {*auto_parts("auto", ["datastore"])} >= {*auto_parts("auto", [])}
     assert auto_parts("auto:pld+sps", []) == ["pld", "sps"]
@@ -240,7 +243,7 @@ def test_names_make_parts(pair: Pair) -> None:
 
 def test_options_find_their_part(pair: Pair) -> None:
     """Parts may draft as much as the whole, unless it is said otherwise."""
-    drafter, _, _ = build(
+    built = build(
         {
             "method": "auto:pld,sps",
             "model": pair.draft,
@@ -249,6 +252,7 @@ def test_options_find_their_part(pair: Pair) -> None:
             "sps": {"num_speculative_tokens": 3},
         }
     )
+    drafter = built.drafter
     assert isinstance(drafter, Auto) and drafter.exploration == 0.02
     lookup, small = drafter.drafters
     assert isinstance(lookup, PromptLookup) and isinstance(small, SmallLM)

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretoken import ForetokenError, SamplingParams
+from foretoken.config import build
 from foretoken.drafters import cascade
 from foretoken.drafters.cascade import Cascade
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.draws import KeyedDraws
 from foretoken.lookup.longest_match import copy_after
-from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
 from foretoken.sampling.sequence import Sequence, draws_for
@@ -222,11 +222,11 @@ def test_the_papers_settings(name: str, pair: Pair) -> None:
     if name == "cs_drafting":
         other = native(related(pair.transformers, 0.1, 9))
         options = {"models": [pair.draft, other], "lenience": 0.5}
-    rule = build({"method": name, **options})[1]
+    rule = build({"method": name, **options}).verifier
     for slots in (1, 2):
-        check_greedy(lambda p: build({"method": name, **options})[0], rule, pair, slots=slots)
+        check_greedy(lambda p: build({"method": name, **options}).drafter, rule, pair, slots=slots)
     params = replace(SAMPLED, max_tokens=12)
-    check_company(lambda p: build({"method": name, **options})[0], rule, pair, params)
+    check_company(lambda p: build({"method": name, **options}).drafter, rule, pair, params)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from foretoken import ForetokenError
+from foretoken.config import build
 from foretoken.drafters.kangaroo import Kangaroo, KangarooAdapter
 from foretoken.draws import GreedyDraws
-from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.step import prefill, step
@@ -155,8 +155,8 @@ def test_together_with_others(small: Pair, adapter: KangarooAdapter, method: str
     if "eagle2" in method:
         options["eagle2"] = {"model": EagleModule(Facts.of(small.target)).double().eval()}
     check_greedy(
-        lambda _: build(options)[0],
-        build(options)[1],
+        lambda _: build(options).drafter,
+        build(options).verifier,
         small,
         slots=3,
         prompts=PROMPTS[:4],

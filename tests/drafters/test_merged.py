@@ -11,12 +11,12 @@ import torch
 
 from foretoken import ForetokenError, SamplingParams
 from foretoken.access import Wants
+from foretoken.config import build
 from foretoken.drafters.either import Either
 from foretoken.drafters.merged import Merged
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
-from foretoken.methods import build
 from foretoken.protocols import BaseDrafter
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
@@ -43,18 +43,22 @@ WARM = SamplingParams(temperature=0.7)
 
 def test_names_make_parts(pair: Pair) -> None:
     """+ chooses, | merges; the rule is the exact one for what the parts make."""
-    drafter, rule, name = build({"method": "pld+sps", "model": pair.draft})
+    built = build({"method": "pld+sps", "model": pair.draft})
+    drafter, rule, name = built.drafter, built.verifier, built.name
     assert isinstance(drafter, Either) and isinstance(rule, Speculative) and name == "pld+sps"
     assert [type(part) for part in drafter.drafters] == [PromptLookup, SmallLM]
-    drafter, rule, _ = build({"method": "ngram | mcsd", "model": pair.draft})
+    built = build({"method": "ngram | mcsd", "model": pair.draft})
+    drafter, rule = built.drafter, built.verifier
     assert isinstance(drafter, Merged) and isinstance(rule, MultiCandidate)
-    assert isinstance(build({"method": "pld+sam"})[1], TargetOnly)
-    assert isinstance(build({"method": "pld+sps", "model": "x", "verifier": "block"})[0], Either)
+    assert isinstance(build({"method": "pld+sam"}).verifier, TargetOnly)
+    assert isinstance(
+        build({"method": "pld+sps", "model": "x", "verifier": "block"}).drafter, Either
+    )
 
 
 def test_options_find_their_part(pair: Pair) -> None:
     """An option goes to all that have it, one under a part's name to that part alone."""
-    drafter, _, _ = build(
+    built = build(
         {
             "method": "pld+sps",
             "model": pair.draft,
@@ -64,6 +68,7 @@ def test_options_find_their_part(pair: Pair) -> None:
             "sps": {"num_speculative_tokens": 2},
         }
     )
+    drafter = built.drafter
     assert isinstance(drafter, Either) and drafter.level_cost == 0.3
     lookup, small = drafter.drafters
     assert isinstance(lookup, PromptLookup) and isinstance(small, SmallLM)
@@ -153,7 +158,7 @@ def test_a_part_that_fails_is_left_and_tried_again(pair: Pair) -> None:
 def test_chosen_parts_keep_the_seeds_text(pair: Pair) -> None:
     """Of chosen drafts, picked or merged, the text is plain decoding's at any temperature."""
     for method in ("pld+sam", "pld|sam"):
-        check_seeded(lambda p, m=method: build({"method": m})[0], TargetOnly(), pair, slots=3)  # type: ignore[misc]
+        check_seeded(lambda p, m=method: build({"method": m}).drafter, TargetOnly(), pair, slots=3)  # type: ignore[misc]
 
 
 LAWS: dict[str, tuple[Any, dict[str, int]]] = {

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from foretoken import LLM, SamplingParams
+from foretoken.config import build
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.drafters.online import Online
 from foretoken.drafters.prompt_lookup import PromptLookup
@@ -22,7 +23,6 @@ from foretoken.drafters.shared.mistakes import Buffer, Example, Followed, lesson
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
-from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Scores, Step
 from foretoken.testing import Pair, check_distribution, logits_after, native, related, tiny_pair
@@ -324,7 +324,8 @@ def test_what_cannot_learn_is_refused(small: Pair, folder: Path) -> None:
 
 def test_by_name(checkpoints: tuple[Path, Path]) -> None:
     """ "online" learns a small model, "online:medusa" heads; options go to where they belong."""
-    drafter, rule, name = build({"method": "online", "model": "x", "every": 3})
+    built = build({"method": "online", "model": "x", "every": 3})
+    drafter, rule, name = built.drafter, built.verifier, built.name
     assert isinstance(drafter, Online) and (drafter.every, name) == (3, "online")
     assert isinstance(drafter._part, SmallLM) and isinstance(rule, Speculative)
     with pytest.raises(ForetokenError, match="evry"):

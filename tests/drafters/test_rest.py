@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretoken import ForetokenError, SamplingParams
+from foretoken.config import build as method
 from foretoken.drafters.rest import Rest
 from foretoken.lookup.datastore import add, build
-from foretoken.methods import build as method
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, serve
 from foretoken.tree import DraftTree
@@ -82,12 +82,13 @@ def test_what_the_target_wrote_is_accepted(pair: Pair, tmp_path: Path) -> None:
     """With a target's own texts in the datastore, batched, it writes them in a few passes."""
     prompts = [[5, 9, 2], [40, 3, 17], [60, 61, 62]]
     params = SamplingParams(temperature=0, max_tokens=40)
-    plain = serve(pair.target, method(None)[0], TargetOnly(), prompts, params)
+    plain = serve(pair.target, method(None).drafter, TargetOnly(), prompts, params)
     made_for = {"vocab_size": pair.target.vocab_size}
     written = [prompt + out.token_ids for prompt, out in zip(prompts, plain, strict=True)]
     build(tmp_path, made_for, written[:1])
     add(tmp_path, made_for, written[1:])
-    drafter, rule, _ = method({"method": "rest", "datastore": tmp_path})
+    built = method({"method": "rest", "datastore": tmp_path})
+    drafter, rule = built.drafter, built.verifier
     for slots in (1, 3):
         found = serve(pair.target, drafter, rule, prompts, params, slots=slots)
         assert [one.token_ids for one in found] == [one.token_ids for one in plain]

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from foretoken import ForetokenError, SamplingParams
+from foretoken.config import build
 from foretoken.drafters.small_tree import SmallTree
 from foretoken.draws import KeyedDraws
-from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
 from foretoken.sampling.sequence import Sequence, draws_for
@@ -68,7 +68,7 @@ def test_shapes_of_the_papers(pair: Pair, name: str) -> None:
     """Each row's tree, drawn and greedy; siblings differ where they must."""
     expected, kind = SHAPES[name]
     for params in (WARM, GREEDY):
-        tree = drafted(pair, build({"method": name, "model": pair.draft})[0], params)
+        tree = drafted(pair, build({"method": name, "model": pair.draft}).drafter, params)
         made = Kind.CHOSEN if params.greedy else kind
         kinds = torch.full((tree.nodes,), int(tree.kind)) if tree.kinds is None else tree.kinds[0]
         assert kinds.tolist() == [made] * tree.nodes

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from foretoken import LLM, SamplingParams
+from foretoken.config import build
 from foretoken.drafters.speed import Pipeline, Speed
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
-from foretoken.methods import build
 from foretoken.models.load import CYCLE
 from foretoken.models.native.transformer import Transformer
 from foretoken.models.target import ModelTarget
@@ -104,7 +104,7 @@ def test_text_is_the_targets(shared: Pair) -> None:
     unbounded = dataclasses.replace(GREEDY, max_tokens=None)
     outputs = [
         serve(pair.target, drafter, TargetOnly(), PROMPTS, unbounded)
-        for drafter in (Speed(), build(None)[0])
+        for drafter in (Speed(), build(None).drafter)
     ]
     assert [o.token_ids for o in outputs[0]] == [o.token_ids for o in outputs[1]]
 
@@ -188,10 +188,11 @@ def test_what_is_on_its_way_stays_when_a_slot_moves(shared: Pair) -> None:
 @pytest.mark.parametrize("method", ["speed+pld", "early_exit|speed"])
 def test_together_with_others(shared: Pair, method: str) -> None:
     """Another drafter's passes and nodes between two of the pipeline's don't end up in its text."""
-    _, rule, _ = build({"method": method})
+    built = build({"method": method})
+    rule = built.verifier
     for slots in (1, 3):
         check_greedy(
-            lambda _: build({"method": method})[0], rule, shared, slots=slots, prompts=PROMPTS
+            lambda _: build({"method": method}).drafter, rule, shared, slots=slots, prompts=PROMPTS
         )
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from foretoken import LLM, SamplingParams
+from foretoken.config import build
 from foretoken.drafters.draft_verify import DraftVerify
 from foretoken.drafters.early_exit import EarlyExit
 from foretoken.drafters.ppd import PPD, Pipelining
@@ -18,7 +19,6 @@ from foretoken.drafters.pruned import Pruned
 from foretoken.drafters.swift import Search, Swift, upper_bounds
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
-from foretoken.methods import build
 from foretoken.models import layer_set
 from foretoken.models.drafting.self_model import SelfModel
 from foretoken.models.hf.adapter import HFModel
@@ -131,7 +131,7 @@ def test_text_is_the_targets_and_drafts_are_accepted(deep: Pair, drafter: Drafte
     """In batches, greedy and sampled, on four layers; and more than one token comes of a pass."""
     target = dataclasses.replace(deep, target=native(deep.transformers))
     target.target.source = deep.transformers  # type: ignore[attr-defined]
-    rule = build({"method": drafter})[1]
+    rule = build({"method": drafter}).verifier
 
     def make(_: Pair) -> Drafter:
         return dataclasses.replace(drafter)  # type: ignore[type-var]
@@ -295,10 +295,11 @@ def test_together_with_others(deep: Pair, method: str) -> None:
     options: dict[str, Any] = {"method": method}
     if "swift" in method:
         options["context_window"] = 3
-    _, rule, _ = build(options)
+    built = build(options)
+    rule = built.verifier
     for slots in (1, 3):
         check_greedy(
-            lambda _: build(options)[0], rule, deep, slots=slots, prompts=PROMPTS, tokens=30
+            lambda _: build(options).drafter, rule, deep, slots=slots, prompts=PROMPTS, tokens=30
         )
 
 
@@ -371,7 +372,8 @@ def test_what_is_pruned_is_what_weighs_least(deep: Pair) -> None:
 
 def test_rule_of_drawn_drafts(deep: Pair) -> None:
     """Draft & Verify draws when it samples, and is verified by speculative sampling."""
-    drafter, rule, _ = build({"method": "draft_verify", "skip": [2, 5]})
+    built = build({"method": "draft_verify", "skip": [2, 5]})
+    drafter, rule = built.drafter, built.verifier
     assert isinstance(rule, Speculative)
     outputs = serve(deep.target, drafter, rule, PROMPTS, SAMPLED, slots=4)
     assert sum(output.stats.accepted for output in outputs)

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.bench.plan import method_config
 from foretoken.cli import app
+from foretoken.config import build
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.engine import costs
-from foretoken.methods import build
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair
 from foretoken.testing.checks import PROMPTS
@@ -82,7 +82,8 @@ def test_from_the_command_line_to_the_engine(
     name = f"{checkpoints[0].name}-pld"
     kept = json.loads(tuned_path(name).read_text("utf-8"))
     assert kept["name"] == name and kept["model"] == str(checkpoints[0])
-    drafter, _, method = build({"tuned": name, "prompt_lookup_max": 6})
+    built = build({"tuned": name, "prompt_lookup_max": 6})
+    drafter, method = built.drafter, built.name
     assert isinstance(drafter, PromptLookup) and method == "pld"
     assert drafter.prompt_lookup_max == 6, "what stands beside the name wins"
     assert method_config(f"tuned:{name}", None, None) == kept["speculative_config"]

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.config import build_verifier
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.draws import GreedyDraws, KeyedDraws
-from foretoken.methods import _verifier
 from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.registry import verifier_names
 from foretoken.testing import (
@@ -269,7 +269,7 @@ def test_trees_against_trying_every_path(
 
 def everything() -> list[Verifier]:
     """Every approximate rule that the package finds, as it comes."""
-    rules = [_verifier(name) for name in verifier_names()]
+    rules = [build_verifier(name) for name in verifier_names()]
     return [rule for rule in rules if not rule.exact]
 
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench.suites.suite import Prompt, Suite
+from foretoken.config import OPTION_ALIASES, build, needs_of, options_of
 from foretoken.errors import ForetokenError, unknown
-from foretoken.methods import ALIASES, METHODS, OPTION_ALIASES, build, options_of
+from foretoken.methods import METHODS, Need
 from foretoken.tuned import read_tuned
 
 BASELINE = "autoregressive"
@@ -144,8 +145,8 @@ def method_config(name: str, draft_model: str | None, tokens: int | None) -> dic
     """
     if name.startswith(TUNED):
         return read_tuned(name.removeprefix(TUNED))
-    row, options = METHODS.get(ALIASES.get(name, name)), options_of(name)
-    small = None if row is not None and row.trained else draft_model
+    options = options_of(name)
+    small = None if Need.WEIGHTS in needs_of(name) else draft_model
     given = {"model": small, "num_speculative_tokens": tokens}
     return {"method": name, **{k: v for k, v in given.items() if k in options and v is not None}}
 

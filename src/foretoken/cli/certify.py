@@ -163,9 +163,9 @@ def _datastore(plain: LLM, given: list[str] | None, folder: str) -> str:
 
 def _reaches(plain: LLM, config: dict[str, Any]) -> bool:
     """Whether the target gives what the method needs of it."""
-    from foretoken.methods import build
+    from foretoken.config import build
 
-    return plain.engine.target.levels.issuperset(build(config)[0].wants.levels)
+    return plain.engine.target.levels.issuperset(build(config).drafter.wants.levels)
 
 
 def _trained(plain: LLM, folder: Path | None) -> list[dict[str, Any]]:
@@ -198,7 +198,8 @@ def _trained(plain: LLM, folder: Path | None) -> list[dict[str, Any]]:
 def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any]]:
     """Every lossless row of the method table that needs no training, two of them composed, and
     small-model chains under every other exact rule for them."""
-    from foretoken.methods import JOINTS, METHODS, options_of
+    from foretoken.config import COMBINERS, options_of
+    from foretoken.methods import METHODS
     from foretoken.registry import verifier_class, verifier_names
     from foretoken.tree import Kind
 
@@ -209,7 +210,7 @@ def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any
         for row in METHODS.values()
         if row.lossless and not row.trained
     ]
-    rows += [{**small, "method": f"pld{joint}sps"} for joint in JOINTS]
+    rows += [{**small, "method": f"pld{mark}sps"} for mark in COMBINERS]
     rules = [name for name in verifier_names() if name != METHODS["sps"].verifier]
     fitting = [
         name

@@ -182,7 +182,7 @@ def _drafts(given: str | None, models: list[str]) -> list[str | None]:
 def _configs(given: dict[str, Any], draft: str | None) -> tuple[Configs, dict[str, str]]:
     """The methods' configs by label, and why others are left out."""
     from foretoken.bench.plan import BASELINE, every_method, method_config
-    from foretoken.methods import build
+    from foretoken.config import build
 
     tokens, reasons = given["num_speculative_tokens"], dict[str, str]()
     if given["methods"] == "all":

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Any
 
+from foretoken.config import build
 from foretoken.drafters.nothing import Nothing
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import RequestOutput
-from foretoken.methods import build
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Verifier
@@ -156,7 +156,7 @@ def check_drafter(
     give one where the drafter needs more of the target than logits and masks."""
     pair, tiny = pair or tiny_pair(), tiny or table_pair()
     drafter = make(pair)
-    rule = verifier or build({"method": drafter})[1]
+    rule = verifier or build({"method": drafter}).verifier
     for slots in (1, 3):
         check_greedy(make, rule, pair, slots=slots)
     check_company(make, rule, pair)

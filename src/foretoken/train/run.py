@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from foretoken.config import create_drafter
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.errors import ForetokenError
 from foretoken.llm import LLM
-from foretoken.methods import METHODS, create
+from foretoken.methods import METHODS
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.registry import drafter_class, drafter_names
@@ -94,7 +95,7 @@ def make(
     frozen = Frozen(model, nodes, recipe.temperature, weigh)
     module = _module(cls, facts, recipe, frozen, found[main], seed)
     options = dict(METHODS[method].options) if method in METHODS else {}
-    drafter: Any = create(cls, method, {**options, **recipe.serving, "model": module})
+    drafter: Any = create_drafter(cls, method, {**options, **recipe.serving, "model": module})
     acceptance = former.together(drafter) if former else drafter.acceptance
     learned = steps(found, source, module, llm, recipe, out / "own", seed)
     progress = train(

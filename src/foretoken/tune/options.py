@@ -20,11 +20,11 @@ from foretoken.bench.measure.costs import draft_model, measure_costs
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.measure.ideal import machine, nodes_per_step
 from foretoken.bench.measure.simulate import as_run, predict
+from foretoken.config import options_of
 from foretoken.engine.stats import EngineStats
 from foretoken.errors import ForetokenError
 from foretoken.length import SCHEDULES
 from foretoken.llm import LLM
-from foretoken.methods import options_of
 from foretoken.sampling.params import SamplingParams
 from foretoken.tuned import SCHEMA
 

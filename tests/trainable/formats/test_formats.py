@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 
 from foretoken import ForetokenError, SamplingParams
 from foretoken.cli import app
+from foretoken.config import build
 from foretoken.drafters.eagle3 import NORMS, Eagle3Module
 from foretoken.drafters.hydra import HydraHeads
 from foretoken.drafters.kangaroo import KangarooAdapter
 from foretoken.drafters.medusa import MedusaHeads
 from foretoken.drafters.mtp import MtpModule
-from foretoken.methods import build
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
@@ -303,7 +303,8 @@ def written(folder: Path, config: Any, tensors: Any, file: str = "model.safetens
 
 def drafts(method: str, folder: Path, model: CausalLM) -> list[Any]:
     """The tokens of every tree, and how many of them were kept."""
-    drafter, verifier, _ = build({"method": method, "model": str(folder)})
+    built = build({"method": method, "model": str(folder)})
+    drafter, verifier = built.drafter, built.verifier
     found: list[Any] = []
     draft = drafter.draft
 

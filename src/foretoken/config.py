@@ -1,0 +1,346 @@
+"""From a `speculative_config` to a drafter, an acceptance rule and, of some methods, a target.
+
+`method` is a name of the method table or an alias of it, a drafter's file name,
+"package.module:Class", or a drafter object. A name can be made of others:
+
+    "pld+sps"          takes the draft that promises most
+    "pld|sps"          takes all drafts, in one tree
+    "auto:pld+sps"     takes at every step what pays most by measured cost, or drafts nothing;
+                       commas do too; plain "auto" chooses among all that join it without being
+                       named, with the small model if `model` names one
+    "online:medusa"    learns while it serves; plain "online" is "online:sps"
+
+An option of such a method goes to every part that has it, and a mapping under a part's name to that
+part alone; the rule is the exact one for what they make.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from foretoken.errors import ForetokenError, unknown
+from foretoken.methods import METHODS, Method, Need
+from foretoken.models.target import ModelTarget
+from foretoken.protocols import Drafter, Verifier
+from foretoken.registry import (
+    drafter_class,
+    drafter_names,
+    target_class,
+    verifier_class,
+    verifier_names,
+)
+from foretoken.tree import Kind
+from foretoken.tuned import untuned
+
+BASELINE = "autoregressive"
+"""The method that drafts nothing."""
+
+AUTO = "auto"
+"""The method that chooses among others."""
+
+ONLINE = "online"
+"""The method whose drafter learns while it serves."""
+
+COMBINERS = {"+": "either", "|": "merged"}
+"""What joins names in a method's name -> the drafter that is made of theirs."""
+
+ALIASES = {"ngram": "pld", "draft_model": "sps", "prompt_lookup": "pld", "none": BASELINE}
+"""Names of other libraries for the same method."""
+
+OPTION_ALIASES = {
+    "num_assistant_tokens": "num_speculative_tokens",
+    "prompt_lookup_num_tokens": "num_speculative_tokens",
+    "max_matching_ngram_size": "prompt_lookup_max",
+    "suffix_decoding_max_tree_depth": "max_tree_depth",
+    "suffix_decoding_max_spec_factor": "max_spec_factor",
+    "suffix_decoding_min_token_prob": "min_token_prob",
+    "assistant_model": "model",
+    "assistant_tokenizer": "tokenizer",
+    "draft_model": "model",
+}
+"""Names of other libraries for the same option."""
+
+_LENGTH = "num_speculative_tokens"
+_MEETS = {
+    "model": Need.DRAFT_MODEL | Need.WEIGHTS,
+    "models": Need.DRAFT_MODEL,
+    "datastore": Need.DATASTORE,
+}
+"""An option -> the needs that it meets."""
+
+_NOTHING_GIVEN: Mapping[str, Any] = MappingProxyType({})
+
+
+class TargetWrapper(Protocol):
+    """Makes of a target one that scores in its own way."""
+
+    def __call__(self, target: ModelTarget) -> ModelTarget: ...
+
+
+@dataclass(frozen=True)
+class BuiltMethod:
+    """What a `speculative_config` describes. wrap_target: of a method that wraps the target."""
+
+    drafter: Drafter
+    verifier: Verifier
+    name: str
+    wrap_target: TargetWrapper | None = None
+
+    def wrapped(self, target: ModelTarget) -> ModelTarget:
+        """The target as this method wants it."""
+        return target if self.wrap_target is None else self.wrap_target(target)
+
+
+@dataclass(frozen=True)
+class MethodName:
+    """A method's name taken apart. combiner: the drafter that is made of the parts' drafters; None
+    of a single method."""
+
+    combiner: str | None
+    parts: tuple[str, ...]
+
+
+def build(config: Mapping[str, Any] | None) -> BuiltMethod:
+    """Build what a `speculative_config` describes; None decodes plainly.
+
+    "verifier" overrides the method's acceptance rule; "tuned" names what `foretoken tune` found, by
+    path or name, and what stands next to it wins; all other keys are the method's options.
+
+    Raises:
+        ForetokenError: for an unknown name or option, and for a method that can't be built so.
+    """
+    options = untuned(config or {"method": BASELINE})
+    method = options.pop("method", None) or _guessed_method(options)
+    rule = options.pop("verifier", None)
+    if not isinstance(method, str):
+        built = _from_object(method, options)
+    elif parse(method).combiner is None:
+        built = _single(method, options)
+    else:
+        built = _combined(method, options)
+    return dataclasses.replace(built, verifier=build_verifier(rule)) if rule else built
+
+
+def parse(method: str) -> MethodName:
+    """Take a method's name apart. Raises `ForetokenError` where it mixes "+" and "|"."""
+    prefix, _, named = method.partition(":")
+    if prefix == AUTO:
+        parts = named.replace("+", ",").split(",") if method != AUTO else []
+        return MethodName(AUTO, tuple(part.strip() for part in parts))
+    if prefix == ONLINE:
+        return MethodName(ONLINE, (named or "sps",))
+    found = [mark for mark in COMBINERS if mark in method]
+    if not found:
+        return MethodName(None, (method,))
+    if len(found) > 1:
+        raise ForetokenError(f"Method {method!r} mixes '+' and '|'; put one of them between parts.")
+    parts = method.split(found[0])
+    return MethodName(COMBINERS[found[0]], tuple(part.strip() for part in parts))
+
+
+def auto_parts(method: str, options: Collection[str]) -> list[str]:
+    """The parts that "auto:…" names; of "auto" all that join it, where the options meet their
+    needs."""
+    if method != AUTO:
+        return list(parse(method).parts)
+    met = _met(options)
+    return [row.name for row in METHODS.values() if row.joins_auto and row.needs in met]
+
+
+def needs_of(method: str) -> Need:
+    """What a method, or any part of it, can't be built without."""
+    return reduce(or_, map(_needs_of_part, parse(method).parts), Need.NOTHING)
+
+
+def unmet_needs(config: Mapping[str, Any]) -> Need:
+    """Those needs of a config's method that none of its options meets, by whatever name."""
+    nested = [key for own in config.values() if isinstance(own, Mapping) for key in own]
+    return needs_of(str(config["method"])) & ~_met([*config, *nested])
+
+
+def options_of(method: str) -> set[str]:
+    """The options that a method takes, those of its parts included."""
+    name = parse(method)
+    parts = auto_parts(method, ["model"]) if name.combiner == AUTO else name.parts
+    classes = [_part_class(part) for part in parts]
+    if name.combiner is not None:
+        classes.append(drafter_class(name.combiner))
+    return {option for cls in classes for option in _fields(cls)}
+
+
+def create_drafter(cls: type[Any], name: str, options: Mapping[str, Any]) -> Drafter:
+    """A drafter of this class; its options are checked by name."""
+    drafter: Drafter = _create(cls, name, options)
+    return drafter
+
+
+def build_verifier(rule: str | Verifier) -> Verifier:
+    """An acceptance rule by file name or "package.module:Class"."""
+    if not isinstance(rule, str):
+        return rule
+    if rule not in verifier_names() and ":" not in rule:
+        raise unknown("verifier", rule, verifier_names())
+    verifier: Verifier = verifier_class(rule)()
+    return verifier
+
+
+def _guessed_method(options: Mapping[str, Any]) -> str:
+    """As in vLLM: a config that names a draft model and no method means that model drafts."""
+    if "model" in options:
+        return "sps"
+    raise ForetokenError(
+        'speculative_config names no method; e.g. {"method": "pld"} or '
+        '{"method": "sps", "model": "folder-or-hub-id"}.'
+    )
+
+
+def _from_object(drafter: Drafter, options: Mapping[str, Any]) -> BuiltMethod:
+    name = type(drafter).__name__
+    if options:
+        raise ForetokenError(
+            f"The method is a {name} object, so {', '.join(options)} would be ignored; set its "
+            "fields instead."
+        )
+    return BuiltMethod(drafter, _exact_verifier(drafter), name)
+
+
+def _single(method: str, options: Mapping[str, Any]) -> BuiltMethod:
+    """A method that is not made of others."""
+    name, row, cls = ALIASES.get(method, method), _row(method), _part_class(method)
+    if row is None:
+        drafter = create_drafter(cls, name, options)
+        return BuiltMethod(drafter, _exact_verifier(drafter), name)
+    made, verifier = _create(cls, name, {**row.options, **options}), build_verifier(row.verifier)
+    if row.target is None:
+        return BuiltMethod(made, verifier, name)
+    return BuiltMethod(drafter_class(row.drafter)(), verifier, name, made)
+
+
+def _combined(method: str, options: Mapping[str, Any]) -> BuiltMethod:
+    """A drafter that is made of other drafters, which a user may give as objects."""
+    combiner = parse(method).combiner
+    assert combiner is not None
+    if "drafters" not in options:
+        options = _with_drafters(method, combiner, options)
+    drafter = create_drafter(drafter_class(combiner), method, options)
+    return BuiltMethod(drafter, _exact_verifier(drafter), method)
+
+
+def _with_drafters(method: str, combiner: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The combiner's own options, and the parts' drafters with theirs."""
+    parts = auto_parts(method, options) if combiner == AUTO else list(parse(method).parts)
+    _check_parts(method, parts)
+    added: dict[str, Any] = {}
+    if combiner == AUTO:
+        added = {"names": parts, "lenient": method == AUTO}
+        options = {_LENGTH: drafter_class(AUTO).num_speculative_tokens, **options}
+    classes = {part: _part_class(part) for part in parts}
+    takers = {part: _fields(cls) for part, cls in classes.items()}
+    given = _shared_out(method, options, {**takers, combiner: _fields(drafter_class(combiner))})
+    drafters = [
+        create_drafter(cls, part, {**_row_options(part), **given[part]})
+        for part, cls in classes.items()
+    ]
+    return {**given[combiner], **added, "drafters": drafters}
+
+
+def _check_parts(method: str, parts: Seq[str]) -> None:
+    if len(set(parts)) < len(parts):
+        raise ForetokenError(
+            f"Method {method!r} names a part twice; name each part once (a method and its "
+            "drafter's file name count as two)."
+        )
+    for part in parts:
+        row = _row(part)
+        if row is not None and row.target is not None:
+            others = [repr(other) for other in parts if other != part]
+            raise ForetokenError(
+                f"Method {part!r} wraps the target and drafts nothing, so it can't be joined with "
+                f"{', '.join(others) or repr(parse(method).combiner)}; use it alone."
+            )
+
+
+def _shared_out(
+    method: str, options: Mapping[str, Any], takers: Mapping[str, list[str]]
+) -> dict[str, dict[str, Any]]:
+    """Each taker's options: those that it has, and over them those given under its name."""
+    given: dict[str, dict[str, Any]] = {name: {} for name in takers}
+    for key, value in options.items():
+        having = [name for name, fields in takers.items() if _own_name(key, fields) in fields]
+        if not having and not (key in takers and isinstance(value, Mapping)):
+            known = [*takers, *(field for fields in takers.values() for field in fields)]
+            raise unknown(f"option of method {method!r}", key, known)
+        for name in having:
+            given[name][key] = value
+    return {name: shared | dict(options.get(name, {})) for name, shared in given.items()}
+
+
+def _row(name: str) -> Method | None:
+    return METHODS.get(ALIASES.get(name, name))
+
+
+def _row_options(name: str) -> Mapping[str, Any]:
+    row = _row(name)
+    return row.options if row else _NOTHING_GIVEN
+
+
+def _part_class(name: str) -> type[Any]:
+    """The class that takes a single method's options: its drafter, or what wraps the target."""
+    row = _row(name)
+    if row is not None:
+        return target_class(row.target) if row.target else drafter_class(row.drafter)
+    if name not in drafter_names() and ":" not in name:
+        raise unknown("method", name, [*METHODS, *ALIASES, *drafter_names()])
+    return drafter_class(name)
+
+
+def _needs_of_part(name: str) -> Need:
+    """A row's needs; of a drafter's file name, those of the first method that uses the drafter."""
+    row = _row(name)
+    rows = [row] if row else [row for row in METHODS.values() if row.drafter == name]
+    return rows[0].needs if rows else Need.NOTHING
+
+
+def _met(options: Collection[str]) -> Need:
+    """The needs that options with these names meet."""
+    own = (_MEETS.get(OPTION_ALIASES.get(key, key), Need.NOTHING) for key in options)
+    return reduce(or_, own, Need.NOTHING)
+
+
+def _create(cls: type[Any], name: str, options: Mapping[str, Any]) -> Any:
+    """An object of a method's class; its options are checked by name."""
+    known = _fields(cls)
+    given: dict[str, Any] = {}
+    for key, value in options.items():
+        own = _own_name(key, known)
+        if own not in known:
+            raise unknown(f"option of method {name!r}", key, known or ["(it has none)"])
+        given[own] = value
+    try:
+        return cls(**given)
+    except TypeError as error:
+        raise ForetokenError(f"Method {name!r} can't be built: {error}.") from error
+
+
+def _fields(cls: type[Any]) -> list[str]:
+    """The options of a method's class."""
+    return [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+
+
+def _own_name(key: str, known: Collection[str]) -> str:
+    """An option's name here, where other libraries call it otherwise."""
+    return key if key in known else OPTION_ALIASES.get(key, key)
+
+
+def _exact_verifier(drafter: Drafter) -> Verifier:
+    """The exact rule for what the drafter makes: chosen nodes keep plain decoding's very tokens."""
+    if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY}:
+        return build_verifier("target_only")
+    return build_verifier("multi_candidate" if drafter.trees else "speculative")

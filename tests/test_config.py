@@ -1,0 +1,252 @@
+"""From a `speculative_config` to a drafter and a rule; what is said of wrong ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from foretoken import LLM, METHODS, ForetokenError, SamplingParams
+from foretoken.config import (
+    ALIASES,
+    OPTION_ALIASES,
+    MethodName,
+    build,
+    needs_of,
+    options_of,
+    parse,
+    unmet_needs,
+)
+from foretoken.drafters.nothing import Nothing
+from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.length import Fixed, Heuristic, schedule
+from foretoken.methods import Method, Need
+from foretoken.models.target import ModelTarget
+from foretoken.protocols import BaseDrafter
+from foretoken.registry import drafter_class, drafter_names
+from foretoken.sampling.sequence import Sequence
+from foretoken.testing import Pair
+from foretoken.tree import Kind
+from foretoken.verify.speculative import Speculative
+from foretoken.verify.target_only import TargetOnly
+
+
+def test_no_config_is_plain_decoding() -> None:
+    """None, and the method's own name, draft nothing."""
+    for config in (None, {"method": "autoregressive"}, {"method": "none"}):
+        built = build(config)
+        drafter, rule, name = built.drafter, built.verifier, built.name
+        assert isinstance(drafter, Nothing) and isinstance(rule, TargetOnly)
+        assert name == "autoregressive"
+
+
+def test_names_of_other_libraries(pair: Pair) -> None:
+    """Methods and options go by the names that their users bring."""
+    built = build({"method": "ngram", "num_assistant_tokens": 7, "max_matching_ngram_size": 4})
+    drafter, name = built.drafter, built.name
+    assert isinstance(drafter, PromptLookup) and name == "pld"
+    assert (drafter.num_speculative_tokens, drafter.prompt_lookup_max) == (7, 4)
+    built = build({"method": "draft_model", "assistant_model": pair.draft})
+    drafter, rule, name = built.drafter, built.verifier, built.name
+    assert isinstance(drafter, SmallLM) and drafter.model is pair.draft and name == "sps"
+    assert isinstance(rule, Speculative)
+
+
+def test_a_model_without_a_method_drafts(pair: Pair) -> None:
+    """As in vLLM; with neither it is said what to write."""
+    assert isinstance(build({"model": pair.draft}).drafter, SmallLM)
+    with pytest.raises(ForetokenError, match="names no method"):
+        build({"num_speculative_tokens": 3})
+
+
+def test_aliases_lead_somewhere() -> None:
+    """Every alias is of a method or of some drafter's option, and hides none."""
+    assert set(ALIASES.values()) <= set(METHODS) and not set(ALIASES) & set(METHODS)
+    options = {f for name in drafter_names() for f in drafter_class(name).__dataclass_fields__}
+    assert set(OPTION_ALIASES.values()) <= options
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"method": "pldd"}, "Unknown method 'pldd'. Did you mean 'pld'"),
+        ({"method": "autoregresive"}, "Did you mean 'autoregressive'"),
+        ({"method": "pld", "prompt_lookup_maxx": 3}, "Did you mean 'prompt_lookup_max'"),
+        ({"method": "pld", "model": "x"}, "Unknown option of method 'pld' 'model'"),
+        ({"method": "autoregressive", "num_speculative_tokens": 3}, "it has none"),
+        ({"method": "pld", "verifier": "targetonly"}, "Did you mean 'target_only'"),
+        ({"method": "pld", "num_speculative_tokens": 0}, "at least 1"),
+        ({"method": "pld", "prompt_lookup_min": 4}, "1 <= min <= max"),
+        ({"method": "sps"}, "name it"),
+        ({"method": "sps", "model": "folder", "num_speculative_tokens": 0}, "at least 1"),
+        ({"method": "sps", "model": "folder", "num_assistant_tokens_schedule": "x"}, "heuristic"),
+        ({"method": "no_such_module:Thing"}, "package.module:Class"),
+        ({"method": "foretoken.tree:Nothing"}, "package.module:Class"),
+        ({"method": Nothing(), "num_speculative_tokens": 3}, "would be ignored"),
+    ],
+    ids=str,
+)
+def test_wrong_configs(config: dict[str, Any], said: str) -> None:
+    """One sentence that names what was given and the nearest thing that exists."""
+    with pytest.raises(ForetokenError) as error:
+        build(config)
+    assert said in str(error.value)
+
+
+@dataclass(eq=False)
+class Outsider(BaseDrafter):
+    """A drafter of somebody else's."""
+
+    speed: int = 1
+    kinds = frozenset({Kind.INDEPENDENT})
+
+
+def test_drafters_from_elsewhere() -> None:
+    """An object, or a class by its import path; the rule follows from the kinds it makes."""
+    own = Outsider(speed=3)
+    assert build({"method": own}).drafter is own
+    built = build({"method": f"{__name__}:Outsider", "speed": 2})
+    drafter, rule, name = built.drafter, built.verifier, built.name
+    assert type(drafter).__name__ == "Outsider" and drafter.speed == 2  # type: ignore[attr-defined]
+    assert isinstance(rule, Speculative) and name == f"{__name__}:Outsider"
+    assert isinstance(build({"method": own, "verifier": "target_only"}).verifier, TargetOnly)
+
+
+def test_a_drafters_file_name_is_its_name() -> None:
+    """A drafter can be built by its file's name, with or without a row in the table."""
+    assert isinstance(build({"method": "prompt_lookup"}).drafter, PromptLookup)
+    assert isinstance(build({"method": "nothing"}).drafter, Nothing)
+
+
+class Wrapped(ModelTarget):
+    """A target that counts how often it scores."""
+
+    def __init__(self, target: ModelTarget, every: int) -> None:
+        super().__init__(target.model, target.slots, target.max_length)
+        self.every, self.scored = every, 0
+
+    def score(self, *arguments: Any) -> Any:
+        self.scored += self.every
+        return super().score(*arguments)
+
+
+@dataclass
+class Wrapper:
+    """What wraps it."""
+
+    every: int = 1
+
+    def __call__(self, target: ModelTarget) -> ModelTarget:
+        return Wrapped(target, self.every)
+
+
+@pytest.fixture
+def wrapping(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A method that wraps the target."""
+    row = Method(name="own", drafter="nothing", paper="–", target=f"{__name__}:Wrapper")
+    monkeypatch.setitem(METHODS, "own", row)
+    return row.name
+
+
+def test_a_method_that_wraps_the_target(wrapping: str, pair: Pair) -> None:
+    """Its options are the wrapper's; the engine scores with the wrapped target; text is plain's."""
+    built = build({"method": wrapping, "every": 2})
+    assert isinstance(built.drafter, Nothing) and isinstance(built.verifier, TargetOnly)
+    assert built.wrap_target == Wrapper(2) and built.name == wrapping
+    assert options_of(wrapping) == {"every"}
+    with pytest.raises(ForetokenError, match="Did you mean 'every'"):
+        build({"method": wrapping, "evry": 2})
+    params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+    llm = LLM(pair.target, speculative_config={"method": wrapping, "every": 2})
+    [own], [plain] = (each.generate([[1, 2, 3]], params) for each in (llm, LLM(pair.target)))
+    assert own.outputs[0].token_ids == plain.outputs[0].token_ids
+    assert isinstance(llm.engine.target, Wrapped) and llm.engine.target.scored == 2 * 5
+
+
+@pytest.mark.parametrize(
+    ("method", "others"),
+    [
+        ("own+pld", "'pld'"),
+        ("pld|own", "'pld'"),
+        ("pld+own+sam", "'pld', 'sam'"),
+        ("auto:own", "'auto'"),
+        ("auto:pld,own", "'pld'"),
+        ("online:own", "'online'"),
+    ],
+)
+def test_what_wraps_the_target_stands_alone(wrapping: str, method: str, others: str) -> None:
+    """One sentence names the method, what it was joined with, and the remedy."""
+    with pytest.raises(ForetokenError) as error:
+        build({"method": method})
+    assert str(error.value) == (
+        "Method 'own' wraps the target and drafts nothing, so it can't be joined with "
+        f"{others}; use it alone."
+    )
+
+
+def test_names_are_taken_apart() -> None:
+    """The drafter that is made of the parts', and the parts; a colon may be an import path's."""
+    assert parse("pld") == MethodName(None, ("pld",))
+    assert parse("pld + sps") == MethodName("either", ("pld", "sps"))
+    assert parse("pld|sps|sam") == MethodName("merged", ("pld", "sps", "sam"))
+    assert parse("auto") == MethodName("auto", ())
+    assert parse("auto:pld,sps") == parse("auto:pld+sps") == MethodName("auto", ("pld", "sps"))
+    assert parse("online") == parse("online:sps") == MethodName("online", ("sps",))
+    assert parse("package.module:Class") == MethodName(None, ("package.module:Class",))
+
+
+def test_needs_of_joined_methods() -> None:
+    """All that any part needs; `auto` takes only what can be built, so it needs nothing."""
+    assert needs_of("pld+sps") is needs_of("small_lm") is needs_of("online") is Need.DRAFT_MODEL
+    assert needs_of("auto:medusa+rest") == Need.WEIGHTS | Need.DATASTORE
+    assert needs_of("auto") is needs_of("pld|sam") is Need.NOTHING
+
+
+def test_options_meet_needs_by_any_of_their_names() -> None:
+    """Also where an option is given to one part alone."""
+    assert unmet_needs({"method": "sps"}) is Need.DRAFT_MODEL
+    assert unmet_needs({"method": "rest", "model": "x"}) is Need.DATASTORE
+    for option in ("model", "draft_model", "assistant_model", "models"):
+        assert unmet_needs({"method": "pld+cs_drafting", option: "x"}) is Need.NOTHING
+    assert unmet_needs({"method": "pld+sps", "sps": {"model": "x"}}) is Need.NOTHING
+
+
+def test_a_model_of_another_vocabulary_is_refused(pair: Pair) -> None:
+    """Both sizes are named."""
+    drafter = SmallLM(pair.draft)
+    access = SimpleNamespace(vocab_size=98, max_length=10, slots=1, backend="plain")
+    with pytest.raises(ForetokenError, match="97 tokens and the target's 98"):
+        drafter.bind(access)  # type: ignore[arg-type]
+
+
+def test_length_rules() -> None:
+    """Fixed stays; the heuristic adds two after whole acceptance, else takes one, down to one."""
+    one, other = (Sequence.start([1], SamplingParams()) for _ in range(2))
+    fixed, heuristic = Fixed(4), schedule("heuristic", 2)
+    fixed.observe(one, 4, 4)
+    assert fixed.limit(one) == 4 and isinstance(heuristic, Heuristic)
+    wanted = []
+    for drafted, accepted in ((2, 2), (4, 3), (3, 0), (0, 0), (2, 0), (1, 0), (1, 1)):
+        heuristic.observe(one, drafted, accepted)
+        wanted.append(heuristic.limit(one))
+    assert wanted == [4, 3, 2, 2, 1, 1, 3]
+    assert heuristic.limit(other) == 2
+
+
+def test_prompt_lookup_takes_the_longest_then_the_latest() -> None:
+    """The longest n-gram wins, then its most recent occurrence; short continuations count."""
+    drafter = PromptLookup(num_speculative_tokens=3)
+    drafter.bind(SimpleNamespace(device="cpu"))  # type: ignore[arg-type]
+
+    def draft(tokens: list[int], limit: int = 3) -> list[int]:
+        sequence = Sequence.start(tokens, SamplingParams())
+        tree = drafter.draft([sequence], [limit], None)  # type: ignore[arg-type]
+        return tree.tokens[0, : tree.counts[0]].tolist()
+
+    assert draft([1, 2, 3, 9, 8, 2, 3, 7, 7, 1, 2, 3]) == [9, 8, 2]  # three beat two
+    assert draft([2, 3, 9, 5, 2, 3, 7, 6, 2, 3]) == [7, 6, 2]  # the later one
+    assert draft([4, 4]) == [4]  # one token is a draft
+    assert draft([1, 2, 3]) == [] and draft([1]) == [] and draft([4, 4], 0) == []
