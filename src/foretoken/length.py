@@ -1,10 +1,10 @@
 """When a draft ends. A rule decides from the prefix, the past and the drafter's distribution at a
-place, never from the token that was drawn there.
+place, never from the token that was drawn there: dropping a token for its value would bias the
+output.
 
-A rule that looks at distributions sees that of each token before it is drawn, and says at which one
-drafting ends. That token is still drafted, since its distribution is paid for, so there is at least
-one; only a rule that `stops_before` leaves it out. Dropping a token for what was drawn would bias
-the output.
+A rule that looks at distributions gets each token's before the token is drawn, and decides whether
+the draft ends there. That token is drafted all the same, since its distribution is paid for, so
+there is at least one; only a rule that `stops_before` leaves it out.
 
 Legend: B sequences, V vocabulary; d drafted tokens, a accepted ones.
 """
@@ -25,7 +25,7 @@ from foretoken.sampling.sequence import Sequence
 
 
 class LengthRule(Protocol):
-    """How many tokens to draft next for a sequence. `looks`: whether `ends` must be asked;
+    """How many tokens to draft next for a sequence. `looks`: whether `ends` must be called;
     `stops_before`: whether the token at which a draft ends is left out of it."""
 
     @property
@@ -35,7 +35,7 @@ class LengthRule(Protocol):
     def stops_before(self) -> bool: ...
 
     def limit(self, sequence: Sequence) -> int:
-        """At most so many."""
+        """The most tokens to draft."""
         ...
 
     def ends(self, sequences: Seq[Sequence], distributions: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class Confidence(Fixed):
 @dataclass(frozen=True)
 class Fallback(Confidence):
     """Ends before the first token whose distribution has no probability above the threshold: the
-    small model keeps the pen until it is unsure, and where it is unsure at once nothing is drafted.
+    small model writes until it is unsure, and where it is unsure at once nothing is drafted.
 
     Source: Kim et al. 2023 (Big Little Decoder), fallback policy, with the threshold 0.6 of their
     implementation.
@@ -197,8 +197,8 @@ class ExpectedGain(Fixed):
     Source: Leviathan et al. 2023, theorem 3.8. The acceptance rate is the share of accepted among
     tested tokens, older steps counting less by `decay` each; before the first step it is `rate`,
     with the weight of `weight` tested tokens. `draft_cost` is a drafter's pass as a share of the
-    target's: measure it once and give it, for a clock inside the rule would make a seed's text
-    depend on the machine's mood. One token is drafted even where it doesn't pay, or the rate would
+    target's: measure it once and pass it, for a clock inside the rule would make the text of a seed
+    depend on the machine's speed. One token is drafted even where it doesn't pay, or the rate would
     never be measured again.
     """
 
@@ -225,9 +225,12 @@ class ExpectedGain(Fixed):
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if drafted:
-            kept, seen = self._counts(sequence)
+            accepted_before, tested_before = self._counts(sequence)
             tested = accepted + (accepted < drafted)
-            sequence.state[self] = self.decay * kept + accepted, self.decay * seen + tested
+            sequence.state[self] = (
+                self.decay * accepted_before + accepted,
+                self.decay * tested_before + tested,
+            )
 
     def _counts(self, sequence: Sequence) -> tuple[float, float]:
         """(accepted, tested) tokens, older ones counting less."""

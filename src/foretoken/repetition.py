@@ -1,4 +1,4 @@
-"""Whether a text goes in circles, as the greedy text of small models does."""
+"""Whether a text repeats itself, as the greedy text of small models does."""
 
 from __future__ import annotations
 

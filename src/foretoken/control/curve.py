@@ -1,7 +1,7 @@
-"""What a model's pass costs by its number of tokens: a few measured points and what lies between.
+"""What a model's pass costs by its number of tokens: a few measured points, interpolated.
 
-Speculation lives off this curve: a draft is free as far as it is level, and costs what it rises by.
-"""
+Speculation depends on this curve: a draft is free as far as it is level, and costs what it rises
+by. """
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ class Curve:
 
 
 def _rising(times: Seq[float]) -> list[float]:
-    """The nearest row (least squares) that never falls: what falls is pooled to its mean."""
-    pools: list[tuple[float, int]] = []  # mean, how many
+    """The nearest times (least squares) that never fall: those that fall are pooled to their
+    mean."""
+    pools: list[tuple[float, int]] = []  # mean, count
     for mean in times:
         count = 1
         while pools and pools[-1][0] > mean:

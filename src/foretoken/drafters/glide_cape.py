@@ -29,7 +29,7 @@ from foretoken.trainable.lesson import Lesson
 from foretoken.tree import DraftTree
 from foretoken.trees.from_lists import from_parents
 from foretoken.trees.join import assemble
-from foretoken.trees.siblings import Comb
+from foretoken.trees.siblings import SiblingChain
 
 CAPE = ((0.3, 8), (0.6, 6), (0.8, 4), (1.0, 2))
 """(the chance of the likeliest token is below, candidates at its place)."""
@@ -63,7 +63,7 @@ class GlideCape(WithModel):
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         rows = [b for b, s in enumerate(sequences) if min(budgets[b], self._lm.room(s)) > 0]
-        some, combs = [sequences[b] for b in rows], [Comb(budgets[b]) for b in rows]
+        some, combs = [sequences[b] for b in rows], [SiblingChain(budgets[b]) for b in rows]
         best: Tensor | None = None
         for _ in range(self.num_speculative_tokens):
             if not any(comb.open for comb in combs):
@@ -75,7 +75,7 @@ class GlideCape(WithModel):
         tree = from_parents([c.tokens for c in combs], [c.parents for c in combs], self._lm.device)
         return assemble([(rows, tree)], len(sequences), self._lm.device)
 
-    def _grow(self, combs: Seq[Comb], distributions: Tensor) -> Tensor:
+    def _grow(self, combs: Seq[SiblingChain], distributions: Tensor) -> Tensor:
         """Another place of each comb, by distributions [B, V]; the chains' own tokens there [B]."""
         widest = max(count for _, count in self.cape)
         top = distributions.topk(min(widest, distributions.shape[-1]))

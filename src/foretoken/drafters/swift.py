@@ -33,7 +33,7 @@ from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
 from foretoken.trees.from_lists import from_parents
-from foretoken.trees.siblings import Comb
+from foretoken.trees.siblings import SiblingChain
 
 _WIDTHS = ((0.95, 3, 1), (0.8, 5, 3), (0.5, 8, 5), (-1.0, 10, 10))
 """(the drafter's confidence is above, nodes at that place when greedy, when sampling)."""
@@ -85,7 +85,7 @@ class Swift(BaseDrafter):
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         """Likelier siblings stand first, and the first one's children after them all."""
         lm = self._model(self.shared.best)
-        combs = [Comb(min(n, lm.room(s))) for s, n in zip(sequences, budgets, strict=True)]
+        combs = [SiblingChain(min(n, lm.room(s))) for s, n in zip(sequences, budgets, strict=True)]
         best = None
         for _ in range(self.num_speculative_tokens):
             if not any(comb.open for comb in combs):

@@ -1,11 +1,11 @@
-"""Texts on disk in which any phrase is found at once: token ids and their suffix array.
+"""Texts on disk in which any phrase can be looked up at once: token ids and their suffix array.
 
 Source: Manber and Myers 1993 (suffix arrays, prefix doubling); He et al. 2024 (REST), section 3.1.
 A datastore is a folder. Texts come in segments, each two memory-mapped arrays: the ids, a mark
-after each text, and the places in the order of what stands there. New texts are new segments, so
-the old ones are never sorted again. `index.npz` says what the datastore is for and what belongs to
-it; it is written last. Suffixes are ordered by their first `ORDERED` tokens, which is as far as a
-lookup reads. Ids lie with the high byte first: then comparing bytes is comparing phrases.
+after each text, and the places in the order of the suffixes there. New texts are new segments, so
+the old ones are never sorted again. `index.npz` records what the datastore is for and its segments;
+it is written last. Suffixes are ordered by their first `ORDERED` tokens, which is as far as a
+lookup reads. Ids are stored with the high byte first: then comparing bytes is comparing phrases.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PARTS = ("tokens", "suffixes")
 _READ_AT_ONCE = 1 << 20
 
 MadeFor = Mapping[str, int | str]
-"""What a datastore fits: its `vocab_size`, and whatever else the writer wants to hold it to."""
+"""What a datastore fits: its `vocab_size`, and whatever else must be the same to use it."""
 
 
 def build(
@@ -86,9 +86,9 @@ class Datastore:
         return sum(len(segment.tokens) for segment in self._segments)
 
     def longest(self, text: Seq[int], shortest: int, longest: int) -> int:
-        """How many tokens at the end of `text`, within these bounds, stand somewhere; 0 for none.
+        """The length of the longest suffix of `text`, within these bounds, that occurs; 0 for none.
 
-        Where a phrase stands its end stands too, so the length is found by halving.
+        Where a phrase occurs its suffixes occur too, so the length is searched by bisection.
         """
         lengths = range(shortest, min(longest, ORDERED, len(text)) + 1)
         coded = self._coded(text[-longest:])
@@ -101,21 +101,21 @@ class Datastore:
         return lengths[known - 1] if known else 0
 
     def continuations(self, phrase: Seq[int], length: int, most: int) -> NDArray[np.integer]:
-        """[M, length] what follows a phrase where it stands, sorted; M is at most `most`.
+        """[M, length] what follows a phrase where it occurs, sorted; M is at most `most`.
 
-        Of more places, evenly spread ones are taken, which keeps the shares of what follows. What
-        is not below `vocab_size` is no token: the text ends there.
+        Of more places, evenly spread ones are taken, which keeps the shares of what follows. An id
+        that is not below `vocab_size` is no token: the text ends there.
         """
         coded, after = self._coded(phrase), np.arange(length) + len(phrase)
         ranges = [one.places(coded) for one in self._segments]
         total = sum(map(len, ranges))
         picked = np.arange(min(total, most)) * max(total, 1) // max(min(total, most), 1)
-        found, before = [np.empty((0, length), self._ids.newbyteorder("="))], 0
+        pieces, before = [np.empty((0, length), self._ids.newbyteorder("="))], 0
         for segment, places in zip(self._segments, ranges, strict=True):
             here = picked[(picked >= before) & (picked < before + len(places))] - before
             before += len(places)
-            found.append(segment.read(places.start + here, after))
-        rows = np.concatenate(found)
+            pieces.append(segment.read(places.start + here, after))
+        rows = np.concatenate(pieces)
         return rows[np.lexsort(rows.T[::-1])]
 
     def _coded(self, phrase: Seq[int]) -> bytes:
@@ -144,10 +144,10 @@ class _Segment:
         return range(start, bisect_right(everything, coded, start, key=lambda i: self._at(i, size)))
 
     def read(self, places: NDArray[np.integer], after: NDArray[np.integer]) -> NDArray[np.integer]:
-        """[M, len(after)] the tokens at these distances after where places of the array point."""
+        """[M, len(after)] the tokens at these distances from where the array's places point."""
         at = self._suffixes[places].astype(np.int64)[:, None] + after
-        found: NDArray[np.integer] = self.tokens[np.minimum(at, len(self.tokens) - 1)]
-        return found
+        tokens: NDArray[np.integer] = self.tokens[np.minimum(at, len(self.tokens) - 1)]
+        return tokens
 
     def _first(self, coded: bytes) -> int:
         size = len(coded)
@@ -192,7 +192,7 @@ def _extend(
         for i, tokens in enumerate(_segments(documents, int(made_for["vocab_size"]), most))
     ]
     if not own:
-        raise ForetokenError(f"There is no text to put into {folder}; name files that hold some.")
+        raise ForetokenError(f"There is no text to put into {folder}; name files that have some.")
     arrays = {"segments": np.concatenate([rows, np.array(own, np.int64)])}
     write_arrays(folder / _INDEX, _KIND, made_for, arrays)
 
@@ -201,7 +201,7 @@ def _segments(
     documents: Iterable[Seq[int]], vocab_size: int, most: int
 ) -> Iterator[NDArray[np.integer]]:
     """The texts, a mark after each, in arrays of at most `most` ids; longer texts are cut."""
-    held: list[NDArray[np.integer]] = []
+    pieces: list[NDArray[np.integer]] = []
     size = 0
     mark = np.array([vocab_size])
     for document in documents:
@@ -214,12 +214,12 @@ def _segments(
         for start in range(0, len(ids), most - 1):
             piece = np.concatenate([ids[start : start + most - 1], mark])
             if size + len(piece) > most:
-                yield np.concatenate(held).astype(_ids(vocab_size))
-                held, size = [], 0
-            held.append(piece)
+                yield np.concatenate(pieces).astype(_ids(vocab_size))
+                pieces, size = [], 0
+            pieces.append(piece)
             size += len(piece)
-    if held:
-        yield np.concatenate(held).astype(_ids(vocab_size))
+    if pieces:
+        yield np.concatenate(pieces).astype(_ids(vocab_size))
 
 
 def _write(folder: Path, number: int, tokens: NDArray[np.integer]) -> list[int]:
@@ -239,13 +239,13 @@ def _index(folder: Path, made_for: MadeFor) -> NDArray[np.integer]:
 
 
 def _mapped(path: Path, length: int, checksum: int) -> NDArray[np.integer]:
-    """An array left on disk, checked to be the one that was written."""
+    """A memory-mapped array, checked to be the one that was written."""
     try:
         array: NDArray[Any] = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
-        raise ForetokenError(f"{path} is missing or damaged; build the datastore anew.") from error
+        raise ForetokenError(f"{path} is missing or damaged; build the datastore again.") from error
     if len(array) != length or _checksum(array) != checksum:
-        raise ForetokenError(f"{path} is damaged; build the datastore anew.")
+        raise ForetokenError(f"{path} is damaged; build the datastore again.")
     return array
 
 
@@ -261,5 +261,6 @@ def _file(folder: Path, number: int, part: str) -> Path:
 
 
 def _ids(vocab_size: int) -> np.dtype[np.integer]:
-    """How ids and the mark, which is `vocab_size`, are kept: in two bytes if they fit, or four."""
+    """How ids and the mark, which is `vocab_size`, are stored: in two bytes if they fit, or
+    four."""
     return np.dtype(">u2") if vocab_size < 1 << 16 else np.dtype(">u4")

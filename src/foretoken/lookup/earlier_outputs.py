@@ -1,8 +1,8 @@
-"""What was written before: the latest texts of all requests, indexed, within a bound.
+"""Earlier outputs: the latest texts of all requests, indexed, up to a number of tokens.
 
-This is a copying drafter's `shared` memory. Texts come in whole and leave in the order in which
-they came; how they are found again is the index's business. A text enters it when the index is next
-asked for, so that a drafter that nobody asks costs nothing.
+This is a copying drafter's `shared` memory. Whole texts are added, and the oldest ones are dropped
+first; how phrases are looked up in them is up to the index. A text enters the index when it is next
+used, so that a drafter that is not queried costs nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from foretoken.errors import ForetokenError
 from foretoken.files import read_arrays, write_arrays
 
 _KIND = "memory of earlier texts"
-_AT_ONCE = 512  # tokens that enter the index at a time, or one text, so that no step waits for long
+_AT_ONCE = 512  # tokens (or one text) that enter the index at a time, so that no step is long
 
 
 class Index(Protocol):
-    """Finds phrases in texts. A text ends in a mark: a negative number that stands nowhere else."""
+    """Looks up phrases in texts. A text ends in a mark: a negative number that occurs only
+    there."""
 
     def add(self, text: array[int]) -> None: ...
 
@@ -39,7 +40,7 @@ IndexT = TypeVar("IndexT", bound=Index)
 
 
 class EarlierTexts(Generic[IndexT]):
-    """At most `limit` tokens of texts, the latest ones; of a longer text its end."""
+    """The latest texts, at most `limit` tokens of them; of a longer text its end."""
 
     def __init__(self, index: IndexT, limit: int, vocab_size: int) -> None:
         if limit < 1:
@@ -51,7 +52,7 @@ class EarlierTexts(Generic[IndexT]):
 
     @property
     def index(self) -> IndexT:
-        """With the next of the texts that wait."""
+        """The index, with some of the texts added that were not yet in it."""
         taken, first = 0, len(self._texts) - self._waiting
         for text in islice(self._texts, first, None) if self._waiting else ():
             self._index.add(text)
@@ -86,7 +87,7 @@ class EarlierTexts(Generic[IndexT]):
         self._waiting = self.tokens = 0
 
     def save(self, path: str | Path) -> None:
-        """Write the texts to a file; the index is made anew when they are loaded."""
+        """Write the texts to a file; loading them builds the index again."""
         tokens = [np.array(text[:-1], np.int32) for text in self._texts]
         arrays = {
             "tokens": np.concatenate([np.empty(0, np.int32), *tokens]),
@@ -95,15 +96,15 @@ class EarlierTexts(Generic[IndexT]):
         write_arrays(path, _KIND, self._made_for, arrays)
 
     def load(self, path: str | Path) -> None:
-        """Take the texts of a file in place of those that are here.
+        """Replace the texts by those of a file.
 
         Raises `ForetokenError` for a damaged file, or one of another vocabulary.
         """
-        found = read_arrays(path, _KIND, self._made_for, ("tokens", "lengths"))
-        tokens, ends = found["tokens"].tolist(), found["lengths"].cumsum().tolist()
+        arrays = read_arrays(path, _KIND, self._made_for, ("tokens", "lengths"))
+        tokens, ends = arrays["tokens"].tolist(), arrays["lengths"].cumsum().tolist()
         inside = all(0 <= token < self._vocab_size for token in tokens)
         if not inside or (ends[-1] if ends else 0) != len(tokens):
-            raise ForetokenError(f"{path} is damaged: its texts don't fit together; make it anew.")
+            raise ForetokenError(f"{path} is damaged: its texts don't fit together; make it again.")
         self.reset()
         for start, end in zip([0, *ends], ends, strict=False):
             self.add(tokens[start:end])

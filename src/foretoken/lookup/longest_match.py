@@ -1,8 +1,8 @@
-"""Max-Gram: copy what followed the longest end of a text where that occurred before.
+"""Max-Gram: copy what followed the longest suffix of a text where that suffix occurred before.
 
 Source: Chen et al. 2024 (CS-Drafting), Max-Gram. Departures: prompt and output are one text, of
 equally long matches the latest counts, and there is no bigram table for texts without a match.
-Nothing is kept between calls, so the text may also shrink, as a draft in the making does.
+Nothing is kept between calls, so the text may also shrink, as a draft does that is being cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def copy_after(tokens: Seq[int], limit: int, longest: int = 16) -> list[int]:
     """At most `limit` tokens that followed the text's longest suffix, of at most `longest` tokens,
     the last time that it occurred before."""
     text = array("q", tokens).tobytes()
-    stop, found = _WIDTH * (len(tokens) - 1), None  # an occurrence needs something after it
+    stop, start = _WIDTH * (len(tokens) - 1), None  # an occurrence needs something after it
     for size in range(1, min(longest, len(tokens) - 1) + 1 if limit > 0 else 0):
         suffix = text[-_WIDTH * size :]
         place = text.rfind(suffix, 0, stop)
@@ -26,5 +26,5 @@ def copy_after(tokens: Seq[int], limit: int, longest: int = 16) -> list[int]:
         if place < 0:
             break
         stop = place + len(suffix)  # a longer one occurs nowhere later
-        found = stop // _WIDTH
-    return [] if found is None else list(tokens[found : found + limit])
+        start = stop // _WIDTH
+    return [] if start is None else list(tokens[start : start + limit])

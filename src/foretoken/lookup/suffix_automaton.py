@@ -1,12 +1,12 @@
-"""Suffix automata: the longest end of a text that stood somewhere before, in O(1) a token.
+"""Suffix automata: the longest suffix of a text that occurred before, in O(1) a token.
 
 A state stands for all phrases that end at the same places; `length` is that of the longest of them
-and `link` leads to the longest of its ends that has more places. Construction: Blumer et al. 1985;
+and `link` leads to its longest suffix that ends at more places. Construction: Blumer et al. 1985;
 for drafting: Hu et al. 2025 (SAM-Decoding), section 3. A text of n tokens has fewer than 2n states
 and 3n transitions.
 
 `SuffixAutomaton` grows with a text. `StaticAutomaton` is one in arrays (at most 60 bytes a token):
-it counts occurrences, is followed from outside, and can be saved.
+it counts occurrences, is matched against other texts, and can be saved.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from foretoken.errors import ForetokenError
 from foretoken.files import Arrays, read_arrays, write_arrays
 
 Match = tuple[int, int]
-"""A state, and how many tokens of the longest end that it stands for match."""
+"""A state, and how many tokens of its longest phrase match."""
 
 START: Match = (0, 0)
 _KIND = "suffix automaton"
 
 
 class SuffixAutomaton:
-    """Of one text, as it is written."""
+    """The automaton of one text, as it is written."""
 
     def __init__(self) -> None:
         self.text = array("i")
         self.next: list[dict[int, int]] = [{}]
         self.link = array("i", [-1])
         self.length = array("i", [0])
-        self.first_end = array("i", [-1])  # where the state's phrases ended for the first time
+        self.first_end = array("i", [-1])  # where the state's phrases first ended
         self._last = 0
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Read on."""
+        """Append tokens to the text."""
         for token in tokens:
             self._append(token)
 
@@ -63,7 +63,7 @@ class SuffixAutomaton:
         target = following[state][token]
         if length[target] == length[state] + 1:
             return target
-        # The target's longer phrases don't end here: part the shorter ones from them.
+        # The target's longer phrases don't end here: split the shorter ones off.
         shorter = self._state(
             following[target].copy(), length[state] + 1, self.first_end[target], link[target]
         )
@@ -82,7 +82,7 @@ class SuffixAutomaton:
 
     @property
     def repeat(self) -> tuple[int, int]:
-        """The longest end of the text that occurred before: its length, and the place after its
+        """The longest suffix of the text that occurred before: its length, and the place after its
         first occurrence. (0, 0) where there is none."""
         state = max(0, self.link[self._last])
         return self.length[state], self.first_end[state] + 1
@@ -92,22 +92,22 @@ _NAMES = ("text", "link", "length", "first_end", "count", "offsets", "tokens", "
 
 
 class StaticAutomaton:
-    """Of whole texts. They are joined, each with a negative mark after it that ends its phrases.
+    """The automaton of whole texts, joined, each with a negative mark at its end.
 
-    text: all tokens. Of each state: link, length, first_end, count (occurrences), and its
+    text: all tokens. For each state: link, length, first_end, count (occurrences), and its
     transitions tokens[offsets[s] : offsets[s + 1]], sorted, with the states they lead to.
     """
 
     def __init__(self, arrays: Arrays) -> None:
         """`of` and `load` make these."""
         self._arrays = {name: np.ascontiguousarray(arrays[name], np.int32) for name in _NAMES}
-        views = (self._arrays[name].data for name in _NAMES)  # ten times as fast to index
+        views = (self._arrays[name].data for name in _NAMES)  # indexed ten times as fast
         self.text, self._link, self._length, self._first_end, *rest = views
         self._count, self._offsets, self._tokens, self._targets = rest
 
     @classmethod
     def of(cls, texts: Iterable[Seq[int]]) -> StaticAutomaton:
-        """Build one, which takes about 1 KB a token for the time being."""
+        """Build one, which takes about 1 KB a token while it is built."""
         growing = SuffixAutomaton()
         for mark, text in enumerate(texts, 1):
             growing.extend(text)
@@ -115,7 +115,7 @@ class StaticAutomaton:
         return cls(_arrays(growing))
 
     def step(self, match: Match, token: int) -> Match:
-        """The longest end of what was followed so far, and `token`, that occurs in the texts."""
+        """The longest suffix of the matched phrase and `token` that occurs in the texts."""
         state, length = match
         while True:
             low, high = self._offsets[state], self._offsets[state + 1]
@@ -136,7 +136,7 @@ class StaticAutomaton:
         return self._first_end[match[0]] + 1
 
     def after(self, start: int, most: int) -> list[int]:
-        """At most `most` tokens from a place in `text` on, to the end of that text."""
+        """At most `most` tokens of `text` from a place on, to the end of that text."""
         tokens = self.text[start : start + most].tolist()
         return tokens[: next((i for i, token in enumerate(tokens) if token < 0), most)]
 
@@ -168,9 +168,9 @@ class StaticAutomaton:
     @classmethod
     def load(cls, path: str | Path, vocab_size: int) -> StaticAutomaton:
         """Raises `ForetokenError` for a damaged file, or one of another vocabulary."""
-        found = cls(read_arrays(path, _KIND, {"vocab_size": vocab_size}, _NAMES))
-        found.check(vocab_size)
-        return found
+        automaton = cls(read_arrays(path, _KIND, {"vocab_size": vocab_size}, _NAMES))
+        automaton.check(vocab_size)
+        return automaton
 
 
 def _arrays(growing: SuffixAutomaton) -> Arrays:
@@ -191,8 +191,8 @@ def _arrays(growing: SuffixAutomaton) -> Arrays:
 
 
 def _counts(link: np.ndarray, length: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """[states] how often each state's phrases occur: once for each text's beginning that ends in
-    them, and those are the states that were not parted from another."""
+    """[states] how often each state's phrases occur: once for each prefix of a text that ends in
+    them; those prefixes are the states that were not split off from another."""
     count = ((length == end + 1) & (length > 0)).astype(np.int64).tolist()
     links = link.tolist()
     for state in np.argsort(-length, kind="stable").tolist():

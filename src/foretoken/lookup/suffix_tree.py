@@ -2,12 +2,12 @@
 
 Source: Oliaro et al. 2025 (SuffixDecoding), section 4. The tree holds every suffix of its texts up
 to `depth` tokens; an edge stands for a run of tokens and points into a text. It has at most two
-nodes for each token held. It is fed in one of two ways:
+nodes for each token. It is filled in one of two ways:
 
-- `grow`: one text, as it is written. A suffix is counted once it has parted from all that came
-  before it, or is `depth` long; until then it is part of the tail that `repeated` measures.
+- `grow`: one text, as it is written. A suffix is counted once it differs from all earlier ones, or
+  is `depth` long; until then it is part of the tail that `repeated` measures.
 - `add` and `drop`: whole texts, first in, first out. A text ends in a mark, a negative number that
-  stands nowhere else, so that every suffix of it has parted from all others in the end.
+  occurs only there, so that every suffix of it differs from all others in the end.
 
 A walk adds or drops a suffix; it visits only the branchings on its path.
 """
@@ -49,7 +49,7 @@ class SuffixTree:
         self._start = 0  # of the first suffix of the growing text that isn't counted yet
 
     def grow(self, tokens: Iterable[int]) -> None:
-        """Read on in the text that is being written."""
+        """Append to the text that is being written."""
         self._text.extend(tokens)
         while self._start < len(self._text) and self._insert(self._text, self._start):
             self._start += 1
@@ -65,12 +65,12 @@ class SuffixTree:
         return len(self._text) - self._start
 
     def add(self, text: array[int]) -> None:
-        """Count the suffixes of a whole text that ends in a mark of its own."""
+        """Count the suffixes of a whole text that ends in its own mark."""
         for start in range(len(text) - 1):
             self._insert(text, start)
 
     def drop(self, text: array[int]) -> None:
-        """Take `add` back, for the oldest text: what others share with it points into them."""
+        """Undo `add` for the oldest text: nodes that others share with it point into the others."""
         for start in range(len(text) - 1):
             self._remove(text, start)
 
@@ -133,7 +133,7 @@ class SuffixTree:
     def longest(self, tail: array[int]) -> int:
         """How many tokens at the end of `tail` occur in the tree as a phrase, below `depth`."""
         low, high = 0, min(len(tail), self.depth - 1)
-        while low < high:  # what occurs does so without its first token too
+        while low < high:  # if a phrase occurs, so does its suffix
             middle = (low + high + 1) // 2
             if self.find(tail[len(tail) - middle :]) is None:
                 high = middle - 1
@@ -142,7 +142,8 @@ class SuffixTree:
         return low
 
     def following(self, place: Place) -> Iterator[tuple[float, int, Place]]:
-        """(share, token, place) of what came next; a text's end has a share that nobody gets."""
+        """(share, token, place) of what came next; a text's end has a share too, which is not
+        listed."""
         node, inside = place
         if inside < node.length:
             at = node.start + inside
@@ -155,13 +156,13 @@ class SuffixTree:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are, found by walking over them."""
-        waiting, found = [self._root], 0
+        """The number of nodes, counted by walking over them."""
+        waiting, count = [self._root], 0
         while waiting:
             node = waiting.pop()
-            found += 1
+            count += 1
             waiting.extend(node.children.values())
-        return found
+        return count
 
 
 def _common(child: _Node, text: array[int], at: int, stop: int) -> int:

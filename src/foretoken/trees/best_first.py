@@ -1,7 +1,7 @@
-"""The likeliest nodes of a tree whose branches are known by their shares.
+"""The likeliest nodes of a tree whose branches have known shares, e.g. counted continuations.
 
-A node's weight is the product of the shares on its path, so no node weighs more than its parent
-and taking the heaviest one that is left, again and again, finds the heaviest tree of any size.
+A node's weight is the product of the shares on its path, so no node weighs more than its parent,
+and taking the heaviest remaining node again and again gives the heaviest tree of any size.
 """
 
 from __future__ import annotations

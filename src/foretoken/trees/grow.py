@@ -1,9 +1,9 @@
 """How drafts are arranged: trees grown level by level from a drafter's distributions, or filled
 from lists.
 
-A drafter says what it thinks of the nodes on the frontier ([B, M, V], one distribution a node) and
-gets the next frontier. `expand`, `beam` and `sample` do this to the end; `Grower` is for drafters
-that keep states of their own from level to level. Sources: top-k expansion, Miao et al. 2024
+A drafter gives the distributions of the tokens after the frontier's nodes ([B, M, V]) and gets the
+next frontier. `expand`, `beam` and `sample` do this to the end; `Grower` is for drafters that keep
+states from level to level. Sources: top-k expansion, Miao et al. 2024
 (SpecInfer) section 3.1; independent branches, Sun et al. 2023 (SpecTr) section 4; drawn without
 replacement, Yang et al. 2024 (MCSD) and Chen et al. 2024 (Sequoia) section 4.2; beam with rerank,
 Li et al. 2024 (EAGLE-2) section 4; trees by rank, Cai et al. 2024 (Medusa) section 2.1; merge by
@@ -49,9 +49,9 @@ class Frontier:
     """The nodes whose children come next; at first the root alone.
 
     slots: [B, M] in the tree. paths: [B, M, depth] draft tokens from the root to each. parents:
-    [B, M] place of each one's parent in the frontier before. above: [B, M, E] which nodes of all
-    earlier frontiers, in the order in which they came, stand above each. open: [B, M] bool, not
-    padding. scores: [B, M] log-probability of each path, of chosen nodes only.
+    [B, M] index of each node's parent in the frontier before. above: [B, M, E] which nodes of all
+    earlier frontiers, in their order, are ancestors of each. open: [B, M] bool, not padding.
+    scores: [B, M] log-probability of each path, of chosen nodes only.
     """
 
     slots: Tensor
@@ -73,13 +73,13 @@ class Frontier:
     @property
     def sees(self) -> Tensor:
         """[B, M, E + M] bool: the mask of a pass over the frontier by a drafter whose cache holds
-        the earlier frontiers' nodes in order: what stands above each, and itself."""
+        the earlier frontiers' nodes in order: the ancestors of each, and itself."""
         batch, nodes, _ = self.above.shape
         own = torch.eye(nodes, dtype=torch.bool, device=self.above.device)
         return torch.cat((self.above, own.expand(batch, -1, -1)), 2)
 
     def contexts(self) -> list[list[list[int]]]:
-        """The paths as host lists, as `fold` wants them where the distribution depends on past
+        """The paths as host lists, which `fold` reads where a distribution depends on past
         tokens."""
         paths: list[list[list[int]]] = self.paths.tolist()
         return paths
@@ -123,7 +123,7 @@ class Grower:
         return sum(level.shape[1] for level in self._tokens)
 
     def only(self, places: Seq[int]) -> None:
-        """Leave the frontier's other nodes without children."""
+        """Give children to these nodes of the frontier only."""
         if len(places) < self.frontier.slots.shape[1]:
             index = torch.tensor(places, dtype=torch.int64, device=self._device)
             self.frontier = self.frontier.take(index.expand(self._batch, -1))
@@ -147,18 +147,18 @@ class Grower:
     def draw(self, distributions: Tensor, widths: int | Seq[int], draws: Draws, kind: Kind) -> None:
         """Children drawn from each frontier node's distribution, with or without replacement.
 
-        Every draw of the level has a number of its own. A distribution of too few tokens to draw
-        more without replacement leaves padding, whatever was drawn."""
+        Every draw of the level has its own number. Where a distribution has too few tokens for
+        another draw without replacement there is padding, whatever was drawn."""
         origins, ranks = self._places(distributions, widths)
         removing = kind is Kind.WITHOUT_REPLACEMENT
-        left = distributions.clone() if removing else distributions
+        remaining = distributions.clone() if removing else distributions
         open_ = torch.ones(self._batch, len(origins), dtype=torch.bool, device=self._device)
         if removing:
             support = (distributions > 0).sum(-1)  # [B, M]
             open_ = torch.tensor(ranks, device=self._device) < support[:, origins]
         tokens = []
         for number, origin in enumerate(origins):
-            distribution = left[:, origin]
+            distribution = remaining[:, origin]
             if removing:
                 distribution[:, 0] += ~open_[:, number]  # something to draw from
             tokens.append(draws.draft(distribution, self.frontier.depth, number))
@@ -169,7 +169,7 @@ class Grower:
         self._add(torch.stack(tokens, 1), origins, kind, open_, scores)
 
     def _places(self, distributions: Tensor, widths: int | Seq[int]) -> tuple[list[int], list[int]]:
-        """Of each child of the level: the place of its parent in the frontier, its rank there."""
+        """For each child of the level: its parent's index in the frontier, and its rank there."""
         nodes, vocab = distributions.shape[1:]
         each = [widths] * nodes if isinstance(widths, int) else list(widths)
         if nodes != self.frontier.slots.shape[1] or len(each) != nodes:
@@ -205,7 +205,7 @@ class Grower:
         )
 
     def tree(self) -> DraftTree:
-        """All nodes, in the order in which they were made."""
+        """All nodes, in the order in which they were added."""
         if not self.nodes:
             return empty(self._batch, self._device)
         chain = self.nodes == len(self._tokens)
@@ -225,7 +225,7 @@ class Grower:
     def ranked(self, budgets: Seq[int]) -> DraftTree:
         """The likeliest `budgets[b]` nodes of each tree, likeliest path first; chosen nodes only.
 
-        They hang together: a path is never likelier than its beginning, which was made before it.
+        These form a tree: a path is never likelier than its beginning, which was added before it.
         """
         if self._distributions:
             raise ForetokenError("Drawn nodes can't be ranked: that would bias what is written.")
@@ -239,33 +239,40 @@ class Grower:
 
 
 def _falling(scores: Tensor) -> Tensor:
-    """Indices of [B, n] from the highest down, the first of equals first."""
+    """Indices of scores [B, n] from the highest down, the first of equals first."""
     return scores.sort(dim=1, descending=True, stable=True).indices
 
 
-Ask = Callable[[Frontier], Tensor]
+Propose = Callable[[Frontier], Tensor]
 """The drafter's distributions [B, M, V] of the tokens after the frontier's nodes."""
 
 
-def expand(ask: Ask, widths: Widths, budgets: Seq[int], device: torch.device) -> DraftTree:
+def expand(propose: Propose, widths: Widths, budgets: Seq[int], device: torch.device) -> DraftTree:
     """The likeliest tokens at every node, `widths` many at each depth: chosen."""
     grower = Grower(len(budgets), device)
     for level in _levels(grower, widths, max(budgets, default=0)):
-        grower.choose(ask(grower.frontier), level)
+        grower.choose(propose(grower.frontier), level)
     return grower.tree().trim(budgets)
 
 
-def beam(ask: Ask, width: int, depth: int, budgets: Seq[int], device: torch.device) -> DraftTree:
+def beam(
+    propose: Propose, width: int, depth: int, budgets: Seq[int], device: torch.device
+) -> DraftTree:
     """`width` likeliest tokens at each of the `width` likeliest paths of every depth, and of all
     these nodes the likeliest `budgets[b]`: chosen."""
     grower = Grower(len(budgets), device)
     for _ in range(depth if max(budgets, default=0) else 0):
-        grower.choose(ask(grower.frontier), width, keep=width)
+        grower.choose(propose(grower.frontier), width, keep=width)
     return grower.ranked(budgets)
 
 
 def sample(
-    ask: Ask, widths: Widths, budgets: Seq[int], device: torch.device, draws: Draws, kind: Kind
+    propose: Propose,
+    widths: Widths,
+    budgets: Seq[int],
+    device: torch.device,
+    draws: Draws,
+    kind: Kind,
 ) -> DraftTree:
     """A drawn tree, `widths` many children at each depth; `kind` says how siblings are drawn.
 
@@ -273,7 +280,7 @@ def sample(
     """
     grower = Grower(len(budgets), device)
     for level in _levels(grower, widths, max(budgets, default=0)):
-        grower.draw(ask(grower.frontier), level, draws, kind)
+        grower.draw(propose(grower.frontier), level, draws, kind)
     return grower.tree().trim(budgets)
 
 
@@ -291,8 +298,8 @@ def _levels(grower: Grower, widths: Widths, budget: int) -> Iterator[list[int]]:
 
 
 def widths_of(paths: Seq[Seq[int]]) -> list[list[int]]:
-    """A tree given by rank paths as widths for `expand` and `sample`, which list its nodes level
-    by level, a parent's children together."""
+    """The widths, for `expand` and `sample`, of a tree given by rank paths. Its nodes are listed
+    level by level, a parent's children together."""
     nodes = {tuple(path) for path in paths}
     children = Counter(path[:-1] for path in nodes)
     for path in nodes:
@@ -310,7 +317,7 @@ def widths_of(paths: Seq[Seq[int]]) -> list[list[int]]:
 
 def static(paths: Seq[Seq[int]], candidates: Tensor) -> DraftTree:
     """The tree of the given rank paths over candidates [B, D, K], each level's tokens from the
-    likeliest down, whatever stands before them: chosen.
+    likeliest down, whatever the path before them: chosen.
 
     Nodes stand in the order of `paths`, in which parents must come before children.
     """
@@ -332,11 +339,11 @@ def static(paths: Seq[Seq[int]], candidates: Tensor) -> DraftTree:
 def _template(
     paths: tuple[tuple[int, ...], ...], device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each node of a tree by rank paths [N]: its level (from 0), its rank, its parent's slot."""
+    """[N] each of a tree by rank paths: the nodes' levels (from 0), ranks and parents' slots."""
     slots: dict[tuple[int, ...], int] = {(): 0}
     for path in paths:
         if not path or path in slots or path[:-1] not in slots:
-            raise ForetokenError(f"The node {path} stands there twice or before its parent.")
+            raise ForetokenError(f"The node {path} is listed twice or before its parent.")
         slots[path] = len(slots)
     columns = [(len(path) - 1, path[-1], slots[path[:-1]]) for path in paths]
     levels, ranks, parents = torch.tensor(columns, device=device).reshape(-1, 3).long().T
@@ -353,7 +360,8 @@ def merge(
 
 
 def _heaviest(branches: Seq[Seq[int]], weights: Seq[float], budget: int) -> list[tuple[int, ...]]:
-    """A prefix weighs what all branches through it weigh, so never more than its own prefixes."""
+    """A prefix's weight is the sum of its branches', so never more than that of its own
+    prefixes."""
     total: dict[tuple[int, ...], float] = {}
     for branch, weight in zip(branches, weights, strict=True):
         for end in range(1, len(branch) + 1):

@@ -67,7 +67,7 @@ def join(trees: Seq[DraftTree]) -> DraftTree:
     """Trees of one batch under one root: merged where all are chosen, else one after the other.
 
     A tree drawn without replacement must be the first, and the only one of its kind: such a draw is
-    taken to have left out every sibling that stands before it.
+    taken to have left out every earlier sibling.
     """
     trees = [tree for tree in trees if tree.nodes] or list(trees[:1])
     if len(trees) == 1:

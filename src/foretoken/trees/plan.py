@@ -3,9 +3,9 @@
 Source: Chen et al. 2024 (Sequoia), section 4.1 (positional acceptance: the b-th child of an
 accepted node is the accepted one with probability p_b, wherever it stands), section 4.1.2 and
 appendix D (dynamic programme), section 4.3 (tree size and depth for the hardware). Then a node is
-accepted with the product of the p_b along its path, and a tree is worth the sum over its nodes,
-root included, which is the number of tokens that a step is expected to yield. Departure: at most
-(not exactly) so many nodes, so that a child which is never accepted is left out.
+accepted with the product of the p_b along its path, and the sum over a tree's nodes, root included,
+is the number of tokens that a step is expected to yield. Departure: at most (not exactly) so many
+nodes, so that a child which is never accepted is left out.
 
 A tree without tokens is the list of its nodes' rank paths: (0,) is the root's first child, (0, 2)
 that one's third. Paths are listed level by level, a parent's children in order of rank.
@@ -52,7 +52,7 @@ class TreePlan:
 
 
 def acceptance_vector(accepted: Seq[float], offered: Seq[float]) -> list[float]:
-    """p_b from counts: how often the b-th child was the accepted one, of the times it was there.
+    """p_b from counts: how often the b-th child was accepted, of the times that there was one.
 
     offered[b] counts the accepted nodes (roots included) that had at least b + 1 children. A rank
     that was never offered gets 0. Ranks are counted over different nodes, so their shares may sum
@@ -72,7 +72,7 @@ def acceptance_vector(accepted: Seq[float], offered: Seq[float]) -> list[float]:
 class SiblingCounts:
     """Acceptance rates by sibling rank, counted while serving; the counts can be saved and loaded.
 
-    It is as if `weight` earlier drafts had shown the given rates.
+    The given rates count as `weight` earlier drafts.
     """
 
     def __init__(self, rates: Seq[float], weight: int = 16) -> None:
@@ -81,7 +81,7 @@ class SiblingCounts:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was counted."""
+        """Back to the given rates."""
         self._accepted = [0] * len(self._given)
         self._offered = [0] * len(self._given)
         self.steps = 0
@@ -118,7 +118,7 @@ class SiblingCounts:
 
 
 def expected_tokens(paths: Seq[Seq[int]], acceptance: Seq[float]) -> float:
-    """What a step with this tree yields on average, the target's own token included.
+    """The tokens that a step with this tree yields on average, the bonus token included.
 
     Ranks after the vector's end are never accepted.
     """
@@ -143,8 +143,8 @@ def fastest_tree(
     """The tree with most expected tokens a second; it is empty where plain decoding is fastest.
 
     target_ms: measured time of the target's pass by number of nodes (0 is plain decoding), linear
-    between and level after what was measured; a pass is never taken to be cheaper than a smaller
-    one. draft_ms: time that one level of drafting takes.
+    between and level after the measured sizes; no pass is taken to be cheaper than a smaller one.
+    draft_ms: time that one level of drafting takes.
     """
     if 0 not in target_ms or min(target_ms.values()) <= 0 or draft_ms < 0:
         raise ForetokenError(
@@ -154,7 +154,7 @@ def fastest_tree(
     table = _Table(_checked(acceptance), nodes, depth)
     sizes = sorted(target_ms)
     passes = np.interp(np.arange(nodes + 1), sizes, [target_ms[size] for size in sizes])
-    passes = np.maximum.accumulate(passes)  # else a tree's own size might not be what is paid for
+    passes = np.maximum.accumulate(passes)  # else a larger tree might seem cheaper than this one
     levels = draft_ms * np.arange(depth + 1)
     speed = 1000 * table.worth / (passes + levels[:, None])  # [L + 1, M + 1]
     best_depth, best_nodes = map(int, np.unravel_index(speed.argmax(), speed.shape))
@@ -190,20 +190,20 @@ class _Table:
         self.worth: Array = np.ones((depth + 1, nodes + 1))
         self._taken = np.zeros((depth + 1, self._ranks, nodes + 1), dtype=np.int64)
         sizes = np.arange(nodes + 1)
-        left = sizes[:, None] - sizes  # [m, y]: nodes left for the later children
+        remaining = sizes[:, None] - sizes  # [m, y]: nodes for the later children
         for level in range(1, depth + 1):
             rest = np.zeros(nodes + 1)
             for rank in reversed(range(self._ranks)):
                 child = np.concatenate(([0.0], acceptance[rank] * self.worth[level - 1, :-1]))
-                gain = np.where(left >= 0, child + rest[left.clip(0)], -np.inf)
+                gain = np.where(remaining >= 0, child + rest[remaining.clip(0)], -np.inf)
                 gain[:, 0] = 0.0  # no child here, so none after it
                 self._taken[level, rank] = gain.argmax(1)
                 rest = gain.max(1)
             self.worth[level] = 1 + rest
 
     def paths(self, nodes: int, depth: int) -> Paths:
-        """The rank paths of the tree of that worth, level by level."""
-        found: Paths = []
+        """The rank paths of the best tree of this size, level by level."""
+        chosen: Paths = []
         todo: list[tuple[tuple[int, ...], int, int]] = [((), nodes, depth)]
         while todo:
             path, budget, levels = todo.pop()
@@ -211,7 +211,7 @@ class _Table:
                 own = int(self._taken[levels, rank, budget])
                 if not own:
                     break
-                found.append((*path, rank))
-                todo.append((found[-1], own - 1, levels - 1))
+                chosen.append((*path, rank))
+                todo.append((chosen[-1], own - 1, levels - 1))
                 budget -= own
-        return sorted(found, key=lambda path: (len(path), path))
+        return sorted(chosen, key=lambda path: (len(path), path))

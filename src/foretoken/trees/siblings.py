@@ -1,11 +1,11 @@
-"""A draft like a comb: a chain of likeliest tokens, each with siblings that end there."""
+"""A chain of likeliest tokens, each with siblings that have no children."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
 
-class Comb:
+class SiblingChain:
     """One sequence's nodes, at most `limit` of them; `open`: whether it may grow."""
 
     def __init__(self, limit: int) -> None:
@@ -16,7 +16,7 @@ class Comb:
         self._end = 0  # slot of the chain's last token
 
     def grow(self, ids: Seq[float]) -> None:
-        """The next place's tokens, the chain's own first."""
+        """Add the next place's tokens, the chain's own first."""
         fitting = ids[: self._limit - len(self.tokens)]
         self.parents += [self._end] * len(fitting)
         self._end = len(self.tokens) + 1
