@@ -36,9 +36,9 @@ from run import PEERS, installed, started
 from shared import RESULTS, table
 
 from foretoken.bench.measure.environment import environment
-from foretoken.bench.record import write_json
 from foretoken.bench.suites.data import folder
 from foretoken.errors import ForetokenError
+from foretoken.files import write_json
 from foretoken.progress import track
 from foretoken.zoo.inflate import inflate
 from foretoken.zoo.shape import Shape

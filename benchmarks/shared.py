@@ -15,9 +15,9 @@ import transformers
 
 from foretoken import zoo
 from foretoken.bench.measure.environment import environment
-from foretoken.bench.record import write_json
 from foretoken.bench.suites.suite import Prompt, load_suite
 from foretoken.cli.zoo import write
+from foretoken.files import write_json
 from foretoken.models.load import find
 from foretoken.models.native.backends import cache_folder
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from foretoken.bench.record import Answer, Results, write_json, write_text
+from foretoken.bench.record import Answer, Results
+from foretoken.files import write_file, write_json
 
 TASKS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 METHODS = {
@@ -224,5 +225,5 @@ def write(folder: Path, first: Results, *others: Results) -> Path:
     write_json(folder / "results.json", first)
     for part in others:
         write_json(folder / f"results-{part['target']['dtype']}.json", part)
-    write_text(folder / "samples.jsonl", "".join(a.line() + "\n" for a in samples()))
+    write_file(folder / "samples.jsonl", "".join(a.line() + "\n" for a in samples()))
     return folder

@@ -1,57 +1,62 @@
-"""Files of arrays: what was written comes back, and everything else is one sentence."""
+"""Files: written whole or not at all, and JSON that is read back or refused in one sentence."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from foretoken import ForetokenError
-from foretoken.files import read_arrays, write_arrays
-
-MADE = {"vocab_size": 7, "model": "x"}
+from foretoken.files import read_json, read_json_lines, replacing, write_file, write_json
 
 
-def test_round_trip(tmp_path: Path) -> None:
-    """Under any file name, over an older file, and with nothing left beside it."""
-    path = tmp_path / "thing"
-    for values in (np.arange(3), np.arange(5, dtype=np.int16)):
-        write_arrays(path, "table", MADE, {"a": values, "b": values[:0]})
-        found = read_arrays(path, "table", {"vocab_size": 7}, ("a", "b"))
-        np.testing.assert_array_equal(found["a"], values)
-        assert found["a"].dtype == values.dtype and not len(found["b"])
-    assert [p.name for p in tmp_path.iterdir()] == ["thing"]
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    """The old content stays readable until the new one is complete, and nothing else remains."""
+    path = tmp_path / "kept"
+    write_file(path, "old")
+    with pytest.raises(KeyboardInterrupt), replacing(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
-def test_refusals(tmp_path: Path) -> None:
-    """A file that is missing, of another kind, version or use, or damaged anywhere."""
-    path = tmp_path / "thing"
-    write_arrays(path, "table", MADE, {"a": np.arange(100)}, version=2)
-
-    def refused(kind: str = "table", names: tuple[str, ...] = ("a",), version: int = 2) -> str:
-        with pytest.raises(ForetokenError) as error:
-            read_arrays(path, kind, {"vocab_size": 8}, names, version=version)
-        return str(error.value)
-
-    assert "made for vocab_size 7 and this target has 8" in refused()
-    assert "holds a table; expected is a matrix" in refused("matrix")
-    assert "version 2 and this foretoken reads version 3" in refused(version=3)
-    assert "damaged or not a table" in refused(names=("a", "missing"))
-    whole = path.read_bytes()
-    for at in (len(whole) // 3, len(whole) // 2, len(whole) - 30):
-        path.write_bytes(whole[:at])
-        assert "damaged or not a table" in refused()
-    broken = bytearray(whole)
-    broken[whole.index(bytes(range(1, 2)) + bytes(7) + bytes([2]))] ^= 1  # inside the numbers
-    path.write_bytes(broken)
-    assert "damaged or not a table" in refused()
-    for other in (b"", b"text", b"\x93NUMPY"):
-        path.write_bytes(other)
-        assert "damaged or not a table" in refused()
-    np.save(path.open("wb"), np.arange(3))
-    assert "damaged or not a table" in refused()
-    path.unlink()
-    assert "can't be read as a table: No such file" in refused()
+def test_write_file(tmp_path: Path) -> None:
+    """Text as UTF-8 and bytes, in a folder that need not exist, over what was there."""
+    path = tmp_path / "a" / "b" / "file"
+    write_file(path, "lettre à écrire\n")
+    assert path.read_bytes() == "lettre à écrire\n".encode()
+    write_file(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
     with pytest.raises(ForetokenError, match="can't be written"):
-        write_arrays(tmp_path / "no" / "folder", "table", MADE, {})
+        write_file(path / "under a file", "")
+    with pytest.raises(ForetokenError, match="can't be written"), replacing(tmp_path / "no" / "x"):
+        pass
+
+
+def test_json(tmp_path: Path) -> None:
+    """What was written comes back; a file that is missing or something else is one sentence."""
+    path = tmp_path / "plan.json"
+    write_json(path, {"schema": 2, "name": "é"})
+    assert read_json(path, "a plan", schema=2) == {"schema": 2, "name": "é"}
+    with pytest.raises(ForetokenError, match="can't be read as a plan: it has schema 2"):
+        read_json(path, "a plan", schema=3)
+    for content, reason in ((b"{", "not JSON"), (b"\xff", "not JSON"), (b"[1]", "no JSON object")):
+        path.write_bytes(content)
+        with pytest.raises(ForetokenError, match=f"can't be read as a plan: it .*{reason}"):
+            read_json(path, "a plan")
+    with pytest.raises(ForetokenError, match="can't be read as a plan: No such file"):
+        read_json(tmp_path / "none", "a plan")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"x": float("nan")})
+
+
+def test_json_lines() -> None:
+    """Each value with its line's number; empty lines count and are left out."""
+    assert list(read_json_lines(["1", "", "[2]\n"], "some")) == [(1, 1), (3, [2])]
+    lines = read_json_lines([b"{}", b"  ", b"{"], "some.jsonl")
+    assert next(lines) == (1, {})
+    with pytest.raises(ForetokenError, match=r"some\.jsonl, line 3: not JSON"):
+        next(lines)

@@ -16,8 +16,10 @@ from pathlib import Path
 
 from protocol import Failed
 
+from foretoken.machine import cache_folder
+
 HERE = Path(__file__).parent
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretoken" / "peers"
+CACHE = cache_folder() / "peers"
 
 _UNWANTED = {"openvino": ["torchvision"]}
 """Required by optimum-intel and needed by no language model; beside another build of torch than it

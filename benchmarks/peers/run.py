@@ -36,9 +36,9 @@ from tables import readme
 from foretoken import LLM, SamplingParams, zoo
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.measure.identity import compare
-from foretoken.bench.record import write_json, write_text
 from foretoken.bench.suites.suite import load_suite
 from foretoken.errors import ForetokenError, unknown
+from foretoken.files import write_file, write_json
 from foretoken.progress import track
 from foretoken.repetition import DISTINCT_4, distinct_4
 
@@ -119,7 +119,7 @@ def main() -> int:
         found["targets"].append(target)
         lines += more
         write_json(record, found)
-        write_text(record.with_suffix(".jsonl"), "".join(lines))
+        write_file(record.with_suffix(".jsonl"), "".join(lines))
     print(readme(found))
     print(f"-> {record}")
     met = sound(found) and fast(found)

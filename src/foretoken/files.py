@@ -1,98 +1,87 @@
-"""Files of arrays that say what they are: how drafters keep what they have learned or were given.
-
-One .npz file: the arrays, and a header in JSON that names the kind of thing, the format's version
-and what it was made for (a vocabulary's size, a layer count …). Each part has zip's checksum, and
-nothing in the file is ever run. Whoever reads it gets what it asked for, or one sentence.
-"""
+"""Writes files whole or not at all, and reads JSON with one sentence for what is wrong with it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import zlib
-from collections.abc import Mapping
-from collections.abc import Sequence as Seq
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from zipfile import BadZipFile
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, BinaryIO
 
 from foretoken.errors import ForetokenError
 
-Arrays = dict[str, NDArray[np.integer]]
-"""Whole numbers by name."""
 
-_HEADER = "header"
-_DAMAGE = (BadZipFile, EOFError, KeyError, TypeError, ValueError, zlib.error)
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of `path` when the block ends without an error.
 
-
-def write_arrays(
-    path: str | Path,
-    kind: str,
-    made_for: Mapping[str, int | str],
-    arrays: Mapping[str, NDArray[np.integer]],
-    *,
-    version: int = 1,
-) -> None:
-    """Write or replace the file, whole or not at all. `kind` in plain words: "suffix automaton"."""
-    path = Path(path)
-    header = json.dumps({"kind": kind, "version": version, "made_for": dict(made_for)})
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            np.savez(file, **{_HEADER: np.frombuffer(header.encode(), np.uint8)}, **arrays)  # type: ignore[arg-type]
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise ForetokenError(f"{path} can't be written: {error.strerror}.") from error
-
-
-def read_arrays(
-    path: str | Path,
-    kind: str,
-    made_for: Mapping[str, int | str],
-    names: Seq[str],
-    *,
-    version: int = 1,
-) -> Arrays:
-    """The named arrays of a file that `write_arrays` wrote for the same kind, version and use.
-
-    Raises `ForetokenError` for a file that is missing, damaged or something else.
+    Until then it has another name in the same folder; a reader finds the old file or the new one,
+    never half of one, even after a power failure. Raises `ForetokenError` where the folder doesn't
+    exist or can't be written to.
     """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            header = json.loads(bytes(file[_HEADER]))
-            given = header["kind"], header["version"], dict(header["made_for"])
-            arrays = {name: file[name] for name in names} if given[0] == kind else {}
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
     except OSError as error:
-        reason = error.strerror or "it is no such file"
-        raise ForetokenError(f"{path} can't be read as a {kind}: {reason}.") from error
-    except _DAMAGE as error:
-        raise ForetokenError(
-            f"{path} is damaged or not a {kind} that foretoken saved; make it anew."
-        ) from error
-    _check(path, kind, version, made_for, given)
-    return arrays
+        raise ForetokenError(f"{path} can't be written: {error.strerror}.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
-def _check(
-    path: str | Path,
-    kind: str,
-    version: int,
-    made_for: Mapping[str, int | str],
-    given: tuple[str, int, dict[str, int | str]],
-) -> None:
-    if given[0] != kind:
-        raise ForetokenError(f"{path} holds a {given[0]}; expected is a {kind}.")
-    if given[1] != version:
-        raise ForetokenError(
-            f"{path} is a {kind} of version {given[1]} and this foretoken reads version {version}; "
-            "make it anew."
-        )
-    for what, expected in made_for.items():
-        if given[2].get(what) != expected:
-            raise ForetokenError(
-                f"{path} was made for {what} {given[2].get(what)} and this target has "
-                f"{expected}; use a {kind} of this target's."
-            )
+def write_file(path: str | Path, content: str | bytes) -> None:
+    """Write or replace a file whole, text as UTF-8; makes its folder.
+
+    Raises `ForetokenError` where that can't be done.
+    """
+    with contextlib.suppress(OSError):  # `replacing` names what is wrong
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
+    """Write or replace a JSON file whole; NaN and infinity are refused, as JSON has none."""
+    write_file(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: str | Path, what: str, *, schema: int | None = None) -> dict[str, Any]:
+    """The JSON object in a file; `what` names in plain words what it should be: "a run's plan".
+
+    Raises `ForetokenError` where the file is missing or holds anything else, or where its "schema"
+    is not the given one.
+    """
+    wrong = f"{path} can't be read as {what}"
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ForetokenError(f"{wrong}: {error.strerror}.") from error
+    except ValueError as error:
+        raise ForetokenError(f"{wrong}: it is not JSON ({error}).") from error
+    if not isinstance(found, dict):
+        raise ForetokenError(f"{wrong}: it holds no JSON object.")
+    if schema is not None and found.get("schema") != schema:
+        given = found.get("schema")
+        raise ForetokenError(f"{wrong}: it has schema {given!r}, and {schema!r} is read here.")
+    return found
+
+
+def read_json_lines(lines: Iterable[str | bytes], path: str | Path) -> Iterator[tuple[int, Any]]:
+    """The JSON values of lines, each with its line number from 1; empty lines are left out.
+
+    Raises `ForetokenError`, with `path` and the number, for a line that is not JSON.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield number, json.loads(line)
+        except ValueError as error:
+            raise ForetokenError(f"{path}, line {number}: not JSON ({error}).") from error

@@ -1,4 +1,4 @@
-"""What this runs on, and where files may be kept on it."""
+"""Names the machine: its processor, its cores, and the folder where files may be cached."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ CACHE_VARIABLE = "FORETOKEN_CACHE"
 
 
 def cache_folder() -> Path:
-    """What may be lost lies here: the folder that FORETOKEN_CACHE names, or ~/.cache/foretoken."""
-    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "foretoken")
+    """The folder for files that can be made or downloaded again.
+
+    $FORETOKEN_CACHE where that is set, else $XDG_CACHE_HOME/foretoken, else ~/.cache/foretoken.
+    """
+    own = os.environ.get(CACHE_VARIABLE)
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretoken"
 
 
 def processor() -> str:
-    """Its name."""
+    """The name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -26,7 +32,7 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

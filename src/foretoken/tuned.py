@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from foretoken.errors import ForetokenError, unknown
+from foretoken.files import read_json
 from foretoken.machine import cache_folder
 
 SCHEMA = 1
@@ -36,13 +36,10 @@ def read_tuned(name: str | Path) -> dict[str, Any]:
         if Path(name).suffix != ".json" and known:
             raise unknown("tuned method", str(name), known)
         raise ForetokenError(f"There is no {path}; make it with foretoken tune, or give a path.")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
-            raise ValueError(f"schema {found['schema']!r} instead of {SCHEMA}")
-        return dict(found["speculative_config"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ForetokenError(f"{path} is not a file of foretoken tune: {error}.") from error
+    found = read_json(path, "a file of foretoken tune", schema=SCHEMA)
+    if not isinstance(found.get("speculative_config"), dict):
+        raise ForetokenError(f"{path} can't be read as a file of foretoken tune: it has no config.")
+    return dict(found["speculative_config"])
 
 
 def untuned(config: Mapping[str, Any]) -> dict[str, Any]:

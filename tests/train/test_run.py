@@ -228,7 +228,7 @@ def test_bad_prompts(tmp_path: Path) -> None:
     with pytest.raises(ForetokenError, match="line 2 has neither"):
         read_conversations(path)
     path.write_text("no json\n")
-    with pytest.raises(ForetokenError, match="JSON objects a line"):
+    with pytest.raises(ForetokenError, match="line 1: not JSON"):
         read_conversations(path)
 
 

@@ -94,7 +94,7 @@ def test_from_the_command_line_to_the_engine(
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text("{}")
-    with pytest.raises(ForetokenError, match="not a file of foretoken tune"):
+    with pytest.raises(ForetokenError, match="as a file of foretoken tune: it has schema None"):
         read_tuned(path)
     with pytest.raises(ForetokenError, match="make it with foretoken tune"):
         read_tuned(tmp_path / "none.json")

@@ -7,14 +7,14 @@ be measured is null. Files are replaced whole, so an interrupted write leaves th
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, get_origin, get_type_hints
+from typing import Any, NotRequired, TypedDict, cast, get_origin, get_type_hints
 
 from foretoken.errors import ForetokenError
+from foretoken.files import read_json
 
 SCHEMA = 1
 LATENCIES = ("ttft_p50", "ttft_p99", "per_token_p50", "per_token_p99")
@@ -254,30 +254,11 @@ class Answer:
         return cls(**{key: value for key, value in found.items() if key in known})
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Replace a JSON file whole; NaN and infinity are refused, as JSON has none."""
-    write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
-
 def read_results(path: Path) -> Results:
     """A results.json, checked."""
-    try:
-        found: Results = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ForetokenError(f"{path} can't be read as a benchmark's results: {error}.") from error
+    found = read_json(path, "a benchmark's results")
     check(found, str(path))
-    return found
+    return cast(Results, found)
 
 
 def check(found: Any, where: str = "results") -> None:

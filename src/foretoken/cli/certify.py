@@ -313,14 +313,15 @@ def _begun(out: Path | None, head: dict[str, Any]) -> list[Check]:
     """The checks that `out` holds. Raises `ForetokenError` for another certificate's."""
     from foretoken.bench.run.resume import compare
     from foretoken.certify import Check
+    from foretoken.files import read_json
 
     if out is None or not out.exists():
         return []
     try:
-        found = json.loads(out.read_text(encoding="utf-8"))
+        found = read_json(out, "a certificate")
         checks = [Check(**check) for check in found.pop("checks")]
         before = _told(found)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ForetokenError(f"{out} is no certificate; give another --out.") from error
     compare(out, before, _told(head))
     return checks
@@ -332,9 +333,9 @@ def _record(head: dict[str, Any], checks: list[Check]) -> str:
 
 
 def _save(out: Path, record: str) -> None:
-    from foretoken.bench.record import write_text
+    from foretoken.files import write_file
 
-    write_text(out, record + "\n")
+    write_file(out, record + "\n")
 
 
 def _table(checks: list[Check]) -> None:

@@ -95,11 +95,11 @@ def _part(
 ) -> Results:
     """Measure one target on as many of the prompts as the time holds."""
     from foretoken.bench.plan import Plan, select
-    from foretoken.bench.record import write_json
     from foretoken.bench.run.resume import Samples
     from foretoken.bench.run.runner import Runner
     from foretoken.bench.run.session import measure
     from foretoken.bench.suites.suite import find_suite
+    from foretoken.files import write_json
 
     suite = find_suite("bundled")
     inflated = None if shape == measuring.AS_IT_IS else shape

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretoken.errors import ForetokenError
+from foretoken.files import read_json
 
 if TYPE_CHECKING:
     from foretoken.trainable.formats.write import Target
@@ -72,10 +72,4 @@ def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
 
 
 def _json(folder: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ForetokenError(
-            f"{folder} has no config.json that can be read; give a drafter's folder."
-        ) from error
-    return found
+    return read_json(folder / "config.json", "a drafter's config")

@@ -70,9 +70,10 @@ class Job:
     def run(self) -> list[Results]:
         """Measure what the folder doesn't hold yet."""
         from foretoken.bench.plan import shard_of
-        from foretoken.bench.record import read_results, write_json
+        from foretoken.bench.record import read_results
         from foretoken.bench.run.resume import Samples, hold_to
         from foretoken.bench.run.session import measure
+        from foretoken.files import write_json
 
         shard = self.given["shard"]
         numbers = shard_of(shard) if shard else (1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -330,10 +331,11 @@ def _run(found: Results | None, method: str, temperature: float) -> Run:
 def _curve(text: str) -> Curve:
     """From '1:30,8:33,64:60', or from a JSON file with such an object."""
     from foretoken.control.curve import Curve
+    from foretoken.files import read_json
 
     try:
         if Path(text).is_file():
-            pairs = json.loads(Path(text).read_text("utf-8")).items()
+            pairs: Iterable[Any] = read_json(text, "a cost curve").items()
         else:
             pairs = [part.split(":") for part in text.split(",")]
         points = {int(size): float(ms) for size, ms in pairs}

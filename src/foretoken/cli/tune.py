@@ -55,8 +55,8 @@ def tune(
     Example: [bold]foretoken tune --method sps --draft-model mini-draft --trials 20[/bold]
     """
     from foretoken.bench.plan import select
-    from foretoken.bench.record import write_json
     from foretoken.bench.suites.suite import find_suite
+    from foretoken.files import write_json
     from foretoken.llm import LLM
     from foretoken.progress import track
     from foretoken.sampling.params import SamplingParams

@@ -110,10 +110,6 @@ def write(
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    from foretoken.errors import ForetokenError
+    from foretoken.files import read_json
 
-    try:
-        found: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ForetokenError(f"{folder} has no config.json that can be read.") from error
-    return found
+    return read_json(folder / "config.json", "a checkpoint's config")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from functools import partial
@@ -27,6 +26,8 @@ import torch
 from foretoken.access import Pass
 from foretoken.control.cost_model import CostModel, DraftCost, unmeasured
 from foretoken.engine.clock import Clock, TimedDrafter
+from foretoken.errors import ForetokenError
+from foretoken.files import read_json, write_json
 from foretoken.machine import cache_folder, cores, processor
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
@@ -258,15 +259,12 @@ def _kept(
     name = hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:24]
     path = cache_folder() / "costs" / f"{name}.json"
     try:
-        kept: dict[str, float] = json.loads(path.read_text("utf-8"))["ms"]
+        kept: dict[str, float] = read_json(path, "measured costs")["ms"]
         if agrees(kept):
             return kept
-    except (OSError, ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError):
         pass  # nothing is kept, or it is damaged
     found = measure()
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"of": list(key), "ms": found}, indent=1), "utf-8")
-        draft.replace(path)
+    with contextlib.suppress(ForetokenError):  # the cache may be read-only
+        write_json(path, {"of": list(key), "ms": found})
     return found

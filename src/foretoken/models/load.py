@@ -6,7 +6,6 @@ time, so that a backend that packs its weights never holds the model twice.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
+from foretoken.files import read_json
 from foretoken.models.model import CausalLM
 from foretoken.models.native import attention, backends, loop_attention, rope, transformer
 from foretoken.models.native import norm as norms
@@ -131,7 +131,7 @@ def stored_weights(folder: Path) -> Weights:
 
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        listed: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        listed: dict[str, str] = read_json(index, "an index of weights")["weight_map"]
         files = sorted(set(listed.values()))
     else:
         files = sorted(path.name for path in folder.glob("*.safetensors"))

@@ -8,9 +8,10 @@ from pathlib import Path
 import yaml
 
 from foretoken.engine.stats import AcceptanceStats
+from foretoken.files import write_file
 from foretoken.train.loop import Progress
 from foretoken.train.recipe import Recipe
-from foretoken.trainable.checkpoint import Trained, replace
+from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Estimate
 
 
@@ -48,7 +49,7 @@ def write_card(
         *recipe_lines(recipe),
         "",
     ]
-    replace(folder / "README.md", "\n".join(lines).encode())
+    write_file(folder / "README.md", "\n".join(lines))
 
 
 def table(expected: Estimate, served: AcceptanceStats | None) -> list[str]:

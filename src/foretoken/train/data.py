@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from foretoken.arrays import read_arrays, write_arrays
 from foretoken.errors import ForetokenError
-from foretoken.files import read_arrays, write_arrays
+from foretoken.files import read_json_lines
 from foretoken.llm import LLM
 from foretoken.progress import track
 from foretoken.sampling.params import SamplingParams
@@ -56,13 +57,11 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield number, json.loads(line)
+            yield from read_json_lines(file, path)
     except OSError as error:
         raise ForetokenError(f"The prompts in {path} can't be read: {error}.") from error
-    except ValueError as error:
-        raise ForetokenError(f"{path} is no file of JSON objects a line: {error}.") from error
+    except UnicodeDecodeError as error:
+        raise ForetokenError(f"{path} is not text in UTF-8: {error}.") from error
 
 
 def _conversation(row: Any, where: str) -> Conversation:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.errors import ForetokenError
+from foretoken.files import write_file
 from foretoken.llm import LLM
 from foretoken.models.load import find
 from foretoken.train.card import recipe_lines, table
@@ -32,7 +33,7 @@ from foretoken.train.loop import Progress, evaluate, lessons, tally, train
 from foretoken.train.recipe import Recipe
 from foretoken.train.run import Trial, measure, plain, same_run
 from foretoken.train.sources import TARGET, texts
-from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, read_config, replace
+from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, read_config
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, kl_div
 from foretoken.trainable.small_lm import TrainedLM
@@ -223,4 +224,4 @@ def _write_card(
         *recipe_lines(recipe),
         "",
     ]
-    replace(out / "README.md", "\n".join(lines).encode())
+    write_file(out / "README.md", "\n".join(lines))

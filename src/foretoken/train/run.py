@@ -14,6 +14,7 @@ import torch
 from foretoken.config import create_drafter
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.errors import ForetokenError
+from foretoken.files import read_json, write_file
 from foretoken.llm import LLM
 from foretoken.methods import METHODS
 from foretoken.models.load import load_model
@@ -27,7 +28,7 @@ from foretoken.train.loop import Progress, evaluate, tally, train
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.train.sources import FIXED, answered, params, steps, texts
-from foretoken.trainable.checkpoint import Facts, replace
+from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.lesson import Estimate
 from foretoken.trainable.protocol import Trainable
 from foretoken.trainable.small_lm import TrainedLM
@@ -191,9 +192,9 @@ def same_run(out: Path, about: Mapping[str, Any]) -> None:
     path = out / "training.json"
     out.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        replace(path, (json.dumps(about, indent=1) + "\n").encode())
+        write_file(path, json.dumps(about, indent=1) + "\n")
         return
-    begun = json.loads(path.read_text(encoding="utf-8"))
+    begun = read_json(path, "a training's settings")
     now = json.loads(json.dumps(about))
     different = [key for key in now if begun.get(key) != now[key]]
     if different:

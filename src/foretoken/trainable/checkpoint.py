@@ -7,7 +7,6 @@ its maker adds) and model.safetensors. Nothing in it is ever run.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from foretoken.access import Access
 from foretoken.errors import ForetokenError
+from foretoken.files import read_json, write_file
 from foretoken.trainable import formats
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
@@ -103,10 +103,8 @@ class Trained(nn.Module):
         first = {weight.data_ptr(): name for name, weight in reversed(own.items())}  # of shared
         weights = {name: own[name].detach().cpu().contiguous() for name in sorted(first.values())}
         folder.mkdir(parents=True, exist_ok=True)
-        replace(folder / _WEIGHTS, save(weights))
-        replace(
-            folder / _CONFIG, (json.dumps(self.checkpoint_config(extra), indent=1) + "\n").encode()
-        )
+        write_file(folder / _WEIGHTS, save(weights))
+        write_file(folder / _CONFIG, json.dumps(self.checkpoint_config(extra), indent=1) + "\n")
 
     @property
     def checkpoint_module(self) -> nn.Module:
@@ -200,11 +198,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     """A checkpoint's config.json; of one that another project made what it amounts to, and itself
     as "published". Raises `ForetokenError` where it is none of a trained drafter."""
     try:
-        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        config = read_json(folder / _CONFIG, "a checkpoint's config")
         known = isinstance(config[_METHOD], str) and bool(Facts(**config["target"]))
         if known and isinstance(config["shape"], dict):
-            return dict(config)
-    except (OSError, ValueError, KeyError, TypeError):
+            return config
+    except (ValueError, KeyError, TypeError):
         pass
     found = formats.recognise(folder)
     if found is not None:
@@ -232,20 +230,6 @@ def checkpoints(folders: Iterable[Path], target: Any) -> dict[Path, str]:
             continue
         found[folder] = config[_METHOD]
     return found
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write a file beside its place, bring it to the disk, and put it there."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise ForetokenError(f"{path} can't be written: {error.strerror}.") from error
 
 
 def weight_of(target: VocabularyLayers, width: int, like: Tensor) -> Tensor:

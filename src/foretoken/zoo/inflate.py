@@ -34,6 +34,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, unknown
+from foretoken.files import read_json
 from foretoken.zoo.shape import SHAPES, Shape, parameters_read, proportional
 
 __all__ = ["SHAPES", "Shape", "inflate", "parameters_read", "proportional"]
@@ -45,7 +46,7 @@ TOKENIZER_FILES = ("*.jinja", "tokenizer*", "special_tokens_map.json", "generati
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json", "a checkpoint's config")
     if config.get("model_type") not in ("llama", "mistral"):
         raise ForetokenError(f"inflate knows Llama and Mistral, not {config.get('model_type')!r}.")
     if config.get("attention_bias") or config.get("mlp_bias"):

@@ -18,6 +18,7 @@ from foretoken.bench.measure.environment import environment
 from foretoken.bench.measure.likelihood import log_likelihood
 from foretoken.bench.measure.memory import PeakMemory
 from foretoken.bench.record import Answer
+from foretoken.files import write_json
 from foretoken.testing import Pair
 
 
@@ -413,11 +414,11 @@ def test_a_broken_record_is_one_sentence(tmp_path: Path, missing: str) -> None:
         "runs": metrics.runs([answer(), plain()], [], repeats=1),
     }
     path = tmp_path / "results.json"
-    record.write_json(path, found)
+    write_json(path, found)
     assert record.read_results(path) == found
-    record.write_json(path, {key: value for key, value in found.items() if key != missing})
+    write_json(path, {key: value for key, value in found.items() if key != missing})
     with pytest.raises(ForetokenError, match=missing):
         record.read_results(path)
-    record.write_json(path, {**found, "schema": 99})
+    write_json(path, {**found, "schema": 99})
     with pytest.raises(ForetokenError, match="schema 99"):
         record.read_results(path)

@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 
 import synthetic
 from foretoken.bench.measure import metrics
-from foretoken.bench.record import Answer, write_json, write_text
+from foretoken.bench.record import Answer
 from foretoken.bench.report import paired
 from foretoken.bench.report.compare import Change, compare
 from foretoken.cli import app
+from foretoken.files import write_file, write_json
 
 PROMPTS = 24
 
@@ -57,7 +58,7 @@ def folder(path: Path, found: list[Answer], samples: bool = True, **suite: Any) 
     record["crossover"] = []
     write_json(path / "results.json", record)
     if samples:
-        write_text(path / "samples.jsonl", "".join(a.line() + "\n" for a in found))
+        write_file(path / "samples.jsonl", "".join(a.line() + "\n" for a in found))
     return path
 
 

@@ -15,12 +15,13 @@ from typer.testing import CliRunner
 
 import synthetic
 from foretoken import ForetokenError
-from foretoken.bench.record import Answer, Results, read_results, write_json
+from foretoken.bench.record import Answer, Results, read_results
 from foretoken.bench.report import charts, rows, tables, terminal
 from foretoken.bench.report.layout import NONE, Cell, Table
 from foretoken.bench.report.page import cell, fence, read_folder, write_report
 from foretoken.bench.report.samples import each_answer, example, samples, shown
 from foretoken.cli import app
+from foretoken.files import write_json
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,13 @@ import pytest
 from foretoken import ForetokenError
 from foretoken.bench.measure import costs
 from foretoken.bench.plan import Plan, blocks, units
-from foretoken.bench.record import Answer, read_results, write_json
+from foretoken.bench.record import Answer, read_results
 from foretoken.bench.run.merge import merge
 from foretoken.bench.run.resume import Samples, expected, hold_to, read_plan
 from foretoken.bench.run.runner import Runner
 from foretoken.bench.run.session import measure
 from foretoken.bench.suites.suite import Prompt, Suite
+from foretoken.files import write_json
 
 Pair = tuple[Path, Path]
 

@@ -21,11 +21,12 @@ from foretoken.bench.plan import (
     shard_of,
     units,
 )
-from foretoken.bench.record import Answer, read_results, write_json
+from foretoken.bench.record import Answer, read_results
 from foretoken.bench.run.resume import Samples
 from foretoken.bench.run.runner import Runner, seed_of
 from foretoken.bench.run.session import measure
 from foretoken.bench.suites.suite import Prompt, Suite
+from foretoken.files import write_json
 
 Pair = tuple[Path, Path]
 

@@ -13,12 +13,13 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from foretoken.bench.record import Answer, Results, read_results, write_text
+from foretoken.bench.record import Answer, Results, read_results
 from foretoken.bench.report import charts, rows, tables
 from foretoken.bench.report.layout import Table
 from foretoken.bench.report.reference import published
 from foretoken.bench.report.samples import SHOWN_FAILURES, SHOWN_TOKENS, Shown, each_answer, shown
 from foretoken.errors import ForetokenError
+from foretoken.files import write_file
 from foretoken.methods import METHODS, Method
 
 
@@ -38,8 +39,8 @@ def write_report(folder: Path, *, reference: bool = False) -> list[Path]:
     results = read_folder(folder)
     found = shown(results, each_answer(folder / "samples.jsonl"))
     theirs = published(results) if reference else None
-    write_text(folder / "report.md", _markdown(results, found, theirs))
-    write_text(folder / "report.html", _html(results, found, theirs))
+    write_file(folder / "report.md", _markdown(results, found, theirs))
+    write_file(folder / "report.html", _html(results, found, theirs))
     return [folder / "report.md", folder / "report.html"]
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench.plan import shard_of
-from foretoken.bench.record import Results, read_results, write_json, write_text
+from foretoken.bench.record import Results, read_results
 from foretoken.bench.run.outcome import fill
 from foretoken.bench.run.resume import PLAN, SAMPLES, Samples, read_plan
 from foretoken.bench.suites.suite import Suite
 from foretoken.errors import ForetokenError
+from foretoken.files import write_file, write_json
 
 RESULTS = "results*.json"
 
@@ -38,7 +39,7 @@ def merge(folders: Seq[Path], out: Path, suite: Suite) -> list[Results]:
         lines += [a.line() + "\n" for a in answers]
         write_json(out / name, found)
         merged.append(found)
-    write_text(out / SAMPLES, "".join(lines))
+    write_file(out / SAMPLES, "".join(lines))
     write_json(out / PLAN, plan)
     return merged
 

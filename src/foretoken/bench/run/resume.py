@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench.plan import Unit
-from foretoken.bench.record import Answer, write_json
+from foretoken.bench.record import Answer
 from foretoken.errors import ForetokenError
+from foretoken.files import read_json, write_json
 
 PLAN, SAMPLES = "plan.json", "samples.jsonl"
 
@@ -25,11 +26,7 @@ Key = tuple[str, str, str, float, int, str, int]
 
 def read_plan(folder: Path) -> dict[str, Any]:
     """What a folder's run was asked to do. Raises `ForetokenError` where it can't be read."""
-    try:
-        found: dict[str, Any] = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ForetokenError(f"{folder / PLAN} can't be read as a run's plan: {error}.") from error
-    return found
+    return read_json(folder / PLAN, "a run's plan")
 
 
 def hold_to(folder: Path, plan: Mapping[str, Any]) -> None:

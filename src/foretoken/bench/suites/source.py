@@ -10,8 +10,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from urllib.request import urlopen
 
 from foretoken.bench.suites import data
 from foretoken.errors import ForetokenError
+from foretoken.files import read_json_lines, write_file
 from foretoken.machine import cache_folder
 
 FILES = (".jsonl", ".jsonl.gz", ".parquet")
@@ -98,13 +97,7 @@ def read_file(path: Path) -> Rows:
 
 
 def _lines(text: bytes, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(text.split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ForetokenError(f"{path}, line {number}: not JSON ({error}).") from error
+    for number, row in read_json_lines(text.split(b"\n"), path):
         if not isinstance(row, dict):
             raise ForetokenError(f"{path}, line {number}: not a JSON object.")
         yield number, row
@@ -142,13 +135,7 @@ def _download(source: Source, to: Path) -> None:
             f"where you have the file, give it as NAME=PATH."
         ) from error
     check_sha256(source.url, hashlib.sha256(content).hexdigest(), source.sha256)
-    try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=to.parent, delete=False) as part:
-            part.write(content)
-        os.replace(part.name, to)
-    except OSError as error:
-        raise ForetokenError(f"{to} can't be written: {error.strerror}.") from error
+    write_file(to, content)
 
 
 def check_sha256(where: str, found: str, wanted: str | None) -> None:

@@ -81,7 +81,7 @@ def find_suite(name: str | Path, *, cache: Path | None = None, download: bool = 
     """A suite by packaged name, by the path of its prompts, or by the path of its description.
 
     NAME=PATH reads the packaged suite NAME from the file PATH. cache: where downloaded files stay,
-    else the folder that FORETOKEN_CACHE names, else ~/.cache/foretoken.
+    else the cache (see `foretoken.machine.cache_folder`).
 
     Raises `ForetokenError` for an unknown name, and for a suite that can't be had or is malformed.
     """

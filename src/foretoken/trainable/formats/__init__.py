@@ -7,9 +7,10 @@ puts the tensors into a module.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from foretoken.errors import ForetokenError
+from foretoken.files import read_json
 from foretoken.models import load
 from foretoken.trainable.formats import dflash, eagle, eagle3, hydra, kangaroo, medusa, mtp
 from foretoken.trainable.formats.fill import fill
@@ -46,10 +47,10 @@ def recognise(folder: Path) -> Published | None:
     Raises `ForetokenError` for one that is known and can't be served.
     """
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = read_json(folder / "config.json", "a checkpoint's config")
+    except ForetokenError:
         return None
-    if not isinstance(config, dict) or "foretoken_method" in config:
+    if "foretoken_method" in config:
         return None
     source = Source(folder, config)
     for read in _FORMATS:
