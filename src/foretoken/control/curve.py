@@ -1,7 +1,7 @@
 """What a model's pass costs by its number of tokens: a few measured points, interpolated.
 
 Speculation depends on this curve: a draft is free as far as it is level, and costs what it rises
-by. """
+by."""
 
 from __future__ import annotations
 
