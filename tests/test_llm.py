@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from foretoken import LLM, ForetokenError, RequestOutput, SamplingParams
 from foretoken.drafters.prompt_lookup import PromptLookup
-from foretoken.testing import ByteTokenizer, native, related, tiny_transformers
+from foretoken.testing import ByteTokenizer, Pair, native, related, tiny_transformers
 
 VOCAB = 97
 TOKENIZER = ByteTokenizer(VOCAB)
@@ -335,3 +335,15 @@ def test_outputs_say_what_they_are(llm: LLM) -> None:
     for sample in output.outputs:
         assert len(sample.token_ids) == 3 == len(sample.logprobs or ())
         assert sample.text == TOKENIZER.decode(sample.token_ids, skip_special_tokens=True)
+
+
+def test_given_ends_are_used(pair: Pair) -> None:
+    """`eos_ids` replaces what the model's files name; a text ends at the first of them."""
+    params = SamplingParams(temperature=0, max_tokens=6)
+    [plain] = LLM(pair.target, eos_ids=()).generate([[1, 2, 3]], params)
+    tokens = plain.outputs[0].token_ids
+    assert len(tokens) == 6
+    [ended] = LLM(pair.target, eos_ids={tokens[2]}).generate([[1, 2, 3]], params)
+    end = tokens.index(tokens[2])
+    assert ended.outputs[0].token_ids == tokens[: end + 1]
+    assert ended.outputs[0].finish_reason == "stop"

@@ -7,7 +7,7 @@ llm = LLM("path-or-hub-id", speculative_config={"method": "sps", "model": "path-
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,8 @@ class LLM:
         max_model_len: context, prompt and output together; by default the model's.
         max_num_seqs: sequences served at a time.
         max_num_batched_tokens: prompt tokens read in one step.
+        trust_remote_code: whether code that comes with a checkpoint may run.
+        eos_ids: the tokens that end a text; by default those that the model's files name.
 
     Raises:
         ForetokenError: for anything missing, unknown or not servable, in one sentence.
@@ -70,6 +72,7 @@ class LLM:
         max_num_seqs: int = 8,
         max_num_batched_tokens: int = 512,
         trust_remote_code: bool = False,
+        eos_ids: Collection[int] | None = None,
     ) -> None:
         method = build(speculative_config)
         self.method = method.name
@@ -92,12 +95,13 @@ class LLM:
                 f"max_model_len is {length} and the model's context is {self.model.max_length}; "
                 "lower max_model_len."
             )
+        ends = _eos_ids(self.model, folder, self.tokenizer) if eos_ids is None else eos_ids
         target = method.wrapped(ModelTarget(self.model, max_num_seqs, length))
         self.engine = Engine(
             target,
             method.drafter,
             method.verifier,
-            eos_ids=_eos_ids(self.model, folder, self.tokenizer),
+            eos_ids=frozenset(ends),
             tokenizer=self.tokenizer,
             chunk=max_num_batched_tokens,
         )

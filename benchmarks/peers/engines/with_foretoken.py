@@ -25,9 +25,13 @@ class Foretoken:
     @staticmethod
     def _beside(plain: LLM, draft: str, options: dict[str, Any]) -> LLM:
         config = {**options, "model": draft} if options["method"] == "sps" else options
-        llm = LLM(plain.model, tokenizer=plain.tokenizer, speculative_config=config, max_num_seqs=1)
-        llm.engine.eos_ids = plain.engine.eos_ids
-        return llm
+        return LLM(
+            plain.model,
+            tokenizer=plain.tokenizer,
+            speculative_config=config,
+            max_num_seqs=1,
+            eos_ids=plain.engine.eos_ids,
+        )
 
     def generate(self, method: str, prompt: list[int], max_tokens: int) -> tuple[list[int], float]:
         params = SamplingParams(temperature=0, max_tokens=max_tokens)

@@ -100,15 +100,14 @@ class Runner:
 
     def _load(self, label: str) -> LLM:
         """A method around the weights that are already there."""
-        llm = LLM(
+        return LLM(
             self.plain.model,
             tokenizer=self.plain.tokenizer,
             speculative_config=self.plan.methods.get(label),
             max_model_len=self.context,
             max_num_seqs=max(self.plan.batch_sizes),
+            eos_ids=self.plain.engine.eos_ids,
         )
-        llm.engine.eos_ids = self.plain.engine.eos_ids
-        return llm
 
     @property
     def plain(self) -> LLM:
