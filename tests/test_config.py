@@ -115,6 +115,22 @@ def test_drafters_from_elsewhere() -> None:
     assert isinstance(build({"method": own, "verifier": "target_only"}).verifier, TargetOnly)
 
 
+class Bare:
+    """A rule that derives from nothing and declares a part only."""
+
+    exact = trees = sampling = True
+    kinds = frozenset({Kind.CHOSEN})
+    source = "nowhere"
+
+
+def test_rules_from_elsewhere() -> None:
+    """An object is taken as it is; one that lacks a declaration is told which, and what to do."""
+    rule = TargetOnly()
+    assert build({"method": "pld", "verifier": rule}).verifier is rule
+    with pytest.raises(ForetokenError, match="Bare doesn't declare draws, reads_logits; derive"):
+        build({"method": "pld", "verifier": f"{__name__}:Bare"})
+
+
 def test_a_drafters_file_name_is_its_name() -> None:
     """A drafter can be built by its file's name, with or without a row in the table."""
     assert isinstance(build({"method": "prompt_lookup"}).drafter, PromptLookup)

@@ -13,20 +13,19 @@ from scipy import stats
 
 from foretoken import SamplingParams
 from foretoken.draws import (
-    _GAMMA,
+    GOLDEN,
     GreedyDraws,
-    GumbelDraws,
     KeyedDraws,
     Purpose,
-    _each_token,
-    _mix,
-    _seat,
     _spread,
     inverse_cdf,
+    mix,
+    place_key,
     stream_key,
     uniforms,
 )
 from foretoken.sampling.sequence import Sequence, draws_for
+from foretoken.verify.gumbel import GumbelDraws, uniform_by_token
 
 CPU = torch.device("cpu")
 MANY = 8_000
@@ -164,9 +163,11 @@ def test_greedy_draws_compute_nothing() -> None:
 
 def test_each_token_has_a_number_of_its_own() -> None:
     """The clocks of a race: uniform, and independent of another token's and another position's."""
-    seats = _seat(torch.tensor(seed_keys()), torch.tensor([5]))
-    streams = [*_each_token(seats[:, None], 40)[:, [0, 1, 2, 17, 39]].unbind(1)]
-    streams += [*_each_token(_seat(torch.tensor(seed_keys()), torch.tensor([6]))[:, None], 2).T]
+    seats = place_key(torch.tensor(seed_keys()), torch.tensor([5]))
+    streams = [*uniform_by_token(seats[:, None], 40)[:, [0, 1, 2, 17, 39]].unbind(1)]
+    streams += [
+        *uniform_by_token(place_key(torch.tensor(seed_keys()), torch.tensor([6]))[:, None], 2).T
+    ]
     for one in streams:
         assert stats.kstest(one.numpy(), "uniform").pvalue > 1e-3
     for one, other in itertools.combinations(streams, 2):
@@ -195,6 +196,6 @@ def test_a_race_draws_the_distribution(dtype: torch.dtype) -> None:
 def test_keys_are_mixed_like_numbers() -> None:
     """A key is worked out with Python's integers, to the bit what the tensors give."""
     for seed, sample in ((0, 0), (7, 3), (2**62 + 5, 1), (-9, 40)):
-        start = torch.tensor([seed & ((1 << 63) - 1)]) + _GAMMA
-        expected = _mix(_mix(start) + _spread(sample + 1))
+        start = torch.tensor([seed & ((1 << 63) - 1)]) + GOLDEN
+        expected = mix(mix(start) + _spread(sample + 1))
         assert stream_key(seed, sample) == int(expected)

@@ -182,12 +182,16 @@ def create_drafter(cls: type[Any], name: str, options: Mapping[str, Any]) -> Dra
 
 
 def build_verifier(rule: str | Verifier) -> Verifier:
-    """An acceptance rule by file name or "package.module:Class"."""
-    if not isinstance(rule, str):
-        return rule
-    if rule not in verifier_names() and ":" not in rule:
+    """An acceptance rule by file name or "package.module:Class", or one that is made already."""
+    if isinstance(rule, str) and rule not in verifier_names() and ":" not in rule:
         raise unknown("verifier", rule, verifier_names())
-    verifier: Verifier = verifier_class(rule)()
+    verifier: Verifier = verifier_class(rule)() if isinstance(rule, str) else rule
+    missing = [name for name in Verifier.__annotations__ if not hasattr(verifier, name)]
+    if missing:
+        raise ForetokenError(
+            f"Verifier {type(verifier).__name__} doesn't declare {', '.join(missing)}; derive it "
+            "from foretoken.protocols.Verifier, which has the defaults."
+        )
     return verifier
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from enum import IntEnum
-from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -65,52 +64,31 @@ def _signed(x: int) -> int:
     return x - (1 << 64) if x >= 1 << 63 else x
 
 
-_ALL = (1 << 64) - 1
-_M1, _M2 = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
-_GAMMA = _signed(0x9E3779B97F4A7C15)
+FIRST_FACTOR, SECOND_FACTOR = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+GOLDEN = _signed(0x9E3779B97F4A7C15)
 
 
-def _mix(x: Tensor) -> Tensor:
+def mix(x: Tensor) -> Tensor:
     """splitmix64's finaliser on wrapping int64; `>>` is arithmetic, so sign bits are masked."""
-    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _M1
-    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _M2
+    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * FIRST_FACTOR
+    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * SECOND_FACTOR
     return x ^ ((x >> 31) & ((1 << 33) - 1))
 
 
 def _spread(x: Tensor | int) -> Tensor | int:
     """x times the golden-ratio constant, wrapping at 64 bits like the tensors do."""
-    return x * _GAMMA if isinstance(x, Tensor) else _signed((x * _GAMMA) & ((1 << 64) - 1))
+    return x * GOLDEN if isinstance(x, Tensor) else _signed((x * GOLDEN) & ((1 << 64) - 1))
 
 
 def uniforms(key: Tensor, position: Tensor, purpose: Purpose, index: Tensor | int = 0) -> Tensor:
     """Float64 numbers in [0, 1) for broadcastable int64 keys, positions and indices."""
-    x = _mix(_seat(key, position) + _spread(index * 8 + int(purpose)))
+    x = mix(place_key(key, position) + _spread(index * 8 + int(purpose)))
     return ((x >> 11) & ((1 << 53) - 1)).to(torch.float64) * 2.0**-53
 
 
-def _seat(key: Tensor, position: Tensor) -> Tensor:
+def place_key(key: Tensor, position: Tensor) -> Tensor:
     """One well-mixed int64 for each key and position."""
-    return _mix(key + _spread(position + 1))
-
-
-@lru_cache(maxsize=8)
-def _names(vocab: int, device: torch.device) -> Tensor:
-    """[V] one well-mixed int64 for each token."""
-    token = torch.arange(vocab, device=device)
-    return _mix(_mix((token * 8 + int(Purpose.TOKEN)) * _GAMMA))
-
-
-def _each_token(places: Tensor, vocab: int) -> Tensor:
-    """[..., 1] places -> [..., V] float64 numbers in [0, 1), one for each token.
-
-    Both halves of the key are well mixed already, so a multiplication with one fold on each side
-    does; it is in place, for a whole vocabulary of numbers is most of the cost of a draw.
-    """
-    x = places ^ _names(vocab, places.device)
-    x.mul_(_M1)
-    x.bitwise_xor_((x >> 32).bitwise_and_((1 << 32) - 1))
-    x.mul_(_M2)
-    return x.bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1).to(torch.float64).mul_(2.0**-53)
+    return mix(key + _spread(position + 1))
 
 
 def inverse_cdf(distribution: Tensor, uniform: Tensor) -> Tensor:
@@ -168,41 +146,16 @@ class KeyedDraws:
 
     def take(self, rows: Seq[int]) -> Draws:
         keys, starts, device = self._given
-        return KeyedDraws([keys[r] for r in rows], [starts[r] for r in rows], device)
+        return type(self)([keys[r] for r in rows], [starts[r] for r in rows], device)
 
     def inner(self, part: int, starts: Seq[int] | None = None) -> Draws:
         keys, own, device = self._given  # lists: on a GPU nothing need come back
-        seats = _seat(torch.tensor(keys), torch.tensor(own))
-        keys = _mix(seats + _spread(part * 8 + int(Purpose.INNER))).tolist()
+        places = place_key(torch.tensor(keys), torch.tensor(own))
+        keys = mix(places + _spread(part * 8 + int(Purpose.INNER))).tolist()
         return type(self)(keys, own if starts is None else starts, device)
-
-
-class GumbelDraws(KeyedDraws):
-    """Target and drafter take the winner of one race: token x arrives after E_x / distribution(x).
-
-    E_x are exponential numbers of (sequence, absolute position, token), so the winner has the
-    distribution (Gumbel's trick; Maddison, Tarlow, Minka 2014), and two similar distributions
-    mostly have one winner. The next places of a race are draws without replacement; independent
-    siblings would repeat."""
-
-    def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
-        places = _seat(self._keys, self._starts + depths)[..., None]
-        noise = _each_token(places, distribution.shape[-1]).to(distribution.dtype)  # [B, M, V]
-        least, most = 2.0**-60, 1 - torch.finfo(noise.dtype).eps / 2
-        clocks = noise.clamp_(max=most).neg_().log1p_().neg_().clamp_(min=least)
-        return (
-            torch.div(distribution, clocks, out=clocks).max(-1).indices
-        )  # argmax takes twice as long
-
-    def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
-        return self.pick(distribution[:, None], torch.full_like(self._starts, depth))[:, 0]
-
-    def take(self, rows: Seq[int]) -> Draws:
-        keys, starts, device = self._given
-        return GumbelDraws([keys[r] for r in rows], [starts[r] for r in rows], device)
 
 
 def stream_key(seed: int, sample: int) -> int:
     """The int64 key of one sample of a request."""
-    first = _mix(torch.tensor(seed & ((1 << 63) - 1)) + _GAMMA)
-    return int(_mix(first + (sample + 1) * torch.tensor(_GAMMA)))
+    first = mix(torch.tensor(seed & ((1 << 63) - 1)) + GOLDEN)
+    return int(mix(first + (sample + 1) * torch.tensor(GOLDEN)))

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from foretoken.access import Access, Pass, Wants
-from foretoken.draws import Draws
+from foretoken.draws import Draws, KeyedDraws
 from foretoken.sampling.fold import Folded
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, Kind
@@ -163,7 +163,10 @@ class Drafter(Protocol):
     but chains. Both are checked against the verifier at load. shared: what it keeps across
     requests, if anything; it is there from `bind` on. follows: whether it finds all it needs in the
     text when it is asked, so that it need not observe the steps that others drafted for. chose: of
-    a drafter that chooses among others, whose draft each sequence of the last step took."""
+    a drafter that chooses among others, whose draft each sequence of the last step took. parts: the
+    drafters that it is made of. small_models: the `CausalLM`s whose passes it runs to draft; they
+    are there from `bind` on. pass_per_token: whether a pass of the one small model for each drafted
+    token is all that drafting costs."""
 
     wants: Wants
     kinds: frozenset[Kind]
@@ -171,6 +174,13 @@ class Drafter(Protocol):
     shared: Shared | None
     follows: bool
     chose: Seq[str]
+    pass_per_token: bool
+
+    @property
+    def parts(self) -> Seq[Drafter]: ...
+
+    @property
+    def small_models(self) -> Seq[Any]: ...
 
     def bind(self, access: Access) -> None:
         """Once, before the first sequence: what the drafter may use of the target."""
@@ -200,6 +210,15 @@ class BaseDrafter:
     shared: Shared | None = None
     follows: bool = False
     chose: Seq[str] = ()
+    pass_per_token: bool = False
+
+    @property
+    def parts(self) -> Seq[Drafter]:
+        return ()
+
+    @property
+    def small_models(self) -> Seq[Any]:
+        return ()
 
     def bind(self, access: Access) -> None:
         pass
@@ -222,14 +241,17 @@ class Verifier(Protocol):
     and `scores.sure` in place of it where that is there.
 
     exact: keeps the target's distribution. trees: takes more than chains. sampling: serves
-    temperatures above 0. kinds: the kinds of node that it takes. source: paper and equation. A rule
-    that needs its own sort of random numbers names their class in a ClassVar `draws` (see
-    `gumbel`); one that reads `scores.logits` says so by `reads_logits = True`."""
+    temperatures above 0. kinds: the kinds of node that it takes. source: paper and equation. draws:
+    the class of its random numbers, where it needs its own (see `gumbel`). reads_logits: whether it
+    reads `scores.logits`, which know nothing of penalties and other edits. A rule derives from this
+    class, which gives the last two their defaults."""
 
     exact: ClassVar[bool]
     trees: ClassVar[bool]
     sampling: ClassVar[bool]
     kinds: ClassVar[frozenset[Kind]]
     source: ClassVar[str]
+    draws: ClassVar[type[KeyedDraws] | None] = None
+    reads_logits: ClassVar[bool] = False
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict: ...

@@ -53,11 +53,9 @@ def prefill(target: Target, drafter: Drafter, sequences: Seq[Sequence], chunk: i
 
 def _draws(verifier: Verifier, sequences: Seq[Sequence], device: torch.device) -> Draws:
     """The step's random numbers, of the rule's own sort if it names one."""
-    own = getattr(verifier, "draws", None)
-    if own is None or all(s.params.greedy for s in sequences):
+    if verifier.draws is None or all(s.params.greedy for s in sequences):
         return draws_for(sequences, device)
-    made: Draws = own([s.key for s in sequences], [len(s.tokens) for s in sequences], device)
-    return made
+    return verifier.draws([s.key for s in sequences], [len(s.tokens) for s in sequences], device)
 
 
 def _settle(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:

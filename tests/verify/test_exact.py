@@ -20,7 +20,7 @@ from foretoken import SamplingParams
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
-from foretoken.draws import GreedyDraws, GumbelDraws, KeyedDraws, stream_key
+from foretoken.draws import GreedyDraws, KeyedDraws, stream_key
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.testing import Drawn, Pair, serve
@@ -29,7 +29,7 @@ from foretoken.tree import DraftTree, Kind
 from foretoken.verify import k_seq, optimal_transport, traversal
 from foretoken.verify.block import Block
 from foretoken.verify.greedy import Greedy
-from foretoken.verify.gumbel import Gumbel
+from foretoken.verify.gumbel import Gumbel, GumbelDraws
 from foretoken.verify.k_seq import KSeq
 from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.optimal_transport import OptimalTransport
@@ -287,7 +287,7 @@ def padded(rows: list[tuple[DraftTree, Tensor]], ruin: int | None) -> tuple[Draf
 
 
 def verdict(rule: Verifier, trees: DraftTree, probs: Tensor, seeds: list[int]) -> Verdict:
-    own = getattr(rule, "draws", KeyedDraws)
+    own = rule.draws or KeyedDraws
     draws = own([stream_key(seed, 0) for seed in seeds], [9] * len(seeds), CPU)
     return rule(trees, Scores(probs * torch.nan, probs, probs[..., 0] < 0), draws)
 

@@ -26,7 +26,7 @@ from foretoken.access import Access, Wants
 from foretoken.control.controller import Choice, Controller, Row
 from foretoken.control.cost_model import CostModel, unmeasured
 from foretoken.control.rates import History, Shape, chain
-from foretoken.drafters.shared.wrapper import Parts
+from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Shared, Step
@@ -54,7 +54,7 @@ class _Step:
 
 
 @dataclass(eq=False)
-class Auto(Parts):
+class Auto(Wrapper):
     """drafters: the parts; names: theirs. num_speculative_tokens: most nodes of a sequence's draft;
     exploration: the share of all time that may be lost by trying what seems not to pay. costs: used
     as they are if given; else the engine has them measured. lenient: whether a part that the target

@@ -29,6 +29,7 @@ from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.lookup.longest_match import copy_after
 from foretoken.models.drafting.draft_model import DraftModel
+from foretoken.models.model import CausalLM
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import PenaltyCounts, Sequence
 from foretoken.step import step
@@ -82,6 +83,10 @@ class Cascade(BaseDrafter):
         self._models = [DraftModel(model, access) for model in self.models or [self.model]]
         for row, stage in enumerate(self._stages):
             stage.models = self._models[row:]
+
+    @property
+    def small_models(self) -> Seq[CausalLM]:
+        return [model.lm for model in self._models]
 
     def begin(self, sequence: Sequence) -> None:
         for model in self._models:

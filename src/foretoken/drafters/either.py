@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from foretoken.drafters.shared.wrapper import Parts
+from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
 from foretoken.length import speedup
 from foretoken.protocols import Step
@@ -40,7 +40,7 @@ class _Record:
 
 
 @dataclass(eq=False)
-class Either(Parts):
+class Either(Wrapper):
     """drafters: the parts, the first of equals winning. level_cost: what one level of a drawn
     draft costs, as a share of the target's pass (chosen tokens count as free). rate, weight: the
     acceptance that is assumed before anything is known, and how many tokens that is worth. decay:

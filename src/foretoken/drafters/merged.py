@@ -17,7 +17,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 from foretoken.access import Wants
-from foretoken.drafters.shared.wrapper import Parts
+from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Step
@@ -27,7 +27,7 @@ from foretoken.trees.join import join
 
 
 @dataclass(eq=False)
-class Merged(Parts):
+class Merged(Wrapper):
     """drafters: the parts; of a tree that must be cut, the first ones' nodes are kept."""
 
     def __post_init__(self) -> None:

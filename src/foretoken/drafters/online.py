@@ -20,7 +20,7 @@ from typing import ClassVar
 from foretoken.access import Access, Wants
 from foretoken.drafters.shared.learner import Learner, pupil_of
 from foretoken.drafters.shared.mistakes import Followed
-from foretoken.drafters.shared.wrapper import Parts
+from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Step
@@ -30,7 +30,7 @@ from foretoken.tree import DraftTree
 
 
 @dataclass(eq=False)
-class Online(Parts):
+class Online(Wrapper):
     """drafters: the one that learns. every: requests between two steps; lr: their rate; objective:
     divergences and their weights; known: what a token counts that was right, beside a wrong one's
     1; window: tokens of a text that a step reads; buffer_mib: mistakes that are kept; versions: how

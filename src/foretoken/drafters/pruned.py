@@ -7,6 +7,7 @@ small language model like any other from then on, with a cache of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ class Pruned(ChainDrafter):
     assistant_confidence_threshold: float | None = None
 
     wants = Wants("a")
+    pass_per_token = True
 
     def __post_init__(self) -> None:
         if not (0 < self.kept_heads <= 1 and 0 < self.kept_columns <= 1):
@@ -50,6 +52,8 @@ class Pruned(ChainDrafter):
     def bind(self, access: Access) -> None:
         source = access.source if self.checkpoint is None else self.checkpoint
         copy = prune(source, self.kept_heads, self.kept_columns, access)
-        self._lm = own = DraftModel(copy, access)
-        self.lm: CausalLM = own.lm
-        """One pass of it drafts one token of every sequence."""
+        self._lm: DraftModel = DraftModel(copy, access)
+
+    @property
+    def small_models(self) -> Seq[CausalLM]:
+        return (self._lm.lm,)

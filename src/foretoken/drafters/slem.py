@@ -23,6 +23,7 @@ from foretoken.drafters.shared.chain import WithModel
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.models.drafting.foreign import ForeignModel
+from foretoken.models.model import CausalLM
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, chains
 
@@ -56,6 +57,10 @@ class Slem(WithModel):
         self._lm: ForeignModel = ForeignModel(
             self.model, access, self.tokenizer, self.target_tokenizer
         )
+
+    @property
+    def small_models(self) -> Seq[CausalLM]:
+        return (self._lm.lm,)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         drafts: list[list[int]] = [[] for _ in sequences]

@@ -8,6 +8,7 @@ may be trained for its target (Zhou et al. 2024, DistillSpec; see `trained_lm.py
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -38,6 +39,7 @@ class SmallLM(ChainDrafter):
     module: ClassVar[type[TrainedLM]] = TrainedLM
     wants = Wants("a")
     follows = True
+    pass_per_token = True
 
     def __post_init__(self) -> None:
         if self.model is None:
@@ -55,9 +57,11 @@ class SmallLM(ChainDrafter):
         )
 
     def bind(self, access: Access) -> None:
-        self._lm = own = DraftModel(self.model, access)
-        self.lm: CausalLM = own.lm
-        """One pass of it drafts one token of every sequence."""
+        self._lm: DraftModel = DraftModel(self.model, access)
+
+    @property
+    def small_models(self) -> Seq[CausalLM]:
+        return (self._lm.lm,)
 
     def acceptance(self, module: TrainedLM, lesson: Lesson) -> Tensor:
         """[B, T, N] the chance that a step whose root stands there accepts more than n places."""

@@ -24,6 +24,7 @@ from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.models.drafting.draft_model import DraftModel
+from foretoken.models.model import CausalLM
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
@@ -99,6 +100,10 @@ class SmallTree(BaseDrafter):
     def bind(self, access: Access) -> None:
         nodes = max(self.tree_nodes, _size(self.widths))
         self._models = [DraftModel(m, access, nodes) for m in self.models or [self.model]]
+
+    @property
+    def small_models(self) -> Seq[CausalLM]:
+        return [model.lm for model in self._models]
 
     def begin(self, sequence: Sequence) -> None:
         for model in self._models:

@@ -26,6 +26,7 @@ from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.load import build_native
+from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.appended import block_chances, blocks_loss, drawn, seats
@@ -161,7 +162,11 @@ class SpecDec(ChainDrafter):
         )
 
     def bind(self, access: Access) -> None:
-        self._lm = BlockModel(SpecDecModel.load(self.model, access), access)
+        self._lm: BlockModel = BlockModel(SpecDecModel.load(self.model, access), access)
+
+    @property
+    def small_models(self) -> Seq[CausalLM]:
+        return (self._lm.lm,)
 
     def acceptance(self, module: SpecDecModel, lesson: Lesson) -> Tensor:
         """[B, T, N] the chance that a step whose root stands there accepts more than n places."""

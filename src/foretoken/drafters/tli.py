@@ -9,6 +9,7 @@ called."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
 from foretoken.models.drafting.foreign import SharedTokensModel
+from foretoken.models.model import CausalLM
 
 
 @dataclass(eq=False)
@@ -47,4 +49,10 @@ class Tli(ChainDrafter):
         )
 
     def bind(self, access: Access) -> None:
-        self._lm = SharedTokensModel(self.model, access, self.tokenizer, self.target_tokenizer)
+        self._lm: SharedTokensModel = SharedTokensModel(
+            self.model, access, self.tokenizer, self.target_tokenizer
+        )
+
+    @property
+    def small_models(self) -> Seq[CausalLM]:
+        return (self._lm.lm,)

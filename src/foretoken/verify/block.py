@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foretoken.draws import Draws
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.chains import as_a_block
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(Verifier):
     """The exact rule for chains that accepts the most tokens on average."""
 
     exact: ClassVar[bool] = True

@@ -19,13 +19,13 @@ from typing import ClassVar
 
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.approximate import verdict
 
 
 @dataclass(frozen=True)
-class Distance:
+class Distance(Verifier):
     """epsilon: the largest distance that passes. minimum_block: tokens that a step writes at
     least, if as many were drafted."""
 

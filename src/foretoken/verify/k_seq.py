@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from foretoken.draws import Draws
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.chains import token_by_token
 from foretoken.verify.shared.iid_trees import Choice, descend
@@ -31,7 +31,7 @@ _HALVINGS = 16
 
 
 @dataclass(frozen=True)
-class KSeq:
+class KSeq(Verifier):
     """The exact rule for i.i.d. branches that needs no linear programme."""
 
     exact: ClassVar[bool] = True

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.approximate import at_nodes, ratio
 from foretoken.verify.shared.residual import proposal_distributions, spent
@@ -33,7 +33,7 @@ _SECOND = 1 << 20  # numbers the second tests, after all first ones however long
 
 
 @dataclass(frozen=True)
-class Lenience:
+class Lenience(Verifier):
     """lenience: what q is multiplied by; 1 is lossless, smaller forgives more."""
 
     lenience: float = 0.5

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 
 from foretoken.draws import Draws
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.chains import token_by_token
 from foretoken.verify.shared.paths import path_to
@@ -27,7 +27,7 @@ from foretoken.verify.shared.residual import Residual, offers, spent
 
 
 @dataclass(frozen=True)
-class MultiCandidate:
+class MultiCandidate(Verifier):
     """The exact rule for trees of drawn or chosen nodes, from the root to the leaves."""
 
     exact: ClassVar[bool] = True

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.iid_trees import Choice, descend
 
@@ -36,7 +36,7 @@ Plan = dict[frozenset[int], dict[int, float]]
 
 
 @dataclass(frozen=True)
-class OptimalTransport:
+class OptimalTransport(Verifier):
     """The exact rule for i.i.d. branches that accepts the most, by linear programming."""
 
     exact: ClassVar[bool] = True

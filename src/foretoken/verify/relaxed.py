@@ -18,13 +18,13 @@ from typing import ClassVar
 
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.approximate import at_nodes, likeliest, verdict, within_top
 
 
 @dataclass(frozen=True)
-class Relaxed:
+class Relaxed(Verifier):
     """top_k: how many of the likeliest tokens may pass. delta: how much less probable than the
     first."""
 

@@ -18,13 +18,13 @@ from typing import ClassVar
 
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.approximate import at_nodes, likeliest, verdict
 
 
 @dataclass(frozen=True)
-class Rollback:
+class Rollback(Verifier):
     """alpha: the largest cross-entropy, in nats, that a drafted token may have."""
 
     alpha: float = 5.0

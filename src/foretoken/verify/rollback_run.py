@@ -21,13 +21,13 @@ import torch
 
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.approximate import likeliest, verdict
 
 
 @dataclass(frozen=True)
-class RollbackRun:
+class RollbackRun(Verifier):
     """mismatches: how many consecutive ones are taken back."""
 
     mismatches: int = 2

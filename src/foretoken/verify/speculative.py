@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foretoken.draws import Draws
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.chains import token_by_token
 
 
 @dataclass(frozen=True)
-class Speculative:
+class Speculative(Verifier):
     """The exact rule for chains of drawn or chosen tokens."""
 
     exact: ClassVar[bool] = True

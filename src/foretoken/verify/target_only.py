@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foretoken.draws import Draws
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.paths import longest_match
 
 
 @dataclass(frozen=True)
-class TargetOnly:
+class TargetOnly(Verifier):
     """Accept the longest path along which every node is the target's own sample."""
 
     exact: ClassVar[bool] = True

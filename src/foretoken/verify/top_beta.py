@@ -17,13 +17,13 @@ from typing import ClassVar
 
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.approximate import at_nodes, likeliest, verdict, within_top
 
 
 @dataclass(frozen=True)
-class TopBeta:
+class TopBeta(Verifier):
     """beta: how many of the target's likeliest tokens may pass. tau: how far below the first."""
 
     beta: int = 3

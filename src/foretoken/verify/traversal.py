@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from foretoken.draws import Draws
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.chains import as_a_block
 from foretoken.verify.shared.paths import path_to
@@ -35,7 +35,7 @@ _AT_ONCE = 1 << 22  # probabilities held at a time: few enough to stay near the 
 
 
 @dataclass(frozen=True)
-class Traversal:
+class Traversal(Verifier):
     """The exact rule for trees of drawn or chosen nodes, from the leaves to the root."""
 
     exact: ClassVar[bool] = True

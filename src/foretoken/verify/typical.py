@@ -20,13 +20,13 @@ from typing import ClassVar
 
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Scores, Verdict
+from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.approximate import at_nodes, verdict
 
 
 @dataclass(frozen=True)
-class Typical:
+class Typical(Verifier):
     """epsilon: a token above this probability passes. delta: so does one above this share of
     exp(-entropy)."""
 

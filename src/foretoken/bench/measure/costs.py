@@ -185,20 +185,17 @@ def pass_cost(model: ModelCosts) -> PassCost:
 
 def draft_model(drafter: Drafter) -> CausalLM | None:
     """The model that a drafter runs once for every token it drafts, where there is one."""
-    found: CausalLM | None = getattr(drafter, "lm", None)
-    return found
+    return drafter.small_models[0] if drafter.pass_per_token else None
 
 
 def _known(drafter: Drafter) -> bool:
     """Whether all that drafting costs is a pass a token of a model of its own, or nothing."""
     if draft_model(drafter) is not None:
         return True
-    if hasattr(drafter, "model"):
-        return False  # it runs one in its own way
-    parts = getattr(drafter, "drafters", ())  # of a wrapper
     drawn = drafter.kinds - {Kind.CHOSEN, Kind.AUXILIARY}
     return (
-        set(drafter.wants.levels) <= {"a", "b"}
+        not drafter.small_models
+        and set(drafter.wants.levels) <= {"a", "b"}
         and not drawn
-        and all(_known(part) and draft_model(part) is None for part in parts)
+        and all(_known(part) and draft_model(part) is None for part in drafter.parts)
     )

@@ -14,12 +14,16 @@ from foretoken.sampling.sequence import Sequence
 
 
 @dataclass(eq=False)
-class Parts(BaseDrafter):
+class Wrapper(BaseDrafter):
     """drafters: the parts, at least `least`."""
 
     drafters: Seq[Drafter] = ()
 
     least: ClassVar[int] = 2
+
+    @property
+    def parts(self) -> Seq[Drafter]:
+        return self.drafters
 
     def __post_init__(self) -> None:
         if len(self.drafters) < self.least:
@@ -36,7 +40,7 @@ class Parts(BaseDrafter):
         self.wants = replace(self.wants, hidden=self._hidden())
         self._device = access.device
         learned = [part.shared for part in self.drafters if part.shared is not None]
-        self.shared = _SharedParts(learned) if learned else None
+        self.shared = _SharedByParts(learned) if learned else None
 
     def _hidden(self) -> tuple[int, ...]:
         """The layers that any part reads, as far as they are known before `bind`."""
@@ -55,7 +59,7 @@ class Parts(BaseDrafter):
             part.end(sequences)
 
 
-class _SharedParts:
+class _SharedByParts:
     """What several parts have learned; each has a file of its own, numbered after the path."""
 
     def __init__(self, parts: Seq[Shared]) -> None:

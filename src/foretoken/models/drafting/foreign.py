@@ -68,7 +68,7 @@ class ForeignModel:
             backend=access.backend,
         )
         self._model = DraftModel(lm, view)
-        self.device = self._model.device
+        self.lm, self.device = self._model.lm, self._model.device
         self._tokens_of = lru_cache(_WORDS)(self._tokenized)
 
     def begin(self, sequence: Sequence) -> None:
