@@ -81,19 +81,6 @@ def test_trim_leaves_no_column_to_padding() -> None:
     assert batch.trim([5, 5]) is batch
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=4), max_size=3))
-def test_from_paths_merges_prefixes(paths: list[list[list[int]]]) -> None:
-    """The tree holds exactly the prefixes of the paths, each once."""
-    if not paths:
-        return
-    tree = from_paths(paths, CPU)
-    for row, count, branches in zip(tree.contexts(), tree.counts, paths, strict=True):
-        prefixes = {tuple(p[:end]) for p in branches for end in range(1, len(p) + 1)}
-        found = [tuple(context) for context in row[1 : count + 1]]
-        assert len(found) == len(set(found)) and set(found) == prefixes
-
-
 def test_chains_are_trees() -> None:
     """A chain's mask, depths and contexts are those of the tree that says its parents."""
     drafts = [[3, 1, 2], [], [0]]

@@ -1,9 +1,9 @@
 """Randomness, keyed by what is drawn and never by the order of calls.
 
 Every uniform number is a hash of (request seed, sample index, absolute position, purpose, index).
-So the text at a seed does not depend on the batch, the company, the drafter or how the work was
-cut into steps, and two purposes never share a number. The hash is the finaliser of splitmix64
-(Steele, Lea, Flood 2014), applied once per field.
+So the text of a seed does not depend on the batch, the other requests, the drafter or how the work
+was divided into steps, and two purposes never share a number. The hash is the finaliser of
+splitmix64 (Steele, Lea, Flood 2014), applied once per field.
 
 Legend: B sequences, M places to draw at in one call, V vocabulary.
 """
@@ -24,7 +24,7 @@ class Purpose(IntEnum):
     TOKEN = 1  # the emitted token at an absolute position: plain decoding's own noise
     ACCEPT = 2  # an acceptance test at a slot of the step that starts at a position
     DRAFT = 3  # a drafter's draw at a depth of the step that starts at a position
-    INNER = 4  # the key of a part of the drafter that draws, or speculates, on its own
+    INNER = 4  # the key of a drafter's part that draws, or speculates, by itself
 
 
 class Draws(Protocol):
@@ -34,7 +34,7 @@ class Draws(Protocol):
         """[B, M] probabilities -> [B, M] bool.
 
         `tests` [B, M] numbers them, 0 … M - 1 if left out: no two tests of a step that both count
-        for a sequence may have one number (a node's own index, say), or they'd share their noise.
+        for a sequence may have the same number (e.g. a node's index), or they'd share their noise.
         """
         ...
 
@@ -54,8 +54,8 @@ class Draws(Protocol):
     def inner(self, part: int, starts: Seq[int] | None = None) -> Draws:
         """Draws of a drafter's part, independent of these and of other parts'.
 
-        starts: the lengths [B] that the sequences have in a step of the part's own, if it makes
-        steps of its own; no two of them may start at one length.
+        starts: the lengths [B] of the sequences in the part's own step, if it makes steps; no two
+        of its steps may start at the same length.
         """
         ...
 

@@ -25,7 +25,7 @@ from foretoken.tree import DraftTree, Kind
 
 @dataclass(slots=True)
 class Scores:
-    """What the target says at the root and at every node.
+    """What the target predicts at the root and at every node.
 
     logits [B, S, V] raw; bad [B, S] places without a distribution; hidden maps an asked-for layer
     to [B, S, D]. distribution: the probabilities [B, S, V], or the `Folded` ones that make them
@@ -193,7 +193,7 @@ class Drafter(Protocol):
         ...
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        """What the target said; the sequences already hold the emitted tokens."""
+        """Learn what the target predicted; the sequences already end with the emitted tokens."""
         ...
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None: ...

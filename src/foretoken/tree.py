@@ -2,7 +2,7 @@
 
 A pass of the target scores the root (the last emitted token) and N draft nodes. Slot 0 of a pass
 is the root and slot i + 1 is node i, so `parents` holds slots: 0 for a child of the root. A
-parent always stands before its children. Mask, depths and paths are derived here and nowhere else.
+parent always stands before its children. Mask, depths and paths are derived here only.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, R proposal rows, D deepest path.
 """
@@ -45,8 +45,8 @@ class DraftTree:
         kind: the kind of all nodes where `kinds` is None.
         proposals: [B, R, V] the distributions that drawn nodes came from, or None.
         rows: [B, N] int64 row of `proposals` of each node; None where it is the node's own index.
-        extras: [B, N] int64: of an auxiliary node that stands for an extra token of the drafter's
-            that token's number (see `Access.extra_tokens`), else 0; None where there are none.
+        extras: [B, N] int64: for an auxiliary node that is one of the drafter's extra tokens, that
+            token's number (see `Access.extra_tokens`), else 0; None where there are none.
     """
 
     tokens: Tensor

@@ -18,9 +18,7 @@ from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
 from foretoken.protocols import BaseDrafter
-from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
-    Drawn,
     Oracle,
     Pair,
     check_distribution,
@@ -29,9 +27,7 @@ from foretoken.testing import (
     serve,
     table_pair,
 )
-from foretoken.tree import DraftTree, Kind, chains, empty
-from foretoken.trees.from_lists import from_paths
-from foretoken.trees.join import assemble, join
+from foretoken.tree import DraftTree, Kind
 from foretoken.trees.plan import SiblingCounts
 from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.speculative import Speculative
@@ -252,70 +248,5 @@ def test_what_parts_learn_is_kept_apart(pair: Pair, tmp_path: Path) -> None:
     merged.shared.reset()
 
 
-def rows_of(tree: DraftTree) -> list[list[tuple[tuple[int, ...], int, Any]]]:
-    """Of each row its nodes: path, kind, and the distribution that it came from."""
-    found = []
-    for b, paths in enumerate(tree.contexts()):
-        row = []
-        for node in range(tree.counts[b]):
-            kind = int(tree.kind if tree.kinds is None else tree.kinds[b, node])
-            distribution = None
-            if tree.proposals is not None and kind not in (Kind.CHOSEN, Kind.PADDING):
-                place = node if tree.rows is None else int(tree.rows[b, node])
-                distribution = tree.proposals[b, place].tolist()
-            row.append((tuple(paths[node + 1]), kind, distribution))
-        found.append(row)
-    return found
-
-
-def some_trees() -> list[DraftTree]:
-    """A copied chain, a drawn chain, drawn trees of both kinds, chosen branches, nothing."""
-    pair = table_pair(5)
-    sequences = [Sequence.start([0, 1, i], SamplingParams(), seed=i) for i in range(2)]
-    from foretoken.sampling.sequence import draws_for
-
-    made = [chains([[1, 2, 3], [4]], CPU)]
-    for shape, kind in (
-        ((1, 1), Kind.INDEPENDENT),
-        ((2, 1), Kind.WITHOUT_REPLACEMENT),
-        ((3,), Kind.INDEPENDENT),
-    ):
-        drafter = Drawn(pair.draft, shape, kind)
-        drafter.bind(ModelAccess())  # type: ignore[arg-type]
-        made.append(drafter.draft(sequences, [9, 9], draws_for(sequences, CPU)))
-    return [*made, from_paths([[[2], [1, 2, 4]], [[3]]], CPU), empty(2, CPU)]
-
-
 class ModelAccess:
     device = CPU
-
-
-def test_pieces_of_a_batch() -> None:
-    """Each row has the nodes, kinds and distributions of its piece, whatever stands in the
-    others."""
-    trees = some_trees()
-    for one in trees:
-        for other in trees:
-            whole = assemble([([2, 0], one), ([3, 1], other.take([1, 0]))], 5, CPU)
-            a, b = rows_of(one), rows_of(other)
-            assert rows_of(whole) == [a[1], b[0], a[0], b[1], []]
-    assert assemble([([0, 1], trees[1])], 2, CPU) is trees[1]
-    assert assemble([], 3, CPU).counts == [0, 0, 0]
-
-
-def test_trees_side_by_side() -> None:
-    """All nodes of both with their kinds and distributions; of chosen trees no path twice."""
-    trees = some_trees()
-    for one in trees:
-        for other in trees:
-            if not other.nodes or other.kind == Kind.WITHOUT_REPLACEMENT:
-                continue
-            whole = join([one, other])
-            a, b = rows_of(one), rows_of(other)
-            if one.kind == other.kind == Kind.CHOSEN:
-                paths = [{path for path, _, _ in row} for row in rows_of(whole)]
-                assert paths == [{n[0] for n in x + y} for x, y in zip(a, b, strict=True)]
-                assert [len(p) for p in paths] == whole.counts
-            else:
-                assert rows_of(whole) == [x + y for x, y in zip(a, b, strict=True)]
-                assert bool((whole.parent_slots <= torch.arange(whole.nodes)).all())

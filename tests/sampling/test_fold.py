@@ -18,7 +18,7 @@ from transformers.generation import (
     TopPLogitsWarper,
 )
 
-from foretoken import ForetokenError, SamplingParams
+from foretoken import SamplingParams
 from foretoken.sampling.fold import best, fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import reference_distribution
@@ -176,48 +176,6 @@ def test_logits_are_left_alone() -> None:
     assert logits.equal(before)
 
 
-def test_a_processor_sees_the_accepted_prefix_along_each_path() -> None:
-    """A user's processor gets prompt, output and the draft tokens before its place, [1, n]."""
-    seen: list[list[int]] = []
-
-    def spy(ids: Tensor, scores: Tensor) -> Tensor:
-        assert ids.shape[0] == 1 and scores.shape == (1, VOCAB)
-        seen.append(ids[0].tolist())
-        scores[:, 0] = 100.0
-        return scores
-
-    logits = logits_of(rows=2)
-    plain = sequence(SamplingParams())
-    spied = sequence(SamplingParams(logits_processors=[spy]), [8])
-    found = fold(logits, [plain, spied], lambda: [PATHS, PATHS]).probs
-    assert seen == [[1, 2, 3, 8, *path] for path in PATHS]
-    assert found[1, :, 0].min() > 0.999
-    torch.testing.assert_close(found[0], logits[0].softmax(-1))
-
-
-def test_a_processor_may_give_back_new_scores() -> None:
-    """As transformers' own do; several are applied in their order."""
-    params = SamplingParams(
-        logits_processors=[lambda i, s: s * 0, lambda i, s: s + torch.arange(40)]
-    )
-    expected = torch.arange(VOCAB, dtype=torch.float64).softmax(-1)
-    torch.testing.assert_close(distribution(logits_of(), params)[2], expected)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=6))
-def test_running_counts_are_recounts(blocks: list[list[int]]) -> None:
-    """Penalties counted as the text grows are those counted anew."""
-    params = SamplingParams(repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2)
-    grown, logits = sequence(params), logits_of(9, vocab=10)
-    for block in blocks:
-        grown.tokens += block
-        found = fold(logits, [grown], lambda: [PATHS]).probs
-    if blocks:
-        anew = fold(logits, [sequence(params, grown.output)], lambda: [PATHS]).probs
-        assert found.equal(anew)
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_places_without_a_distribution(temperature: float) -> None:
     """NaN, an infinite peak, or all forbidden: marked bad, given some distribution, others
@@ -246,40 +204,3 @@ def test_half_precision_is_folded_in_float32() -> None:
     found = distribution(logits_of().to(torch.bfloat16), SamplingParams(top_p=0.9))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.sum(-1), torch.ones(len(PATHS)))
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        (dict(n=0), "n"),
-        (dict(temperature=-1), "temperature"),
-        (dict(top_p=0), "top_p"),
-        (dict(top_p=1.1), "top_p"),
-        (dict(top_k=-2), "top_k"),
-        (dict(min_p=1.5), "min_p"),
-        (dict(repetition_penalty=0), "repetition_penalty"),
-        (dict(max_tokens=0), "max_tokens"),
-        (dict(min_tokens=9, max_tokens=3), "min_tokens"),
-        (dict(logprobs=-1), "logprobs"),
-        (dict(allowed_token_ids=[]), "allowed_token_ids"),
-        (dict(stop=[""]), "stop"),
-        (dict(stop=""), "stop"),
-        (dict(temperature=float("nan")), "temperature"),
-    ],
-    ids=str,
-)
-def test_bad_parameters_are_named(options: dict[str, Any], name: str) -> None:
-    """A value out of range is one sentence that names the parameter and says what it may be."""
-    with pytest.raises(ForetokenError, match=f"^{name} is .* it must be .*\\.$"):
-        SamplingParams(**options)
-
-
-def test_ids_outside_the_vocabulary() -> None:
-    """Biases and lists with ids that the target doesn't have are refused."""
-    for options in (
-        dict(logit_bias={40: 1.0}),
-        dict(bad_token_ids=[-1]),
-        dict(allowed_token_ids=[99]),
-    ):
-        with pytest.raises(ForetokenError, match="vocabulary of 40"):
-            distribution(logits_of(), SamplingParams(**options))  # type: ignore[arg-type]

@@ -23,9 +23,9 @@ from foretoken.sampling.edits import Contexts, edited
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 
-_COLDEST = 1e-30  # what a logit divided by less than this would overflow; one-hot long before
+_COLDEST = 1e-30  # a logit divided by less would overflow; the distribution is one-hot long before
 _CACHED = 1 << 18  # numbers that are worked on at a time on a CPU
-_TRIED, _MORE = 256, 16  # tokens looked at first in place of a whole sort, and how many times more
+_TRIED, _MORE = 256, 16  # tokens sorted first instead of all, and by how much that grows
 
 
 @dataclass(slots=True)

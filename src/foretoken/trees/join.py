@@ -106,7 +106,7 @@ def join(trees: Seq[DraftTree]) -> DraftTree:
 
 
 def _merged(trees: Seq[DraftTree]) -> DraftTree:
-    """Chosen trees as one in which no path stands twice, the first one's nodes first."""
+    """Chosen trees as one without repeated paths, the first one's nodes first."""
     paths: list[list[list[int]]] = [[] for _ in trees[0].counts]
     for tree in trees:
         for mine, row, count in zip(paths, tree.contexts(), tree.counts, strict=True):

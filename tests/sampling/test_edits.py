@@ -1,0 +1,89 @@
+"""What changes logits before the temperature: processors, penalties, ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from foretoken import ForetokenError, SamplingParams
+from foretoken.sampling.fold import fold
+from foretoken.sampling.sequence import Sequence
+
+VOCAB = 40
+
+
+PATHS = [[], [3], [3, 5], [3, 3]]
+
+
+def logits_of(seed: int = 0, rows: int = 1, vocab: int = VOCAB, scale: float = 2.0) -> Tensor:
+    """[rows, places, vocab] random logits."""
+    random = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(rows, len(PATHS), vocab, generator=random, dtype=torch.float64)
+
+
+def sequence(params: SamplingParams, output: list[int] | None = None, **options: Any) -> Sequence:
+    one = Sequence.start([1, 2, 3], params, **options)
+    one.tokens += output or []
+    return one
+
+
+def distribution(logits: Tensor, params: SamplingParams, output: list[int] | None = None) -> Tensor:
+    return fold(logits, [sequence(params, output)], lambda: [PATHS]).probs[0]
+
+
+def test_a_processor_sees_the_accepted_prefix_along_each_path() -> None:
+    """A user's processor gets prompt, output and the draft tokens before its place, [1, n]."""
+    seen: list[list[int]] = []
+
+    def spy(ids: Tensor, scores: Tensor) -> Tensor:
+        assert ids.shape[0] == 1 and scores.shape == (1, VOCAB)
+        seen.append(ids[0].tolist())
+        scores[:, 0] = 100.0
+        return scores
+
+    logits = logits_of(rows=2)
+    plain = sequence(SamplingParams())
+    spied = sequence(SamplingParams(logits_processors=[spy]), [8])
+    found = fold(logits, [plain, spied], lambda: [PATHS, PATHS]).probs
+    assert seen == [[1, 2, 3, 8, *path] for path in PATHS]
+    assert found[1, :, 0].min() > 0.999
+    torch.testing.assert_close(found[0], logits[0].softmax(-1))
+
+
+def test_a_processor_may_give_back_new_scores() -> None:
+    """As transformers' own do; several are applied in their order."""
+    params = SamplingParams(
+        logits_processors=[lambda i, s: s * 0, lambda i, s: s + torch.arange(40)]
+    )
+    expected = torch.arange(VOCAB, dtype=torch.float64).softmax(-1)
+    torch.testing.assert_close(distribution(logits_of(), params)[2], expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=6))
+def test_running_counts_are_recounts(blocks: list[list[int]]) -> None:
+    """Penalties counted as the text grows are those counted anew."""
+    params = SamplingParams(repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2)
+    grown, logits = sequence(params), logits_of(9, vocab=10)
+    for block in blocks:
+        grown.tokens += block
+        found = fold(logits, [grown], lambda: [PATHS]).probs
+    if blocks:
+        anew = fold(logits, [sequence(params, grown.output)], lambda: [PATHS]).probs
+        assert found.equal(anew)
+
+
+def test_ids_outside_the_vocabulary() -> None:
+    """Biases and lists with ids that the target doesn't have are refused."""
+    for options in (
+        dict(logit_bias={40: 1.0}),
+        dict(bad_token_ids=[-1]),
+        dict(allowed_token_ids=[99]),
+    ):
+        with pytest.raises(ForetokenError, match="vocabulary of 40"):
+            distribution(logits_of(), SamplingParams(**options))  # type: ignore[arg-type]
