@@ -22,7 +22,7 @@ from foretoken.engine.stats import EngineStats, RequestStats
 from foretoken.engine.stopping import TextTracker
 from foretoken.errors import ForetokenError
 from foretoken.models.load import find, load_model, load_tokenizer, wrapped
-from foretoken.models.model import CausalLM
+from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.params import SamplingParams
 
@@ -294,8 +294,6 @@ def _tokenizer(given: Any, folder: Path | None, trust_remote_code: bool) -> Any:
 
 def _eos_ids(model: CausalLM, folder: Path | None, tokenizer: Any) -> frozenset[int]:
     """The generation config's, else the config's, else the tokenizer's."""
-    from foretoken.models.load import eos_ids
-
     if folder is not None and (folder / "generation_config.json").is_file():
         from transformers import GenerationConfig
 

@@ -43,6 +43,7 @@ class Contrastive:
     """A `CausalLM` of two models of one vocabulary, each with its own keys and values."""
 
     backend = "contrastive"
+    source = None
 
     def __init__(
         self,

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.files import read_json
-from foretoken.models.model import CausalLM
+from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.native import attention, backends, loop_attention, rope, transformer
 from foretoken.models.native import norm as norms
-from foretoken.models.native.backends import whole
+from foretoken.models.native.backends import compiled, cuda_graphs
+from foretoken.models.native.layer import Layer, Linear, Mix, Shape
 
 CYCLE = "layer_cycle"
 """In a config.json: after how many layers their weights begin anew (Hooper et al. 2023)."""
@@ -165,12 +166,12 @@ def stored_weights(folder: Path) -> Weights:
 
 def wrapped(model: Any) -> CausalLM:
     """A model that is already loaded: one of ours as it is, one of transformers' in the adapter."""
-    if hasattr(model, "new_cache"):
-        ours: CausalLM = model
-        return ours
-    from foretoken.models.hf.adapter import HFModel
+    if isinstance(model, torch.nn.Module):  # transformers' models are, ours are not
+        from foretoken.models.hf.adapter import HFModel
 
-    return HFModel(model)
+        return HFModel(model)
+    ours: CausalLM = model
+    return ours
 
 
 def load_native(
@@ -179,18 +180,21 @@ def load_native(
     """The native model from a folder's weights."""
     stored = stored_weights(folder)
     try:
-        model = build_native(config, stored, dtype, device, backend)
+        return build_native(config, stored, dtype, device, backend, folder)
     except KeyError as error:
         raise ForetokenError(
             f"{folder} has no tensor {error.args[0]!r}, which its config.json calls for; the "
             "checkpoint is incomplete: fetch it again."
         ) from error
-    model.source = folder
-    return model
 
 
 def build_native(
-    config: Any, stored: Weights, dtype: torch.dtype, device: torch.device, backend: str
+    config: Any,
+    stored: Weights,
+    dtype: torch.dtype,
+    device: torch.device,
+    backend: str,
+    source: Path | None = None,
 ) -> transformer.Transformer:
     """Fuse and hand each weight to the backend, one layer at a time. Raises KeyError by name."""
     runner, linear_backend = backends.split(backend)
@@ -204,13 +208,13 @@ def build_native(
         count += sum(tensor.numel() for tensor in found)
         return found
 
-    def made(weight: Tensor, bias: Tensor | None) -> backends.Linear:
+    def made(weight: Tensor, bias: Tensor | None) -> Linear:
         nonlocal read
         layer = make(weight, bias)
         read += round(weight.numel() * backends.itemsize(layer, dtype))
         return layer
 
-    def linear(prefix: str, *names: str) -> backends.Linear:
+    def linear(prefix: str, *names: str) -> Linear:
         weight = _joined(find_all(f"{prefix}.{n}.weight" for n in names), dtype, device)
         try:
             biases = find_all(f"{prefix}.{n}.bias" for n in names)
@@ -233,14 +237,14 @@ def build_native(
     narrow = min(embedding.dtype, dtype, key=lambda kind: kind.itemsize)
     embedding = _joined([embedding], narrow, device)
 
-    def mix(i: int) -> transformer.Mix:
+    def mix(i: int) -> Mix:
         return partial(
             mixing, heads=shape.heads, scale=shape.head_dim**-0.5, window=_window(config, i)
         )
 
-    def layer(i: int) -> transformer.Layer:
+    def layer(i: int) -> Layer:
         at = f"model.layers.{i}"
-        return transformer.Layer(
+        return Layer(
             attention_norm=norm(f"{at}.input_layernorm"),
             qkv=linear(f"{at}.self_attn", "q_proj", "k_proj", "v_proj"),
             q_norm=norm(f"{at}.self_attn.q_norm") if normed else None,
@@ -271,11 +275,20 @@ def build_native(
         count,
         read,
         eos_ids(config),
+        source,
     )
     if runner is not None:
-        return backends.run_through(runner, model)
-    model.whole = whole.make(model)
+        run_through(runner, model)
     return model
+
+
+def run_through(runner: str, model: transformer.Transformer) -> None:
+    """Have whole passes of the model run by one of `backends.RUNNERS`."""
+    if runner == "cuda_graphs":
+        model.run_by(cuda_graphs.Graphs, runner)
+    else:
+        background = runner == "compiled_in_background"
+        model.run_by(partial(compiled.Compiled, background=background), runner)
 
 
 def _check_same(stored: Weights, mine: int, earlier: int) -> None:
@@ -300,9 +313,9 @@ def _joined(parts: list[Tensor], dtype: torch.dtype, device: torch.device) -> Te
     return whole
 
 
-def _shape(config: Any) -> transformer.Shape:
+def _shape(config: Any) -> Shape:
     heads = config.num_attention_heads
-    return transformer.Shape(
+    return Shape(
         width=config.hidden_size,
         heads=heads,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
@@ -319,14 +332,6 @@ def _window(config: Any, layer: int) -> int | None:
     if types is not None:
         return window if types[layer] == "sliding_attention" else None
     return window
-
-
-def eos_ids(config: Any) -> frozenset[int]:
-    """End-of-text ids of a model or generation configuration."""
-    ids = getattr(config, "eos_token_id", None)
-    if ids is None:
-        return frozenset()
-    return frozenset([ids] if isinstance(ids, int) else ids)
 
 
 def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:

@@ -6,7 +6,7 @@ Legend: B rows, T tokens, V vocabulary, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,7 +23,8 @@ wants none); hidden: layer -> [B, T, D]."""
 class CausalLM(Protocol):
     """One model, without any cache of its own: the cache is passed in.
 
-    bytes_read: of the matrices that a pass over one token reads, as they lie in memory.
+    bytes_read: of the matrices that a pass over one token reads, as they lie in memory. source: the
+    folder or the loaded transformers model that its weights are from, None where that isn't known.
     """
 
     vocab_size: int
@@ -40,6 +41,9 @@ class CausalLM(Protocol):
     backend: str
     eos_ids: frozenset[int]
 
+    @property
+    def source(self) -> Any: ...
+
     def new_cache(self, slots: int, max_length: int) -> KVCache: ...
 
     def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
@@ -49,3 +53,11 @@ class CausalLM(Protocol):
     def embed(self, tokens: Tensor) -> Tensor: ...
 
     def head(self, states: Tensor) -> Tensor: ...
+
+
+def eos_ids(config: Any) -> frozenset[int]:
+    """End-of-text ids of a model or generation configuration."""
+    ids = getattr(config, "eos_token_id", None)
+    if ids is None:
+        return frozenset()
+    return frozenset([ids] if isinstance(ids, int) else ids)

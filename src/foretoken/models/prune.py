@@ -61,7 +61,7 @@ def _opened(source: Any) -> tuple[Any, Weights]:
     if isinstance(source, (str, Path)):
         folder = find(source)
         return read_config(folder), stored_weights(folder)
-    if not hasattr(source, "state_dict"):
+    if not isinstance(source, torch.nn.Module):
         raise ForetokenError(
             "It isn't known where the target's weights are from; name the checkpoint, e.g. "
             '{"method": "pruned", "checkpoint": "folder-or-hub-id"}.'

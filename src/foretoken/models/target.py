@@ -36,7 +36,7 @@ class ModelTarget:
         self.nodes = nodes
         self.cache: KVCache = model.new_cache(slots, max_length + nodes + 1)
         self.hidden: tuple[int, ...] = ()
-        self.source = getattr(model, "source", None)
+        self.source = model.source
         self.cycle: int = getattr(model, "cycle", model.layers)
         self.tokenizer: Any = None
         self.scratches = 0

@@ -119,6 +119,7 @@ class TableModel:
     dtype, device = torch.float64, _CPU
     levels = frozenset("ab")
     backend = "table"
+    source = None
     eos_ids: frozenset[int] = frozenset()
 
     def __init__(self, table: Tensor, window: int | None = None, max_length: int = 64) -> None:

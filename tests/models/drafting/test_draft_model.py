@@ -127,14 +127,14 @@ def test_follows_what_is_accepted() -> None:
     tree: Any = None
     drafting.follow(sequence, Step([], [], 0, 0, tree, tree))
     assert drafting.pending(sequence) == 0
-    drafting.after([sequence])
+    drafting.root_logits([sequence])
     for token in (7, 8, 9):
-        drafting.after([sequence], torch.tensor([token]))
+        drafting.next_logits([sequence], torch.tensor([token]))
     sequence.tokens += [7, 20]
     drafting.follow(sequence, Step([7, 20], [1], 4, 0, tree, tree))
     assert drafting.pending(sequence) == 0
     whole = logits_after(model, sequence.tokens)
-    torch.testing.assert_close(drafting.after([sequence])[0, 0], whole, atol=1e-9, rtol=0)
+    torch.testing.assert_close(drafting.root_logits([sequence])[0, 0], whole, atol=1e-9, rtol=0)
 
 
 @torch.inference_mode()

@@ -80,11 +80,11 @@ def test_the_distribution_is_of_shared_tokens_only() -> None:
     sequence = Sequence.start([0, 1, 2, 3], DRAWN)  # "abcd" is "ab", "d" to the drafter
     made.begin(sequence)
     assert made.room(sequence) and sequence.state[made].text.tokens == [1, 2]
-    distribution = made.after([sequence]).softmax(-1)[0, 0]
+    distribution = made.root_logits([sequence]).softmax(-1)[0, 0]
     full = logits_after(model, [1, 2]).softmax(-1)
     kept = torch.stack((full[4], full[0], torch.tensor(0.0), full[2])).double()
     torch.testing.assert_close(distribution, kept / kept.sum())
-    after = made.after([sequence], torch.tensor([3])).softmax(-1)[
+    after = made.next_logits([sequence], torch.tensor([3])).softmax(-1)[
         0, 0
     ]  # their d is the drafter's 2
     full = logits_after(model, [1, 2, 2]).softmax(-1)
@@ -120,7 +120,7 @@ def test_the_last_word_is_read_anew() -> None:
     held = made._model._cache.lengths
     for more, tokens in (("", [5, 4, 0]), ("b", [5, 6]), ("c", [5, 6, 2]), (" d", [5, 6, 2, 4, 3])):
         before = list(sequence.state[made].text.tokens)
-        made.after([sequence]) if more else None
+        made.root_logits([sequence]) if more else None
         sequence.tokens += theirs(more)["input_ids"]
         made.room(sequence)
         assert sequence.state[made].text.tokens == tokens

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,7 +56,7 @@ class ForeignModel:
         self.own = Vocabulary(
             _tokenizer(tokenizer, model, "draft model", "tokenizer"), lm.vocab_size
         )
-        given = target_tokenizer or getattr(access, "tokenizer", None)
+        given = target_tokenizer or access.tokenizer
         self.theirs = Vocabulary(
             _tokenizer(given, None, "target", "target_tokenizer"), access.vocab_size
         )
@@ -177,7 +178,7 @@ def _alike(a: Seq[int], b: Seq[int]) -> int:
 def _tokenizer(given: Any, model: Any, whose: str, option: str) -> Any:
     """A loaded tokenizer, or the one in a folder; by default that of the model's folder."""
     source = model if given is None else given
-    if isinstance(source, str) or hasattr(source, "__fspath__"):
+    if isinstance(source, (str, Path)):
         return load_tokenizer(source)
     if given is None:
         raise ForetokenError(

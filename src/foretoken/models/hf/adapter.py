@@ -36,8 +36,7 @@ from foretoken.models.hf.cache import (
     unsupported,
     windows,
 )
-from foretoken.models.load import eos_ids
-from foretoken.models.model import Output
+from foretoken.models.model import Output, eos_ids
 from foretoken.trees.from_lists import from_paths
 
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-2}

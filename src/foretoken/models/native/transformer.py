@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,25 +23,9 @@ from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
 from foretoken.models.model import Output
 from foretoken.models.native import rope
-from foretoken.models.native.backends import Linear
-from foretoken.models.native.backends.whole import Whole, spans
+from foretoken.models.native.backends.whole import Whole, spans, whole_for
+from foretoken.models.native.layer import Layer, Linear, Runner, Shape
 from foretoken.models.native.norm import Norm
-
-Mix = Callable[[Tensor, Tensor, Feed], Tensor]
-"""Queries, keys and values [B, T, H + 2K, W], a layer's cache, the feed -> [B, T, H·W]."""
-
-
-class Runner(Protocol):
-    """Runs all layers in one go, as a backend does that looks further than one product."""
-
-    def prepare(self, cache: KVCache) -> None:
-        """Passes over this cache are to come."""
-        ...
-
-    def __call__(self, states: Tensor, feed: Feed, cache: KVCache) -> Tensor:
-        """[B, T, D] -> [B, T, D]"""
-        ...
-
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -63,38 +46,10 @@ def unsupported(config: Any) -> str | None:
     return None
 
 
-@dataclass(slots=True)
-class Layer:
-    """One decoder layer. qkv: D -> (H + 2K)·W; mix: the attention itself; gate_up: D -> 2F."""
-
-    attention_norm: Norm
-    qkv: Linear
-    q_norm: Norm | None
-    k_norm: Norm | None
-    mix: Mix
-    out: Linear
-    mlp_norm: Norm
-    gate_up: Linear
-    down: Linear
-
-
-@dataclass(slots=True)
-class Shape:
-    """The numbers that the forward needs."""
-
-    width: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab_size: int
-    max_length: int
-
-
 class Transformer:
     """A `CausalLM` with all six access levels. Built by `foretoken.models.load`."""
 
     levels = frozenset("abcdef")
-    source: Path | None = None  # the checkpoint's folder, where it is from one
 
     def __init__(
         self,
@@ -108,8 +63,10 @@ class Transformer:
         parameters: int,
         bytes_read: int,
         eos_ids: Iterable[int] = (),
+        source: Path | None = None,
     ) -> None:
-        """`embedding` may be narrower than the model's dtype, which is that of `rope_table`."""
+        """`embedding` may be narrower than the model's dtype, which is that of `rope_table`.
+        `source`: the checkpoint's folder, where it is from one."""
         self.shape = shape
         self.vocab_size, self.max_length, self.width = (
             shape.vocab_size,
@@ -121,11 +78,17 @@ class Transformer:
         self.dtype, self.device = rope_table.dtype, rope_table.device
         self.backend = backend
         self.parameters, self.bytes_read = parameters, bytes_read
-        self.eos_ids = frozenset(eos_ids)
+        self.eos_ids, self.source = frozenset(eos_ids), source
         self._embedding, self.stack, self._norm = embedding, layers, norm
         self._lm_head, self.rope = lm_head, rope_table
         self.runner: Runner | None = None
-        self.whole: Whole | None = None
+        self.whole = whole_for(shape, layers, rope_table)
+
+    def run_by(self, make: Callable[[Transformer], Runner], name: str) -> None:
+        """Have whole passes run by a runner of this name."""
+        self.whole = None
+        self.runner = make(self)
+        self.backend = f"{name}+{self.backend}"
 
     def new_cache(self, slots: int, max_length: int) -> KVCache:
         shape = self.shape

@@ -16,22 +16,15 @@ from torch import Tensor
 from foretoken import LLM, SamplingParams
 from foretoken.errors import ForetokenError
 from foretoken.models.native import backends
-from foretoken.models.native.backends import (
-    Linear,
-    half,
-    int8,
-    kernels,
-    packed,
-    panels,
-    weight_only,
-)
+from foretoken.models.native.backends import half, int8, kernels, packed, panels, weight_only
+from foretoken.models.native.layer import Linear
 
 CPU = torch.device("cpu")
 EXACT = ("plain", "packed", "packed+plain", "half", "panels")
 
 
 def needs(name: str) -> pytest.MarkDecorator:
-    there = backends._module(name).supports(torch.float32, CPU)
+    there = backends.MODULES[name].supports(torch.float32, CPU)
     return pytest.mark.skipif(not there, reason=f"this machine can't run {name!r}")
 
 
@@ -234,7 +227,7 @@ def test_panels_of_other_widths(
     lanes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel for CPUs with narrower or wider registers than this one's; and it is kept."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
     monkeypatch.setattr(kernels, "_FLAGS", (*kernels._FLAGS, f"-DLANES={lanes}"))
     kernels.library.cache_clear()
     try:
@@ -242,7 +235,7 @@ def test_panels_of_other_widths(
         assert loops is not None and loops.width() == 2 * lanes
         weight, x = torch.randn(971, 100), torch.randn(9, 100)
         assert torch.allclose(panels.make(weight, None)(x), x @ weight.t(), atol=1e-4)
-        [built] = (tmp_path / "foretoken" / "kernels").iterdir()
+        [built] = (tmp_path / "kernels").iterdir()
         stamp = built.stat().st_mtime_ns
         kernels.library.cache_clear()
         assert kernels.library() is not None and built.stat().st_mtime_ns == stamp
@@ -276,7 +269,7 @@ def test_automatic_choice() -> None:
 
 
 def _there(name: str) -> bool:
-    return bool(backends._module(name).supports(torch.float32, CPU))
+    return bool(backends.MODULES[name].supports(torch.float32, CPU))
 
 
 def test_refusals_name_the_remedy() -> None:

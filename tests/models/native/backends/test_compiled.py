@@ -6,7 +6,7 @@ import random
 import shutil
 import threading
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from torch import Tensor
 
 from foretoken import LLM, SamplingParams
 from foretoken.errors import ForetokenError
-from foretoken.models.load import build_native
-from foretoken.models.native import backends
+from foretoken.models.load import build_native, run_through
 from foretoken.models.native.backends import compiled, cuda_graphs
 from foretoken.models.native.backends.compiled import Compiled
 from foretoken.models.native.backends.cuda_graphs import Graphs
@@ -114,7 +113,7 @@ def unbuilt(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_filling_up_changes_nothing(windowed: bool) -> None:
     """Ragged trees, chunks of prompts and single tokens, in sizes that fit a bucket and don't."""
     model = fresh(windowed)
-    model.runner = Compiled(model)
+    model.run_by(Compiled, "compiled")
     check_same(model, windowed)
 
 
@@ -135,7 +134,7 @@ def test_compiled_at_load_and_never_again(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(compiled, "_compiled", build)
     model = fresh()
-    model.runner = Compiled(model)
+    model.run_by(Compiled, "compiled")
     assert built == list(compiled.BUCKETS)
     ran.clear()
     target, sequences = begun(model)
@@ -159,7 +158,8 @@ def test_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(compiled, "_compiled", build)
     model = fresh()
-    model.runner = runner = Compiled(model, background=True)
+    model.run_by(partial(Compiled, background=True), "compiled_in_background")
+    runner: Any = model.runner
     check_same(model, steps=2)
     assert not ran.is_set()
     may.set()
@@ -180,7 +180,8 @@ def test_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fresh()
     said: list[str] = []
     monkeypatch.setattr(compiled.warnings, "warn", lambda text, **_: said.append(text))
-    model.runner = runner = Compiled(model, background=True)
+    model.run_by(partial(Compiled, background=True), "compiled_in_background")
+    runner: Any = model.runner
     runner.thread.join(60)
     check_same(model, steps=2)
     assert len(said) == 1 and "needs a compiler" in said[0]
@@ -190,7 +191,7 @@ def test_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_states_of_layers(pair: Pair) -> None:
     """A drafter that reads states between layers gets them, without the runner."""
     model = fresh()
-    model.runner = Compiled(model)
+    model.run_by(Compiled, "compiled")
     target, sequences = begun(model)
     target.hidden = (1, -1)
     out = target.score(sequences, empty(3, CPU))
@@ -208,7 +209,7 @@ def test_the_compiler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(compiled, "BUCKETS", (1, 16))
     model = fresh()
-    model.runner = Compiled(model)
+    model.run_by(Compiled, "compiled")
     before = counters["stats"]["unique_graphs"]
     check_same(model, steps=4, near=1e-5)  # norms are float32, and fused ones round differently
     assert counters["stats"]["unique_graphs"] == before
@@ -216,10 +217,10 @@ def test_the_compiler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the user's cache folder, or where the user says; torch's own choice is a temporary one."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     compiled._keep()
-    assert compiled.os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "foretoken/inductor")
+    assert compiled.os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inductor")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
     compiled._keep()
     assert compiled.os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/elsewhere"
@@ -253,7 +254,8 @@ def test_graphs_take_trees(windowed: bool, monkeypatch: pytest.MonkeyPatch) -> N
     """Rows and tokens filled up, the mask in fixed memory: the same logits, and the same cache."""
     monkeypatch.setattr(cuda_graphs, "SHORTEST", 64)
     model = fresh(windowed)
-    model.runner = runner = Graphs(model, fake_capture)
+    model.run_by(partial(Graphs, capture=fake_capture), "cuda_graphs")
+    runner: Any = model.runner
     check_same(model, windowed, steps=24)
     assert {size[2] for size in runner._graphs} == {64, 96, 192}
     used = [size for size, graph in runner._graphs.items() if graph.feed.positions.any()]
@@ -272,7 +274,8 @@ def test_the_grid() -> None:
 def test_the_next_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass takes the smallest that holds it; none where rows are not the first slots in order."""
     model = fresh()
-    model.runner = runner = Graphs(model, fake_capture)
+    model.run_by(partial(Graphs, capture=fake_capture), "cuda_graphs")
+    runner: Any = model.runner
     target, sequences = begun(model)
     taken: list[tuple[int, ...] | None] = []
     own = cuda_graphs._size
@@ -298,7 +301,7 @@ def test_the_next_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_graphs_need_a_gpu() -> None:
     """Said in one sentence."""
     with pytest.raises(ForetokenError, match="'cuda_graphs' needs a GPU, not cpu"):
-        backends.run_through("cuda_graphs", fresh())
+        run_through("cuda_graphs", fresh())
 
 
 @pytest.mark.gpu
@@ -307,5 +310,5 @@ def test_graphs_need_a_gpu() -> None:
 def test_graphs_on_a_gpu(windowed: bool) -> None:
     """Real ones."""
     model = fresh(windowed, torch.device("cuda"))
-    model.runner = Graphs(model)
+    model.run_by(Graphs, "cuda_graphs")
     check_same(model, windowed)

@@ -8,25 +8,14 @@ A backend's name is that of a file here, `packed+plain` (in `both.py`), or a run
 
 from __future__ import annotations
 
-import importlib
-import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, unknown
-
-if TYPE_CHECKING:
-    from foretoken.models.native.transformer import Transformer
-
-Linear = Callable[[Tensor], Tensor]
-"""[..., in] -> [..., out]"""
-
-MakeLinear = Callable[[Tensor, Tensor | None], Linear]
-"""(weight [out, in], bias [out] or None) -> Linear; it may take the weight over."""
+from foretoken.models.native.backends import both, half, int4, int8, packed, panels, plain
+from foretoken.models.native.layer import Linear, MakeLinear
 
 RUNNERS = ("compiled", "compiled_in_background", "cuda_graphs")
 
@@ -40,6 +29,17 @@ _NEEDS = {
     "int4": "bfloat16 on a GPU",
 }
 NAMES = tuple(_NEEDS)
+
+MODULES: dict[str, Any] = {
+    "plain": plain,
+    "packed": packed,
+    "packed+plain": both,
+    "panels": panels,
+    "half": half,
+    "int8": int8,
+    "int4": int4,
+}
+"""Name -> the module, with `supports(dtype, device)` and `make(weight, bias)`."""
 
 
 def known(name: str) -> bool:
@@ -65,7 +65,7 @@ def choose(
         name = _automatic(dtype, device, sample)
     if name not in NAMES:
         raise unknown("backend", name, (*NAMES, *RUNNERS, "auto"))
-    module = _module(name)
+    module = MODULES[name]
     if not module.supports(dtype, device):
         raise ForetokenError(
             f"Backend {name!r} needs {_NEEDS[name]}, not {dtype} on {device}; use backend='plain'."
@@ -74,40 +74,15 @@ def choose(
     return name, make
 
 
-def run_through(runner: str, model: Transformer) -> Transformer:
-    """The model with whole passes run by one of `RUNNERS`, and named so."""
-    from foretoken.models.native.backends import compiled, cuda_graphs
-
-    if runner == "cuda_graphs":
-        model.runner = cuda_graphs.Graphs(model)
-    else:
-        model.runner = compiled.Compiled(model, background=runner != "compiled")
-    model.backend = f"{runner}+{model.backend}"
-    return model
-
-
 def itemsize(layer: Linear, dtype: torch.dtype) -> float:
     """Bytes that one weight takes in memory as a layer made for this dtype holds it."""
-    held = getattr(layer, "held", None)
-    if isinstance(held, Tensor):
-        return held.itemsize
+    if isinstance(layer, panels.Product):
+        return layer.held.itemsize
     narrow = {"half": 2, "int8": 1, "int4": 0.5}
     return narrow.get(layer.__module__.rpartition(".")[2], dtype.itemsize)
 
 
 def _automatic(dtype: torch.dtype, device: torch.device, sample: Tensor | None) -> str:
-    half = _module("half")
     if half.supports(dtype, device) and sample is not None and half.holds(sample):
         return "half"
-    return next(n for n in ("panels", "packed", "plain") if _module(n).supports(dtype, device))
-
-
-def _module(name: str) -> Any:
-    file = {"packed+plain": "both"}.get(name, name)
-    return importlib.import_module(f"foretoken.models.native.backends.{file}")
-
-
-def cache_folder(part: str) -> Path:
-    """Where what is compiled here is kept between runs: ~/.cache/foretoken/<part>."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "foretoken" / part
+    return next(n for n in ("panels", "packed", "plain") if MODULES[n].supports(dtype, device))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from foretoken.models.native.backends import Linear, packed, plain
+from foretoken.models.native.backends import packed, plain
+from foretoken.models.native.layer import Linear
 
 supports = packed.supports
 

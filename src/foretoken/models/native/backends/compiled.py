@@ -5,7 +5,7 @@ any linear backend. What is compiled works on each token alone; a pass is filled
 token counts, and the filling goes neither into a product nor into the attention.
 
 Compiled once, when the model is loaded or, as `compiled_in_background`, in a thread beside the
-first requests; kept in ~/.cache/foretoken/inductor (or TORCHINDUCTOR_CACHE_DIR). A pass of more
+first requests; kept in the cache folder's inductor/ (or TORCHINDUCTOR_CACHE_DIR). A pass of more
 tokens, or one that comes before its size is ready, runs as it would without.
 
 Legend: B rows, T tokens, N = B·T, P the count N is filled up to, D width, H query heads,
@@ -31,10 +31,11 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
+from foretoken.machine import cache_folder
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed
-from foretoken.models.native.backends import Linear, cache_folder
-from foretoken.models.native.transformer import Layer, Transformer
+from foretoken.models.native.layer import Layer, Linear
+from foretoken.models.native.transformer import Transformer
 
 BUCKETS = (1, 4, 16, 64)
 
@@ -171,7 +172,7 @@ def _keep() -> None:
     """Lasting results, unless the user says where: torch itself names a temporary folder."""
     temporary = str(Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"))
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR", temporary) == temporary:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder("inductor"))
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder() / "inductor")
 
 
 def _compiled(function: Traced, bucket: int) -> Traced:

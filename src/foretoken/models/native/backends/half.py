@@ -18,7 +18,8 @@ import math
 import torch
 from torch import Tensor
 
-from foretoken.models.native.backends import Linear, choose, kernels, packed, panels
+from foretoken.models.native.backends import kernels, packed, panels
+from foretoken.models.native.layer import Linear
 
 _ENGINES = ("fbgemm", "x86")  # those whose float16 product this is
 _PART = 256  # rows looked at together: a copy of them all would stay in the allocator
@@ -41,7 +42,9 @@ def holds(weight: Tensor) -> bool:
 def make(weight: Tensor, bias: Tensor | None) -> Linear:
     scale = _scale(weight)
     if scale is None:
-        return choose("auto", weight.dtype, weight.device)[1](weight, bias)
+        if kernels.supports(weight.dtype, weight.device):
+            return panels.make(weight, bias)
+        return packed.make(weight, bias)
     weight, unit = weight.mul_(scale), 1 / scale
     if kernels.library() is not None:
         return panels.Product(weight.half(), bias, unit)

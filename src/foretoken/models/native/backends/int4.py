@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretoken.models.native.backends import Linear, int8, weight_only
+from foretoken.models.native.backends import int8, weight_only
+from foretoken.models.native.layer import Linear
 
 
 def supports(dtype: torch.dtype, device: torch.device) -> bool:

@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretoken.models.native.backends import Linear, kernels, panels, weight_only
+from foretoken.models.native.backends import kernels, panels, weight_only
+from foretoken.models.native.layer import Linear
 
 _WEIGHTS = 127  # levels on either side of zero
 _PART = 256  # rows quantised together: a float copy of them all would double the peak

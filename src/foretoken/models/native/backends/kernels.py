@@ -1,6 +1,6 @@
 """The loops of `kernels.cpp` and what it includes, compiled on the machine that they run on.
 
-They need a C++ compiler there. They are built once (some seconds) into ~/.cache/foretoken/kernels;
+They need a C++ compiler there. They are built once (some seconds) into the cache folder's kernels/;
 where that can't be done, torch's own operators serve.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from foretoken.models.native.backends import cache_folder
+from foretoken.machine import cache_folder
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _INCLUDED = sorted(_SOURCE.parent.glob("*.h"))
@@ -72,7 +72,7 @@ def _built(compiler: str) -> Path:
     """The shared object for this source, compiler and CPU."""
     sources = (path.read_text() for path in (_SOURCE, *_INCLUDED))
     known = "\n".join((*sources, compiler, *_FLAGS, _cpu()))
-    file = cache_folder("kernels") / f"{hashlib.sha256(known.encode()).hexdigest()[:16]}.so"
+    file = cache_folder() / "kernels" / f"{hashlib.sha256(known.encode()).hexdigest()[:16]}.so"
     if file.is_file():
         return file
     file.parent.mkdir(parents=True, exist_ok=True)

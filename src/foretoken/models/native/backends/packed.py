@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from foretoken.models.native.backends import Linear, plain
+from foretoken.models.native.backends import plain
+from foretoken.models.native.layer import Linear
 
 _TUNED_ROWS = 8  # the batch the blocked layout is chosen for; any number of rows is accepted
 # Below this many weights a call's own cost (about 10 µs) is more than the blocked kernel saves:

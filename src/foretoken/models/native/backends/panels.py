@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
-from foretoken.models.native.backends import Linear, kernels
+from foretoken.models.native.backends import kernels
+from foretoken.models.native.layer import Linear
 
 _SHARED = 48 * 1024  # weights; threads are started for no fewer
 

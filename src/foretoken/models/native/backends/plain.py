@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretoken.models.native.backends import Linear
+from foretoken.models.native.layer import Linear
 
 
 def supports(dtype: torch.dtype, device: torch.device) -> bool:

@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import Feed
 from foretoken.models.native import norm
 from foretoken.models.native.backends import kernels
 from foretoken.models.native.backends.panels import Matrix, Product
-
-if TYPE_CHECKING:
-    from foretoken.models.cache import KVCache
-    from foretoken.models.feed import Feed
-    from foretoken.models.native.transformer import Layer, Transformer
+from foretoken.models.native.layer import Layer, Shape
 
 _place, _number = ctypes.c_void_p, ctypes.c_long
 
@@ -62,14 +61,15 @@ class _Pass(ctypes.Structure):
     )
 
 
-def make(model: Transformer) -> Whole | None:
-    """What runs this model's layers, or None where some part of them is not the loops'."""
-    loops, shape = kernels.library(), model.shape
-    if loops is None or model.dtype != torch.float32 or model.device.type != "cpu":
+def whole_for(shape: Shape, layers: Seq[Layer], rope: Tensor) -> Whole | None:
+    """What runs these layers, or None where some part of them is not the loops'; `rope` has the
+    model's dtype."""
+    loops = kernels.library()
+    if loops is None or rope.dtype != torch.float32 or rope.device.type != "cpu":
         return None
     width, heads = loops.width(), shape.heads + 2 * shape.kv_heads
     fits = shape.head_dim % (width // 2) == 0 and heads * shape.head_dim % width == 0
-    return Whole(model) if fits and all(map(_served, model.stack)) else None
+    return Whole(shape, layers, rope) if fits and all(map(_served, layers)) else None
 
 
 def _served(layer: Layer) -> bool:
@@ -83,14 +83,14 @@ def _served(layer: Layer) -> bool:
 class Whole:
     """Runs the sub-layers of one model."""
 
-    def __init__(self, model: Transformer) -> None:
-        self._shape, self._rope = model.shape, model.rope
-        self._windows = list(dict.fromkeys(_window(layer) for layer in model.stack))
-        self._stack = (_Layer * model.layers)(*map(self._layer, model.stack))
-        self._held = list(model.stack)  # whose memory the structures point to
-        first: Any = model.stack[0]
+    def __init__(self, shape: Shape, layers: Seq[Layer], rope: Tensor) -> None:
+        self._shape, self._rope = shape, rope
+        self._windows = list(dict.fromkeys(map(_window, layers)))
+        self._stack = (_Layer * len(layers))(*map(self._layer, layers))
+        self._layers = list(layers)  # whose memory the structures point to
+        first: Any = layers[0]
         self._feed, self._eps = first.down.inputs, first.attention_norm.eps
-        self._scale = model.shape.head_dim**-0.5
+        self._scale = shape.head_dim**-0.5
         self._shared = first.gate_up.shared
         self._masks = _place * len(self._windows)
         loops = kernels.library()

@@ -1,0 +1,64 @@
+"""What a native decoder layer is made of, and who may run it.
+
+Legend: B rows, T tokens, D width, H query heads, K key/value heads, W head width, F feed-forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import Feed
+from foretoken.models.native.norm import Norm
+
+Linear = Callable[[Tensor], Tensor]
+"""[..., in] -> [..., out]"""
+
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]
+"""(weight [out, in], bias [out] or None) -> Linear; it may take the weight over."""
+
+Mix = Callable[[Tensor, Tensor, Feed], Tensor]
+"""Queries, keys and values [B, T, H + 2K, W], a layer's cache, the feed -> [B, T, H·W]."""
+
+
+class Runner(Protocol):
+    """Runs all layers in one go, as a backend does that looks further than one product."""
+
+    def prepare(self, cache: KVCache) -> None:
+        """Passes over this cache are to come."""
+        ...
+
+    def __call__(self, states: Tensor, feed: Feed, cache: KVCache) -> Tensor:
+        """[B, T, D] -> [B, T, D]"""
+        ...
+
+
+@dataclass(slots=True)
+class Layer:
+    """One decoder layer. qkv: D -> (H + 2K)·W; mix: the attention itself; gate_up: D -> 2F."""
+
+    attention_norm: Norm
+    qkv: Linear
+    q_norm: Norm | None
+    k_norm: Norm | None
+    mix: Mix
+    out: Linear
+    mlp_norm: Norm
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(slots=True)
+class Shape:
+    """The numbers that the forward needs."""
+
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_length: int
