@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretoken import ForetokenError
-from foretoken.arrays import write_arrays
 from foretoken.drafters.prompt_lookup import _NGrams
+from foretoken.files import write_arrays
 from foretoken.lookup.earlier_outputs import EarlierTexts
 from foretoken.lookup.suffix_tree import SuffixTree
 

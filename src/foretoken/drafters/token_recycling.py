@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access, Wants
-from foretoken.arrays import read_arrays, write_arrays
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.files import read_arrays, write_arrays
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foretoken.arrays import read_arrays, write_arrays
 from foretoken.errors import ForetokenError
+from foretoken.files import read_arrays, write_arrays
 
 ORDERED = 64
 """The longest phrase that can be looked up, in tokens."""

@@ -16,8 +16,8 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from foretoken.arrays import read_arrays, write_arrays
 from foretoken.errors import ForetokenError
+from foretoken.files import read_arrays, write_arrays
 
 _KIND = "memory of earlier texts"
 _AT_ONCE = 512  # tokens (or one text) that enter the index at a time, so that no step is long

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from foretoken.arrays import Arrays, read_arrays, write_arrays
 from foretoken.errors import ForetokenError
+from foretoken.files import Arrays, read_arrays, write_arrays
 
 Match = tuple[int, int]
 """A state, and how many tokens of its longest phrase match."""

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from foretoken.access import Access
-from foretoken.arrays import read_arrays, write_arrays
 from foretoken.errors import ForetokenError
+from foretoken.files import read_arrays, write_arrays
 
 _KIND = "layer set"
 _TOKENS = 64  # whose embeddings tell a model from others

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from foretoken.arrays import read_arrays, write_arrays
 from foretoken.errors import ForetokenError
-from foretoken.files import read_json_lines
+from foretoken.files import read_arrays, read_json_lines, write_arrays
 from foretoken.llm import LLM
 from foretoken.progress import track
 from foretoken.sampling.params import SamplingParams

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from foretoken.arrays import read_arrays, write_arrays
 from foretoken.errors import ForetokenError
+from foretoken.files import read_arrays, write_arrays
 from foretoken.llm import LLM
 from foretoken.sampling.params import SamplingParams
 from foretoken.train.records import Records

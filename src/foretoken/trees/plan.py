@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from foretoken.arrays import read_arrays, write_arrays
 from foretoken.errors import ForetokenError
+from foretoken.files import read_arrays, write_arrays
 
 Paths = list[tuple[int, ...]]
 """Rank paths of a tree's nodes."""
