@@ -31,8 +31,9 @@ from shared import options, save
 from foretoken.models.load import find, read_config
 from foretoken.progress import track
 from foretoken.train.data import read_conversations
+from foretoken.train.drafter import merged
 from foretoken.train.recipe import Recipe, read_recipe
-from foretoken.train.run import make, merged
+from foretoken.train.run import make
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "alignment.md"
 SOURCES = ("fixed", "target", "drafter", "target+drafter")
@@ -119,10 +120,10 @@ class Bench:
             (out / "data").symlink_to(shared.resolve(), target_is_directory=True)
         began = time.monotonic()
         chosen = recipe(self.given, steps, objective, shape)
-        trial = make("sps", self.given.model, self.asked, chosen, out, source=source, after=after)
+        outcome = make("sps", self.given.model, self.asked, chosen, out, source=source, after=after)
         print(
             f"{name}: {steps} steps in {time.monotonic() - began:.0f} s, estimated "
-            f"{trial.expected.acceptance_length:.3f}",
+            f"{outcome.expected.acceptance_length:.3f}",
             flush=True,
         )
         return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,13 +12,14 @@ import torch
 from foretoken import SamplingParams
 from foretoken.drafters.nothing import Nothing
 from foretoken.engine.outputs import RequestOutput
+from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.protocols import Verifier
 from foretoken.testing import serve
-from foretoken.train.batches import Rows, whole
+from foretoken.train.batches import Rows, collate, whole
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
-from foretoken.trainable.lesson import Estimate, estimate
+from foretoken.trainable.lesson import Estimate, Lesson, estimate
 from foretoken.trainable.losses import Objective
 from foretoken.verify.target_only import TargetOnly
 
@@ -31,6 +33,15 @@ def written(target: CausalLM) -> Records:
     outputs = serve(target, Nothing(), TargetOnly(), PROMPTS, GREEDY)
     pairs = [(p, o.token_ids) for p, o in zip(PROMPTS, outputs, strict=True)]
     return Records.of(pairs, LIMIT, target.vocab_size)
+
+
+def random_lesson(target: Path, temperature: float) -> Lesson:
+    """Random text of a model of 97 tokens: two records in each of two rows."""
+    random = torch.Generator().manual_seed(0)
+    texts = [torch.randint(0, 97, (20,), generator=random).tolist() for _ in range(4)]
+    records = Records.of([(text[:6], text[6:]) for text in texts], 16, 97)
+    frozen = Frozen(load_model(target, backend="plain"), 8, temperature)
+    return frozen.lesson(collate(records, [[0, 1], [2, 3]], 40, 0.0), (-1,))
 
 
 def taught(

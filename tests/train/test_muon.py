@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from foretoken.train.muon import Muon, optimizers, orthogonal
+from foretoken.train.muon import Muon, optimizers_for, orthogonal
 from foretoken.train.recipe import Recipe
 
 
@@ -29,7 +29,7 @@ def test_matrices_between_states_are_its_own() -> None:
     """Rows a token, biases and norms stay AdamW's; every parameter is moved by just one."""
     made = module()
     groups = [{"params": list(made.parameters()), "factor": 0.5}]
-    other, matrices = optimizers(made, groups, Recipe(lr=1e-3, matrix_lr=0.02))
+    other, matrices = optimizers_for(made, groups, Recipe(lr=1e-3, matrix_lr=0.02))
     assert isinstance(matrices, Muon) and isinstance(other, torch.optim.AdamW)
     assert [id(p) for p in matrices.param_groups[0]["params"]] == [id(made.up.weight)]
     assert matrices.param_groups[0]["peak"] == 0.02 and other.param_groups[0]["peak"] == 1e-3
@@ -40,7 +40,7 @@ def test_matrices_between_states_are_its_own() -> None:
 def test_without_a_rate_one_optimiser_moves_all() -> None:
     made = module()
     groups = [{"params": list(made.parameters()), "factor": 1.0}]
-    (only,) = optimizers(made, groups, Recipe(lr=1e-3))
+    (only,) = optimizers_for(made, groups, Recipe(lr=1e-3))
     assert len(only.param_groups[0]["params"]) == len(list(made.parameters()))
 
 

@@ -23,14 +23,14 @@ from foretoken.train.batches import Batches, Rows, collate
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts, Trained
-from foretoken.trainable.head_losses import LastStates, accepted, plan, tree_of
+from foretoken.trainable.head_losses import LastStates, accepted, heads_loss, plan, tree_of
 from foretoken.trainable.lesson import Estimate, estimate
 from foretoken.trainable.losses import DIVERGENCES, Objective, nll
 from foretoken.tree import empty
 from foretoken.trees.grow import MEDUSA_63
 from foretoken.verify.target_only import TargetOnly
 from foretoken.verify.typical import Typical
-from lessons import check_estimate, written
+from lessons import check_estimate, random_lesson, written
 
 
 @pytest.fixture(scope="module")
@@ -294,3 +294,28 @@ def test_batches_follow_from_their_number(records: Records) -> None:
 
 def test_a_trained_module_is_of_its_drafter() -> None:
     assert issubclass(Medusa.module, Trained) and Medusa.module.method == "medusa"
+
+
+def test_dynamic_weights(checkpoints: tuple[Path, Path]) -> None:
+    """A head's loss counts as often as the heads before it, after the same root, are right."""
+    lesson = random_lesson(checkpoints[0], 0.0)
+    torch.manual_seed(0)
+    states = torch.randn(2, 40, 3, 97)
+
+    def logits(x: Tensor) -> Tensor:
+        return x
+
+    found = heads_loss(lesson, states, logits, [], Objective({"nll": 1.0}, 1.0, dynamic=0.5))
+    total = torch.zeros(())
+    for b in range(2):
+        for place in range(40):
+            there = torch.ones(())
+            for head in range(3):
+                token = place + 2 + head
+                if token >= 40 or lesson.records[b, token] != lesson.records[b, place]:
+                    break
+                loss = -states[b, place, head].log_softmax(-1)[lesson.tokens[b, token]]
+                total += lesson.weight[b, token] * loss * there**0.5
+                there = there * (-loss).exp()
+    assert found.item() == pytest.approx((total / lesson.weight.sum()).item(), rel=1e-4)
+    assert estimate(lesson.room, torch.zeros(2, 40, 3)).acceptance_length == 1

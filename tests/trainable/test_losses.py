@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from foretoken import ForetokenError
-from foretoken.trainable.losses import DIVERGENCES, NLL, Objective, acceptance, chunked, nll
+from foretoken.trainable.losses import (
+    DIVERGENCES,
+    NLL,
+    Objective,
+    acceptance,
+    chunked,
+    exponential,
+    getting_there,
+    nll,
+)
 
 EVERY = sorted(DIVERGENCES)
 
@@ -118,3 +127,12 @@ def test_chunks_change_nothing(chunk: int) -> None:
     torch.testing.assert_close([states.grad, head.grad], expected)
     with torch.no_grad():
         torch.testing.assert_close(chunked(measure, [states], [head], chunk), total)
+
+
+def test_weights_of_places() -> None:
+    """exp(-i / gamma), and how often a draft gets there."""
+    assert exponential(4.0) ** 4 == pytest.approx(torch.tensor(-1.0).exp().item())
+    with pytest.raises(ForetokenError, match="gamma is 0"):
+        exponential(0.0)
+    there = getting_there(torch.tensor([0.5, 0.5, 1.0]))
+    assert there.tolist() == [1.0, 0.5, 0.25]

@@ -14,7 +14,7 @@ from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
     from foretoken.train.data import Conversation
-    from foretoken.train.loop import Progress
+    from foretoken.train.job import Progress
 
 _Method = Annotated[
     str, typer.Argument(help="A method with 'trained' in 'foretoken methods', sps or medusa2.")
@@ -63,7 +63,6 @@ def train(
     """
     import yaml
 
-    from foretoken.train import joint
     from foretoken.train.recipe import read_recipe
     from foretoken.train.run import make
 
@@ -72,17 +71,24 @@ def train(
     prompts = [each for name in data for each in _conversations(name)]
     if limit is not None and limit < len(prompts):
         prompts = [prompts[i * len(prompts) // limit] for i in range(limit)]
-    with _bar(settings.steps) as say:
-        how: dict[str, Any] = {"seed": seed, "every": every, "say": say, "device": device}
-        if method == joint.METHOD:
-            trial = joint.make(target, prompts, settings, out, source=source, **how)
-        else:
-            trial = make(
-                method, target, prompts, settings, out, source=source, after=after or (), **how
-            )
-    expected, served = trial.expected.acceptance_length, trial.served.mean_acceptance_length
+    with _bar(settings.steps) as report:
+        outcome = make(
+            method,
+            target,
+            prompts,
+            settings,
+            out,
+            source=source,
+            after=after or (),
+            seed=seed,
+            every=every,
+            report=report,
+            device=device,
+        )
+    expected = outcome.expected.acceptance_length
+    served = outcome.served.mean_acceptance_length
     print(
-        f"{out} · {trial.progress.step} steps · mean acceptance length {expected:.3f} estimated, "
+        f"{out} · {outcome.progress.step} steps · mean acceptance length {expected:.3f} estimated, "
         f"{served:.3f} served"
     )
 
@@ -136,11 +142,11 @@ def _bar(steps: int) -> Iterator[Callable[[Progress], None]]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=steps, loss="–", best="–", visible=False)
 
-        def say(now: Progress) -> None:
+        def report(now: Progress) -> None:
             best = f"{now.best:.2f}" if now.best else "–"
             bar.update(task, completed=now.step, loss=f"{now.loss:.3f}", best=best, visible=True)
 
-        yield say
+        yield report
 
 
 def _line(now: Progress) -> None:

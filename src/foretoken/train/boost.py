@@ -1,8 +1,8 @@
 """Several drafters, each trained on what the ones before it missed (collective boost-tuning).
 
 Source: Miao et al. 2024 (SpecInfer), section 3 (merge-based trees). There a text counts for the
-next drafter if a former one misses any of it; here each token does by the chance that all of them
-miss it, and a little even where none does, for a draft goes on after the tokens that are easy.
+next drafter if an earlier one misses any of it; here each token counts by the chance that all of
+them miss it. Tokens that none misses count a little too, as a draft continues after easy tokens.
 
 Legend: B rows, T places, N drafted places.
 """
@@ -16,17 +16,28 @@ import torch
 from torch import Tensor
 
 from foretoken.drafters.small_lm import SmallLM
+from foretoken.train.job import Setting
 from foretoken.train.loop import Acceptance
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.small_lm import TrainedLM
 
 
-class Former:
+class EarlierDrafters:
     """The drafters that were trained before. known: what a token counts that they never miss."""
 
     def __init__(self, models: Seq[TrainedLM], known: float) -> None:
         self._models = [model.eval().requires_grad_(False) for model in models]
         self._known = known
+
+    @classmethod
+    def load(cls, setting: Setting) -> EarlierDrafters:
+        """From the checkpoints that the job names."""
+        models = [
+            TrainedLM.from_shape(setting.facts, {"model": str(folder)}, str(folder))
+            for folder in setting.job.after
+        ]
+        device = setting.model.device
+        return cls([model.to(device) for model in models], setting.job.recipe.known)
 
     @torch.no_grad()
     def weigh(self, lesson: Lesson) -> Tensor:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 import yaml
 
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.files import write_file
-from foretoken.train.loop import Progress
+from foretoken.train.job import Job, Outcome
 from foretoken.train.recipe import Recipe
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Estimate
 
 
-def write_card(
-    folder: Path,
-    module: Trained,
-    target: str,
-    data: str,
-    recipe: Recipe,
-    progress: Progress,
-    expected: Estimate,
-    served: AcceptanceStats | None,
-) -> None:
-    """README.md of the checkpoint's folder."""
+def write_card(job: Job, module: Trained, text: str, outcome: Outcome) -> None:
+    """README.md of the checkpoint's folder; text: what it was trained on."""
     parameters = sum(weight.numel() for weight in module.parameters())
+    target = job.target
     lines = [
         f"# {module.method} for {target}",
         "",
@@ -35,30 +26,31 @@ def write_card(
         f"{module.facts.layers} layers) by `foretoken train {module.method}`.",
         "",
         f'    LLM("{target}", speculative_config={{"method": "{module.method}", '
-        f'"model": "{folder.name}"}})',
+        f'"model": "{job.out.name}"}})',
         "",
-        f"Text: {data}. It was trained for {progress.step} steps.",
+        f"Text: {text}. It was trained for {outcome.progress.step} steps.",
         "",
-        *table(expected, served),
+        *table(outcome.expected, outcome.served),
         "",
         "The estimate comes from one pass over the held-out answers; what was served is the "
         "engine's own count on the same prompts.",
         "",
         "## Recipe",
         "",
-        *recipe_lines(recipe),
+        *recipe_lines(job.recipe),
         "",
     ]
-    write_file(folder / "README.md", "\n".join(lines))
+    write_file(job.out / "README.md", "\n".join(lines))
 
 
-def table(expected: Estimate, served: AcceptanceStats | None) -> list[str]:
+def table(expected: Estimate, served: AcceptanceStats) -> list[str]:
     """Acceptance length, and the share of steps that accepted each drafted place."""
     columns = ["", "acceptance length", *(f"place {n + 1}" for n in range(len(expected.rates)))]
-    rows = [("estimated", expected.acceptance_length, expected.rates)]
-    if served is not None:
-        shares = [n / served.passes for n in served.accepted_at[: len(expected.rates)]]
-        rows.append(("served", served.mean_acceptance_length, shares))
+    shares = [n / served.passes for n in served.accepted_at[: len(expected.rates)]]
+    rows = [
+        ("estimated", expected.acceptance_length, expected.rates),
+        ("served", served.mean_acceptance_length, shares),
+    ]
     lines = ["| " + " | ".join(columns) + " |", "|---" + "|--:" * (len(columns) - 1) + "|"]
     for name, length, rates in rows:
         cells = [name, f"{length:.3f}", *(f"{rate:.3f}" for rate in rates)]
@@ -67,7 +59,7 @@ def table(expected: Estimate, served: AcceptanceStats | None) -> list[str]:
 
 
 def recipe_lines(recipe: Recipe) -> list[str]:
-    """As YAML, set off."""
+    """The recipe as YAML, indented as a block of code."""
     plain = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in asdict(recipe).items()

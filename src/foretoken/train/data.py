@@ -137,13 +137,12 @@ def _block(
     number: int,
 ) -> Records:
     made_for = _made_for(llm, block, params, longest)
-    names = ("tokens", "starts", "answers")
     if path.exists():
-        arrays = read_arrays(path, _KIND, made_for, names)
+        arrays = read_arrays(path, _KIND, made_for, Records.ARRAYS)
         return Records(**arrays, limit=params.max_tokens or 0)
     pairs = _answers(llm, block, params, longest, number)
     records = Records.of(pairs, params.max_tokens or 0, llm.model.vocab_size)
-    write_arrays(path, _KIND, made_for, {name: getattr(records, name) for name in names})
+    write_arrays(path, _KIND, made_for, records.arrays)
     return records
 
 

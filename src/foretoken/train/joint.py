@@ -12,8 +12,7 @@ Legend: B rows, T places, D width, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Seq
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,28 +21,28 @@ import torch
 from torch import Tensor
 
 from foretoken.drafters.medusa import Medusa, MedusaHeads
+from foretoken.engine.stats import AcceptanceStats
 from foretoken.errors import ForetokenError
 from foretoken.files import write_file
 from foretoken.llm import LLM
 from foretoken.models.load import find
 from foretoken.train.card import recipe_lines, table
-from foretoken.train.data import Conversation, sha_of
 from foretoken.train.frozen import Frozen
-from foretoken.train.loop import Progress, evaluate, lessons, tally, train
-from foretoken.train.recipe import Recipe
-from foretoken.train.run import Trial, measure, plain, same_run
-from foretoken.train.sources import TARGET, texts
+from foretoken.train.job import Job, Outcome, Setting
+from foretoken.train.loop import Acceptance, lessons
+from foretoken.train.measure import measure
+from foretoken.train.sources import TARGET
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, read_config
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, kl_div
 from foretoken.trainable.small_lm import TrainedLM
 
 METHOD = "medusa2"
-_LM, _HEADS = "target", "heads"
+_TARGET, _HEADS = "target", "heads"
 _ITSELF = Objective({"kl_div": 1.0})
 
 
-class Joint(Trained):
+class JointModule(Trained):
     """model: the target to begin with; heads: a checkpoint of Medusa's to begin with, else new ones
     of shape `rest`; weight: of the heads' loss; faster: their learning rate over the target's."""
 
@@ -60,7 +59,7 @@ class Joint(Trained):
     ) -> None:
         super().__init__(facts, model=model, heads=heads, weight=weight, faster=faster, **rest)
         self.target = TrainedLM(facts, model=model)
-        self.heads = _begun(heads, facts) if heads else MedusaHeads(facts, **rest)
+        self.heads = _heads_of(heads, facts) if heads else MedusaHeads(facts, **rest)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         faster = self.shape["faster"]
@@ -73,35 +72,35 @@ class Joint(Trained):
         if self.shape["heads"] is None:
             self.heads.copy_from(target)
 
-    def seen(self, lesson: Lesson) -> Lesson:
+    def reread(self, lesson: Lesson) -> Lesson:
         """The lesson as the new target reads it."""
         states = self.target.states(lesson)
         return dataclasses.replace(lesson, hidden={-1: states}, head=self.target.head)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        new = self.seen(lesson)
+        new = self.reread(lesson)
         own = self.target.loss(new.hidden[-1], lesson, _ITSELF)
         loss: Tensor = own + self.shape["weight"] * self.heads(new, objective)
         return loss
 
     def count_held_out(self, lesson: Lesson) -> Tensor:
-        return self.heads.count_held_out(self.seen(lesson))
+        return self.heads.count_held_out(self.reread(lesson))
 
     def note_counts(self, counts: Tensor) -> None:
         self.heads.note_counts(counts)
 
     def save(self, folder: Path, extra: Mapping[str, Any]) -> None:
-        self.target.save(folder / _LM, extra)
+        self.target.save(folder / _TARGET, extra)
         self.heads.save(folder / _HEADS, extra)
 
     def read_weights(self, folder: Path) -> None:
-        self.target.read_weights(folder / _LM)
+        self.target.read_weights(folder / _TARGET)
         self.heads.read_weights(folder / _HEADS)
 
     def save_tokenizer(self, folder: Path, tokenizer: Any) -> None:
-        self.target.save_tokenizer(folder / _LM, tokenizer)
+        self.target.save_tokenizer(folder / _TARGET, tokenizer)
 
-    def moved(self, lesson: Lesson) -> Tensor:
+    def distance(self, lesson: Lesson) -> Tensor:
         """[3] over the places that count: the summed KL divergence of the new distribution from the
         old, how often both have the same likeliest token, and how many places."""
         row, token = ((lesson.weight > 0) & (lesson.positions > 0)).nonzero(as_tuple=True)
@@ -109,83 +108,70 @@ class Joint(Trained):
         new = self.target.states(lesson)[row, token - 1]
         total = torch.zeros(3, dtype=torch.float64)
         for at in range(0, len(row), 256):
-            said, known = self.target.head(new[at : at + 256]), lesson.head(old[at : at + 256])
-            same = said.argmax(-1) == known.argmax(-1)
-            total += torch.tensor([kl_div(said, known).sum(), same.sum(), len(same)])
+            after, before = self.target.head(new[at : at + 256]), lesson.head(old[at : at + 256])
+            same = after.argmax(-1) == before.argmax(-1)
+            total += torch.tensor([kl_div(after, before).sum(), same.sum(), len(same)])
         return total
 
 
-def make(
-    target: str,
-    conversations: Seq[Conversation],
-    recipe: Recipe,
-    out: Path,
-    *,
-    source: str = TARGET,
-    seed: int = 0,
-    every: float = 60.0,
-    show: bool = True,
-    say: Callable[[Progress], None] = lambda progress: None,
-    dtype: str = "auto",
-    device: str = "auto",
-) -> Trial:
-    """Leave a new target in `out`/target, its heads in `out`/heads, and a card.
+class JointTraining:
+    """A `Subject`: the target and Medusa's heads. `out`/target is a new target, `out`/heads its
+    heads; estimates follow the old target's answers, what is served follows the new one."""
 
-    The answers are the old target's; the estimate follows them, what is served follows the new one.
-    """
-    if source != TARGET:
-        raise ForetokenError(f"{METHOD} learns from what the target writes, not from {source!r}.")
-    llm = LLM(target, dtype=dtype, device=device)
-    data = texts(llm, conversations, recipe, out / "data", TARGET, seed, show)[TARGET]
-    learned, held = data.split(recipe.held)
-    model = plain(llm, target)
-    frozen, facts = Frozen(model, llm.engine.target.nodes, recipe.temperature), Facts.of(model)
-    recipe_ = asdict(recipe)
-    same_run(
-        out,
-        {"method": METHOD, "target": asdict(facts), "texts": sha_of(data), "seed": seed, **recipe_},
-    )
-    torch.manual_seed(seed)
-    module = Joint.from_shape(facts, {"model": target, **recipe.shape}, "the recipe")
-    module = module.to(model.device, frozen.dtype)
-    module.copy_from(frozen)
-    drafter = Medusa(module.heads, **recipe.serving)
-    about = {"recipe": recipe_}
+    weigh = None
 
-    def acceptance(joint: Any, lesson: Lesson) -> Tensor:
-        found: Tensor = drafter.acceptance(joint.heads, joint.seen(lesson))
-        return found
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self.identity: dict[str, Any] = {}
+        self.extra = {"recipe": asdict(setting.job.recipe)}
 
-    progress = train(
-        module,
-        frozen,
-        lambda step: [learned],
-        held,
-        recipe,
-        acceptance,
-        out,
-        seed=seed,
-        every=every,
-        extra=about,
-        say=say,
-    )
-    module.read_weights(out)
-    tally(module, frozen, held, recipe.rows)
-    module.save(out, about)
-    module.save_tokenizer(out, llm.tokenizer)
-    expected = evaluate(module, frozen, held, acceptance, recipe.rows)
-    new = LLM(out / _LM, dtype=dtype, device=device)
-    new.engine.eos_ids = llm.engine.eos_ids
-    config = {"method": "medusa", **recipe.serving, "model": str(out / _HEADS)}
-    trial = Trial(progress, expected, measure(new, config, held, recipe, seed))
-    with torch.no_grad():
-        moved = torch.stack([module.moved(x) for x in lessons(frozen, held, module, recipe.rows)])
-    _write_card(out, target, len(learned), recipe, trial, moved.sum(0).tolist())
-    return trial
+    @classmethod
+    def check(cls, job: Job) -> None:
+        if job.source != TARGET:
+            raise ForetokenError(
+                f"{METHOD} learns from what the target writes, not from {job.source!r}."
+            )
+        if job.after:
+            raise ForetokenError(
+                "Only small models learn after others; use method 'sps' with after."
+            )
+
+    def new_module(self) -> Trained:
+        job = self._setting.job
+        shape = {"model": job.target, **job.recipe.shape}
+        return JointModule.from_shape(self._setting.facts, shape, "the recipe")
+
+    def acceptance(self, module: Trained) -> Acceptance:
+        drafter = Medusa(_joint(module).heads, **self._setting.job.recipe.serving)
+
+        def of_heads(joint: Trained, lesson: Lesson) -> Tensor:
+            module = _joint(joint)
+            return drafter.acceptance(module.heads, module.reread(lesson))
+
+        return of_heads
+
+    def serve(self, module: Trained) -> AcceptanceStats:
+        job = self._setting.job
+        target = LLM(job.out / _TARGET, dtype=job.dtype, device=job.device).model
+        heads = str(job.out / _HEADS)
+        config = {"method": "medusa", **job.recipe.serving, "model": heads}
+        return measure(self._setting, target, config)
+
+    def write_card(self, module: Trained, frozen: Frozen, outcome: Outcome) -> None:
+        setting, joint = self._setting, _joint(module)
+        held = lessons(frozen, setting.held, joint, setting.job.recipe.rows)
+        with torch.no_grad():
+            distance = torch.stack([joint.distance(lesson) for lesson in held]).sum(0)
+        _write_card(setting, outcome, *distance.tolist())
 
 
-def _begun(source: str, facts: Facts) -> MedusaHeads:
-    """Medusa's heads of a checkpoint, as they begin."""
+def _joint(module: Trained) -> JointModule:
+    assert isinstance(module, JointModule)
+    return module
+
+
+def _heads_of(source: str, facts: Facts) -> MedusaHeads:
+    """Medusa's heads of a checkpoint."""
     folder = find(source)
     config = read_config(folder)
     Facts(**config["target"]).check(facts, source)
@@ -195,33 +181,35 @@ def _begun(source: str, facts: Facts) -> MedusaHeads:
 
 
 def _write_card(
-    out: Path, target: str, texts: int, recipe: Recipe, trial: Trial, moved: list[float]
+    setting: Setting, outcome: Outcome, divergence: float, same: float, places: float
 ) -> None:
-    """README.md of the folder, which says that the target is another one."""
-    far, same, places = moved
+    """README.md of the folder, which says that the target is another one. The last three are what
+    `JointModule.distance` counts."""
+    job, texts = setting.job, len(setting.records[TARGET])
+    out, target = job.out, job.target
     lines = [
         f"# {target} and Medusa's heads, trained together",
         "",
-        f"`{_LM}` is a new target: it does not write what `{target}` writes. Along {places:.0f} "
-        f"held-out tokens of `{target}` its distribution is {far / places:.4f} nats (KL "
-        "divergence) from the old one, and its likeliest token is the same at "
-        f"{100 * same / places:.1f} % of them. "
+        f"`{_TARGET}` is a new target: it does not write what `{target}` writes. Along "
+        f"{places:.0f} held-out tokens of `{target}` its distribution is "
+        f"{divergence / places:.4f} nats (KL divergence) from the old one, and its likeliest token "
+        f"is the same at {100 * same / places:.1f} % of them. "
         "Drafting with the heads changes nothing of what the new target writes.",
         "",
-        f'    LLM("{out.name}/{_LM}", speculative_config={{"method": "medusa", '
+        f'    LLM("{out.name}/{_TARGET}", speculative_config={{"method": "medusa", '
         f'"model": "{out.name}/{_HEADS}"}})',
         "",
-        f"Text: {texts} answers of `{target}`. It was trained for {trial.progress.step} steps by "
+        f"Text: {texts} answers of `{target}`. It was trained for {outcome.progress.step} steps by "
         f"`foretoken train {METHOD}`.",
         "",
-        *table(trial.expected, trial.served),
+        *table(outcome.expected, outcome.served),
         "",
         "The estimate comes from one pass over held-out answers of the old target; what was served "
         "is the engine's own count on the same prompts, whose answers are the new one's.",
         "",
         "## Recipe",
         "",
-        *recipe_lines(recipe),
+        *recipe_lines(job.recipe),
         "",
     ]
     write_file(out / "README.md", "\n".join(lines))

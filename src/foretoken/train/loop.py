@@ -1,7 +1,7 @@
 """The training loop: one for every method, on accelerate, with the target frozen.
 
 What a step does is a function of the weights, the optimiser and the step's number, so a run that
-was killed at any moment goes on from its last state to the very weights that it would have had.
+was killed at any moment resumes from its last state and ends with the very same weights.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -23,7 +23,8 @@ from torch import Tensor
 from foretoken.errors import ForetokenError
 from foretoken.train.batches import Batches, whole
 from foretoken.train.frozen import Frozen
-from foretoken.train.muon import optimizers
+from foretoken.train.job import Job, Progress
+from foretoken.train.muon import optimizers_for
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Trained
@@ -32,83 +33,52 @@ from foretoken.trainable.lesson import Estimate, estimate
 _STATES = "resume"
 
 
-@dataclass
-class Progress:
-    """Where a run stands. best: the highest estimate; stale: estimates since then."""
-
-    step: int = 0
-    best: float = 0.0
-    stale: int = 0
-    loss: float = math.nan
-
-    def judge(self, estimate: float) -> bool:
-        """Whether this estimate is a new best."""
-        better = estimate > self.best
-        self.best, self.stale = max(estimate, self.best), 0 if better else self.stale + 1
-        return better
-
-    def state_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
-
 Acceptance = Callable[[Trained, Any], Tensor]
 """(module, lesson) -> [B, T, N]: see `foretoken.trainable.lesson.estimate`."""
 
-Texts = Callable[[int], Seq[Records]]
+StepRecords = Callable[[int], Seq[Records]]
 """Step -> the parts that its records are drawn from, each as often."""
-
-Say = Callable[[Progress], None]
 
 
 def train(
     module: Trained,
     frozen: Frozen,
-    learned: Texts,
+    records: StepRecords,
     held: Records,
-    recipe: Recipe,
     acceptance: Acceptance,
-    out: Path,
-    *,
-    seed: int = 0,
-    every: float = 60.0,
-    extra: Any = None,
-    say: Say = lambda progress: None,
+    job: Job,
+    extra: Mapping[str, Any],
 ) -> Progress:
-    """Train to the recipe's end or until the estimate stops rising; `out` has the best weights.
+    """Train to the recipe's end or until the estimate stops rising; `job.out` has the best weights.
 
-    every: seconds between two saved states. extra: what config.json holds besides. Goes on from
-    `out` if there is a state in it.
+    extra: what config.json holds besides. Resumes from the last state in `job.out`, if there is
+    one. Raises `ForetokenError` where that is damaged, and for a loss that isn't finite.
     """
-    accelerator = _accelerator(frozen)
-    progress = Progress()
+    accelerator, recipe, progress = _accelerator(frozen), job.recipe, Progress()
     accelerator.register_for_checkpointing(progress)
-    wrapped, *learners = accelerator.prepare(
-        module, *optimizers(module, module.parameter_groups(), recipe)
-    )
-    _resume(accelerator, out / _STATES)
+    optimizers = optimizers_for(module, module.parameter_groups(), recipe)
+    wrapped, *optimizers = accelerator.prepare(module, *optimizers)
+    _resume(accelerator, job.out / _STATES)
     saved = time.monotonic()
     while progress.step < recipe.steps and progress.stale < recipe.patience:
-        torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout, noise: of the step alone
-        _rate(learners, recipe, progress.step)
+        torch.manual_seed(job.seed * 1_000_003 + progress.step)  # dropout, noise: of the step alone
+        _set_rate(optimizers, recipe, progress.step)
         batches = Batches.of(
-            learned(progress.step), recipe.rows, recipe.length, seed, recipe.prompt_weight
+            records(progress.step), recipe.rows, recipe.length, job.seed, recipe.prompt_weight
         )
         progress.loss = _step(
-            accelerator, wrapped, learners, frozen, batches, recipe, progress.step
+            accelerator, wrapped, optimizers, frozen, batches, recipe, progress.step
         )
         progress.step += 1
         if progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps:
-            found = evaluate(module, frozen, held, acceptance, recipe.rows)
-            if progress.judge(found.acceptance_length) and accelerator.is_main_process:
-                module.save(out, extra or {})
+            now = evaluate(module, frozen, held, acceptance, recipe.rows)
+            if progress.judge(now.acceptance_length) and accelerator.is_main_process:
+                module.save(job.out, extra)
             saved = -math.inf
-        if time.monotonic() - saved > every:
-            _save(accelerator, out / _STATES, progress.step)
+        if time.monotonic() - saved > job.every:
+            _save(accelerator, job.out / _STATES, progress.step)
             saved = time.monotonic()
-        say(progress)
+        job.report(progress)
     accelerator.end_training()
     return progress
 
@@ -128,7 +98,7 @@ def _accelerator(frozen: Frozen) -> Any:
 def _step(
     accelerator: Any,
     module: Any,
-    learners: Seq[Any],
+    optimizers: Seq[Any],
     frozen: Frozen,
     batches: Batches,
     recipe: Recipe,
@@ -149,19 +119,19 @@ def _step(
         raise ForetokenError(f"The loss is {total} at step {step}; lower lr or clip.")
     if recipe.clip:
         accelerator.clip_grad_norm_(module.parameters(), recipe.clip)
-    for learner in learners:
-        learner.step()
-        learner.zero_grad()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
     return total
 
 
-def _rate(learners: Seq[Any], recipe: Recipe, step: int) -> None:
+def _set_rate(optimizers: Seq[Any], recipe: Recipe, step: int) -> None:
     """Warm-up, then cosine down to the floor."""
     warm = max(1, round(recipe.warmup * recipe.steps))
     done = (step - warm) / max(1, recipe.steps - warm)
     cosine = recipe.floor + (1 - recipe.floor) * (1 + math.cos(math.pi * done)) / 2
     share = (step + 1) / warm if step < warm else cosine
-    for group in chain.from_iterable(learner.param_groups for learner in learners):
+    for group in chain.from_iterable(each.param_groups for each in optimizers):
         group["lr"] = group["peak"] * share * group["factor"]
 
 
@@ -179,8 +149,8 @@ def evaluate(
 
 
 @torch.no_grad()
-def tally(module: Trained, frozen: Frozen, held: Records, rows: int) -> None:
-    """Have the module note what it counts on held-out text."""
+def note_held_out_counts(module: Trained, frozen: Frozen, held: Records, rows: int) -> None:
+    """Have the module note what it counts on held-out text: how often each rank is right."""
     module.eval()
     parts = [module.count_held_out(lesson) for lesson in lessons(frozen, held, module, rows)]
     counts = [part for part in parts if part is not None]
@@ -195,7 +165,7 @@ def lessons(frozen: Frozen, held: Records, module: Trained, rows: int) -> Iterab
 
 
 def _save(accelerator: Any, folder: Path, step: int) -> None:
-    """The whole state beside its place, then put there at once, then the older ones away."""
+    """Write the whole state under another name, rename it, then delete the older ones."""
     making, made = folder / "unfinished", folder / f"step-{step:08d}"
     if accelerator.is_main_process and making.exists():
         shutil.rmtree(making)
@@ -221,7 +191,7 @@ def _resume(accelerator: Any, folder: Path) -> None:
         return
     try:
         accelerator.load_state(str(states[-1]))
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
+    except (OSError, RuntimeError, ValueError, KeyError, EOFError, UnpicklingError) as error:
         raise ForetokenError(
             f"{states[-1]} can't be resumed from ({type(error).__name__}); it is damaged or of "
             "another shape: remove the folder or give another --out."

@@ -67,7 +67,7 @@ class Muon(torch.optim.Optimizer):
                 p.add_(update, alpha=-group["lr"] * max(1.0, p.shape[0] / p.shape[1]) ** 0.5)
 
 
-def optimizers(
+def optimizers_for(
     module: nn.Module, groups: Iterable[dict[str, Any]], recipe: Recipe
 ) -> list[torch.optim.Optimizer]:
     """AdamW for these groups of the module's parameters, and Muon for the matrices between states

@@ -1,8 +1,8 @@
 """What a drafter in training writes itself, for its target to correct (on-policy data).
 
-Source: Zhou et al. 2024 (DistillSpec), section 3; departure: the text is written anew every so many
-steps, not at each. A block of texts is written from the weights at a known step, so a run that goes
-on after a kill finds it in the folder, or writes the very same.
+Source: Zhou et al. 2024 (DistillSpec), section 3; departure: new text is written every so many
+steps, not at each. A block of texts is written with the weights of a known step, so a resumed run
+finds it in the folder, or writes the very same.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from foretoken.trainable.small_lm import TrainedLM
 _KIND = "block of a drafter's texts"
 
 
-class Own:
-    """Texts of `module`, `count` of them at a time, to prompts of `asked`, anew every `every`
-    steps (0: once). llm: the target's, for the tokenizer and what ends a text."""
+class DrafterTexts:
+    """Texts of `module`, `count` of them at a time, to the prompts of `prompts`; new ones every
+    `every` steps (0: once). llm: the target's, for the tokenizer and what ends a text."""
 
     def __init__(
         self,
         module: TrainedLM,
         llm: LLM,
-        asked: Records,
+        prompts: Records,
         folder: Path,
         params: SamplingParams,
         count: int,
         every: int,
     ) -> None:
-        self._module, self._llm, self._asked, self._folder = module, llm, asked, folder
+        self._module, self._llm, self._prompts, self._folder = module, llm, prompts, folder
         self._params, self._count, self._every = params, count, every
-        self._block, self._records = -1, asked
+        self._block, self._records = -1, prompts
 
     def __call__(self, step: int) -> Records:
         """Those for a step; where a new block begins the module must be at that step."""
@@ -51,28 +51,28 @@ class Own:
     def _read_or_write(self, block: int, begins: bool) -> Records:
         path = self._folder / f"own-{block:05d}.npz"
         made_for: dict[str, int | str] = {"texts": self._count, "seed": self._params.seed or 0}
-        names = ("tokens", "starts", "answers")
         if path.exists():
-            return Records(**read_arrays(path, _KIND, made_for, names), limit=self._asked.limit)
+            arrays = read_arrays(path, _KIND, made_for, Records.ARRAYS)
+            return Records(**arrays, limit=self._prompts.limit)
         if not begins:
             raise ForetokenError(
                 f"{path} is missing, and was written from weights that are gone; give another "
                 "--out."
             )
-        records = self._written(block)
+        records = self._write(block)
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_arrays(path, _KIND, made_for, {name: getattr(records, name) for name in names})
+        write_arrays(path, _KIND, made_for, records.arrays)
         return records
 
-    def _written(self, block: int) -> Records:
+    def _write(self, block: int) -> Records:
         writer = LLM(self._module.native(), tokenizer=self._llm.tokenizer, max_num_seqs=32)
         writer.engine.eos_ids = self._llm.engine.eos_ids
         rng = np.random.default_rng((self._params.seed or 0, block))
-        asked = [i for i in range(len(self._asked)) if len(self._asked.prompt(i))]
-        chosen = rng.choice(asked, min(self._count, len(asked)), replace=False)
-        prompts = [self._asked.prompt(int(i)) for i in chosen]
+        able = [i for i in range(len(self._prompts)) if len(self._prompts.prompt(i))]
+        chosen = rng.choice(able, min(self._count, len(able)), replace=False)
+        prompts = [self._prompts.prompt(int(i)) for i in chosen]
         seeds = rng.integers(1 << 40, size=len(prompts))
         each = [replace(self._params, seed=int(seed)) for seed in seeds]
         outputs = writer.generate(prompts, each)
         pairs = [(p, list(o.token_ids)) for p, o in zip(prompts, outputs, strict=True)]
-        return Records.of(pairs, self._asked.limit, self._module.facts.vocab_size)
+        return Records.of(pairs, self._prompts.limit, self._module.facts.vocab_size)

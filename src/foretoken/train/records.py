@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +26,14 @@ class Records:
     starts: Ids
     answers: Ids
     limit: int
+
+    ARRAYS: ClassVar[tuple[str, ...]] = ("tokens", "starts", "answers")
+    """The arrays' names in a file."""
+
+    @property
+    def arrays(self) -> dict[str, Ids]:
+        """What a file of records holds, by name."""
+        return {"tokens": self.tokens, "starts": self.starts, "answers": self.answers}
 
     def __len__(self) -> int:
         return len(self.answers)

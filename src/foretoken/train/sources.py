@@ -5,18 +5,15 @@ Source of the four kinds: Zhou et al. 2024 (DistillSpec), section 3.
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Sequence as Seq
-from pathlib import Path
 
 from foretoken.errors import ForetokenError, unknown
 from foretoken.llm import LLM
 from foretoken.sampling.params import SamplingParams
-from foretoken.train.data import Conversation, fixed, write
-from foretoken.train.loop import Texts
-from foretoken.train.own import Own
-from foretoken.train.recipe import Recipe
+from foretoken.train.data import fixed, write
+from foretoken.train.job import Job, Setting
+from foretoken.train.loop import StepRecords
+from foretoken.train.own import DrafterTexts
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.small_lm import TrainedLM
@@ -24,7 +21,7 @@ from foretoken.trainable.small_lm import TrainedLM
 TARGET, FIXED, DRAFTER = "target", "fixed", "drafter"
 
 
-def named(source: str) -> list[str]:
+def source_names(source: str) -> list[str]:
     """The sources of a mixture such as "target+drafter" or "target+target@1". Raises
     `ForetokenError` for others."""
     names = [name.strip() for name in source.split("+")]
@@ -36,69 +33,81 @@ def named(source: str) -> list[str]:
 
 def _temperature(name: str) -> float | None:
     """1.0 for "target@1"; None for names without one."""
-    said = re.fullmatch(rf"{TARGET}@(\d+\.?\d*)", name)
-    return float(said[1]) if said else None
+    match = re.fullmatch(rf"{TARGET}@(\d+\.?\d*)", name)
+    return float(match[1]) if match else None
 
 
-def texts(
-    llm: LLM,
-    conversations: Seq[Conversation],
-    recipe: Recipe,
-    folder: Path,
-    source: str,
-    seed: int,
-    show: bool,
-) -> dict[str, Records]:
-    """The records of each source but the drafter. Whatever isn't the file's own is held to what the
-    target writes at the recipe's temperature, which is then there too, and first."""
-    names, found = named(source), {}
-    longest = recipe.length - recipe.max_tokens
+def sampling(job: Job, temperature: float | None = None) -> SamplingParams:
+    """How texts are written: at the recipe's temperature, or another one."""
+    recipe = job.recipe
+    return SamplingParams(
+        temperature=recipe.temperature if temperature is None else temperature,
+        max_tokens=recipe.max_tokens,
+        seed=job.seed,
+    )
+
+
+def texts(llm: LLM, job: Job) -> dict[str, Records]:
+    """The records of each source but the drafter, kept in `job.out`/data.
+
+    Estimates are always made on what the target writes at the recipe's temperature. So unless the
+    only source is the file's own texts, that is written too and stands first.
+    """
+    names = source_names(job.source)
     if names != [FIXED]:
-        names = [TARGET, *names]
-    for name in dict.fromkeys(names):
-        if name == FIXED:
-            found[FIXED] = fixed(llm, conversations, recipe.length)
-        elif name != DRAFTER:
-            how, other = params(recipe, seed), _temperature(name)
-            if other is not None:
-                how = dataclasses.replace(how, temperature=other)
-            into = folder if name == TARGET else folder / name
-            written = write(llm, conversations, into, how, longest, show=show)
-            found[name] = written.without_loops(recipe.distinct)
-    for name, records in found.items():
-        if len(records) < 2:
+        names = list(dict.fromkeys([TARGET, *names]))
+    records = {name: _texts_of(llm, job, name) for name in names if name != DRAFTER}
+    for name, some in records.items():
+        if len(some) < 2:
             raise ForetokenError(
-                f"There are {len(records)} texts to learn from ({name}) that don't loop; give more "
+                f"There are {len(some)} texts to learn from ({name}) that don't loop; give more "
                 "prompts."
             )
-    return found
+    return records
 
 
-def answered(llm: LLM, held: Records, recipe: Recipe, seed: int) -> Records:
+def _texts_of(llm: LLM, job: Job, name: str) -> Records:
+    """The file's own texts, or what the target writes."""
+    recipe, folder = job.recipe, job.out / "data"
+    if name == FIXED:
+        return fixed(llm, job.conversations, recipe.length)
+    params = sampling(job, _temperature(name))
+    folder = folder if name == TARGET else folder / name
+    longest = recipe.length - recipe.max_tokens
+    written = write(llm, job.conversations, folder, params, longest, show=job.show)
+    return written.without_loops(recipe.distinct)
+
+
+def hold_out(llm: LLM, job: Job, records: dict[str, Records]) -> tuple[dict[str, Records], Records]:
+    """What is learned from, without the prompts that are held out; and the held-out records, which
+    are from the first source."""
+    first = next(iter(records))
+    learned, held = records[first].split(job.recipe.held)
+    rest = {name: some.apart(held) for name, some in records.items() if name != first}
+    return {first: learned, **rest}, answered(llm, held, job) if first == FIXED else held
+
+
+def answered(llm: LLM, held: Records, job: Job) -> Records:
     """What the target writes to the prompts of a file's held-out texts, as it will when serving;
     the texts themselves where every prompt is too long or its answer loops."""
+    recipe = job.recipe
     longest = recipe.length - recipe.max_tokens
     every = [held.prompt(i) for i in range(len(held))]
     prompts = [prompt for prompt in every if 0 < len(prompt) <= longest]
-    outputs = llm.generate(prompts, params(recipe, seed))
+    outputs = llm.generate(prompts, sampling(job))
     pairs = [(p, o.token_ids) for p, o in zip(prompts, outputs, strict=True) if not o.error]
-    found = Records.of(pairs, recipe.max_tokens, llm.model.vocab_size)
-    found = found.without_loops(recipe.distinct)
-    return found if len(found) else held
+    answers = Records.of(pairs, recipe.max_tokens, llm.model.vocab_size)
+    answers = answers.without_loops(recipe.distinct)
+    return answers if len(answers) else held
 
 
-def steps(
-    found: dict[str, Records],
-    source: str,
-    module: Trained,
-    llm: LLM,
-    recipe: Recipe,
-    folder: Path,
-    seed: int,
-) -> Texts:
-    """The parts that each step's records are drawn from."""
-    names = named(source)
-    parts = [found[name] for name in names if name != DRAFTER]
+def step_records(setting: Setting, module: Trained) -> StepRecords:
+    """The parts that each step's records are drawn from.
+
+    Raises `ForetokenError` where the module can't write the texts that are asked of it.
+    """
+    names = source_names(setting.job.source)
+    parts = [setting.records[name] for name in names if name != DRAFTER]
     if DRAFTER not in names:
         return lambda step: parts
     if not isinstance(module, TrainedLM):
@@ -106,17 +115,19 @@ def steps(
             f"A drafter of method {module.method!r} can't write texts by itself; use source "
             "'target', or train method 'sps'."
         )
-    if not parts and not recipe.goal.reads_target:
+    if not parts and not setting.job.recipe.goal.reads_target:
         raise ForetokenError(
             "A drafter learns nothing from its own tokens alone; give an objective that reads the "
             "target's distribution, such as {kl_div: 1.0}."
         )
-    own = Own(
-        module, llm, found[TARGET], folder, params(recipe, seed), recipe.own_texts, recipe.own_every
+    recipe, prompts = setting.job.recipe, setting.records[TARGET]
+    written = DrafterTexts(
+        module,
+        setting.llm,
+        prompts,
+        setting.job.out / "own",
+        sampling(setting.job),
+        recipe.own_texts,
+        recipe.own_every,
     )
-    return lambda step: [*parts, own(step)]
-
-
-def params(recipe: Recipe, seed: int) -> SamplingParams:
-    """Of what is written."""
-    return SamplingParams(temperature=recipe.temperature, max_tokens=recipe.max_tokens, seed=seed)
+    return lambda step: [*parts, written(step)]

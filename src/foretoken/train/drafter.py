@@ -1,0 +1,102 @@
+"""The usual training: a drafter learns, and its target stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from foretoken.config import create_drafter
+from foretoken.engine.stats import AcceptanceStats
+from foretoken.errors import ForetokenError
+from foretoken.methods import METHODS
+from foretoken.registry import drafter_class, drafter_names
+from foretoken.train.boost import EarlierDrafters
+from foretoken.train.card import write_card
+from foretoken.train.frozen import Frozen
+from foretoken.train.job import Job, Outcome, Setting
+from foretoken.train.loop import Acceptance
+from foretoken.train.measure import measure
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.protocol import Trainable
+from foretoken.trainable.small_lm import TrainedLM
+
+
+def trainable(method: str) -> type[Any]:
+    """The drafter's class. Raises `ForetokenError` for a method that has nothing to train."""
+    row = METHODS.get(method)
+    name = row.drafter if row else method
+    cls = drafter_class(name) if name in drafter_names() else None
+    if not isinstance(cls, Trainable):
+        able = [n for n in drafter_names() if isinstance(drafter_class(n), Trainable)]
+        raise ForetokenError(
+            f"There is nothing to train for method {method!r}; choose one of: {', '.join(able)}."
+        )
+    return cls
+
+
+def merged(folders: Seq[Path | str], depth: int) -> dict[str, Any]:
+    """How several small models are served together: a chain of each, in one tree."""
+    models = [str(folder) for folder in folders]
+    return {"method": "specinfer", "models": models, "widths": (1,) * depth, "replacement": True}
+
+
+class DrafterTraining:
+    """A `Subject`: the drafter of a method, alone or to be served together with earlier ones."""
+
+    def __init__(self, setting: Setting) -> None:
+        job = setting.job
+        self._setting, self._class = setting, trainable(job.method)
+        self._earlier = EarlierDrafters.load(setting) if job.after else None
+        self.identity = {"source": job.source, "after": [str(folder) for folder in job.after]}
+        self.extra = {"target_name": job.target, "recipe": asdict(job.recipe)}
+
+    @classmethod
+    def check(cls, job: Job) -> None:
+        module = trainable(job.method).module
+        if job.after and not issubclass(module, TrainedLM):
+            raise ForetokenError(
+                "Only small models learn after others; use method 'sps' with after."
+            )
+
+    @property
+    def weigh(self) -> Callable[[Lesson], Tensor] | None:
+        """Tokens that earlier drafters miss count more."""
+        return self._earlier.weigh if self._earlier else None
+
+    def new_module(self) -> Trained:
+        setting = self._setting
+        module: Trained = self._class.module.from_shape(
+            setting.facts, setting.job.recipe.shape, "the recipe"
+        )
+        return module
+
+    def acceptance(self, module: Trained) -> Acceptance:
+        drafter = self._drafter(module)
+        return self._earlier.together(drafter) if self._earlier else drafter.acceptance
+
+    def _drafter(self, module: Trained) -> Any:
+        """As it will serve, not bound to a target."""
+        job = self._setting.job
+        options = dict(METHODS[job.method].options) if job.method in METHODS else {}
+        return create_drafter(
+            self._class, job.method, {**options, **job.recipe.serving, "model": module}
+        )
+
+    def serve(self, module: Trained) -> AcceptanceStats:
+        job = self._setting.job
+        config = {"method": job.method, **job.recipe.serving, "model": str(job.out)}
+        if job.after:
+            config = merged([*job.after, job.out], self._drafter(module).num_speculative_tokens)
+        return measure(self._setting, self._setting.llm.model, config)
+
+    def write_card(self, module: Trained, frozen: Frozen, outcome: Outcome) -> None:
+        setting = self._setting
+        count = sum(map(len, setting.records.values()))
+        text = f"{count} records ({setting.job.source}), {len(setting.held)} held out"
+        write_card(setting.job, module, text, outcome)

@@ -1,0 +1,91 @@
+"""What a training is asked to do, what it works with, and what it leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretoken.engine.stats import AcceptanceStats
+from foretoken.llm import LLM
+from foretoken.models.model import CausalLM
+from foretoken.train.data import Conversation
+from foretoken.train.recipe import Recipe
+from foretoken.train.records import Records
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.lesson import Estimate
+
+
+@dataclass
+class Progress:
+    """Where a training stands. best: the highest estimate; stale: estimates since then."""
+
+    step: int = 0
+    best: float = 0.0
+    stale: int = 0
+    loss: float = math.nan
+
+    def judge(self, estimate: float) -> bool:
+        """Whether this estimate is a new best."""
+        better = estimate > self.best
+        self.best, self.stale = max(estimate, self.best), 0 if better else self.stale + 1
+        return better
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+Report = Callable[[Progress], None]
+"""Called after every step."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training: what `make` in `run.py` was called with, where its arguments are explained."""
+
+    method: str
+    target: str
+    conversations: Seq[Conversation]
+    recipe: Recipe
+    out: Path
+    source: str = "target"
+    after: Seq[Path | str] = ()
+    seed: int = 0
+    every: float = 60.0
+    show: bool = True
+    report: Report = lambda progress: None
+    dtype: str = "auto"
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A job with its target loaded and its texts written.
+
+    llm: writes and serves. model: the same target, on a backend that gradients pass through.
+    records: what is learned from, by source; held: the held-out records. digest: of all texts.
+    """
+
+    job: Job
+    llm: LLM
+    model: CausalLM
+    facts: Facts
+    records: dict[str, Records]
+    held: Records
+    digest: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished training reached: the estimate on held-out records, and what the engine
+    counted when it served their prompts."""
+
+    progress: Progress
+    expected: Estimate
+    served: AcceptanceStats

@@ -1,0 +1,57 @@
+"""What differs from one kind of training to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from foretoken.engine.stats import AcceptanceStats
+from foretoken.train.frozen import Frozen
+from foretoken.train.job import Job, Outcome, Setting
+from foretoken.train.loop import Acceptance
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.lesson import Lesson
+
+
+class Subject(Protocol):
+    """What is trained: a drafter for its target, or a target and its heads together."""
+
+    def __init__(self, setting: Setting) -> None: ...
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What training.json notes of the job besides what it notes of every job."""
+        ...
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What the checkpoint's config.json holds besides."""
+        ...
+
+    @property
+    def weigh(self) -> Callable[[Lesson], Tensor] | None:
+        """Changes how much each token of a lesson counts, [B, T]."""
+        ...
+
+    @classmethod
+    def check(cls, job: Job) -> None:
+        """Raises `ForetokenError` for a job that can't be done, before anything is loaded."""
+        ...
+
+    def new_module(self) -> Trained:
+        """What is to be trained, on the CPU, before it has copied anything from the target."""
+        ...
+
+    def acceptance(self, module: Trained) -> Acceptance:
+        """The estimate of what a drafter with this module accepts."""
+        ...
+
+    def serve(self, module: Trained) -> AcceptanceStats:
+        """What the saved checkpoint accepts on the held-out prompts."""
+        ...
+
+    def write_card(self, module: Trained, frozen: Frozen, outcome: Outcome) -> None:
+        """README.md of the checkpoint's folder."""
+        ...

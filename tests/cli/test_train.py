@@ -1,0 +1,35 @@
+"""The command `foretoken train`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from foretoken.cli import main
+from trainings import WORDS
+
+pytest.importorskip("accelerate")
+
+
+SETTINGS = {"length": 96, "max_tokens": 32, "held": 3, "rows": 2, "steps": 2, "lr": "1e-3"}
+
+
+def test_the_command(
+    checkpoints: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`foretoken train` says what was reached; a wrong setting is one sentence."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": word}) + "\n" for word in WORDS))
+    command = ["train", "blockwise", "--target", str(checkpoints[0]), "--data", str(prompts)]
+    command += ["--out", str(tmp_path / "out"), "--limit", "6"]
+    for name, value in SETTINGS.items():
+        command += ["--set", f"{name}={value}"]
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert not ended.value.code
+    assert "2 steps · mean acceptance length" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--set", "lr"])
+    assert ended.value.code == 1 and "--set takes name=value" in capsys.readouterr().err

@@ -1,0 +1,16 @@
+"""Where a training stands."""
+
+from __future__ import annotations
+
+from foretoken.train.job import Progress
+
+
+def test_progress_counts_estimates_since_the_best() -> None:
+    """And is the same after it was saved and loaded."""
+    progress = Progress()
+    assert progress.judge(1.5) and not progress.judge(1.5) and not progress.judge(1.2)
+    assert (progress.best, progress.stale) == (1.5, 2)
+    assert progress.judge(1.6) and progress.stale == 0
+    again = Progress()
+    again.load_state_dict(progress.state_dict())
+    assert (again.step, again.best, again.stale) == (0, 1.6, 0)

@@ -1,0 +1,55 @@
+"""The training loop: what ends it, and that its state is found again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from foretoken import ForetokenError
+from foretoken.models.load import load_model
+from foretoken.train.drafter import trainable
+from foretoken.train.frozen import Frozen
+from foretoken.train.job import Job, Progress
+from foretoken.train.loop import train
+from foretoken.train.recipe import Recipe
+from foretoken.train.records import Records
+from foretoken.trainable.checkpoint import Facts
+
+pytest.importorskip("accelerate")
+
+
+def train_heads(target: Path, out: Path, broken: bool = False) -> Progress:
+    """One step of Medusa's heads, whose weights may be NaN."""
+    model = load_model(target, backend="plain")
+    module = trainable("medusa").module(Facts.of(model))
+    if broken:
+        torch.nn.init.constant_(next(iter(module.parameters())), float("nan"))
+    records = Records.of([([1, 2], [3, 4, 5])] * 4, 8, model.vocab_size)
+    recipe = Recipe(length=16, max_tokens=8, steps=1)
+    return train(
+        module,
+        Frozen(model),
+        lambda step: [records],
+        records,
+        lambda m, lesson: lesson.room[..., None] > 9,
+        Job("medusa", str(target), [], recipe, out),
+        {},
+    )
+
+
+def test_a_loss_that_is_none(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """NaN ends the training with a sentence."""
+    with pytest.raises(ForetokenError, match="loss is nan at step 0"):
+        train_heads(checkpoints[0], tmp_path, broken=True)
+
+
+def test_a_damaged_state_is_not_resumed(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """The message names the folder and what to do."""
+    assert train_heads(checkpoints[0], tmp_path).step == 1
+    [state] = (tmp_path / "resume").iterdir()
+    for file in state.iterdir():
+        file.write_bytes(b"damaged")
+    with pytest.raises(ForetokenError, match="step-00000001 can't be resumed from"):
+        train_heads(checkpoints[0], tmp_path)

@@ -1,0 +1,58 @@
+"""What a drafter in training writes itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from foretoken import ForetokenError, SamplingParams
+from foretoken.train.own import DrafterTexts
+from foretoken.train.recipe import read_recipe
+from foretoken.train.records import Records
+from foretoken.train.run import make
+from trainings import PROMPTS, SMALL, train_small_lm
+
+pytest.importorskip("accelerate")
+
+
+def test_resumed_with_its_own_texts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """Stopped and resumed, by what it writes itself: the very weights of one run."""
+    settings = {"own_every": 4, "own_texts": 3, "shape": {"model": str(checkpoints[1])}}
+    train_small_lm(checkpoints[0], tmp_path / "one", "target+drafter", **settings)
+    written = sorted(path.name for path in (tmp_path / "one" / "own").iterdir())
+    assert written == ["own-00000.npz", "own-00001.npz", "own-00002.npz"]
+
+    class Stopped(Exception):
+        pass
+
+    def stop(now: Any) -> None:
+        if now.step == 7:
+            raise Stopped
+
+    recipe = read_recipe("sps", {**SMALL, **settings})
+    for report in (stop, lambda now: None):
+        try:
+            make(
+                "sps",
+                str(checkpoints[0]),
+                PROMPTS,
+                recipe,
+                tmp_path / "two",
+                every=0.0,
+                show=False,
+                source="target+drafter",
+                report=report,
+            )
+        except Stopped:
+            assert (tmp_path / "two" / "resume").exists()
+    nothing: Any = None
+    prompts = Records.of([([1], [2])], 4, 97)
+    texts = DrafterTexts(nothing, nothing, prompts, tmp_path / "none", SamplingParams(), 3, 4)
+    with pytest.raises(ForetokenError, match=r"own-00001.npz is missing"):
+        texts(6)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)

@@ -1,0 +1,19 @@
+"""Texts as flat arrays."""
+
+from __future__ import annotations
+
+from foretoken.train.records import Records
+
+
+def test_joined_and_split() -> None:
+    """Joined and split, every text stands as it was."""
+    one = Records.of([([1, 2], [3]), ([4], [5, 6])], 8, 9)
+    both = Records.joined([one, Records.of([([], [7, 8])], 4, 9)])
+    assert [(both.prompt(i), both.answer(i)) for i in range(3)] == [
+        ([1, 2], [3]),
+        ([4], [5, 6]),
+        ([], [7, 8]),
+    ]
+    learned, held = both.split(1)
+    assert len(learned) == 2 and held.answer(0) == [3] and both.limit == 8
+    assert len(both.apart(held)) == 2 and len(both.apart(both)) == 1  # what has no prompt stays

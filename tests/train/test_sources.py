@@ -1,0 +1,67 @@
+"""Where texts come from, and mixtures of sources."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretoken import LLM, ForetokenError
+from foretoken.train.data import sha_of
+from foretoken.train.job import Setting
+from foretoken.train.recipe import read_recipe
+from foretoken.train.records import Records
+from foretoken.train.run import make
+from foretoken.train.sources import answered, source_names, step_records, texts
+from trainings import PROMPTS, SMALL, small_lm_job, train_small_lm
+
+
+def test_texts_at_another_temperature(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """They are drawn from as often as those at the recipe's, which alone are held out."""
+    target = checkpoints[0]
+    job = small_lm_job(target, tmp_path, "target+target@1.5", PROMPTS * 2)
+    llm = LLM(str(target))
+    found = texts(llm, job)
+    assert list(found) == ["target", "target@1.5"]
+    greedy = texts(llm, dataclasses.replace(job, source="target"))["target"]
+    assert sha_of(found["target"]) == sha_of(greedy) != sha_of(found["target@1.5"])
+    warm = small_lm_job(target, tmp_path / "warm", prompts=PROMPTS * 2, temperature=1.5)
+    alone = texts(llm, warm)["target"]
+    assert sha_of(found["target@1.5"]) == sha_of(alone)
+    nothing: Any = None
+    setting = Setting(job, llm, nothing, nothing, found, found["target"], "")
+    parts = step_records(setting, nothing)(0)
+    assert [sha_of(part) for part in parts] == [sha_of(part) for part in found.values()]
+    with pytest.raises(ForetokenError, match="target@TEMPERATURE"):
+        source_names("target@warm")
+
+
+def test_held_out_texts_where_all_answers_loop(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Better the file's texts than none."""
+    llm, target = LLM(str(checkpoints[0])), checkpoints[0]
+    held = Records.of([([5, 6], [7, 8]), ([9], [10])], 4, 97)
+    assert answered(llm, held, small_lm_job(target, tmp_path, distinct=2.0)) is held
+    some = answered(llm, held, small_lm_job(target, tmp_path, distinct=0.0))
+    assert [some.prompt(i) for i in range(len(some))] == [[5, 6], [9]]
+
+
+def test_sources_that_cannot_be() -> None:
+    """An unknown name gets a suggestion."""
+    with pytest.raises(ForetokenError, match="Did you mean 'drafter'"):
+        source_names("target+drafters")
+
+
+def test_drafters_that_cannot_learn_from_themselves(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Without the target's distribution there is nothing to learn; heads write no texts."""
+    pytest.importorskip("accelerate")
+    with pytest.raises(ForetokenError, match="learns nothing from its own tokens"):
+        train_small_lm(checkpoints[0], tmp_path / "a", "drafter", objective={"nll": 1.0})
+    recipe = read_recipe("medusa", {**SMALL, "shape": {"num_heads": 1}})
+    with pytest.raises(ForetokenError, match="can't write texts by itself"):
+        make("medusa", str(checkpoints[0]), PROMPTS, recipe, tmp_path / "b", source="drafter")

@@ -1,0 +1,41 @@
+"""Small language models as trained drafters."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from foretoken import ForetokenError
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.small_lm import TrainedLM
+from lessons import random_lesson
+
+
+def test_chances(checkpoints: tuple[Path, Path]) -> None:
+    """Where the text is drawn from the target's distribution, min(1, q / p) has the mean sum(min(p,
+    q))."""
+    lesson = random_lesson(checkpoints[0], 0.8)
+    drafter = TrainedLM(Facts(0, 97, 0), model=str(checkpoints[1]))
+    q = (drafter.lm(lesson.tokens[:1, :20]).logits / 0.8).softmax(-1)[0]
+    p = (lesson.head(lesson.hidden[-1])[0, :20] / 0.8).softmax(-1)
+    mean = torch.zeros(19)
+    for token in range(97):
+        tokens = lesson.tokens.clone()
+        tokens[0, 7] = token  # the draft after place 6
+        chance = drafter.chances(dataclasses.replace(lesson, tokens=tokens))[0, 6]
+        mean[6] += p[6, token] * chance
+    assert mean[6].item() == pytest.approx(torch.minimum(p, q)[6].sum().item(), rel=1e-4)
+    chances = drafter.chances(dataclasses.replace(lesson, temperature=0.0))
+    right = drafter.lm(lesson.tokens[:1, :20]).logits[0].argmax(-1)[:-1] == lesson.tokens[0, 1:20]
+    assert torch.equal(chances[0, :19].bool(), right) and not chances[:, [19, 39]].any()
+
+
+def test_what_is_refused(checkpoints: tuple[Path, Path]) -> None:
+    """Another vocabulary, and numbers that no configuration has."""
+    with pytest.raises(ForetokenError, match="vocabulary of 97 tokens and the target of 5"):
+        TrainedLM(Facts(8, 5, 1), model=str(checkpoints[1]))
+    with pytest.raises(ForetokenError, match="Did you mean 'hidden_size'"):
+        TrainedLM(Facts(8, 5, 1), hidden_sise=3)
