@@ -18,8 +18,7 @@ from foretoken.config import build
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.drafters.online import Online
 from foretoken.drafters.prompt_lookup import PromptLookup
-from foretoken.drafters.shared.learner import Changing
-from foretoken.drafters.shared.mistakes import Buffer, Example, Followed, lesson
+from foretoken.drafters.shared.mistakes import Buffer, Example, Recording, lesson
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
@@ -83,39 +82,39 @@ def numbered(first: int, count: int) -> Tensor:
 def test_where_a_draft_was_wrong() -> None:
     """The first refused place of a chain and of a tree; what was accepted whole, or not drafted, is
     no mistake; states stand at their tokens."""
-    followed, nothing = Followed(100), chains([[]], CPU)
-    followed.add(done(nothing, [], numbered(0, 4), read=4))  # the root is token 4
-    followed.add(done(chains([[7, 8, 9]], CPU), [1], numbered(4, 4)))  # 5 right, 6 wrong
-    followed.add(done(chains([[7, 8]], CPU), [1, 2], numbered(6, 3)))  # 7 and 8 right, 9 beyond
-    followed.add(done(nothing, [], numbered(9, 1)))  # 10 not drafted
+    recording, nothing = Recording(100), chains([[]], CPU)
+    recording.add(done(nothing, [], numbered(0, 4), read=4))  # the root is token 4
+    recording.add(done(chains([[7, 8, 9]], CPU), [1], numbered(4, 4)))  # 5 right, 6 wrong
+    recording.add(done(chains([[7, 8]], CPU), [1, 2], numbered(6, 3)))  # 7 and 8 right, 9 beyond
+    recording.add(done(nothing, [], numbered(9, 1)))  # 10 not drafted
     tree = from_paths([[[1, 2], [3, 4]]], CPU)
     slots = [tree.tokens[0].tolist().index(3) + 1]
     states = torch.zeros(5, 3, dtype=torch.float64)
     states[[0, *slots]] = numbered(10, 2)
-    followed.add(done(tree, slots, states))  # 11 right, 12 wrong
-    assert followed.wrong == [6, 12]
-    example = followed.example(list(range(100, 113)), 5)
+    recording.add(done(tree, slots, states))  # 11 right, 12 wrong
+    assert recording.wrong == [6, 12]
+    example = recording.example(list(range(100, 113)), 5)
     assert example is not None
     assert (list(example.wrong), example.first, len(example.tokens)) == ([6, 12], 0, 13)
     assert example.written == 5
     assert torch.equal(example.hidden[-1], numbered(0, 12))
-    cut = followed.example(list(range(100, 112)), 5)  # the text ended before
+    cut = recording.example(list(range(100, 112)), 5)  # the text ended before
     assert cut is not None and list(cut.wrong) == [6] and list(cut.tokens)[-1] == 106
-    assert followed.example([1, 2, 3], 1) is None
+    assert recording.example([1, 2, 3], 1) is None
 
 
 def test_a_window_of_a_long_text() -> None:
     """Old states go; places are still the text's."""
-    followed = Followed(4)
-    followed.add(done(chains([[]], CPU), [], numbered(0, 6), read=6))
+    recording = Recording(4)
+    recording.add(done(chains([[]], CPU), [], numbered(0, 6), read=6))
     for place in range(6, 12):
-        followed.add(done(chains([[1]], CPU), [], numbered(place, 2)))
-    example = followed.example(list(range(50, 63)), 6)
+        recording.add(done(chains([[1]], CPU), [], numbered(place, 2)))
+    example = recording.example(list(range(50, 63)), 6)
     assert example is not None
     assert example.first >= 6 and list(example.tokens)[-1] == 62 and example.written == 1
     assert torch.equal(example.hidden[-1], numbered(example.first, 12 - example.first))
     assert [example.tokens[i] - 50 for i in example.wrong] == list(range(example.first + 1, 13))
-    young, late = followed.copy(6), followed.copy(10)
+    young, late = recording.copy(6), recording.copy(10)
     assert (young.read, young.wrong) == (6, [])
     assert late.read == 10 and late.example(list(range(11)), 6) is None
 
@@ -161,22 +160,22 @@ def test_decoding_never_waits(small: Pair, folder: Path) -> None:
     drafter = Online([SmallLM(str(folder), 3)], every=1)
     engine, _ = served(drafter, small, [])
     learner, go = drafter.learner, threading.Event()
-    made: Callable[[], Any] = learner.pupil.made
-    learner.pupil.made = lambda: (go.wait(60), made())[1]  # type: ignore[method-assign]
-    before = drafter._part.model.lm  # type: ignore[attr-defined]
+    made: Callable[[], Any] = learner.weights.build
+    learner.weights.build = lambda: (go.wait(60), made())[1]  # type: ignore[method-assign]
+    before = drafter.parts[0].small_models[0]
     for prompt in PROMPTS_OF_23 * 2:
         request = engine.add(prompt, GREEDY)
         while engine.busy:
             engine.step()
         assert request.finished
-    assert learner.version == 0 and drafter._part.model.lm is before  # type: ignore[attr-defined]
+    assert learner.version == 0 and drafter.parts[0].small_models[0] is before
     go.set()
     learner._job.exception()  # type: ignore[union-attr]
     assert learner.version == 0  # not before a draft begins
     engine.add([1, 2], GREEDY)
     engine.step()
     engine.step()
-    assert learner.version == 1 and drafter._part.model.lm is not before  # type: ignore[attr-defined]
+    assert learner.version == 1 and drafter.parts[0].small_models[0] is not before
     learner.settle()
 
 
@@ -187,7 +186,7 @@ class Swapping(SmallLM):
     """Two versions take turns, draft by draft."""
 
     def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
-        self.model.lm = VERSIONS[len(sequences[0].tokens) % 2]
+        self.replace_model(VERSIONS[len(sequences[0].tokens) % 2])
         return super().draft(sequences, budgets, draws)
 
 
@@ -212,7 +211,7 @@ def test_distribution_while_weights_change(kind: type[Swapping], holds: bool) ->
     keys and values of both; it would be found out if distributions and weights went apart."""
     with nullcontext() if holds else pytest.raises(AssertionError):
         check_distribution(
-            lambda _: kind(Changing(VERSIONS[0]), 1),
+            lambda _: kind(VERSIONS[0], 1),
             Speculative(),
             FOUR,
             SamplingParams(temperature=0.7),
@@ -256,7 +255,7 @@ def test_versions(small: Pair, folder: Path, tmp_path: Path) -> None:
 
 def says(drafter: Online, pair: Pair, text: list[int]) -> Tensor:
     """What the small model that serves says after a text."""
-    return logits_after(drafter._part.model.lm, text)  # type: ignore[attr-defined]
+    return logits_after(drafter.parts[0].small_models[0], text)
 
 
 def test_heads_learn_too(small: Pair) -> None:
@@ -285,7 +284,7 @@ def test_a_loss_that_is_no_number_changes_nothing(
     )
     answered(engine, PROMPTS_OF_23[0])
     assert drafter.learner.version == 0 and drafter.learner.loss != drafter.learner.loss
-    assert all(bool(w.isfinite().all()) for w in drafter.learner.pupil.student.parameters())
+    assert all(bool(w.isfinite().all()) for w in drafter.learner.weights.student.parameters())
 
 
 def test_a_step_that_fails_ends_learning_and_not_serving(small: Pair, folder: Path) -> None:
@@ -295,7 +294,7 @@ def test_a_step_that_fails_ends_learning_and_not_serving(small: Pair, folder: Pa
     def fail() -> None:
         raise RuntimeError("out of memory")
 
-    drafter.learner.pupil.made = fail  # type: ignore[method-assign]
+    drafter.learner.weights.build = fail  # type: ignore[method-assign]
     with pytest.warns(UserWarning, match="stopped learning: out of memory"):
         answered(engine, PROMPTS_OF_23[0])
     assert drafter.learner.frozen

@@ -1,14 +1,15 @@
 """A drafter learns from its mistakes while it serves.
 
 Source: Liu et al. 2024 (Online Speculative Decoding), section 3 and algorithm 1. Places where a
-draft was refused are kept with the target's distribution there, and every `every` requests the
-drafter takes one step of distillation on them, beside decoding (`drafters.shared.learner`).
-Departures: mistakes of one step are those since the last one began, at most `buffer_mib`; the
-target's distribution is kept as a state; right places of the same texts count too, if less, so that
-they stay right.
+draft was rejected are stored with the target's distribution there, and every `every` requests the
+drafter takes one step of distillation on them while decoding continues (`drafters.shared.learner`).
+Departures: a step learns from the mistakes since the last one began, at most `buffer_mib`; the
+target's distribution is stored as a hidden state; right places of the same texts count too, with a
+lower weight, so that they stay right.
 
-What a version drafts is verified like any draft, so no text and no distribution changes, only the
-speed. Keys and values of requests that are running stay those of the version that made them."""
+Every version's drafts are verified, so no text and no distribution changes, only the speed. Keys
+and values of running requests stay those of the version that computed them.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from foretoken.access import Access, Wants
-from foretoken.drafters.shared.learner import Learner, pupil_of
-from foretoken.drafters.shared.mistakes import Followed
+from foretoken.drafters.shared.learner import Learner, learnable
+from foretoken.drafters.shared.mistakes import Recording
 from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
@@ -31,10 +32,10 @@ from foretoken.tree import DraftTree
 
 @dataclass(eq=False)
 class Online(Wrapper):
-    """drafters: the one that learns. every: requests between two steps; lr: their rate; objective:
-    divergences and their weights; known: what a token counts that was right, beside a wrong one's
-    1; window: tokens of a text that a step reads; buffer_mib: mistakes that are kept; versions: how
-    many `learner.rollback` finds, beside the first."""
+    """drafters: the one that learns. every: requests between two steps; lr: learning rate;
+    objective: divergences and their weights; known: weight of a token that was right, where a wrong
+    one's is 1; window: tokens of a text that a step reads; buffer_mib: most mistakes stored, in
+    MiB; versions: how many `learner.rollback` can restore besides the first."""
 
     every: int = 8
     lr: float = 1e-4
@@ -58,17 +59,18 @@ class Online(Wrapper):
         self.wants = Wants("".join(sorted({*self.wants.levels, "c"})), self._hidden())
 
     def bind(self, access: Access) -> None:
-        pupil = pupil_of(self._part, access)
+        self._part, weights = learnable(self._part, access)
+        self.drafters = [self._part]
         super().bind(access)
         self.shared = self.learner = Learner(
-            pupil,
+            weights,
             access,
             every=self.every,
             lr=self.lr,
             objective=self._goal,
             known=self.known,
             most_bytes=round(self.buffer_mib * 2**20),
-            kept=self.versions,
+            versions=self.versions,
         )
 
     def _hidden(self) -> tuple[int, ...]:
@@ -76,7 +78,7 @@ class Online(Wrapper):
 
     def begin(self, sequence: Sequence) -> None:
         super().begin(sequence)
-        sequence.state[self] = Followed(self.window)
+        sequence.state[self] = Recording(self.window)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         self.learner.turn()
@@ -95,5 +97,5 @@ class Online(Wrapper):
     def end(self, sequences: Seq[Sequence]) -> None:
         super().end(sequences)
         for sequence in sequences:
-            followed = sequence.state.pop(self)
-            self.learner.note(followed.example(sequence.tokens, sequence.prompt_length))
+            recording: Recording = sequence.state.pop(self)
+            self.learner.note(recording.example(sequence.tokens, sequence.prompt_length))

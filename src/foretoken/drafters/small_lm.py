@@ -59,6 +59,10 @@ class SmallLM(ChainDrafter):
     def bind(self, access: Access) -> None:
         self._lm: DraftModel = DraftModel(self.model, access)
 
+    def replace_model(self, lm: CausalLM) -> None:
+        """Draft with another model of the same shape from now on."""
+        self._lm.replace(lm)
+
     @property
     def small_models(self) -> Seq[CausalLM]:
         return (self._lm.lm,)

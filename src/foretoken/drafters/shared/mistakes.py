@@ -1,8 +1,8 @@
-"""Where a drafter was wrong while it served, and what the target said there, within a bound.
+"""The places where a drafter was wrong while it served, with the target's states there.
 
 A place is wrong where a draft offered a token and the target wrote another one. The target's
-distribution is kept as its state there, from which its head makes all of it: D numbers instead of
-V.
+distribution is stored as its hidden state, from which its head computes it: D numbers in place of
+V. A buffer bounds the memory.
 
 Legend: B texts, T tokens, D width, V vocabulary.
 """
@@ -24,9 +24,9 @@ from foretoken.trainable.lesson import Lesson
 
 
 class Example(NamedTuple):
-    """A stretch of one text. tokens: T ids. first: the place of the first of them in the text.
-    written: index of the first one after the prompt that has one before it here. wrong: indices
-    into the tokens. hidden: layer -> [S, D] at the first S of them, T - 1 at least."""
+    """A stretch of one text. tokens: T ids. first: position of the first of them in the text.
+    written: index of the first token here that is not the prompt's and not the first. wrong:
+    indices into the tokens. hidden: layer -> [S, D] states at the first S tokens, S >= T - 1."""
 
     tokens: Seq[int]
     first: int
@@ -36,23 +36,23 @@ class Example(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """What it takes in memory."""
+        """Its size in memory."""
         states = sum(each.numel() * each.element_size() for each in self.hidden.values())
         return states + 8 * (len(self.tokens) + len(self.wrong))
 
 
 @dataclass
-class Followed:
-    """One sequence as it is written. window: how many of its last tokens are kept in mind."""
+class Recording:
+    """States and mistakes of one sequence while it is written, for its last `window` tokens."""
 
     window: int
-    wrong: list[int] = field(default_factory=list)
+    wrong: list[int] = field(default_factory=list)  # positions in the text
     read: int = 0  # tokens whose states have been seen
-    _held: int = 0  # those of them whose states are still here
-    _parts: deque[dict[int, Tensor]] = field(default_factory=deque)
+    _stored: int = 0  # tokens whose states are stored: the last ones read
+    _chunks: deque[dict[int, Tensor]] = field(default_factory=deque)
 
     def add(self, step: Step) -> None:
-        """The states of a step, or of a chunk of the prompt; and where its draft went wrong."""
+        """Take over the states of a step or of a chunk of the prompt, and the step's mistake."""
         count = step.read or len(step.path) + 1
         slots: slice | list[int] = slice(count)
         if not step.read:
@@ -62,46 +62,46 @@ class Followed:
             if len(step.path) < depth and not step.failed:
                 self.wrong.append(self.read + count)
         hidden = step.scores.hidden.items()
-        self._parts.append({layer: states[step.row, slots].clone() for layer, states in hidden})
-        self._held, self.read = self._held + count, self.read + count
-        while self._held - (first := _count(self._parts[0])) >= self.window:
-            self._parts.popleft()
-            self._held -= first
+        self._chunks.append({layer: states[step.row, slots].clone() for layer, states in hidden})
+        self._stored, self.read = self._stored + count, self.read + count
+        while self._stored - (first := _count(self._chunks[0])) >= self.window:
+            self._chunks.popleft()
+            self._stored -= first
 
-    def copy(self, tokens: int) -> Followed:
-        """Another text with the same first `tokens`, of which no more than that is known."""
-        first = self.read - self._held
+    def copy(self, tokens: int) -> Recording:
+        """For another text that has only the first `tokens` in common with this one."""
+        first = self.read - self._stored
         if first >= tokens:
-            return Followed(self.window, read=tokens)
-        held = {layer: states[: tokens - first] for layer, states in self._joined().items()}
-        return Followed(self.window, [], tokens, tokens - first, deque([held]))
+            return Recording(self.window, read=tokens)
+        states = {layer: rows[: tokens - first] for layer, rows in self._joined().items()}
+        return Recording(self.window, [], tokens, tokens - first, deque([states]))
 
     def example(self, tokens: Seq[int], prompt: int) -> Example | None:
-        """Of the text's tokens, the first `prompt` of them given, those up to the last wrong one;
-        None where all was right."""
-        first = self.read - self._held
+        """The stretch up to the last wrong token; None where all were right. tokens: the text,
+        whose first `prompt` are the prompt's."""
+        first = self.read - self._stored
         wrong = [place - first for place in self.wrong if first < place < len(tokens)]
         if not wrong:
             return None
         end = wrong[-1] + 1
         hidden = {layer: states[: end - 1] for layer, states in self._joined().items()}
-        written = max(1, prompt - first)  # nothing here predicts the first one
+        written = max(1, prompt - first)  # no state here predicts the first token
         return Example(list(tokens[first : first + end]), first, written, wrong, hidden)
 
     def _joined(self) -> dict[int, Tensor]:
-        layers = self._parts[0]
-        return {layer: torch.cat([part[layer] for part in self._parts]) for layer in layers}
+        layers = self._chunks[0]
+        return {layer: torch.cat([chunk[layer] for chunk in self._chunks]) for layer in layers}
 
 
-def _count(part: Mapping[int, Tensor]) -> int:
-    return len(next(iter(part.values())))
+def _count(chunk: Mapping[int, Tensor]) -> int:
+    return len(next(iter(chunk.values())))
 
 
 class Buffer:
-    """Examples of at most so many bytes; where there are more, the oldest go."""
+    """Examples of at most `max_bytes`; the oldest are dropped."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._examples: deque[Example] = deque()
         self.bytes = 0
 
@@ -111,14 +111,14 @@ class Buffer:
     def add(self, example: Example) -> None:
         self._examples.append(example)
         self.bytes += example.bytes
-        while self.bytes > self._most:
+        while self.bytes > self._max_bytes:
             self.bytes -= self._examples.popleft().bytes
 
     def take(self) -> list[Example]:
         """All of them; the buffer is empty afterwards."""
-        taken = list(self._examples)
+        examples = list(self._examples)
         self.clear()
-        return taken
+        return examples
 
     def clear(self) -> None:
         self._examples.clear()
@@ -126,13 +126,14 @@ class Buffer:
 
 
 Head = Callable[[Tensor], Tensor]
+"""States [..., D] -> logits [..., V], or ids [...] -> embeddings [..., D]."""
 
 
 def lesson(
     examples: Seq[Example], head: Head, embed: Head, dtype: torch.dtype, known: float
 ) -> Lesson:
-    """The examples as a batch, one a row, in which a written token that was right counts `known`
-    and one that was wrong 1."""
+    """The examples as a batch, one a row; a written token that was right weighs `known`, one that
+    was wrong 1."""
     device = next(iter(examples[0].hidden.values())).device
     shape = (len(examples), max(len(example.tokens) for example in examples))
     tokens = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -151,11 +152,22 @@ def lesson(
         weight[row, example.wrong] = 1.0
         for layer, states in example.hidden.items():
             hidden[layer][row, : len(states)] = states
-    return Lesson(tokens, positions, records, weight, room, hidden, head, embed, _no_more, _no_more)
+    return Lesson(
+        tokens,
+        positions,
+        records,
+        weight,
+        room,
+        hidden,
+        head,
+        embed,
+        _not_while_serving,
+        _not_while_serving,
+    )
 
 
-def _no_more(*given: object) -> Any:
+def _not_while_serving(*given: object) -> Any:
     raise ForetokenError(
-        "This drafter learns by passes of the target, which serving has no time for; train it by "
-        "'foretoken train'."
+        "This drafter learns from passes of the target, for which there is no time while it "
+        "serves; train it by 'foretoken train'."
     )

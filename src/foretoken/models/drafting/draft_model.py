@@ -55,6 +55,10 @@ class DraftModel:
         self._cache = self.lm.new_cache(access.slots, self.max_length + max(nodes, _SPARE))
         self._depths: list[int] = []  # of the nodes that a growing tree has run, the root first
 
+    def replace(self, lm: CausalLM) -> None:
+        """Run another model of the same shape from now on; what is cached stays."""
+        self.lm = lm
+
     def begin(self, sequence: Sequence) -> None:
         """Take a cache slot."""
         self._cache.acquire(sequence.id)
