@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+RUN    := $(VENV)/.run
+DEV    := $(VENV)/.dev
 BROWSER := $(VENV)/.browser
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -16,37 +17,43 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS)
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(STAMP)  ## plain and speculative decoding side by side on the bundled models
+demo: $(RUN)  ## plain and speculative decoding side by side on the bundled models
 	$(BIN)/foretoken demo
 
-test: lint $(BROWSER)  ## lint, types, import rules and the tests, slow ones left out
+test: lint $(BROWSER)  ## lint, types, import rules and tests but slow ones; installs a browser
 	$(PYTEST) -m "not slow"
 
 test-all: lint $(BROWSER)  ## the same with the slow tests
 	$(PYTEST)
 
-lint: $(STAMP)  ## ruff, mypy and the import rules
+lint: $(DEV)  ## ruff, mypy and the import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(STAMP)  ## sort imports, fix what ruff can fix, format
+format: $(DEV)  ## sort imports, fix what ruff can fix, format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:  ## remove the virtual environment and every cache
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) build dist zoo/dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests zoo -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml constraints.txt
+# What users install: the command line, the benchmark and the bundled models, built by hatchling.
+$(RUN): pyproject.toml zoo/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt hatchling
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.[bench,cli]' -e ./zoo
+	@touch $@
+
+# And what the tests and checks need.
+$(DEV): $(RUN)
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
 
 # The report is looked at in a real browser. Where none can be installed, that test fails and says so.
-$(BROWSER): $(STAMP)
+$(BROWSER): $(DEV)
 	command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null || true
 	@touch $@

@@ -8,9 +8,11 @@ import shutil
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -34,6 +36,7 @@ PUBLIC_HOSTS = {
     "arxiv.org",
     "creativecommons.org",
     "doi.org",
+    "download.pytorch.org",
     "github.com",
     "huggingface.co",
     "keepachangelog.com",
@@ -61,7 +64,7 @@ def project_files() -> list[Path]:
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         found = [ROOT / name for name in listed.stdout.split("\0") if name]
     else:
-        folders = ("src", "tests", "docs", "recipes", "benchmarks")
+        folders = ("src", "tests", "docs", "recipes", "benchmarks", "zoo")
         found = [path for name in folders for path in (ROOT / name).rglob("*")]
     return sorted(path for path in found if path.is_file())
 
@@ -160,6 +163,36 @@ def test_links_between_pages() -> None:
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_links_for_a_package_index() -> None:
+    """The descriptions that a package index shows hold no relative link."""
+    for name in ("pyproject.toml", "zoo/pyproject.toml"):
+        project = tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["project"]
+        page = (ROOT / name).parent / project["readme"]
+        links = re.findall(r"\]\(([^)\s]+)", page.read_text(encoding="utf-8"))
+        assert links and all(urlsplit(link).scheme == "https" for link in links), page
+        for link in links:
+            inside = re.fullmatch(r"/foretoken/foretoken/\w+/main/(.*)", urlsplit(link).path)
+            assert inside is None or (ROOT / inside[1]).exists(), link
+
+
+def test_declared_requirements() -> None:
+    """What the core imports is required, and the command line's libraries are no requirement."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = {re.split(r"[^\w-]", line)[0] for line in project["dependencies"]}
+    assert required == {"huggingface-hub", "numpy", "safetensors", "torch", "transformers"}
+    extras = project["optional-dependencies"]
+    whole = set(re.findall(r"[\w-]+", extras["all"][0].partition("[")[2]))
+    assert whole == set(extras) - {"all", "dev"}
+
+
+def test_both_distributions_have_one_version() -> None:
+    """The models are released together with the library that finds them."""
+    texts = [(ROOT / name).read_text("utf-8") for name in ("pyproject.toml", "zoo/pyproject.toml")]
+    library, models = (tomllib.loads(text)["project"]["version"] for text in texts)
+    assert library == models
+    assert f"## [{library}] - " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_drafter_page_code(monkeypatch: pytest.MonkeyPatch) -> None:

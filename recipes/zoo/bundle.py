@@ -1,6 +1,6 @@
 """Puts trained drafters among the bundled models, their weights in float16.
 
-    python recipes/zoo/bundle.py --work CHECKPOINTS --out src/foretoken/zoo/models eagle medusa
+    python recipes/zoo/bundle.py --work CHECKPOINTS --out zoo/foretoken_zoo eagle medusa
 
 takes CHECKPOINTS/eagle, as `foretoken train eagle --out CHECKPOINTS/eagle` leaves it, in as
 `mini-eagle`.
@@ -14,6 +14,7 @@ import re
 import shutil
 from pathlib import Path
 
+import cards
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -38,9 +39,17 @@ def bundle(folder: Path, out: Path) -> None:
     (made / "model.safetensors").chmod(0o644)  # which safetensors leaves to its owner alone
     (made / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     card = (folder / "README.md").read_text(encoding="utf-8")
-    card = re.sub('"model": "[^"]*"', f'"model": "{name}"', card)
-    (made / "README.md").write_text(card, encoding="utf-8")
+    (made / "README.md").write_text(bundled_card(card, name), encoding="utf-8")
     print(f"{made}: {(made / 'model.safetensors').stat().st_size / 2**20:.1f} MiB")
+
+
+def bundled_card(card: str, name: str) -> str:
+    """The card that `foretoken train` wrote, with the bundled name, the licence and the sources."""
+    card = re.sub('"model": "[^"]*"', f'"model": "{name}"', card)
+    before, _, after = card.partition("## Licence\n")
+    recipe = after[after.find("## ") :] if after else ""
+    text = f"{before}{recipe}".rstrip() + "\n\n"
+    return cards.HEADER.format(library="foretoken") + text + cards.licence(cards.DRAFTER)
 
 
 def main() -> None:

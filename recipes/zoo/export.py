@@ -13,18 +13,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import cards
 from model import load_hf, save_hf
 from tokenizer import BOS_ID, EOS_ID
 
-HERE = Path(__file__).parent
-CARD = """---
-language: [en, de]
-license: other
-library_name: transformers
-pipeline_tag: text-generation
----
-
-# {name}
+CARD = """# {name}
 
 {what} Llama-shaped: width {hidden}, {layers} layers, {heads} query and {kv_heads} key/value
 heads of width {head_dim}, feed-forward width {intermediate}, vocabulary 8,192 (byte-level BPE,
@@ -55,7 +48,6 @@ were kept out of training.
 
 `recipes/zoo/README.md` says more.
 
-{attribution}
 """
 WHAT = {
     "mini": "The target of foretoken's bundled pair.",
@@ -84,16 +76,16 @@ def acceptance_table(figures: dict[str, dict[str, float]]) -> str:
 def card(name: str, folder: Path, figures: dict[str, Any]) -> str:
     model = load_hf(folder)
     draft = name == "mini-draft"
-    return CARD.format(
+    text = CARD.format(
         name=name,
         what=WHAT[name],
         millions=model.parameters_read() / 1e6,
         losses=loss_table(figures["draft_loss" if draft else "loss"]),
         acceptance=acceptance_table(figures["acceptance"]),
         cost=figures.get("cost", {}).get(name, "Not recorded."),
-        attribution=(HERE / "ATTRIBUTION.md").read_text().strip(),
         **vars(model.config),
     )
+    return cards.HEADER.format(library="transformers") + text + cards.licence(cards.TRAINED)
 
 
 def export(name: str, source: Path, out: Path, tokenizer: Path, figures: dict[str, Any]) -> None:

@@ -63,6 +63,27 @@ def test_bundle_is_small_and_names_no_machine() -> None:
             assert "/tmp/" not in text and "/work" not in text and "/home/" not in text
 
 
+def test_every_card_names_its_licence_and_sources() -> None:
+    """Each bundled model's card names its licence and every text that it was made from."""
+    sources = (Path(__file__).parents[2] / "zoo" / "ATTRIBUTION.md").read_text("utf-8").strip()
+    for name in zoo.names():
+        card = (zoo.path(name) / "README.md").read_text("utf-8")
+        assert "\nlicense: cc-by-sa-4.0\n" in card.split("---")[1], name
+        assert "## Licence\n" in card and sources in card, name
+
+
+def test_bundling_puts_the_licence_in_place_of_the_note() -> None:
+    """What `foretoken train` writes in a card on licences gives way to the bundled models' own."""
+    import bundle
+
+    from foretoken.train.card import licence_lines
+
+    written = ["# x", "", *licence_lines("mini"), "", "## Recipe", "", "    steps: 1", ""]
+    card = bundle.bundled_card("\n".join(written), "mini-x")
+    assert card.count("## Licence\n") == 1 and "before it is shared" not in card
+    assert "## Recipe\n\n    steps: 1\n" in card and "CC BY-SA" in card
+
+
 def test_drafter_fits_its_target() -> None:
     draft, target = (zoo.path(n) for n in ("mini-draft", "mini"))
     assert (draft / "tokenizer.json").read_bytes() == (target / "tokenizer.json").read_bytes()

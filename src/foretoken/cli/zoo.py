@@ -26,8 +26,11 @@ def show(
 
     Example: [bold]foretoken zoo list[/bold]
     """
-    from foretoken import zoo
+    from foretoken import bundled, zoo
+    from foretoken.errors import ForetokenError
 
+    if not zoo.names():
+        raise ForetokenError(f"The bundled models need {bundled.INSTALL}.")
     rows: list[dict[str, Any]] = []
     for name in zoo.names():
         folder = zoo.path(name)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretoken import bundled
 from foretoken.errors import ForetokenError
 from foretoken.files import read_json
 from foretoken.models.model import CausalLM, eos_ids
@@ -67,17 +68,16 @@ def load_model(
 def find(source: str | Path, also: Sequence[str] = ()) -> Path:
     """The folder of a checkpoint: a path, a bundled name, or a hub id (downloaded or cached; with
     files of patterns beside the usual ones)."""
-    folder = Path(source)
+    folder, known = Path(source), bundled.names()
     if folder.is_dir():
         return folder
-    if "/" not in str(source):
-        bundled = Path(__file__).parent.parent / "zoo" / "models" / str(source)
-        if bundled.is_dir():
-            return bundled
+    if str(source) in known:
+        return bundled.path(str(source))
     if folder.is_absolute() or str(source).startswith(".") or str(source).count("/") != 1:
         raise ForetokenError(
             f"There is no checkpoint folder {str(source)!r}; give a folder with config.json and "
-            "*.safetensors, a hub id such as 'org/name', or a bundled name such as 'mini'."
+            "*.safetensors, a hub id such as 'org/name', or a bundled name such as 'mini'"
+            + ("." if known else f", which needs {bundled.INSTALL}.")
         )
     from huggingface_hub import snapshot_download
 

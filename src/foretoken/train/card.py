@@ -35,12 +35,24 @@ def write_card(job: Job, module: Trained, text: str, outcome: Outcome) -> None:
         "The estimate comes from one pass over the held-out answers; what was served is the "
         "engine's own count on the same prompts.",
         "",
+        *licence_lines(target),
+        "",
         "## Recipe",
         "",
         *recipe_lines(job.recipe),
         "",
     ]
     write_file(job.out / "README.md", "\n".join(lines))
+
+
+def licence_lines(target: str) -> list[str]:
+    """What a card says of licences, which only its owner knows."""
+    return [
+        "## Licence",
+        "",
+        f"Not stated. The licences of `{target}` and of the text may set terms for what was made "
+        "from them; name this checkpoint's licence and its sources here before it is shared.",
+    ]
 
 
 def table(expected: Estimate, served: AcceptanceStats) -> list[str]:

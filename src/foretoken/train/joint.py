@@ -26,7 +26,7 @@ from foretoken.errors import ForetokenError
 from foretoken.files import write_file
 from foretoken.llm import LLM
 from foretoken.models.load import find
-from foretoken.train.card import recipe_lines, table
+from foretoken.train.card import licence_lines, recipe_lines, table
 from foretoken.train.frozen import Frozen
 from foretoken.train.job import Job, Outcome, Setting
 from foretoken.train.loop import Acceptance, lessons
@@ -206,6 +206,8 @@ def _write_card(
         "",
         "The estimate comes from one pass over held-out answers of the old target; what was served "
         "is the engine's own count on the same prompts, whose answers are the new one's.",
+        "",
+        *licence_lines(target),
         "",
         "## Recipe",
         "",
