@@ -47,7 +47,7 @@ def save(name: str, given: argparse.Namespace, found: dict[str, Any]) -> None:
 
 def bundled(limit: int | None = None) -> list[Prompt]:
     """The bundled prompts, all tasks in turn."""
-    return load_suite(zoo.prompts_path(), "bundled prompts").in_turn(limit)
+    return load_suite(zoo.prompts_path(), "bundled prompts").round_robin(limit)
 
 
 def table(rows: list[list[str]]) -> None:

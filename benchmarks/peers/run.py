@@ -198,7 +198,7 @@ class Question:
 
 def questions(llm: LLM, limit: int, max_tokens: int) -> tuple[list[Question], list[str]]:
     """Those to ask, and the ids of those left out because plain decoding answers with a loop."""
-    prompts = load_suite(zoo.prompts_path(), "bundled prompts").in_turn(limit)
+    prompts = load_suite(zoo.prompts_path(), "bundled prompts").round_robin(limit)
     ids = [llm.chat_prompt([{"role": "user", "content": p.turns[0]}]) for p in prompts]
     said = llm.generate(ids, SamplingParams(temperature=0, max_tokens=max_tokens))
     found = [

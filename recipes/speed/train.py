@@ -91,7 +91,7 @@ def write(student: LlamaForCausalLM, teacher: str, folder: Path) -> None:
 def measure(folder: Path, limit: int) -> dict[str, float]:
     """What the pipeline saves on the bundled prompts, one by one, at temperature 0."""
     llm = LLM(folder, max_num_seqs=1, speculative_config={"method": "speed"})
-    asked = load_suite(zoo.prompts_path(), "bundled prompts").in_turn(limit)
+    asked = load_suite(zoo.prompts_path(), "bundled prompts").round_robin(limit)
     talks = [[{"role": "user", "content": prompt.turns[0]}] for prompt in asked]
     llm.chat(talks, SamplingParams(temperature=0, max_tokens=64))
     counts: Any = llm.engine.drafter.pipeline  # type: ignore[attr-defined]

@@ -1,14 +1,16 @@
 """What to run: methods, temperatures, batch sizes, and which prompts are served together.
 
 Prompts are cut into blocks of one task and one number of turns, so many that every batch size
-divides a block. The groups of a batch size are cut from the blocks, so who is served with whom
-depends on the suite and the batch sizes alone, and a shard (every n-th block) has whole groups.
+divides a block. The groups of a batch size are cut from the blocks, so which prompts are served
+together depends on the suite and the batch sizes alone, and a shard (every n-th block) has whole
+groups.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import zlib
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -34,9 +36,9 @@ class Plan:
     """What to run on one target at one precision; plain decoding is always added.
 
     name: the target's, as reported. inflated: the shape where its cost is blown up. max_model_len:
-    the most of the model's context that is used. own_history: each method continues its own
-    answers in place of plain decoding's. warm: drafters keep what they learn from answer to
-    answer. lenient: a method that the target can't serve is left out and not an error.
+    the most tokens of the context that are used. own_history: each method continues its own
+    answers, not plain decoding's. warm: drafters keep what they learn from answer to answer.
+    lenient: a method that the target can't serve is left out and is no error.
     """
 
     model: str | Path
@@ -81,23 +83,23 @@ class Unit:
 
 
 def blocks(prompts: Seq[Prompt], batch_sizes: Seq[int]) -> list[tuple[Prompt, ...]]:
-    """The blocks of all prompts; the tasks take turns, so whoever stops early has seen them all."""
+    """The blocks of all prompts; tasks take turns, so a run that stops early has seen them all."""
     alike: dict[tuple[str, int], list[Prompt]] = {}
     for prompt in prompts:
         alike.setdefault((prompt.task, len(prompt.turns)), []).append(prompt)
-    columns = [list(_cut(own, math.lcm(*batch_sizes))) for own in alike.values()]
+    columns = [list(_chunks(own, math.lcm(*batch_sizes))) for own in alike.values()]
     return [block for row in zip_longest(*columns) for block in row if block]
 
 
 def units(prompts: Seq[Prompt], plan: Plan) -> Iterator[Unit]:
     """The units of a block, in the order in which they are served."""
     for size in plan.batch_sizes:
-        for group in _cut(prompts, size):
+        for group in _chunks(prompts, size):
             for temperature in plan.temperatures:
                 yield Unit(group, size, temperature)
 
 
-def _cut(prompts: Seq[Prompt], size: int) -> Iterator[tuple[Prompt, ...]]:
+def _chunks(prompts: Seq[Prompt], size: int) -> Iterator[tuple[Prompt, ...]]:
     for start in range(0, len(prompts), size):
         yield tuple(prompts[start : start + size])
 
@@ -110,7 +112,7 @@ def select(suite: Suite, tasks: Seq[str] | None, limit: int | None) -> list[Prom
             raise unknown(f"task of suite {suite.name!r}", task, known)
     wanted = set(tasks or known)
     chosen = tuple(p for p in suite.prompts if p.task in wanted)
-    return dataclasses.replace(suite, prompts=chosen).in_turn(limit)
+    return dataclasses.replace(suite, prompts=chosen).round_robin(limit)
 
 
 def shard_of(text: str) -> tuple[int, int]:
@@ -121,9 +123,14 @@ def shard_of(text: str) -> tuple[int, int]:
     return int(first), int(count)
 
 
+def seed_of(seed: int, prompt_id: str, turn: int) -> int:
+    """The seed of one turn; prompts differ in it, or a batch would draw the same numbers."""
+    return zlib.crc32(f"{seed} {prompt_id} {turn}".encode())
+
+
 def every_method(draft_model: str | None, tokens: int | None) -> tuple[Configs, dict[str, str]]:
-    """All rows of the method table that can be built, and why the others can't."""
-    found: Configs = {}
+    """The configs of all methods of the table that can be built, and why the others can't."""
+    configs: Configs = {}
     reasons: dict[str, str] = {}
     for name in METHODS:
         config = method_config(name, draft_model, tokens)
@@ -132,8 +139,8 @@ def every_method(draft_model: str | None, tokens: int | None) -> tuple[Configs, 
         except ForetokenError as error:
             reasons[name] = str(error)
         else:
-            found[name] = config
-    return found, reasons
+            configs[name] = config
+    return configs, reasons
 
 
 def method_config(name: str, draft_model: str | None, tokens: int | None) -> dict[str, Any]:
@@ -160,8 +167,8 @@ def draft_models(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def moved(configs: Mapping[str, Mapping[str, Any]], places: Mapping[str, Path]) -> Configs:
-    """The configs with their draft models taken from other places."""
+def relocated(configs: Mapping[str, Mapping[str, Any]], places: Mapping[str, Path]) -> Configs:
+    """The configs with other paths of their draft models, by their names."""
     return {
         label: {k: str(places[v]) if k in _DRAFT_MODEL else v for k, v in config.items()}
         for label, config in configs.items()

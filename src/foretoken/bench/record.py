@@ -1,7 +1,8 @@
-"""What a measurement leaves behind: results.json (a contract) and samples.jsonl.
+"""The files of a measurement: results.json and samples.jsonl.
 
-`Results` is the whole of results.json, so its keys are not to be renamed. A number that could not
-be measured is null. Files are replaced whole, so an interrupted write leaves the old one.
+`Results` is the whole of results.json; other programs read it, so keep its keys. A
+number that could not be measured is null. Files are replaced whole, so an interrupted write leaves
+the old one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LATENCIES = ("ttft_p50", "ttft_p99", "per_token_p50", "per_token_p99")
 
 
 class Identity(TypedDict):
-    """How many prompts got plain decoding's very tokens; see `identity.py`."""
+    """How many prompts got exactly plain decoding's tokens; see `identity.py`."""
 
     prompts: int
     identical: int
@@ -30,7 +31,7 @@ class Identity(TypedDict):
 
 
 class SpecBench(TypedDict):
-    """The same run by Spec-Bench's own definitions, to stand beside published tables."""
+    """The same run by Spec-Bench's definitions, for comparison with published tables."""
 
     mean_accepted_tokens: float | None
     tokens_per_second: float | None
@@ -49,8 +50,8 @@ class Measured(TypedDict):
 
     nodes_per_step: how many steps drafted so many tokens. chosen: how many passes each drafter
     drafted for, of a method that chooses at every step.
-    log_likelihood_per_token and stray_rate say what an approximate method costs; the first is also
-    given for plain decoding, as the value to hold it against.
+    log_likelihood_per_token and stray_rate show what an approximate method costs; the first is also
+    given for plain decoding, for comparison.
     """
 
     tokens_per_second: float | None
@@ -91,7 +92,7 @@ class Run(Measured):
 
 
 class Crossover(TypedDict):
-    """The batch size at which speculation stops paying, None where it pays up to `up_to`.
+    """The batch size from which speculation is slower, None where it is faster up to `up_to`.
 
     predicted: from the costs of passes, because fewer than two batch sizes were measured.
     """
@@ -104,12 +105,12 @@ class Crossover(TypedDict):
 
 
 class Suite(TypedDict):
-    """Which prompts, and what they followed.
+    """The prompts, and how they were served.
 
     left_out names those whose plain greedy answer loops (see `metrics.py`), skipped those that
     leave less than `LEAST_ROOM` tokens of the context. history is "autoregressive" where every
-    method continues plain decoding's answers, "own" where each continues its own. warm says that
-    what drafters learn was kept from prompt to prompt.
+    method continues plain decoding's answers, "own" where each continues its own. warm: what
+    drafters learn was kept from prompt to prompt.
     """
 
     name: str
@@ -134,7 +135,7 @@ class _Model(TypedDict):
 class Target(_Model, total=False):
     """The model that was measured.
 
-    inflated: the shape where its cost is blown up. server: the address, where it is not our own
+    inflated: the shape whose cost its own is inflated to. server: the address, where it is not our
     engine; tokens_from and acceptance_from: who counted there.
     """
 
@@ -166,16 +167,16 @@ class Results(TypedDict):
 class Answer:
     """One turn answered by one method, as measured; a line of samples.jsonl.
 
-    The repeat with the median decoding time; decodings holds that time of every repeat.
+    The repeat with the median decoding time; decodings: that time of every repeat.
     seconds: prefill, draft, verify, other (of these the last three are decoding), ttft, total. In
     a batch the first four, engine_steps (passes over the whole batch) and energy_j are the group's,
     shared equally; ttft, total and all else are the request's own.
-    sameness: "identical", "near_tie" or "different" from plain decoding's tokens, None where the
-    very tokens are not claimed. margin: how close the call was at the first difference.
+    sameness: "identical", "near_tie" or "different" from plain decoding's tokens, None where
+    equal tokens are not claimed. margin: how close the choice was at the first difference.
     group: the prompts served together. error: why there is no answer; all numbers are 0 then.
     scores: against the question's reference. log_likelihood: of the emitted tokens under the
     target at temperature 1, in nats. strayed: tokens that the lossless rule would have refused.
-    counted: the tokens of a server that says how many but not which; token_ids is empty then.
+    counted: how many tokens a server wrote that does not send their ids; token_ids is empty then.
     chosen: the passes that each drafter drafted for, of a method that chooses at every step.
     """
 
@@ -223,7 +224,7 @@ class Answer:
 
     @property
     def key(self) -> tuple[str, str, str, float, int, str, int]:
-        """What a line is about; no two lines of a file share it."""
+        """Identifies the line; no two lines of a file share it."""
         return (
             self.target,
             self.dtype,
@@ -249,9 +250,9 @@ class Answer:
 
     @classmethod
     def parse(cls, line: str) -> Answer:
-        found = json.loads(line)
+        values = json.loads(line)
         known = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in found.items() if key in known})
+        return cls(**{key: value for key, value in values.items() if key in known})
 
 
 def read_results(path: Path) -> Results:
@@ -261,25 +262,25 @@ def read_results(path: Path) -> Results:
     return cast(Results, found)
 
 
-def check(found: Any, where: str = "results") -> None:
+def check(results: Any, where: str = "results") -> None:
     """Raise `ForetokenError` where something is missing or of another schema."""
-    _keys(found, Results, where)
-    if found["schema"] != SCHEMA:
+    _check_keys(results, Results, where)
+    if results["schema"] != SCHEMA:
         raise ForetokenError(
-            f"{where} has schema {found['schema']!r} and this version reads schema {SCHEMA}."
+            f"{where} has schema {results['schema']!r} and this version reads schema {SCHEMA}."
         )
-    _keys(found["target"], Target, f"{where}: target")
-    _keys(found["suite"], Suite, f"{where}: suite")
-    for at, run in enumerate(found["runs"]):
-        _keys(run, Run, f"{where}: runs[{at}]")
+    _check_keys(results["target"], Target, f"{where}: target")
+    _check_keys(results["suite"], Suite, f"{where}: suite")
+    for at, run in enumerate(results["runs"]):
+        _check_keys(run, Run, f"{where}: runs[{at}]")
         for task, part in run["by_task"].items():
-            _keys(part, Measured, f"{where}: runs[{at}].by_task[{task!r}]")
+            _check_keys(part, Measured, f"{where}: runs[{at}].by_task[{task!r}]")
 
 
-def _keys(found: Any, kind: Any, where: str) -> None:
-    if not isinstance(found, dict):
+def _check_keys(values: Any, kind: Any, where: str) -> None:
+    if not isinstance(values, dict):
         raise ForetokenError(f"{where} is not an object.")
-    missing = sorted(kind.__required_keys__ - _optional(kind) - found.keys())
+    missing = sorted(kind.__required_keys__ - _optional(kind) - values.keys())
     if missing:
         raise ForetokenError(f"{where} lacks {', '.join(missing)}.")
 

@@ -137,19 +137,19 @@ def _on_ray(job: Job, context: typer.Context) -> list[Results]:
     from foretoken.bench.record import read_results
     from foretoken.bench.run.cluster import cluster, run_shards, shard_commands
     from foretoken.bench.run.merge import merge
-    from foretoken.bench.run.resume import hold_to
+    from foretoken.bench.run.resume import write_plan
     from foretoken.progress import track
 
     if job.given["shard"] is not None:
         raise ForetokenError("--ray makes the shards itself; leave out --shard.")
     files = [job.out / part.file for part in job.parts]
-    hold_to(job.out, job.plan(None))
+    write_plan(job.out, job.plan(None))
     if all(file.is_file() for file in files):
         return [read_results(file) for file in files]
     count: int = job.given["ray"]
     folders = [job.out / f"shard-{i}" for i in range(1, count + 1)]
     for i, folder in enumerate(folders, 1):  # what a lost worker leaves can then be gone on with
-        hold_to(folder, job.plan(f"{i}/{count}"))
+        write_plan(folder, job.plan(f"{i}/{count}"))
     commands = shard_commands(_arguments(context), count)
     with cluster(job.given["ray_address"]), track("Lines of samples", 0, True) as advance:
         done = run_shards(commands, job.out, workers=count, advance=advance)

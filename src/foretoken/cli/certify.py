@@ -258,7 +258,7 @@ def bundled_prompts(plain: LLM, given: list[str] | None, limit: int) -> list[tup
     from foretoken.bench.suites.suite import load_suite
 
     texts = given or [
-        p.turns[0] for p in load_suite(zoo.prompts_path(), "bundled").in_turn()[:limit]
+        p.turns[0] for p in load_suite(zoo.prompts_path(), "bundled").round_robin()[:limit]
     ]
     if plain.tokenizer is None:
         raise ForetokenError("The target has no tokenizer; name one with --tokenizer.")
@@ -311,7 +311,7 @@ def _told(head: dict[str, Any]) -> dict[str, Any]:
 
 def _begun(out: Path | None, head: dict[str, Any]) -> list[Check]:
     """The checks that `out` holds. Raises `ForetokenError` for another certificate's."""
-    from foretoken.bench.run.resume import compare
+    from foretoken.bench.run.resume import check_same
     from foretoken.certify import Check
     from foretoken.files import read_json
 
@@ -319,12 +319,17 @@ def _begun(out: Path | None, head: dict[str, Any]) -> list[Check]:
         return []
     try:
         found = read_json(out, "a certificate")
-        checks = [Check(**check) for check in found.pop("checks")]
+        checks = [Check(**_renamed(check)) for check in found.pop("checks")]
         before = _told(found)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ForetokenError(f"{out} is no certificate; give another --out.") from error
-    compare(out, before, _told(head))
+    check_same(out, before, _told(head))
     return checks
+
+
+def _renamed(check: dict[str, Any]) -> dict[str, Any]:
+    """A check as it is named now; records once called the distribution check "law"."""
+    return {**check, "check": "distribution"} if check["check"] == "law" else check
 
 
 def _record(head: dict[str, Any], checks: list[Check]) -> str:

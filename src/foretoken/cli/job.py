@@ -13,7 +13,7 @@ from foretoken.errors import ForetokenError, unknown
 if TYPE_CHECKING:
     from foretoken.bench.plan import Configs, Plan
     from foretoken.bench.record import Results
-    from foretoken.bench.run.runner import Server
+    from foretoken.bench.run.server import Server
     from foretoken.bench.suites.suite import Prompt, Suite
 
 _T = TypeVar("_T")
@@ -71,13 +71,13 @@ class Job:
         """Measure what the folder doesn't hold yet."""
         from foretoken.bench.plan import shard_of
         from foretoken.bench.record import read_results
-        from foretoken.bench.run.resume import Samples, hold_to
+        from foretoken.bench.run.resume import Samples, write_plan
         from foretoken.bench.run.session import measure
         from foretoken.files import write_json
 
         shard = self.given["shard"]
         numbers = shard_of(shard) if shard else (1, 1)
-        hold_to(self.out, self.plan(shard))
+        write_plan(self.out, self.plan(shard))
         samples, found, going_on = Samples(self.out), [], True
         for part in self.parts:
             file = self.out / part.file

@@ -43,7 +43,7 @@ def placed(
 
     Draft models are inflated to their share of the shape.
     """
-    from foretoken.bench.plan import draft_models, moved
+    from foretoken.bench.plan import draft_models, relocated
     from foretoken.cli.zoo import write
     from foretoken.models.load import find
 
@@ -58,7 +58,7 @@ def placed(
             draft: write(find(draft), folder / f"draft-{i}", shape, target, dtype)
             for i, draft in enumerate(draft_models(configs))
         }
-        yield large, moved(configs, drafts)
+        yield large, relocated(configs, drafts)
 
 
 def show(out: Path, results: list[Results]) -> None:

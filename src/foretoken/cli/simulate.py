@@ -266,7 +266,7 @@ class _Rates:
 
         length = self.draft_length or 4
         rates = _numbers(acceptance, float, "--acceptance")
-        chain = simulate.entered_chain(rates, max(length, simulate.LONGEST))
+        chain = simulate.chain_of_rates(rates, max(length, simulate.LONGEST))
         asked = chain.drafting(length)
         return [
             (
@@ -294,7 +294,7 @@ class _Rates:
         from foretoken.bench.measure import simulate
 
         chain, depth = simulate.measured_chain(run), len(run["acceptance_rate_per_position"])
-        asked = simulate.as_run(run)
+        asked = simulate.measured_drafting(run)
         if self.draft_length is not None:
             if chain is None or self.draft_length > depth:
                 raise ForetokenError(

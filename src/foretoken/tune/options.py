@@ -19,7 +19,7 @@ from typing import Any
 from foretoken.bench.measure.costs import draft_model, measure_costs
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.measure.ideal import machine, nodes_per_step
-from foretoken.bench.measure.simulate import as_run, predict
+from foretoken.bench.measure.simulate import measured_drafting, predict
 from foretoken.config import options_of
 from foretoken.engine.stats import EngineStats
 from foretoken.errors import ForetokenError
@@ -154,7 +154,7 @@ class Tuner:
     def predicted(self, config: Config) -> Candidate:
         """What a config brings by its acceptance on the prompts and by pass costs."""
         part = _measured(self._serve(self._make(config)))
-        steps = as_run(part)
+        steps = measured_drafting(part)
         costs = machine(self._costs, "own", self._plain)
         row = predict(steps, costs, 1, 0)
         return Candidate(config, row.tokens_per_second, steps.tokens)

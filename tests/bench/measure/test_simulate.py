@@ -63,22 +63,22 @@ def test_against_step_by_step(batch: int, reach: tuple[float, ...]) -> None:
 def test_against_leviathan(tokens: int) -> None:
     """Theorem 3.8, where a pass of any width costs the same."""
     flat = Machine(lambda batch, tokens: 7.0, lambda batch, tokens: 0.7)
-    found = simulate.speedup(simulate.entered_chain([0.8]).drafting(tokens), flat)
+    found = simulate.speedup(simulate.chain_of_rates([0.8]).drafting(tokens), flat)
     assert found == pytest.approx(length.speedup(0.8, tokens, 0.1))
 
 
-def test_entered_chain_against_the_planner() -> None:
+def test_chain_of_rates_against_the_planner() -> None:
     """A chain is the tree of first children; after the list's end the last rate goes on."""
-    drafting = simulate.entered_chain([0.7]).drafting(5)
+    drafting = simulate.chain_of_rates([0.7]).drafting(5)
     paths = [(0,) * depth for depth in range(1, 6)]
     assert drafting.tokens == pytest.approx(plan.expected_tokens(paths, [0.7]))
-    uneven = simulate.entered_chain([0.9, 0.5]).drafting(3)
+    uneven = simulate.chain_of_rates([0.9, 0.5]).drafting(3)
     assert uneven.tokens == pytest.approx(1 + 0.9 + 0.9 * 0.5 + 0.9 * 0.5**2)
 
 
 def test_best_chain_is_the_best_of_all() -> None:
     """Shorter in large batches, and none where nothing pays."""
-    chain = simulate.entered_chain([0.8])
+    chain = simulate.chain_of_rates([0.8])
     lengths = []
     for batch in (1, 4, 64):
         best = simulate.best_chain(chain, STEEP, batch)
@@ -110,7 +110,7 @@ def test_a_run_again() -> None:
     assert chain == Chain((0.8, 0.6, 0.4), (0.6, 0.5, 0.5))
     assert chain.drafting(2).tokens == pytest.approx(1 + 0.6 * 0.8 + 0.5 * 0.6)
     assert chain.drafting(2).nodes == pytest.approx({0: 0.4, 1: 0.1, 2: 0.5})
-    own = simulate.as_run(part)
+    own = simulate.measured_drafting(part)
     assert (own.tokens, own.levels) == (1.9, None)
     assert own.nodes == pytest.approx({0: 0.4, 1: 0.1, 3: 0.5})
 
@@ -119,21 +119,21 @@ def test_a_run_with_trees() -> None:
     """Its drafts can't be cut to other lengths, and it drafts by levels."""
     part = run("eagle", 3.0, {"0": 1, "20": 9})
     assert simulate.measured_chain(part) is None
-    assert simulate.as_run(part).levels == 4
-    ms = simulate.step_ms(simulate.as_run(part), STEEP, 1)
+    assert simulate.measured_drafting(part).levels == 4
+    ms = simulate.step_ms(simulate.measured_drafting(part), STEEP, 1)
     assert ms == pytest.approx(0.9 * (CURVE(21) + 4 * 3) + 0.1 * 30 + 0.2 * 30)
 
 
 def test_a_run_that_can_not_be_told() -> None:
     """A server that counts no drafts did not draft for nothing; no steps are no run."""
     with pytest.raises(ForetokenError, match="how many were drafted"):
-        simulate.as_run(run("server", 2.5, {"0": 10}))
+        simulate.measured_drafting(run("server", 2.5, {"0": 10}))
     with pytest.raises(ForetokenError, match="no decoding steps"):
-        simulate.as_run(run("pld", 1.0, {}))
+        simulate.measured_drafting(run("pld", 1.0, {}))
     old = run("pld", 2.0, {"4": 2})
     del old["nodes_per_step"]
     with pytest.raises(ForetokenError, match="measure again"):
-        simulate.as_run(old)
+        simulate.measured_drafting(old)
 
 
 def test_roofline() -> None:
@@ -180,7 +180,7 @@ def test_command_with_entered_numbers() -> None:
     assert found["predicted"] is True
     assert found["acceptance"].startswith("entered") and found["costs"].startswith("entered")
     one, many = found["rows"]
-    chain, machine = simulate.entered_chain([0.8]), Machine(STEEP.target, STEEP.draft)
+    chain, machine = simulate.chain_of_rates([0.8]), Machine(STEEP.target, STEEP.draft)
     assert one["speedup"] == pytest.approx(simulate.speedup(chain.drafting(4), machine, 1))
     assert (one["nodes"], many["batch_size"]) == (4, 64)
     assert one["best"]["speedup"] >= one["speedup"]

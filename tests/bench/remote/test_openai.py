@@ -19,10 +19,10 @@ from foretoken.bench.measure import metrics
 from foretoken.bench.plan import BASELINE, Plan, Unit, blocks, units
 from foretoken.bench.record import Answer, check, read_results
 from foretoken.bench.remote import openai
-from foretoken.bench.remote.counters import between, parse
+from foretoken.bench.remote.counters import acceptance_between, parse
 from foretoken.bench.remote.openai import Endpoint
 from foretoken.bench.remote.runner import RemoteRunner
-from foretoken.bench.run.outcome import outcome
+from foretoken.bench.run.summary import summarize
 from foretoken.bench.suites.suite import Prompt, Suite
 from foretoken.cli import app
 from foretoken.errors import ForetokenError
@@ -229,9 +229,12 @@ def test_a_lone_piece_is_all_decoding() -> None:
     from foretoken.bench.remote.openai import Reply
     from foretoken.bench.remote.runner import seconds
 
-    whole = Reply(began=1.0, came=[3.0], ended=3.0)
+    whole = Reply(began=1.0, arrivals=[3.0], ended=3.0)
     assert seconds([whole], 5) == {"prefill": 0, "draft": 0, "verify": 0, "other": 2.0}
-    pair = [Reply(began=0.0, came=[2.0, 6.0], ended=6.0), Reply(began=0.0, came=[1.0], ended=5.0)]
+    pair = [
+        Reply(began=0.0, arrivals=[2.0, 6.0], ended=6.0),
+        Reply(began=0.0, came=[1.0], ended=5.0),
+    ]
     assert seconds(pair, 6)["other"] == pytest.approx((6 - 1) * 6 / 5 / 2)
 
 
@@ -268,17 +271,17 @@ def test_acceptance_comes_from_the_counters(
 
 def test_counters_of_several_engines_add_up_and_a_restart_is_noticed() -> None:
     two = parse(vllm(1).replace('engine="0"', 'engine="1"') + vllm(2))
-    found = between(parse(vllm(1)), two, 100, 3)
+    found = acceptance_between(parse(vllm(1)), two, 100, 3)
     assert found is not None
     assert (found.drafts, found.drafted, found.accepted_at) == (4, 8, (4, 2))
     assert found.passes == 100 - 6
-    assert between(parse(vllm(2)), parse(vllm(1)), 100, 1) is None
+    assert acceptance_between(parse(vllm(2)), parse(vllm(1)), 100, 1) is None
 
 
 @pytest.mark.parametrize("members", [1, 2, 3, 7])
 def test_shares_add_up(members: int) -> None:
     """And no member keeps more at a position than it has drafts, or drafts without a draft."""
-    whole = between(parse(vllm(0)), parse(vllm(2)), 19, 2)
+    whole = acceptance_between(parse(vllm(0)), parse(vllm(2)), 19, 2)
     assert whole is not None
     shares = [whole.share(m, members) for m in range(members)]
     assert sum(s.passes for s in shares) == whole.passes
@@ -429,7 +432,7 @@ def test_results_without_a_baseline_have_no_speedup() -> None:
         runner = RemoteRunner(plan(batch_sizes=(1, 2)), endpoint)
         runner.warm_up(PROMPT)
         found = serve(runner, *suite.prompts)
-    results = outcome(found, plan=runner.plan, suite=suite, target=runner.target)
+    results = summarize(found, plan=runner.plan, suite=suite, target=runner.target)
     check(json.loads(json.dumps(results)))
     assert results["suite"] | {"prompts": 2, "turns": 3, "history": "own"} == results["suite"]
     assert [(run["method"], run["batch_size"]) for run in results["runs"]] == [

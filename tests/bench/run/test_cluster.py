@@ -111,9 +111,9 @@ def test_workers_share_the_machine(two_workers: None) -> None:
     import ray
 
     cores = ray.cluster_resources()["CPU"]
-    assert cluster._share(1)["num_cpus"] == cores
-    assert cluster._share(2)["num_cpus"] == max(cores / 2, cores // 2)
-    assert cluster._share(1000)["num_cpus"] == cores / 1000
+    assert cluster._resources(1)["num_cpus"] == cores
+    assert cluster._resources(2)["num_cpus"] == max(cores / 2, cores // 2)
+    assert cluster._resources(1000)["num_cpus"] == cores / 1000
 
 
 def test_commands_name_their_shard() -> None:

@@ -19,7 +19,7 @@ from foretoken.bench.measure import costs
 from foretoken.bench.plan import Plan, blocks, units
 from foretoken.bench.record import Answer, read_results
 from foretoken.bench.run.merge import merge
-from foretoken.bench.run.resume import Samples, expected, hold_to, read_plan
+from foretoken.bench.run.resume import Samples, answer_keys, read_plan, write_plan
 from foretoken.bench.run.runner import Runner
 from foretoken.bench.run.session import measure
 from foretoken.bench.suites.suite import Prompt, Suite
@@ -42,7 +42,7 @@ def run(target: str, draft: str, out: Path, shard: tuple[int, int] = (1, 1)) -> 
     import torch
 
     torch.set_num_threads(1)
-    hold_to(out, asked(shard))
+    write_plan(out, asked(shard))
     plan = Plan(
         model=target,
         name="tiny",
@@ -112,7 +112,7 @@ def test_a_cut_anywhere(checkpoints: Pair, whole: Path, tmp_path: Path, share: f
     path.write_bytes(data[: round(share * len(data))])
     samples = Samples(tmp_path / "cut")
     served = [u for block in blocks(SUITE.prompts, [1, 2]) for u in units(block, PLAN)]
-    keys = [expected(u, ["autoregressive", "pld", "sps"], "tiny", "float32") for u in served]
+    keys = [answer_keys(u, ["autoregressive", "pld", "sps"], "tiny", "float32") for u in served]
     done = samples.resume(0, keys)
     kept = path.read_bytes()
     assert data.startswith(kept) and len(samples.answers) == sum(map(len, keys[:done]))
@@ -144,27 +144,27 @@ def test_another_answer_in_a_units_place_is_named(whole: Path, tmp_path: Path) -
     data = (whole / "samples.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "samples.jsonl").write_bytes(b"".join([data[0], data[2], data[1], *data[3:]]))
     keys = [Answer.parse(line.decode()).key for line in data]
-    with pytest.raises(ForetokenError, match="line 2 holds"):
+    with pytest.raises(ForetokenError, match="line 2 has"):
         Samples(tmp_path).resume(0, [keys])
 
 
 def test_another_plan_is_refused(tmp_path: Path) -> None:
     """Naming the difference; the same plan goes on, and one without answers binds to nothing."""
     folder = tmp_path / "new"
-    hold_to(folder, {"seed": 7})
-    hold_to(folder, {"seed": 0, "repeats": 3})
+    write_plan(folder, {"seed": 7})
+    write_plan(folder, {"seed": 0, "repeats": 3})
     (folder / "samples.jsonl").write_text("{}\n")
-    hold_to(folder, {"seed": 0, "repeats": 3})
+    write_plan(folder, {"seed": 0, "repeats": 3})
     for other in ({"seed": 1, "repeats": 3}, {"repeats": 3}, {"seed": 0, "repeats": 3, "x": 1}):
         with pytest.raises(ForetokenError, match=r"seed|x"):
-            hold_to(folder, other)
+            write_plan(folder, other)
     assert read_plan(folder) == {"seed": 0, "repeats": 3}
 
 
 def test_a_strangers_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").write_text("{}\n")
     with pytest.raises(ForetokenError, match=r"no plan\.json"):
-        hold_to(tmp_path, {})
+        write_plan(tmp_path, {})
 
 
 def test_a_warm_run_is_not_resumed(checkpoints: Pair, tmp_path: Path) -> None:

@@ -16,14 +16,15 @@ from foretoken.bench.plan import (
     blocks,
     every_method,
     method_config,
-    moved,
+    relocated,
+    seed_of,
     select,
     shard_of,
     units,
 )
 from foretoken.bench.record import Answer, read_results
 from foretoken.bench.run.resume import Samples
-from foretoken.bench.run.runner import Runner, seed_of
+from foretoken.bench.run.runner import Runner
 from foretoken.bench.run.session import measure
 from foretoken.bench.suites.suite import Prompt, Suite
 from foretoken.files import write_json
@@ -148,7 +149,7 @@ def test_every_method_that_can_be_built() -> None:
 
 def test_draft_models_move() -> None:
     configs = {"a": {"method": "sps", "draft_model": "x"}, "b": {"method": "pld"}}
-    assert moved(configs, {"x": Path("y")})["a"] == {"method": "sps", "draft_model": "y"}
+    assert relocated(configs, {"x": Path("y")})["a"] == {"method": "sps", "draft_model": "y"}
 
 
 @pytest.mark.parametrize("given", [{"repeats": 2}, {"batch_sizes": (1, 2)}, {}])
@@ -341,13 +342,13 @@ def test_methods_that_a_target_cannot_serve(checkpoints: Pair) -> None:
 
 
 def test_prompts_without_room_are_skipped_and_counted(checkpoints: Pair, tmp_path: Path) -> None:
-    """Never cut: 4096 tokens of context, of which 256 must be left behind the last turn; the first
+    """Never cut: 4096 tokens of context, of which 256 must be left after the last turn; the first
     turn's answer counts with all that it may have."""
     runner = Runner(plan(checkpoints, methods={}, temperatures=(0.0,), max_tokens=8))
-    empty = len(runner._ids(Prompt("e", "qa", ("",)), []))
+    empty = len(runner._input_ids(Prompt("e", "qa", ("",)), []))
     fits = Prompt("fits", "qa", ("x" * (4096 - 256 - empty),))
     long = Prompt("long", "qa", ("x" * (4096 - 256 - empty + 1),))
-    turns = len(runner._ids(Prompt("t", "qa", ("", "")), [""]))
+    turns = len(runner._input_ids(Prompt("t", "qa", ("", "")), [""]))
     edge = Prompt("edge", "qa", ("x" * (4096 - 256 - turns - 8), ""))
     over = Prompt("over", "qa", ("x" * (4096 - 256 - turns - 7), ""))
     kept, skipped = runner.fitting([fits, long, edge, over])

@@ -378,7 +378,7 @@ def test_the_official_file() -> None:
     assert [p.id for p in found.prompts] == [str(i) for i in range(81, 561)]
     assert sum(any(p.reference) for p in found.prompts) == 359
     assert all(len(p.reference) in (0, len(p.turns)) for p in found.prompts)
-    assert [p.task for p in found.in_turn(1)] == OFFICIAL_TASKS
+    assert [p.task for p in found.round_robin(1)] == OFFICIAL_TASKS
     longest = max((p for p in found.prompts if p.task == "rag"), key=lambda p: len(p.reference[0]))
     assert len(longest.reference[0]) == 9  # the right answers of one turn, not a turn each
 

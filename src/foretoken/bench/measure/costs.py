@@ -1,9 +1,9 @@
 """What passes cost on this machine: the target's, those of the draft models, and reading memory.
 
-Every size is timed in turn, round after round, so that a machine that drifts hurts all alike; the
-median counts and the first round does not. A pass is `target.score` of a chain after a given
-context, which is what the engine's clock calls *verify*. Bandwidth is the size of an array larger
-than any cache ÷ the time that summing it takes, on the target's device and with torch's threads.
+Every size is timed in turn, round after round, so that a machine whose speed drifts affects all
+alike; the median counts, and the first round does not. A pass is `target.score` of a chain after a
+given context, which is what the engine's clock calls *verify*. Bandwidth is the size of an array
+larger than any cache ÷ the time of summing it, on the target's device and with torch's threads.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 _MOST_TOKENS = 64  # of a pass, all sequences together, unless each has only a few
 _FEW = 8
 _ARRAY_BYTES = 512 * 2**20
-_WARM = 0.01  # seconds: ten passes of a target that a cache holds, as decoding finds it, one of any
-# other; between a draft model's passes are the target's, which take the cache
+# Seconds of warm-up: about ten passes of a target that fits into a cache, and one of a larger one.
+# A draft model gets one pass: in decoding the target's passes drive it out of the cache each time.
+_WARM = 0.01
 
 PassCost = Callable[[int, float], float]
 """(sequences, tokens of all of them together) -> milliseconds of a pass."""
@@ -80,7 +81,7 @@ def measure_costs(
 
 
 class Meter:
-    """The same, round by round, for whoever has other work to do between rounds."""
+    """Measures costs round by round, so that other work can be done between rounds."""
 
     def __init__(
         self,
@@ -97,7 +98,8 @@ class Meter:
         self.context = max(1, min(context, room))
         sizes = sorted({1, *batch_sizes})
         self._cases = {
-            id(model): [_Case(model, batch, self.context) for batch in sizes] for model in models
+            id(model): [_PassTimes(model, batch, self.context) for batch in sizes]
+            for model in models
         }
         self._reads: list[float] = []
         self._rounds = -1
@@ -125,14 +127,14 @@ class Meter:
             "context": self.context,
             "repeats": self._rounds,
             "bandwidth_gb_s": _ARRAY_BYTES / seconds / 1e9,
-            "target": self._of(self._model),
+            "target": self._model_costs(self._model),
             "drafts": {
-                name: None if model is None else self._of(model)
+                name: None if model is None else self._model_costs(model)
                 for name, model in self._drafts.items()
             },
         }
 
-    def _of(self, model: CausalLM) -> ModelCosts:
+    def _model_costs(self, model: CausalLM) -> ModelCosts:
         cases = self._cases[id(model)]
         return {
             "weight_bytes": model.bytes_read,
@@ -141,7 +143,7 @@ class Meter:
         }
 
 
-class _Case:
+class _PassTimes:
     """One model and batch size: sequences of the same context, and the times of each width."""
 
     def __init__(self, model: CausalLM, batch: int, context: int) -> None:

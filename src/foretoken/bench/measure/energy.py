@@ -1,7 +1,7 @@
 """Joules, where the machine counts them: never an estimate.
 
 On a CPU the packages' own counters (Intel's and AMD's RAPL, through Linux's powercap), on an NVIDIA
-GPU that GPU's counter. Both count everything that runs there, not this process alone.
+GPU that GPU's counter. Both count everything that runs there, not only this process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _POWERCAP = Path("/sys/class/powercap")
 
 
 class Energy:
-    """What the machine used between `reset` and `joules`; None where it doesn't say."""
+    """What the machine used between `reset` and `joules`; None where it doesn't count."""
 
     def __init__(self, device: torch.device, powercap: Path = _POWERCAP) -> None:
         self._gpu = _gpu_counter(device) if device.type == "cuda" else None
@@ -44,10 +44,10 @@ class Energy:
         if self._gpu is not None:
             return [1000 * self._gpu()]
         try:
-            found = [int((p / "energy_uj").read_text()) for p in self._packages]
+            microjoules = [int((p / "energy_uj").read_text()) for p in self._packages]
         except (OSError, ValueError):  # on most machines only root may read them
             return None
-        return found or None
+        return microjoules or None
 
     def _range(self, package: int) -> int:
         return int((self._packages[package] / "max_energy_range_uj").read_text())

@@ -1,12 +1,12 @@
-"""What a method's acceptance allows, beside what was measured: what is missing is implementation.
+"""The speedup that a method's acceptance allows; the measured one is less by what code costs.
 
-Two ideals of a speedup, both for the tokens a step that the run really brought:
+Two ideals of a speedup, both for the tokens per step that the run really wrote:
 
 - from pass costs: the passes of the target and of the draft model at their measured costs, and
-  plain decoding's own engine work in every step, of both sides (the baseline pays it too). Drafting
-  in Python, wider verdicts and padding are free.
+  the engine's work in plain decoding for every step, also a plain one. Drafting in Python, wider
+  verdicts and padding are free.
 - from bytes: both sides read memory at the same bandwidth and do nothing else. A pass reads the
-  weights and the context once, whatever its width; a draft model reads its own once a token.
+  weights and the context once, whatever its width; a draft model reads its weights once per token.
 
 And the crossover: the batch size at which a method stops paying.
 """
@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from foretoken.bench.measure.costs import Costs, ModelCosts, pass_cost
-from foretoken.bench.measure.simulate import Drafting, Machine, as_run, speedup
+from foretoken.bench.measure.simulate import Drafting, Machine, measured_drafting, speedup
 from foretoken.bench.plan import BASELINE
 from foretoken.bench.record import Crossover, Ideal, Measured, Results, Run
 
@@ -41,19 +41,19 @@ def nodes_per_step(answers: Iterable[Counts]) -> dict[str, int]:
 
     Exact for chains. Of trees only the mean is known: each answer's drafts count as equal.
     """
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for answer in answers:
         drafts = answer.drafted_at[0] if answer.drafted_at else 0
-        found[0] += answer.passes - drafts
+        counts[0] += answer.passes - drafts
         if answer.drafted == sum(answer.drafted_at):
             reached = [*answer.drafted_at, 0]
             for length, (here, further) in enumerate(pairwise(reached), 1):
-                found[length] += here - further
+                counts[length] += here - further
         elif drafts:
-            each, rest = divmod(answer.drafted, drafts)
-            found[each] += drafts - rest
-            found[each + 1] += rest
-    return {str(nodes): found[nodes] for nodes in sorted(found) if found[nodes]}
+            nodes, rest = divmod(answer.drafted, drafts)
+            counts[nodes] += drafts - rest
+            counts[nodes + 1] += rest
+    return {str(nodes): counts[nodes] for nodes in sorted(counts) if counts[nodes]}
 
 
 def add_ideals(results: Results) -> None:
@@ -63,9 +63,9 @@ def add_ideals(results: Results) -> None:
         plain = _baseline(results["runs"], run)
         if costs is not None and plain is not None and run["method"] in costs["drafts"]:
             _fill(run, plain, costs)
-    found = crossovers(results["runs"], costs)
-    if found:
-        results["crossover"] = found
+    crossing_points = crossovers(results["runs"], costs)
+    if crossing_points:
+        results["crossover"] = crossing_points
 
 
 def _fill(run: Run, plain: Run, costs: Costs) -> None:
@@ -80,24 +80,24 @@ def ideal(part: Measured, plain: Measured, costs: Costs, method: str, batch: int
     """Both ideals of one method; `plain` is plain decoding of the same prompts."""
     if not part["target_passes"]:
         return {"from_pass_costs": None, "from_bytes": None}
-    steps = as_run(part)
+    steps = measured_drafting(part)
     if batch > 1:  # rows differ, and a good implementation needs no padding
         steps = Drafting(steps.tokens, {steps.mean_nodes: 1.0}, steps.levels)
     return {
         "from_pass_costs": speedup(steps, machine(costs, method, plain), batch),
-        "from_bytes": steps.tokens * _bytes_share(steps, costs, method, batch),
+        "from_bytes": steps.tokens * _bytes_ratio(steps, costs, method, batch),
     }
 
 
 def machine(costs: Costs, method: str, plain: Measured) -> Machine:
-    """What was measured, for one method; the engine's own work is that of plain decoding."""
+    """The measured costs for one method; the engine's work in a step is plain decoding's."""
     draft = costs["drafts"].get(method)
     ms = plain["ms_per_step"]
     other = (ms["draft"] + ms["other"]) / ms["verify"] if ms["verify"] else 0.0
     return Machine(pass_cost(costs["target"]), draft and pass_cost(draft), other)
 
 
-def _bytes_share(steps: Drafting, costs: Costs, method: str, batch: int) -> float:
+def _bytes_ratio(steps: Drafting, costs: Costs, method: str, batch: int) -> float:
     """Bytes of a plain step over those of the method's."""
     target = _bytes(costs["target"], batch)
     draft = costs["drafts"].get(method)
@@ -126,10 +126,10 @@ def _baseline(runs: Seq[Run], run: Run) -> Run | None:
 def crossovers(runs: Seq[Run], costs: Costs | None) -> list[Crossover]:
     """For each method and temperature, the batch size from which it is slower than plain decoding.
 
-    Between two measured batch sizes the speedup is taken to go straight. Where only one batch size
-    was measured, that one is carried on to others by what passes cost: see `_predicted`.
+    Between two measured batch sizes the speedup is interpolated linearly. Where only one was
+    measured, the speedup at others is predicted from what passes cost: see `_predicted`.
     """
-    found: list[Crossover] = []
+    points: list[Crossover] = []
     groups: dict[tuple[str, float], list[Run]] = {}
     for run in runs:
         if run["method"] != BASELINE and run["speedup"] is not None:
@@ -142,7 +142,7 @@ def crossovers(runs: Seq[Run], costs: Costs | None) -> list[Crossover]:
             if costs is None or method not in costs["drafts"] or plain is None:
                 continue
             by_size |= _predicted(own[0], machine(costs, method, plain))
-        found.append(
+        points.append(
             {
                 "method": method,
                 "temperature": temperature,
@@ -151,15 +151,15 @@ def crossovers(runs: Seq[Run], costs: Costs | None) -> list[Crossover]:
                 "predicted": predicted,
             }
         )
-    return found
+    return points
 
 
 def _predicted(run: Run, costs: Machine) -> dict[int, float]:
-    """The measured speedup, changed from one batch size to the next as the simulated one changes.
+    """The measured speedup times the simulated one's change from its batch size to each larger one.
 
     So what the implementation loses at the measured size is lost at every size.
     """
-    here, steps = run["batch_size"], as_run(run)
+    here, steps = run["batch_size"], measured_drafting(run)
     scale = (run["speedup"] or 0.0) / speedup(steps, costs, here)
     sizes = range(here + 1, UP_TO + 1)
     return {size: scale * speedup(steps, costs, size) for size in sizes}

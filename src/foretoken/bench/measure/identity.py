@@ -1,12 +1,12 @@
-"""Whether a method wrote plain decoding's very tokens, and if not, whether rounding explains it.
+"""Whether a method wrote exactly plain decoding's tokens, and if not, whether rounding explains it.
 
-A pass over five tokens rounds otherwise than a pass over one, so below float64 the two may part
-where the target itself could hardly tell. At the first difference the target scores the shared
-prefix once more:
+A pass over five tokens rounds otherwise than a pass over one, so below float64 the two texts may
+differ where two tokens are almost equally good to the target. At the first difference the target
+scores the shared prefix once more:
 
 - at temperature 0, the margin is the gap between its two best logits;
 - above 0, the token is the one at which the running sum of the distribution passes that position's
-  own random number, and the margin is the distance from that number to the nearer edge of the
+  random number, and the margin is the distance from that number to the nearer edge of the
   token's interval. Logits that are off by d move an edge by at most d / 2.
 """
 
@@ -41,7 +41,7 @@ def compare(
     pairs = zip(plain, other, strict=False)
     place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if place is None:
-        return "different", None  # one goes on after the other's end
+        return "different", None  # one is a prefix of the other
     margin = margin_at(llm, [*prompt, *plain[:place]], params)
     tolerance = TOLERANCE.get(llm.model.dtype, _HALF_TOLERANCE)
     close = margin < (tolerance if params.greedy else tolerance / 2)
@@ -50,7 +50,7 @@ def compare(
 
 @torch.inference_mode()
 def margin_at(llm: LLM, tokens: Seq[int], params: SamplingParams) -> float:
-    """How close the target's choice after `tokens` was; one free cache slot is borrowed."""
+    """How close the target's choice after `tokens` was; uses a free cache slot."""
     target = llm.engine.target
     sequence = Sequence.start(tokens, params, seed=params.seed or 0)
     target.begin(sequence)
@@ -60,20 +60,20 @@ def margin_at(llm: LLM, tokens: Seq[int], params: SamplingParams) -> float:
         tree = empty(1, target.device)
         logits = target.score([sequence], tree).logits
         assert logits is not None
-        distribution = fold(logits, [sequence], tree.contexts).probs[0, 0]
+        probs = fold(logits, [sequence], tree.contexts).probs[0, 0]
     finally:
         target.end(sequence)
     if params.greedy:
         best = logits[0, 0].topk(2).values
         return float(best[0] - best[1])
-    return _edge_distance(distribution, sequence)
+    return _edge_distance(probs, sequence)
 
 
-def _edge_distance(distribution: Tensor, sequence: Sequence) -> float:
-    """From the position's random number to the nearer edge of the interval that it falls into."""
-    running = distribution.cumsum(-1, dtype=torch.float64)
-    key = torch.tensor(sequence.key, device=distribution.device)
-    at = torch.tensor(len(sequence.tokens), device=distribution.device)
-    drawn = uniforms(key, at, Purpose.TOKEN) * running[-1]
-    inner = running[running < running[-1]]
+def _edge_distance(probs: Tensor, sequence: Sequence) -> float:
+    """From the position's random number to the nearer edge of its token's interval; probs: [V]."""
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
+    key = torch.tensor(sequence.key, device=probs.device)
+    at = torch.tensor(len(sequence.tokens), device=probs.device)
+    drawn = uniforms(key, at, Purpose.TOKEN) * cumulative[-1]
+    inner = cumulative[cumulative < cumulative[-1]]
     return float((inner - drawn).abs().min()) if inner.numel() else 1.0

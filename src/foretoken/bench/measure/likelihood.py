@@ -1,4 +1,4 @@
-"""How likely the target finds a text: the price of an approximate method, beside its speed."""
+"""How likely a text is under the target: what an approximate method loses for its speed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @torch.inference_mode()
 def log_likelihood(llm: LLM, prompt: Seq[int], tokens: Seq[int]) -> float:
-    """ln p(tokens | prompt) at temperature 1; one free cache slot of the target is borrowed."""
+    """ln p(tokens | prompt) at temperature 1; uses a free cache slot of the target."""
     target = llm.engine.target
     sequence = Sequence.start(prompt, SamplingParams())
     target.begin(sequence)
@@ -29,12 +29,9 @@ def log_likelihood(llm: LLM, prompt: Seq[int], tokens: Seq[int]) -> float:
             part = list(tokens[start : start + target.nodes])
             logits = target.score([sequence], chains([part], target.device)).logits
             assert logits is not None
-            distribution = logits[0, :-1].log_softmax(-1, dtype=torch.float64)  # [len(part), V]
-            total += float(
-                distribution.gather(
-                    1, torch.tensor(part, device=distribution.device)[:, None]
-                ).sum()
-            )
+            log_probs = logits[0, :-1].log_softmax(-1, dtype=torch.float64)  # [len(part), V]
+            ids = torch.tensor(part, device=log_probs.device)[:, None]
+            total += float(log_probs.gather(1, ids).sum())
             sequence.tokens.extend(part)
             target.commit([sequence], [range(1, len(part))])  # the last one is the next root
     finally:

@@ -1,7 +1,7 @@
 """From measured answers to the numbers of results.json. docs/metrics.md defines each of them.
 
-What was served together is the unit of everything statistical: the turns of a conversation count
-as one, so does a batch, and the bootstrap draws groups, each with its measurements of both methods.
+Prompts served together are one unit of the statistics: the turns of a conversation count as one,
+so does a batch, and the bootstrap draws groups, each with its measurements of both methods.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _WORST = ("identical", "near_tie", "different")
 def looping(plain: Iterable[Answer], threshold: float = DISTINCT_4) -> list[str]:
     """Prompts of which plain greedy decoding answered some turn with a loop.
 
-    A server doesn't tell its tokens, so of its answers the words are taken.
+    For a server, which doesn't send its token ids, words are counted instead.
     """
-    found = {a.id for a in plain if distinct_4(a.token_ids or a.text.split()) < threshold}
-    return sorted(found)
+    ids = {a.id for a in plain if distinct_4(a.token_ids or a.text.split()) < threshold}
+    return sorted(ids)
 
 
-def by(key: Callable[[Answer], str], answers: Iterable[Answer]) -> dict[str, list[Answer]]:
+def group_by(key: Callable[[Answer], str], answers: Iterable[Answer]) -> dict[str, list[Answer]]:
     """The answers under their keys, in the order in which these first occur."""
     groups: dict[str, list[Answer]] = {}
     for answer in answers:
@@ -43,11 +43,11 @@ def by(key: Callable[[Answer], str], answers: Iterable[Answer]) -> dict[str, lis
     return groups
 
 
-def sound(answers: Iterable[Answer]) -> list[Answer]:
+def without_failures(answers: Iterable[Answer]) -> list[Answer]:
     """The answers of prompts of which no turn failed."""
-    found = list(answers)
-    broken = {a.id for a in found if a.error is not None}
-    return [a for a in found if a.id not in broken]
+    all_answers = list(answers)
+    failed = {a.id for a in all_answers if a.error is not None}
+    return [a for a in all_answers if a.id not in failed]
 
 
 def bootstrap(
@@ -77,14 +77,14 @@ def measure(
 
     references: for the corpus BLEU; without them `scores` has the mean of the answers' own.
     """
-    answers, plain = sound(answers), sound(plain)
+    answers, plain = without_failures(answers), without_failures(plain)
     totals = _totals(answers, plain)
     tokens, seconds, plain_tokens, plain_seconds = map(sum, totals)
     speedup = None
     if seconds and plain_seconds and plain_tokens:
         speedup = (tokens / seconds) / (plain_tokens / plain_seconds)
     written = sum(a.tokens for a in answers)
-    found: Measured = {
+    measured: Measured = {
         "tokens_per_second": _ratio(written, sum(a.decoding for a in answers)),
         "speedup": speedup,
         "speedup_ci95": bootstrap(*totals),
@@ -108,8 +108,8 @@ def measure(
         "ideal": None,
     }
     if chosen := sum((Counter(a.chosen) for a in answers), Counter[str]()):
-        found["chosen"] = dict(chosen)
-    return found
+        measured["chosen"] = dict(chosen)
+    return measured
 
 
 def _ratio(part: float, whole: float) -> float | None:
@@ -120,14 +120,14 @@ def _totals(answers: Seq[Answer], plain: Seq[Answer]) -> tuple[list[float], ...]
     """(tokens, seconds, plain tokens, plain seconds) of each group; of prompts that both have."""
     shared = {a.id for a in answers} & {a.id for a in plain}
     mine, theirs = (
-        by(lambda a: a.group, (a for a in x if a.id in shared)) for x in (answers, plain)
+        group_by(lambda a: a.group, (a for a in x if a.id in shared)) for x in (answers, plain)
     )
-    found: tuple[list[float], ...] = ([], [], [], [])
+    totals: tuple[list[float], ...] = ([], [], [], [])
     for group in mine:
         for at, own in ((0, mine[group]), (2, theirs[group])):
-            found[at].append(sum(a.tokens for a in own))
-            found[at + 1].append(sum(a.decoding for a in own))
-    return found
+            totals[at].append(sum(a.tokens for a in own))
+            totals[at + 1].append(sum(a.decoding for a in own))
+    return totals
 
 
 def spec_bench(answers: Seq[Answer], plain: Seq[Answer]) -> SpecBench:
@@ -135,7 +135,7 @@ def spec_bench(answers: Seq[Answer], plain: Seq[Answer]) -> SpecBench:
 
     One departure: theirs counts the baseline's tokens by tokenizing its text again.
     """
-    answers, plain = sound(answers), sound(plain)
+    answers, plain = without_failures(answers), without_failures(plain)
     mine, theirs = _per_question(answers), _per_question(plain)
     speedup = mine / theirs if mine is not None and theirs else None
     tokens, passes = sum(a.tokens for a in answers), sum(a.passes for a in answers)
@@ -150,7 +150,7 @@ def _per_question(answers: Seq[Answer]) -> float | None:
     """Mean over prompts of tokens ÷ the time that a user waits for them."""
     rates = [
         sum(a.tokens for a in own) / sum(a.seconds["total"] for a in own)
-        for own in by(lambda a: a.id, answers).values()
+        for own in group_by(lambda a: a.id, answers).values()
         if sum(a.seconds["total"] for a in own)
     ]
     return sum(rates) / len(rates) if rates else None
@@ -188,13 +188,13 @@ def _latency(answers: Seq[Answer]) -> dict[str, float | None]:
 
 
 def _identity(answers: Seq[Answer]) -> Identity | None:
-    """A prompt is as good as its worst turn; None where the very tokens are not claimed."""
+    """Each prompt by its worst turn; None where equal tokens are not claimed."""
     worst: list[str] = []
-    for own in by(lambda a: a.id, answers).values():
-        found = [a.sameness for a in own if a.sameness is not None]
-        if len(found) < len(own):
+    for own in group_by(lambda a: a.id, answers).values():
+        outcomes = [a.sameness for a in own if a.sameness is not None]
+        if len(outcomes) < len(own):
             return None
-        worst.append(max(found, key=_WORST.index))
+        worst.append(max(outcomes, key=_WORST.index))
     if not worst:
         return None
     return {
@@ -208,15 +208,15 @@ def _identity(answers: Seq[Answer]) -> Identity | None:
 def _scores(answers: Seq[Answer], references: References) -> dict[str, float]:
     """Means by name; the BLEU is of all translations together where their references are known."""
     names = dict.fromkeys(name for a in answers for name in a.scores)
-    found = {}
+    scores = {}
     for name in names:
-        own = [a.scores[name] for a in answers if name in a.scores]
-        found[name] = sum(own) / len(own)
+        values = [a.scores[name] for a in answers if name in a.scores]
+        scores[name] = sum(values) / len(values)
     known = [a for a in answers if "bleu" in a.scores and (a.id, a.turn) in references]
     if known:
         rights = [references[a.id, a.turn] for a in known]
-        found |= corpus("translation", [a.text for a in known], rights)
-    return found
+        scores |= corpus("translation", [a.text for a in known], rights)
+    return scores
 
 
 def _log_likelihood(answers: Seq[Answer]) -> float | None:
@@ -226,9 +226,9 @@ def _log_likelihood(answers: Seq[Answer]) -> float | None:
 
 
 def _stray_rate(answers: Seq[Answer]) -> float | None:
-    """Of approximate methods, which are those besides plain decoding whose text is weighed."""
-    own = [a for a in answers if a.log_likelihood is not None and a.method != BASELINE]
-    return _ratio(sum(a.strayed for a in own), sum(a.tokens for a in own))
+    """Of approximate methods: those, plain decoding apart, that have a log-likelihood."""
+    approximate = [a for a in answers if a.log_likelihood is not None and a.method != BASELINE]
+    return _ratio(sum(a.strayed for a in approximate), sum(a.tokens for a in approximate))
 
 
 def _energy(answers: Seq[Answer]) -> float | None:
@@ -243,13 +243,13 @@ def runs(
 ) -> list[Run]:
     """Every method at every batch size and temperature, in the order in which they first occur."""
     keys = dict.fromkeys((a.batch_size, a.temperature, a.method) for a in answers)
-    found = []
+    measured_runs = []
     for size, temperature, method in sorted(keys, key=lambda key: key[:2]):
         here = [a for a in answers if (a.batch_size, a.temperature) == (size, temperature)]
         mine = [a for a in here if a.method == method]
         plain = [a for a in here if a.method == BASELINE]
-        found.append(_run(mine, plain, frozenset(left_out), repeats, references))
-    return found
+        measured_runs.append(_run(mine, plain, frozenset(left_out), repeats, references))
+    return measured_runs
 
 
 def _run(
@@ -259,15 +259,15 @@ def _run(
     repeats: int,
     references: References | None,
 ) -> Run:
-    """Spec-Bench leaves no prompt out, and so do the columns that follow its definitions."""
+    """The columns by Spec-Bench's definitions leave no prompt out, as it leaves none out."""
 
     def measured(own: Seq[Answer], theirs: Seq[Answer]) -> Measured:
         kept, plainly = ([a for a in x if a.id not in left_out] for x in (own, theirs))
-        found = measure(kept, plainly, references)
-        return {**found, "spec_bench": spec_bench(own, theirs)}
+        numbers = measure(kept, plainly, references)
+        return {**numbers, "spec_bench": spec_bench(own, theirs)}
 
-    tasks, plain_tasks = by(lambda a: a.task, mine), by(lambda a: a.task, plain)
-    kept = {a.id for a in sound(mine)} - left_out
+    tasks, plain_tasks = group_by(lambda a: a.task, mine), group_by(lambda a: a.task, plain)
+    kept = {a.id for a in without_failures(mine)} - left_out
     return {
         "method": mine[0].method,
         "temperature": mine[0].temperature,

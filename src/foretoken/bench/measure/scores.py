@@ -1,17 +1,17 @@
 """How right an answer is, where its question has a reference.
 
-Which score an answer gets follows from its question's category:
+The question's category decides the score:
 
 - mathematics (math, math_reasoning): `accuracy`, 1 where the last number of the answer is the
   reference's final answer, else 0. The final answer stands after GSM8K's `####`, or is the whole
   reference; a reference of another form (several of MT-Bench's are remarks to a judge) is compared
-  as any other text.
-- translation: `bleu` (Papineni et al., 2002) by sacrebleu with its own tokenisation, 0 to 100. An
-  answer's own is smoothed, with as many orders as it has n-grams; the metric proper is the corpus
-  BLEU, which `corpus` gives.
-- qa, rag: `accuracy`, 1 where the answer holds one of the right answers, both in lower case and
+  like any other text.
+- translation: `bleu` (Papineni et al., 2002) by sacrebleu with its tokenisation, 0 to 100. That
+  of a single answer is smoothed, with as many orders as it has n-grams; the metric proper is the
+  corpus BLEU, which `corpus` gives.
+- qa, rag: `accuracy`, 1 where the answer contains one of the right answers, both in lower case and
   without punctuation and articles (as in Mallen et al., 2023, §3). Right answers are names of a few
-  words and answers are sentences, so ROUGE-L, reported too, says more about length there.
+  words and answers are sentences, so ROUGE-L, reported too, depends more on length there.
 - anything else (summarization, MT-Bench's remarks …): `rouge_l` (see `rouge.py`), 0 to 1,
   against the best of the references.
 
@@ -34,7 +34,7 @@ _NUMBER = re.compile(
     r"(?:(?<![\w)])-)?"  # a minus after a word, a number or a bracket subtracts
     r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 )
-_NOISE = re.compile(r"\b(?:a|an|the)\b|[" + re.escape(string.punctuation) + "]")
+_IGNORED = re.compile(r"\b(?:a|an|the)\b|[" + re.escape(string.punctuation) + "]")
 
 
 def score(prompt: Prompt, turn: int, text: str) -> dict[str, float]:
@@ -54,17 +54,17 @@ def corpus(category: str, texts: Seq[str], references: Seq[tuple[str, ...]]) -> 
     pairs = [(text, right) for text, right in zip(texts, references, strict=True) if right]
     if category == "translation" and pairs:
         return {"bleu": _corpus_bleu(pairs)}
-    found: dict[str, list[float]] = {}
+    values_by_name: dict[str, list[float]] = {}
     for text, right in pairs:
         for name, value in _scores(category, text, right).items():
-            found.setdefault(name, []).append(value)
-    return {name: sum(values) / len(values) for name, values in found.items()}
+            values_by_name.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in values_by_name.items()}
 
 
 def numbers(text: str) -> list[Fraction]:
     """The numbers in a text, in order: $1,234.50 is one, and so is -5 (but not the 5 of 10-5)."""
     plain = text.replace("$", "").replace("−", "-")
-    return [Fraction(found.replace(",", "")) for found in _NUMBER.findall(plain)]
+    return [Fraction(number.replace(",", "")) for number in _NUMBER.findall(plain)]
 
 
 def final_answer(reference: str) -> Fraction | None:
@@ -76,9 +76,9 @@ def final_answer(reference: str) -> Fraction | None:
 def _mathematics(text: str, references: tuple[str, ...]) -> dict[str, float]:
     finals = [final for final in map(final_answer, references) if final is not None]
     if not finals:
-        return _overlap(text, references)
-    found = numbers(text)
-    return {"accuracy": float(bool(found) and found[-1] in finals)}
+        return _rouge_l(text, references)
+    written = numbers(text)
+    return {"accuracy": float(bool(written) and written[-1] in finals)}
 
 
 def _translation(text: str, references: tuple[str, ...]) -> dict[str, float]:
@@ -86,31 +86,31 @@ def _translation(text: str, references: tuple[str, ...]) -> dict[str, float]:
     return {"bleu": float(bleu.score)}
 
 
-def _short(text: str, references: tuple[str, ...]) -> dict[str, float]:
-    answer = f" {_words(text)} "
-    held = any(f" {words} " in answer for words in map(_words, references) if words)
-    return {"accuracy": float(held), **_overlap(text, references)}
+def _short_answer(text: str, references: tuple[str, ...]) -> dict[str, float]:
+    answer = f" {_normalized(text)} "
+    right = any(f" {name} " in answer for name in map(_normalized, references) if name)
+    return {"accuracy": float(right), **_rouge_l(text, references)}
 
 
-def _overlap(text: str, references: tuple[str, ...]) -> dict[str, float]:
+def _rouge_l(text: str, references: tuple[str, ...]) -> dict[str, float]:
     return {"rouge_l": rouge_l(text, references)}
 
 
 def _scores(category: str, text: str, references: tuple[str, ...]) -> dict[str, float]:
-    return _OF_CATEGORY.get(category, _overlap)(text, references)
+    return _OF_CATEGORY.get(category, _rouge_l)(text, references)
 
 
 _OF_CATEGORY: dict[str, Callable[[str, tuple[str, ...]], dict[str, float]]] = {
     "math": _mathematics,
     "math_reasoning": _mathematics,
     "translation": _translation,
-    "qa": _short,
-    "rag": _short,
+    "qa": _short_answer,
+    "rag": _short_answer,
 }
 
 
-def _words(text: str) -> str:
-    return " ".join(_NOISE.sub(" ", text.lower()).split())
+def _normalized(text: str) -> str:
+    return " ".join(_IGNORED.sub(" ", text.lower()).split())
 
 
 def _corpus_bleu(pairs: Seq[tuple[str, tuple[str, ...]]]) -> float:

@@ -1,15 +1,15 @@
-"""What speculation would bring: from acceptance rates and what passes cost to a speedup.
+"""Predicts a speedup from acceptance rates and the costs of passes.
 
 For a batch of b sequences that draft n tokens each, a step costs
 
     target(b, b·(1 + n)) + n · draft(b, b) + other · target(b, b)
 
-and a plain step target(b, b) + other · target(b, b): the pass, and the engine's own work around it,
-which both pay. The speedup is the tokens of a step × the time of a plain one ÷ its own time
+and a plain step target(b, b) + other · target(b, b): the pass, and the engine's work around it,
+which both pay. The speedup is the tokens of a step × the time of a plain one ÷ the step's time
 (Leviathan et al. 2023, theorem 3.8, where a pass costs the same whatever its width, b = 1 and
 other = 0). Rows of a batch that draft less than its longest are padded to it, as the engine does.
 
-Nothing here is measured: the result is as good as the rates and costs that go in.
+The result is as good as the rates and costs that go in.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LARGEST = 64
 @dataclass(frozen=True)
 class Machine:
     """Costs. draft: a pass of the drafter, None where drafting costs nothing. other: the engine's
-    own work in a step, as a share of a plain pass."""
+    work in a step, as a share of a plain pass."""
 
     target: PassCost
     draft: PassCost | None = None
@@ -51,8 +51,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Drafting:
-    """One sequence's steps. tokens: on average, the target's own included. nodes: the share of the
-    steps that draft so many. levels: the drafter's passes, None where each node takes one."""
+    """One sequence's steps. tokens: written on average, the bonus token included. nodes: how many
+    were drafted -> share of the steps. levels: the drafter's passes in a step, None where each node
+    takes one."""
 
     tokens: float
     nodes: Mapping[float, float]
@@ -92,9 +93,9 @@ class Prediction:
     speedup: float
 
 
-def entered_chain(acceptance: Seq[float], longest: int = LONGEST) -> Chain:
+def chain_of_rates(acceptance: Seq[float], longest: int = LONGEST) -> Chain:
     """Every step drafts. acceptance[i]: how often token i + 1 is accepted where those before it
-    were; after the list's end its last rate goes on."""
+    were; the last rate holds for all further tokens."""
     if not acceptance or not all(0 <= rate <= 1 for rate in acceptance):
         raise ForetokenError(
             f"The acceptance rates are {list(acceptance)}; give one between 0 and 1, or one for "
@@ -105,7 +106,7 @@ def entered_chain(acceptance: Seq[float], longest: int = LONGEST) -> Chain:
 
 
 def measured_chain(part: Measured) -> Chain | None:
-    """A run's drafts, or None where they were trees. Nothing is known after the longest one."""
+    """The drafts that were measured, None where they were trees. No longer ones are known."""
     steps, total = _steps(part), part["target_passes"]
     kept = tuple(part["acceptance_rate_per_position"])
     if max(steps, default=0) > len(kept):
@@ -114,9 +115,9 @@ def measured_chain(part: Measured) -> Chain | None:
     return Chain(kept, tuple(count / total for count in longer))
 
 
-def as_run(part: Measured) -> Drafting:
-    """A run's steps as they were. Raises `ForetokenError` where there were none, or where a server
-    did not say what it drafted."""
+def measured_drafting(part: Measured) -> Drafting:
+    """The steps of a run. Raises `ForetokenError` where there were none, or where a server did not
+    tell what it drafted."""
     total, tokens = part["target_passes"], part["mean_acceptance_length"]
     if not total or tokens is None:
         raise ForetokenError("The run has no decoding steps; choose another method.")
@@ -141,24 +142,24 @@ def _steps(part: Measured) -> dict[int, int]:
 
 
 def step_ms(drafting: Drafting, machine: Machine, batch: int) -> float:
-    """A step of a batch, on average over how long its longest row's draft is."""
+    """Milliseconds of a step of a batch, averaged over the length of its longest draft."""
     total = machine.other * machine.target(batch, batch)
-    for nodes, share in _longest_of(drafting.nodes, batch).items():
+    for nodes, share in _distribution_of_longest(drafting.nodes, batch).items():
         levels = nodes if drafting.levels is None else drafting.levels * bool(nodes)
         passes = machine.target(batch, batch * (1 + nodes)) + levels * machine.draft_ms(batch)
         total += share * passes
     return total
 
 
-def _longest_of(shares: Mapping[float, float], rows: int) -> dict[float, float]:
-    """The distribution of the largest of so many independent draws from a distribution."""
-    found: dict[float, float] = {}
+def _distribution_of_longest(shares: Mapping[float, float], rows: int) -> dict[float, float]:
+    """The distribution of the largest of `rows` independent draws."""
+    longest: dict[float, float] = {}
     below = 0.0
     for nodes in sorted(shares):
         upto = below + shares[nodes]
-        found[nodes] = upto**rows - below**rows
+        longest[nodes] = upto**rows - below**rows
         below = upto
-    return found
+    return longest
 
 
 def speedup(drafting: Drafting, machine: Machine, batch: int = 1) -> float:
@@ -167,7 +168,7 @@ def speedup(drafting: Drafting, machine: Machine, batch: int = 1) -> float:
 
 
 def predict(drafting: Drafting, machine: Machine, batch: int, depth: int) -> Prediction:
-    """All numbers of one row; `depth` is only passed on."""
+    """All numbers at one batch size; `depth` is only passed on."""
     ms = step_ms(drafting, machine, batch)
     return Prediction(
         batch,
@@ -219,8 +220,8 @@ def roofline(
 ) -> PassCost:
     """A pass that takes as long as its bytes take to arrive, or its products, whichever is longer.
 
-    Read: every parameter once, and each sequence's keys and values. Multiplied: two operations a
-    parameter and token. No machine reaches this, and large ones come nearest.
+    Read: every parameter once, and each sequence's keys and values. Multiplied: two operations per
+    parameter and token. No machine reaches this; large models come nearest.
     """
     weights = parameters * bytes_per_parameter
 

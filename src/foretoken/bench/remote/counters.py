@@ -1,13 +1,12 @@
 """Acceptance as a server counts it, from the Prometheus text of its /metrics before and after.
 
-- vLLM (and foretoken's own server, which uses the same names after its own prefix) counts drafts,
+- vLLM (and foretoken's own server, which uses the same names after another prefix) counts drafts,
   drafted and accepted tokens, and accepted tokens by position. A pass writes one token more than
   it accepts, so passes = tokens - accepted, passes without a draft included. Of the drafts that
   reach a position it only knows that they are no more than all of them.
 - SGLang counts verifications when a request ends; the first token comes with the prompt, so
   passes = verifications + requests. It doesn't count what was drafted. Versions that count nothing
-  have a gauge of the mean acceptance length in their last seconds, which is taken for want of
-  better.
+  have a gauge of the mean acceptance length in their last seconds, which is used as the next best.
 
 Names: vllm/v1/spec_decode/metrics.py; sglang/srt/observability/metrics_collector.py.
 """
@@ -21,8 +20,8 @@ from dataclasses import dataclass
 Series = Mapping[str, Mapping[str, float]]
 """Name without `_total` -> labels as written -> value."""
 
-FAMILIES = ("foretoken", "vllm")
-_SAMPLE = re.compile(r"([A-Za-z_][\w:]*)(\{.*\})?\s+(\S+)")
+PREFIXES = ("foretoken", "vllm")
+_LINE = re.compile(r"([A-Za-z_][\w:]*)(\{.*\})?\s+(\S+)")
 _POSITION = re.compile(r'\bposition="(\d+)"')
 
 
@@ -40,8 +39,8 @@ class Acceptance:
     accepted_at: tuple[int, ...] = ()
 
     def share(self, member: int, members: int) -> Acceptance:
-        """What one of several requests gets of what was counted for all: as equal as whole numbers
-        can be, and the drafted tokens with the drafts."""
+        """One request's part of what was counted for all: as equal as whole numbers can be, and the
+        drafted tokens in proportion to the drafts."""
 
         def up_to(total: int, member: int) -> int:
             return total // members * member + min(member, total % members)
@@ -61,29 +60,31 @@ class Acceptance:
 
 
 def parse(text: str) -> Series:
-    """The samples of a Prometheus text; what is not understood is passed over."""
-    found: dict[str, dict[str, float]] = {}
+    """The samples of a Prometheus text; other lines are skipped."""
+    series: dict[str, dict[str, float]] = {}
     for line in text.splitlines():
-        sample = _SAMPLE.match(line)
+        sample = _LINE.match(line)
         if sample is None:
             continue
         name, labels, value = sample.groups()
         try:
-            found.setdefault(name.removesuffix("_total"), {})[labels or ""] = float(value)
+            series.setdefault(name.removesuffix("_total"), {})[labels or ""] = float(value)
         except ValueError:
             continue
-    return found
+    return series
 
 
-def between(before: Series, after: Series, tokens: int, requests: int) -> Acceptance | None:
+def acceptance_between(
+    before: Series, after: Series, tokens: int, requests: int
+) -> Acceptance | None:
     """What was counted while a server wrote so many tokens for so many requests and did nothing
-    else; None where it doesn't count, was not speculating, or was started anew in between."""
+    else; None where it doesn't count, was not speculating, or was restarted in between."""
     grown = _growth(before, after)
     if grown is None or not tokens:
         return None
-    for family in FAMILIES:
-        if f"{family}:spec_decode_num_drafts" in after:
-            return _by_draft(family, grown, tokens)
+    for prefix in PREFIXES:
+        if f"{prefix}:spec_decode_num_drafts" in after:
+            return _by_draft(prefix, grown, tokens)
     verified = round(sum(grown.get("sglang:spec_verify_calls", {}).values()))
     if verified:
         return Acceptance("SGLang's counters", verified + requests, verified)
@@ -105,16 +106,16 @@ def _growth(before: Series, after: Series) -> dict[str, dict[str, float]] | None
     return None if fallen else grown
 
 
-def _by_draft(family: str, grown: Series, tokens: int) -> Acceptance:
+def _by_draft(prefix: str, grown: Series, tokens: int) -> Acceptance:
     def total(what: str) -> int:
-        return round(sum(grown.get(f"{family}:spec_decode_num_{what}", {}).values()))
+        return round(sum(grown.get(f"{prefix}:spec_decode_num_{what}", {}).values()))
 
     positions: dict[int, float] = {}
-    for labels, value in grown.get(f"{family}:spec_decode_num_accepted_tokens_per_pos", {}).items():
+    for labels, value in grown.get(f"{prefix}:spec_decode_num_accepted_tokens_per_pos", {}).items():
         if at := _POSITION.search(labels):
             positions[int(at[1])] = positions.get(int(at[1]), 0.0) + value
     return Acceptance(
-        source=f"{family}'s counters",
+        source=f"{prefix}'s counters",
         passes=max(1, total("drafts"), tokens - total("accepted_tokens")),
         drafts=total("drafts"),
         drafted=total("draft_tokens"),

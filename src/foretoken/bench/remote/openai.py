@@ -1,7 +1,7 @@
-"""A server after the OpenAI interface, as a stopwatch sees it: one streamed chat completion.
+"""One streamed chat completion from a server with the OpenAI interface, timed.
 
-The standard library's HTTP client is enough for that, and opens nothing by itself: no
-retries, no proxies, and the connection is made before the clock starts.
+By the standard library's HTTP client, which adds nothing to the time: no retries, no proxies, and
+the connection is made before the clock starts.
 """
 
 from __future__ import annotations
@@ -26,43 +26,44 @@ KEY = "OPENAI_API_KEY"
 
 Message = dict[str, str]
 
-_NONSENSE = ValueError, LookupError, TypeError, AttributeError  # what odd JSON leads to
+_MALFORMED = ValueError, LookupError, TypeError, AttributeError  # raised by JSON of another shape
 
 
 @dataclass
 class Reply:
-    """What was streamed, and when, on `perf_counter`'s clock.
+    """A streamed answer, with times on `perf_counter`'s clock.
 
-    words: the pieces, with a model's reasoning; came: the time of each. text: without reasoning.
-    ended: when the last piece or the reason for finishing came. tokens, prompt_tokens: the
-    server's own counts, None without them. error: what went wrong; nothing else counts then.
+    pieces: the text as it came, with a model's reasoning; arrivals: the time of each. text: the
+    same without reasoning. ended: when the last piece or the reason for finishing came. tokens,
+    prompt_tokens: the server's counts, None without them. error: what went wrong; nothing else
+    counts then.
     """
 
     began: float = 0.0
     ended: float = 0.0
-    came: list[float] = field(default_factory=list)
+    arrivals: list[float] = field(default_factory=list)
     text: str = ""
-    words: list[str] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
     finish_reason: str | None = None
     tokens: int | None = None
     prompt_tokens: int | None = None
     error: str | None = None
 
-    def take(self, event: Mapping[str, Any], now: float) -> None:
+    def read(self, event: Mapping[str, Any], now: float) -> None:
         """Read one event of the stream."""
-        if said := event.get("error"):
-            raise ValueError(said.get("message", said) if isinstance(said, dict) else said)
+        if error := event.get("error"):
+            raise ValueError(error.get("message", error) if isinstance(error, dict) else error)
         if usage := event.get("usage"):
             self.tokens = usage["completion_tokens"]
             self.prompt_tokens = usage["prompt_tokens"]
         for choice in event.get("choices", ()):
             delta = choice.get("delta") or {}
             thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
-            said = delta.get("content") or ""
-            if said or thought:
-                self.text += said
-                self.words.append(thought + said)
-                self.came.append(now)
+            content = delta.get("content") or ""
+            if content or thought:
+                self.text += content
+                self.pieces.append(thought + content)
+                self.arrivals.append(now)
                 self.ended = now
             if choice.get("finish_reason"):
                 self.finish_reason = choice["finish_reason"]
@@ -73,7 +74,7 @@ class Reply:
 class Endpoint:
     """A model on a server. base_url is the one that clients are given, with /v1 or without.
 
-    timeout: seconds in which a server must say something.
+    timeout: seconds to wait for the next piece of a reply.
     """
 
     base_url: str
@@ -98,8 +99,8 @@ class Endpoint:
         host = parts.netloc.rpartition("@")[2]
         return f"{parts.scheme}://{host}{parts.path.rstrip('/').removesuffix('/v1')}"
 
-    def about(self) -> dict[str, Any]:
-        """What the server says about the model ({} where it doesn't list its models).
+    def model_info(self) -> dict[str, Any]:
+        """The server's entry for the model, {} where it doesn't list its models.
 
         Raises `ForetokenError` where it can't be reached or serves no model of this name.
         """
@@ -107,20 +108,21 @@ class Endpoint:
             status, text = self._get("/v1/models")
         except (OSError, HTTPException) as error:
             raise ForetokenError(
-                f"No server answers at {self.root} ({_words(error)}); start it or correct its URL."
+                f"No server answers at {self.root} ({_description(error)}); start it or correct "
+                "its URL."
             ) from error
         if status in (401, 403):
             raise ForetokenError(f"{self.root} refuses the key; put the right one into {KEY}.")
         try:
             models: dict[str, dict[str, Any]] = {m["id"]: m for m in json.loads(text)["data"]}
-        except _NONSENSE:
+        except _MALFORMED:
             return {}
         if models and self.model not in models:
             raise unknown(f"model of {self.root}", self.model, models)
         return models.get(self.model, {})
 
     def counters(self) -> Series:
-        """The server's own counts, {} where it has none to show."""
+        """The server's counters, {} where it has none."""
         try:
             status, text = self._get("/metrics")
         except (OSError, HTTPException):
@@ -128,7 +130,7 @@ class Endpoint:
         return parse(text) if status == 200 else {}
 
     def ask(self, messages: Seq[Message], params: SamplingParams) -> Reply:
-        """Stream one answer. What goes wrong is told in the reply and not raised."""
+        """Stream one answer; an error is stored in the reply and not raised."""
         reply = Reply()
         try:
             with closing(self._connection()) as connection:
@@ -137,11 +139,11 @@ class Endpoint:
                 reply.began = perf_counter()
                 connection.request("POST", self._path("/v1/chat/completions"), body, _headers())
                 for event in _events(connection.getresponse()):
-                    reply.take(event, perf_counter())
+                    reply.read(event, perf_counter())
                 if reply.finish_reason is None:
                     raise ValueError("the stream ended before the answer")
-        except (OSError, HTTPException, *_NONSENSE) as error:
-            reply.error = _words(error)
+        except (OSError, HTTPException, *_MALFORMED) as error:
+            reply.error = _description(error)
         return reply
 
     def _body(self, messages: Seq[Message], params: SamplingParams) -> dict[str, Any]:
@@ -183,7 +185,7 @@ def _headers() -> dict[str, str]:
 def _events(response: HTTPResponse) -> Iterator[dict[str, Any]]:
     """The JSON of each server-sent event. Raises ValueError where there is something else."""
     if response.status != 200:
-        raise ValueError(f"status {response.status}: {_complaint(response)}")
+        raise ValueError(f"status {response.status}: {_error_message(response)}")
     kind = response.headers.get_content_type()
     if kind != "text/event-stream":
         raise ValueError(f"the answer is not streamed but {kind}")
@@ -193,19 +195,19 @@ def _events(response: HTTPResponse) -> Iterator[dict[str, Any]]:
             yield json.loads(data)
 
 
-def _complaint(response: HTTPResponse) -> str:
-    """What a refusal says, in one line."""
+def _error_message(response: HTTPResponse) -> str:
+    """The reason of a refusal, in one line."""
     text = response.read(4096).decode("utf-8", "replace")
     try:
-        found = json.loads(text)
-        said = found.get("error", found)
-        text = str(said.get("message", said) if isinstance(said, dict) else said)
-    except _NONSENSE:
+        reply = json.loads(text)
+        error = reply.get("error", reply)
+        text = str(error.get("message", error) if isinstance(error, dict) else error)
+    except _MALFORMED:
         pass
     return " ".join(text.split()) or response.reason
 
 
-def _words(error: Exception) -> str:
+def _description(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "it said nothing for too long"
+        return "it sent nothing for too long"
     return str(error) or type(error).__name__

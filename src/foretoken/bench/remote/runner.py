@@ -1,9 +1,9 @@
-"""Measures servers after the OpenAI interface in the place of our own engine.
+"""Measures servers with the OpenAI interface in place of our engine.
 
-A server tells less about itself. It is timed from outside, so the network and its queue are in the
-times; draft, verify and other can't be told apart; what it drafted is known from its counters
-alone, which know groups and not requests. Without a second server that doesn't speculate there is
-no plain decoding to compare with, and then there is no speedup.
+A server is timed from outside, so the network and its queue are in the times, and draft, verify
+and other can't be separated; what it drafted is known from its counters alone, for groups and not
+for requests. Without a second server that doesn't speculate there is no plain decoding to compare
+with, and no speedup.
 """
 
 from __future__ import annotations
@@ -15,32 +15,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from foretoken.bench.measure.scores import score
-from foretoken.bench.plan import BASELINE, Plan, Unit
+from foretoken.bench.plan import BASELINE, Plan, Unit, seed_of
 from foretoken.bench.record import Answer, Target
-from foretoken.bench.remote.counters import Acceptance, between
+from foretoken.bench.remote.counters import Acceptance, acceptance_between
 from foretoken.bench.remote.openai import Endpoint, Message, Reply
-from foretoken.bench.run.answers import Question, middle
-from foretoken.bench.run.runner import seed_of
+from foretoken.bench.run.answers import Question, median_repeat
 from foretoken.bench.suites.suite import LEAST_ROOM, Prompt, room_left
 from foretoken.errors import ForetokenError
 from foretoken.sampling.params import SamplingParams
 
 _WARM_UP_TOKENS = 8
 
-Key = tuple[str, str]
+Conversation = tuple[str, str]
 """A method and a prompt's id: a conversation."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question and the conversation that puts it."""
+class Request:
+    """A question, and the messages that are sent to ask it."""
 
     question: Question
     messages: list[Message]
 
 
 class RemoteRunner:
-    """The plan's one method is what `server` does; `baseline` serves the same model plainly.
+    """The plan's one method is the server's; `baseline` serves the same model without speculation.
 
     A batch size is a number of requests sent together. tokenizer: the served model's, for a server
     that doesn't count its tokens.
@@ -56,7 +55,7 @@ class RemoteRunner:
         self.servers = {BASELINE: baseline, label: server} if baseline else {label: server}
         self.tokenizer = tokenizer
         self.not_run: dict[str, str] = {}
-        contexts = [one.about().get("max_model_len") for one in self.servers.values()]
+        contexts = [one.model_info().get("max_model_len") for one in self.servers.values()]
         self.context = min((c for c in contexts if c), default=None)
         self.target: Target = {
             "name": plan.name,
@@ -72,7 +71,7 @@ class RemoteRunner:
         return list(self.servers)
 
     def fitting(self, prompts: Seq[Prompt]) -> tuple[list[Prompt], list[str]]:
-        """As `Server`; all, unless there is a tokenizer and the server tells its context."""
+        """As `Server`; all, unless there is a tokenizer and the server's context is known."""
         fit = [prompt for prompt in prompts if self._fits(prompt)]
         return fit, [prompt.id for prompt in prompts if prompt not in fit]
 
@@ -101,25 +100,25 @@ class RemoteRunner:
 
     def serve(self, unit: Unit) -> list[Answer]:
         """As `Server`. Where a turn fails the conversation is over; where plain decoding's does,
-        there is nothing to hold the other against."""
-        said: dict[Key, list[str]] = {}
-        over: dict[Key, str] = {}
-        found: list[Answer] = []
+        so is the other's, as there is nothing to compare it with."""
+        earlier: dict[Conversation, list[str]] = {}
+        over: dict[Conversation, str] = {}
+        unit_answers: list[Answer] = []
         for turn in range(max(len(p.turns) for p in unit.prompts)):
             asked = {
                 (label, one.question.prompt.id): one
                 for label in self.servers
-                for one in self._asked(label, unit, turn, said, self.plan.max_tokens)
+                for one in self._asked(label, unit, turn, earlier, self.plan.max_tokens)
             }
             served = self._repeats({key: one for key, one in asked.items() if key not in over})
             over |= self._ended(served)
             for key, one in asked.items():
                 answer = one.question.failed(over[key]) if key in over else served[key]
-                said.setdefault(key, []).append(answer.text)
-                found.append(answer)
-        return found
+                earlier.setdefault(key, []).append(answer.text)
+                unit_answers.append(answer)
+        return unit_answers
 
-    def _ended(self, served: Mapping[Key, Answer]) -> dict[Key, str]:
+    def _ended(self, served: Mapping[Conversation, Answer]) -> dict[Conversation, str]:
         """The conversations that are over, and why."""
         over = {key: a.error for key, a in served.items() if a.error is not None}
         for label, prompt in list(over):
@@ -129,11 +128,11 @@ class RemoteRunner:
         return over
 
     def _asked(
-        self, label: str, unit: Unit, turn: int, said: Mapping[Key, Seq[str]], most: int
-    ) -> list[Asked]:
-        """The turn as one server is asked it."""
+        self, label: str, unit: Unit, turn: int, earlier: Mapping[Conversation, Seq[str]], most: int
+    ) -> list[Request]:
+        """The requests of a turn to one server."""
         own = label if self.plan.own_history else BASELINE
-        found = []
+        requests = []
         for prompt in (p for p in unit.prompts if turn < len(p.turns)):
             params = SamplingParams(
                 temperature=unit.temperature,
@@ -144,11 +143,13 @@ class RemoteRunner:
             question = Question(
                 self.plan.name, self.target["dtype"], label, unit, prompt, turn, [], params
             )
-            found.append(Asked(question, _conversation(prompt, said.get((own, prompt.id), ()))))
-        return found
+            requests.append(
+                Request(question, _conversation(prompt, earlier.get((own, prompt.id), ())))
+            )
+        return requests
 
-    def _repeats(self, asked: Mapping[Key, Asked]) -> dict[Key, Answer]:
-        """What each server answered, the median of its repeats; the servers take turns."""
+    def _repeats(self, asked: Mapping[Conversation, Request]) -> dict[Conversation, Answer]:
+        """Each server's answers, those of its median repeat; the servers take turns."""
         tries: dict[str, list[list[Answer]]] = {label: [] for label, _ in asked}
         for _ in range(self.plan.repeats):
             self._rotation += 1
@@ -156,10 +157,10 @@ class RemoteRunner:
             for label in order:
                 own = [one for (other, _), one in asked.items() if other == label]
                 tries[label].append(self._group(label, own))
-        chosen = [answer for repeats in tries.values() for answer in middle(repeats)]
+        chosen = [answer for repeats in tries.values() for answer in median_repeat(repeats)]
         return {(answer.method, answer.id): answer for answer in chosen}
 
-    def _group(self, label: str, asked: Seq[Asked]) -> list[Answer]:
+    def _group(self, label: str, asked: Seq[Request]) -> list[Answer]:
         """The answers to requests that are sent together, and the counters around them."""
         endpoint = self.servers[label]
         before = endpoint.counters()
@@ -168,20 +169,24 @@ class RemoteRunner:
         after = endpoint.counters()
         counts = [self._tokens(label, reply) for reply in replies]
         answered = [reply for reply in replies if reply.error is None]
-        told = between(before, after, sum(counts), len(replies)) if answered == replies else None
-        spent = seconds(answered, sum(counts)) if answered else {}
-        found, member = [], 0
-        for one, reply, count in zip(asked, replies, counts, strict=True):
+        counted = (
+            acceptance_between(before, after, sum(counts), len(replies))
+            if answered == replies
+            else None
+        )
+        times = seconds(answered, sum(counts)) if answered else {}
+        group_answers, member = [], 0
+        for request, reply, count in zip(asked, replies, counts, strict=True):
             if reply.error is not None:
-                found.append(one.question.failed(reply.error))
+                group_answers.append(request.question.failed(reply.error))
                 continue
-            share = self._accepted(label, told, count, member, len(answered))
-            found.append(_answer(one.question, reply, count, share, spent))
+            share = self._accepted(label, counted, count, member, len(answered))
+            group_answers.append(_answer(request.question, reply, count, share, times))
             member += 1
-        return found
+        return group_answers
 
     def _tokens(self, label: str, reply: Reply) -> int:
-        """How many were written; 0 for a reply without them, which is then a failed one."""
+        """How many tokens were written; 0, and the reply has failed, if nobody counts them."""
         if reply.error is not None:
             return 0
         usage = reply.tokens is not None
@@ -190,27 +195,27 @@ class RemoteRunner:
             return 0
         if label != BASELINE:
             self.target["tokens_from"] = "the server" if usage else "the tokenizer"
-        return reply.tokens or 0 if usage else self._count("".join(reply.words))
+        return reply.tokens or 0 if usage else self._count("".join(reply.pieces))
 
     def _count(self, text: str) -> int:
         return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _accepted(
-        self, label: str, told: Acceptance | None, count: int, member: int, members: int
+        self, label: str, counted: Acceptance | None, count: int, member: int, members: int
     ) -> Acceptance:
-        """A member's share of what the counters told; plain decoding needs none to be known."""
+        """A member's share of what was counted; of plain decoding it is known without counters."""
         if label == BASELINE:
-            if told is not None and told.drafts:
+            if counted is not None and counted.drafts:
                 raise ForetokenError(
                     f"The baseline {self.servers[label].root} speculates, as its counters show; "
                     "give a server that doesn't."
                 )
             return Acceptance("its definition", count)
-        if told is None:
+        if counted is None:
             self.target.setdefault("acceptance_from", "nobody")
             return Acceptance("nobody", 0)
-        self.target["acceptance_from"] = told.source
-        return told.share(member, members)
+        self.target["acceptance_from"] = counted.source
+        return counted.share(member, members)
 
 
 def _limit(prompt: Prompt, most: int) -> int:
@@ -221,11 +226,11 @@ def seconds(replies: Seq[Reply], tokens: int) -> dict[str, float]:
     """prefill and other (all of decoding) of a group, an equal share of each for every member.
 
     Between the first piece and the end lie all tokens but the first one, which came with the
-    prompt, so it is counted with what the others took on average. Where nothing lies between them
-    the two can't be told apart, and all is decoding.
+    prompt, so it is counted with the others' average time. Where nothing lies between them prefill
+    and decoding can't be separated, and all is decoding.
     """
     began, ended = min(r.began for r in replies), max(r.ended for r in replies)
-    first = min((r.came[0] for r in replies if r.came), default=ended)
+    first = min((r.arrivals[0] for r in replies if r.arrivals), default=ended)
     decoding = (ended - first) * tokens / (tokens - 1) if tokens > 1 else 0.0
     if not 0.0 < decoding <= ended - began:
         decoding = ended - began
@@ -239,9 +244,9 @@ def seconds(replies: Seq[Reply], tokens: int) -> dict[str, float]:
 
 
 def _answer(
-    question: Question, reply: Reply, count: int, share: Acceptance, spent: Mapping[str, float]
+    question: Question, reply: Reply, count: int, share: Acceptance, times: Mapping[str, float]
 ) -> Answer:
-    first = reply.came[0] if reply.came else reply.ended
+    first = reply.arrivals[0] if reply.arrivals else reply.ended
     return replace(
         question.failed(""),
         error=None,
@@ -254,15 +259,15 @@ def _answer(
         accepted_at=list(share.accepted_at) if share.drafts else [],
         drafted_at=[share.drafts] * len(share.accepted_at) if share.drafts else [],
         decodings=[],
-        seconds={**spent, "ttft": first - reply.began, "total": reply.ended - reply.began},
+        seconds={**times, "ttft": first - reply.began, "total": reply.ended - reply.began},
         scores=score(question.prompt, question.turn, reply.text),
     )
 
 
-def _conversation(prompt: Prompt, said: Seq[str]) -> list[Message]:
-    """The messages up to the turn after what was said."""
-    found = [{"role": "system", "content": prompt.system}] if prompt.system else []
-    for turn, answer in zip(prompt.turns, said, strict=False):
-        found.append({"role": "user", "content": turn})
-        found.append({"role": "assistant", "content": answer})
-    return [*found, {"role": "user", "content": prompt.turns[len(said)]}]
+def _conversation(prompt: Prompt, earlier: Seq[str]) -> list[Message]:
+    """The messages up to the turn that follows the answers so far."""
+    messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    for turn, answer in zip(prompt.turns, earlier, strict=False):
+        messages.append({"role": "user", "content": turn})
+        messages.append({"role": "assistant", "content": answer})
+    return [*messages, {"role": "user", "content": prompt.turns[len(earlier)]}]

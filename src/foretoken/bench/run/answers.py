@@ -1,4 +1,4 @@
-"""From what an engine returned to lines of samples.jsonl."""
+"""Makes lines of samples.jsonl from an engine's outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_TIME = dict.fromkeys(("prefill", "draft", "verify", "other", "ttft", "total"
 
 @dataclass(frozen=True)
 class Question:
-    """One turn of one prompt as it is put to one method; `ids` is all that the target reads."""
+    """One turn of one prompt for one method; `ids`: the target's whole input."""
 
     target: str
     dtype: str
@@ -62,8 +62,8 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What serving a whole group took."""
+class GroupUsage:
+    """What serving a whole group took: time and steps, memory, energy."""
 
     stats: EngineStats
     peak_memory_mib: float | None
@@ -71,22 +71,22 @@ class Spent:
 
 
 def answers(
-    asked: Seq[Question], outputs: Seq[RequestOutput], spent: Spent, tokenizer: Any
+    questions: Seq[Question], outputs: Seq[RequestOutput], usage: GroupUsage, tokenizer: Any
 ) -> list[Answer]:
-    """A group's answers; those that got one share the group's time and energy equally."""
+    """A group's answers; those without an error share the group's time and energy equally."""
     members = sum(out.error is None for out in outputs)
     return [
         question.failed(out.error)
         if out.error is not None
-        else _answer(question, out, spent, members, tokenizer)
-        for question, out in zip(asked, outputs, strict=True)
+        else _answer(question, out, usage, members, tokenizer)
+        for question, out in zip(questions, outputs, strict=True)
     ]
 
 
 def _answer(
-    question: Question, out: RequestOutput, spent: Spent, members: int, tokenizer: Any
+    question: Question, out: RequestOutput, usage: GroupUsage, members: int, tokenizer: Any
 ) -> Answer:
-    [sample], own = out.outputs, out.stats
+    [sample], stats = out.outputs, out.stats
     return replace(
         question.failed(""),
         error=None,
@@ -95,22 +95,22 @@ def _answer(
         token_ids=list(sample.token_ids),
         pieces=pieces(tokenizer, sample.token_ids),
         accepted=list(sample.accepted),
-        passes=own.passes,
-        drafted=own.drafted,
-        drafted_at=list(own.drafted_at),
-        accepted_at=list(own.accepted_at),
-        strayed=own.strayed,
-        engine_steps=spent.stats.engine_steps / members,
-        seconds=_seconds(out, spent, members),
+        passes=stats.passes,
+        drafted=stats.drafted,
+        drafted_at=list(stats.drafted_at),
+        accepted_at=list(stats.accepted_at),
+        strayed=stats.strayed,
+        engine_steps=usage.stats.engine_steps / members,
+        seconds=_seconds(out, usage, members),
         decodings=[],
-        peak_memory_mib=spent.peak_memory_mib,
-        chosen=dict(own.chosen),
-        energy_j=None if spent.energy_j is None else spent.energy_j / members,
+        peak_memory_mib=usage.peak_memory_mib,
+        chosen=dict(stats.chosen),
+        energy_j=None if usage.energy_j is None else usage.energy_j / members,
     )
 
 
-def _seconds(out: RequestOutput, spent: Spent, members: int) -> dict[str, float]:
-    stats = spent.stats
+def _seconds(out: RequestOutput, usage: GroupUsage, members: int) -> dict[str, float]:
+    stats = usage.stats
     return {
         "prefill": stats.prefill_time / members,
         "draft": stats.draft_time / members,
@@ -124,22 +124,22 @@ def _seconds(out: RequestOutput, spent: Spent, members: int) -> dict[str, float]
 def pieces(tokenizer: Any, tokens: Seq[int]) -> list[str]:
     """The text that each token added; a character of several tokens comes with its last one."""
     tracker = TextTracker(tokenizer, skip_special_tokens=True)
-    found = [tracker.append(token) for token in tokens]
+    texts = [tracker.append(token) for token in tokens]
     rest = tracker.finish()[len(tracker.text) :]
-    if found:
-        found[-1] += rest
-    return found
+    if texts:
+        texts[-1] += rest
+    return texts
 
 
-def middle(repeats: Seq[Seq[Answer]]) -> list[Answer]:
-    """The group's repeat with the median decoding time, told what the others took.
+def median_repeat(repeats: Seq[Seq[Answer]]) -> list[Answer]:
+    """The group's repeat with the median decoding time; `decodings` gets the times of all repeats.
 
-    A prompt that failed in any of them has failed.
+    A prompt that failed in one of them has failed.
     """
     chosen = sorted(repeats, key=lambda one: sum(a.decoding for a in one))[len(repeats) // 2]
-    found = []
-    for place, answer in enumerate(chosen):
-        own = [one[place] for one in repeats]
-        broken = next((a for a in own if a.error is not None), None)
-        found.append(broken or replace(answer, decodings=[a.decoding for a in own]))
-    return found
+    merged = []
+    for index, answer in enumerate(chosen):
+        same_prompt = [one[index] for one in repeats]
+        failed = next((a for a in same_prompt if a.error is not None), None)
+        merged.append(failed or replace(answer, decodings=[a.decoding for a in same_prompt]))
+    return merged

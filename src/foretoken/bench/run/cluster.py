@@ -1,8 +1,8 @@
-"""Spreads shards of a benchmark over a Ray cluster: each in a process and a folder of its own.
+"""Spreads shards of a benchmark over a Ray cluster: each in a separate process and folder.
 
-A shard's folder travels to its worker and back, so the machines need share no disk, and a shard
-that is run again goes on where it stopped. Answers are sent home as they are written. Ray only
-carries; what a shard measures is the ordinary command's, in a process without Ray in it.
+A shard's folder is sent to its worker and back, so the machines need not share a disk, and a shard
+that is run again resumes where it stopped. Answers are sent back as they are written. The shard
+itself is the ordinary command, in a process without Ray.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FOLDER = "{folder}"
 """Stands in a command for the shard's folder on its worker."""
 
 SAMPLES, STDERR = "samples.jsonl", "stderr.txt"
-_LOOK = 0.5  # seconds between two looks at what a shard has written
-_REACH = 5.0  # seconds to reach the cluster in
+_POLL = 0.5  # seconds between two looks at the file that a shard writes
+_CONNECT = 5.0  # seconds until a cluster counts as out of reach
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One that has ended. Numbers count from 1; error is a sentence, None where all went well."""
+    """A shard that has ended. number: from 1; error: a sentence, None where all went well."""
 
     number: int
     folder: Path
@@ -41,8 +41,8 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class _End:
-    """What a worker sends last: the folder's files, and why the process failed if it did."""
+class _Finished:
+    """A worker's last message: the folder's files, and why the process failed if it did."""
 
     files: dict[str, bytes]
     error: str | None
@@ -69,7 +69,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
             "A cluster needs Ray; install it with: pip install 'foretoken[ray]'."
         ) from error
     if address is not None:
-        _reach(address)
+        _check_reachable(address)
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
     try:
         ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **options)
@@ -83,13 +83,13 @@ def cluster(address: str | None = None) -> Iterator[None]:
         ray.shutdown()
 
 
-def _reach(address: str) -> None:
-    """Ask the port itself: Ray would try for minutes."""
+def _check_reachable(address: str) -> None:
+    """Connect to the port first: Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         raise ForetokenError(f"The cluster's address is host:port of its head, not {address!r}.")
     try:
-        socket.create_connection((host, int(port)), timeout=_REACH).close()
+        socket.create_connection((host, int(port)), timeout=_CONNECT).close()
     except OSError as error:
         raise ForetokenError(
             f"No Ray cluster answers at {address} ({error}); start one with: ray start --head."
@@ -107,13 +107,13 @@ def run_shards(
     import ray
 
     folders = [out / f"shard-{i}" for i in range(1, len(commands) + 1)]
-    share, home = _share(workers), str(Path.cwd())
+    resources, working_folder = _resources(workers), str(Path.cwd())
     # A retry would begin with the files of the first try and write its answers twice.
     remote = ray.remote(
-        num_returns="streaming", scheduling_strategy="SPREAD", max_retries=0, **share
-    )(_work)
+        num_returns="streaming", scheduling_strategy="SPREAD", max_retries=0, **resources
+    )(_run_shard)
     running = {
-        remote.remote(list(command), _files(folder), home): i
+        remote.remote(list(command), _files(folder), working_folder): i
         for i, (command, folder) in enumerate(zip(commands, folders, strict=True))
     }
     errors: list[str | None] = [None] * len(folders)
@@ -123,8 +123,8 @@ def run_shards(
             at = running[stream]
             try:
                 event = ray.get(next(stream))
-                if isinstance(event, _End):
-                    errors[at] = _put_away(event, folders[at])
+                if isinstance(event, _Finished):
+                    errors[at] = _store(event, folders[at])
                 else:
                     _append(event, folders[at], advance)
             except StopIteration:
@@ -141,16 +141,16 @@ def run_shards(
     ]
 
 
-def _share(workers: int) -> dict[str, float]:
+def _resources(workers: int) -> dict[str, float]:
     """The processors and GPUs that one of `workers` gets: an equal share, all on one machine."""
     import ray
 
-    share = {}
+    resources = {}
     for kind, option in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
-        found = [node["Resources"].get(kind, 0.0) for node in ray.nodes() if node["Alive"]]
-        part = min(sum(found) / workers, max(found))
-        share[option] = part if part < 1 else float(int(part))
-    return share
+        amounts = [node["Resources"].get(kind, 0.0) for node in ray.nodes() if node["Alive"]]
+        share = min(sum(amounts) / workers, max(amounts))
+        resources[option] = share if share < 1 else float(int(share))
+    return resources
 
 
 def _append(lines: bytes, folder: Path, advance: Callable[[], None]) -> None:
@@ -161,14 +161,16 @@ def _append(lines: bytes, folder: Path, advance: Callable[[], None]) -> None:
         advance()
 
 
-def _put_away(end: _End, folder: Path) -> str | None:
+def _store(end: _Finished, folder: Path) -> str | None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in end.files.items():
         (folder / name).write_bytes(data)
     return end.error
 
 
-def _work(arguments: list[str], files: dict[str, bytes], home: str) -> Iterator[bytes | _End]:
+def _run_shard(
+    arguments: list[str], files: dict[str, bytes], working_folder: str
+) -> Iterator[bytes | _Finished]:
     """On the worker: run the command, yield new lines of its samples, at last its folder."""
     folder = Path(tempfile.mkdtemp(prefix="foretoken-shard-"))
     try:
@@ -177,7 +179,7 @@ def _work(arguments: list[str], files: dict[str, bytes], home: str) -> Iterator[
         with (folder / STDERR).open("wb") as stderr:
             child = subprocess.Popen(
                 [sys.executable, *(a.replace(FOLDER, str(folder)) for a in arguments)],
-                cwd=home if os.path.isdir(home) else folder,
+                cwd=working_folder if os.path.isdir(working_folder) else folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -187,7 +189,7 @@ def _work(arguments: list[str], files: dict[str, bytes], home: str) -> Iterator[
         finally:
             child.kill()
             child.wait()
-        yield _End(_files(folder), _failure(child.returncode, folder / STDERR))
+        yield _Finished(_files(folder), _failure(child.returncode, folder / STDERR))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -206,7 +208,7 @@ def _new_lines(child: subprocess.Popen[bytes], path: Path) -> Iterator[bytes]:
                 yield lines[0] + b"\n"
         if ended:
             return
-        time.sleep(_LOOK)
+        time.sleep(_POLL)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -216,8 +218,8 @@ def _files(folder: Path) -> dict[str, bytes]:
 def _failure(code: int, stderr: Path) -> str | None:
     if code == 0:
         return None
-    said = _last_line(stderr.read_text(encoding="utf-8", errors="replace"))
-    return said or f"exit status {code}, and nothing on standard error."
+    last = _last_line(stderr.read_text(encoding="utf-8", errors="replace"))
+    return last or f"exit status {code}, and nothing on standard error."
 
 
 def _last_line(text: str) -> str:

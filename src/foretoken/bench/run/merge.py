@@ -1,4 +1,4 @@
-"""Puts the shards of one run together into the record that the whole run would have left."""
+"""Merges the shards of a run into the files that one run over all prompts would have written."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from foretoken.bench.plan import shard_of
 from foretoken.bench.record import Results, read_results
-from foretoken.bench.run.outcome import fill
 from foretoken.bench.run.resume import PLAN, SAMPLES, Samples, read_plan
+from foretoken.bench.run.summary import fill_in
 from foretoken.bench.suites.suite import Suite
 from foretoken.errors import ForetokenError
 from foretoken.files import write_file, write_json
@@ -18,34 +18,34 @@ RESULTS = "results*.json"
 
 
 def merge(folders: Seq[Path], out: Path, suite: Suite) -> list[Results]:
-    """Write plan, samples and results of all shards of one run to `out`; the results.
+    """Write plan, samples and results of all shards of one run to `out`; returns the results.
 
-    Raises `ForetokenError` where a shard is missing, unfinished, there twice, or of another run.
+    Raises `ForetokenError` where a shard is missing, unfinished, given twice, or of another run.
     """
     plan = _common_plan(folders)
     samples = [Samples(folder) for folder in folders]
     names = sorted({path.name for folder in folders for path in folder.glob(RESULTS)})
     if not names:
-        raise ForetokenError(f"{folders[0]} holds no results; finish its shard first.")
+        raise ForetokenError(f"{folders[0]} has no results; finish its shard first.")
     merged: list[Results] = []
     lines: list[str] = []
     for name in sorted(names, key=lambda name: name != "results.json"):
         parts = [read_results(folder / name) for folder in folders]
-        found = parts[0]
-        target = found["target"]
-        found["environment"] = _environments([part["environment"] for part in parts])
-        answers = [a for own in samples for a in own.of(target["name"], target["dtype"])]
-        fill(found, answers, suite, plan["repeats"])
+        results = parts[0]
+        target = results["target"]
+        results["environment"] = _merged_environment([part["environment"] for part in parts])
+        answers = [a for shard in samples for a in shard.of(target["name"], target["dtype"])]
+        fill_in(results, answers, suite, plan["repeats"])
         lines += [a.line() + "\n" for a in answers]
-        write_json(out / name, found)
-        merged.append(found)
+        write_json(out / name, results)
+        merged.append(results)
     write_file(out / SAMPLES, "".join(lines))
     write_json(out / PLAN, plan)
     return merged
 
 
 def _common_plan(folders: Seq[Path]) -> dict[str, Any]:
-    """The plan of the whole run, of which each folder has to hold another shard."""
+    """The plan of the whole run; each folder must have another of its shards."""
     plans = [read_plan(folder) for folder in folders]
     whole = {**plans[0], "shard": None}
     for folder, plan in zip(folders, plans, strict=True):
@@ -62,11 +62,11 @@ def _common_plan(folders: Seq[Path]) -> dict[str, Any]:
     return whole
 
 
-def _environments(found: Seq[dict[str, Any]]) -> dict[str, Any]:
-    """The first one's, with what differs between machines named side by side."""
-    merged = dict(found[0])
+def _merged_environment(environments: Seq[dict[str, Any]]) -> dict[str, Any]:
+    """The first one's; values that differ between machines are joined by " | "."""
+    merged = dict(environments[0])
     for key in merged.keys() - {"date"}:
-        values = list(dict.fromkeys(str(one[key]) for one in found))
+        values = list(dict.fromkeys(str(one[key]) for one in environments))
         if len(values) > 1:
             merged[key] = " | ".join(values)
     return merged

@@ -1,7 +1,7 @@
-"""A run's folder: what it was asked to do, and answers that no kill can damage.
+"""A run's folder: its plan, and answers that no interruption can damage.
 
-plan.json says what is being run, so a folder is only ever continued with the same. A unit's lines
-go to samples.jsonl in one write and are on the disk before the next unit begins. Whatever a kill
+plan.json describes the run, so a folder is only ever resumed with the same one. A unit's lines go
+to samples.jsonl in one write and are on the disk before the next unit begins. What an interruption
 left of a unit is cut off and served again, so a resumed file equals an uninterrupted one.
 """
 
@@ -25,41 +25,41 @@ Key = tuple[str, str, str, float, int, str, int]
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """What a folder's run was asked to do. Raises `ForetokenError` where it can't be read."""
+    """The plan of a folder's run. Raises `ForetokenError` where it can't be read."""
     return read_json(folder / PLAN, "a run's plan")
 
 
-def hold_to(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Bind a folder to a plan, in JSON's types, unless it is bound to it.
+def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Write a run's plan, in JSON's types, to its folder.
 
-    Raises `ForetokenError` where it holds answers of another plan, naming the first difference.
+    Raises `ForetokenError` where there are answers of another plan, naming the first difference.
     """
     if (folder / PLAN).is_file():
-        if _answers(folder):
-            compare(folder, read_plan(folder), plan)
-    elif _answers(folder):
+        if _has_answers(folder):
+            check_same(folder, read_plan(folder), plan)
+    elif _has_answers(folder):
         raise ForetokenError(
-            f"{folder} holds answers and no {PLAN} to go on with; give another --out."
+            f"{folder} has answers and no {PLAN} to resume with; give another --out."
         )
     write_json(folder / PLAN, plan)
 
 
-def _answers(folder: Path) -> bool:
+def _has_answers(folder: Path) -> bool:
     samples = folder / SAMPLES
     return any(folder.glob("results*.json")) or (samples.exists() and samples.stat().st_size > 0)
 
 
-def compare(where: Path, before: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+def check_same(where: Path, before: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     """Raises `ForetokenError` for the first difference from what was begun there."""
     for key in {**plan, **before}:
         if before.get(key) != plan.get(key):
             raise ForetokenError(
-                f"{where} holds a run with {key} {json.dumps(before.get(key))}, and now it is "
+                f"{where} has a run with {key} {json.dumps(before.get(key))}, and now it is "
                 f"{json.dumps(plan.get(key))}; give what it was begun with, or another --out."
             )
 
 
-def expected(unit: Unit, labels: Seq[str], target: str, dtype: str) -> list[Key]:
+def answer_keys(unit: Unit, labels: Seq[str], target: str, dtype: str) -> list[Key]:
     """The keys of a unit's answers, in the order of their lines."""
     return [
         (target, dtype, label, unit.temperature, unit.batch_size, prompt.id, turn)
@@ -88,32 +88,32 @@ class Samples:
             self._ends.append(end)
 
     def of(self, target: str, dtype: str) -> list[Answer]:
-        """What one target answered at one precision."""
+        """The answers of one target at one precision."""
         return [a for a in self.answers if (a.target, a.dtype) == (target, dtype)]
 
     def resume(self, first: int, units: Seq[Seq[Key]]) -> int:
-        """How many of the units are wholly there, from the answer number `first` on.
+        """How many of the units are complete, from the answer number `first` on.
 
-        What stands after them is cut off. Raises `ForetokenError` where another answer stands in
-        a unit's place.
+        What follows them is cut off. Raises `ForetokenError` where a unit's place has another
+        answer.
         """
         at, done = first, 0
         for keys in units:
-            found = [a.key for a in self.answers[at : at + len(keys)]]
-            if found != list(keys)[: len(found)]:
-                line = at + 1 + next(i for i, key in enumerate(found) if key != keys[i])
+            written = [a.key for a in self.answers[at : at + len(keys)]]
+            if written != list(keys)[: len(written)]:
+                line = at + 1 + next(i for i, key in enumerate(written) if key != keys[i])
                 raise ForetokenError(
-                    f"{self.path}, line {line} holds {self.answers[line - 1].key}, which {PLAN} "
+                    f"{self.path}, line {line} has {self.answers[line - 1].key}, which {PLAN} "
                     "does not put there; give another --out."
                 )
-            if len(found) < len(keys):
+            if len(written) < len(keys):
                 break
             at, done = at + len(keys), done + 1
         self._cut(at)
         return done
 
     def _cut(self, count: int) -> None:
-        """Keep so many answers and nothing after them."""
+        """Keep the first `count` answers and nothing after them."""
         del self.answers[count:], self._ends[count:]
         end = self._ends[-1] if self._ends else 0
         if self.path.exists() and self.path.stat().st_size != end:

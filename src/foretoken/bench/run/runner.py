@@ -1,16 +1,15 @@
-"""Runs methods beside one another: one target, one process, group by group.
+"""Runs methods side by side: one target, one process, group by group.
 
-Every method answers a group of prompts before any method sees the next one, in an order that
-rotates, so a machine that drifts drifts for all. Later turns of a conversation continue plain
-decoding's answer at the same batch size and temperature, so all methods read the same prompt.
+Every method answers a group of prompts before any method gets the next one, in an order that
+rotates, so that a machine whose speed drifts affects all alike. Later turns of a conversation
+continue plain decoding's answer at the same batch size and temperature, so all methods read the
+same prompt.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
-from typing import Protocol
 
 from foretoken.bench.measure.costs import Meter
 from foretoken.bench.measure.energy import Energy
@@ -18,9 +17,9 @@ from foretoken.bench.measure.identity import compare
 from foretoken.bench.measure.likelihood import log_likelihood
 from foretoken.bench.measure.memory import PeakMemory
 from foretoken.bench.measure.scores import score
-from foretoken.bench.plan import BASELINE, Plan, Unit
+from foretoken.bench.plan import BASELINE, Plan, Unit, seed_of
 from foretoken.bench.record import Answer, Target
-from foretoken.bench.run.answers import Question, Spent, answers, middle
+from foretoken.bench.run.answers import GroupUsage, Question, answers, median_repeat
 from foretoken.bench.suites.suite import LEAST_ROOM, Prompt, room_left
 from foretoken.errors import ForetokenError
 from foretoken.llm import LLM
@@ -30,41 +29,10 @@ from foretoken.tree import Kind
 
 _WARM_UP_TOKENS = 8
 
-
-class Server(Protocol):
-    """What serves units: our own `Runner`, or a server with the same methods."""
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def not_run(self) -> Mapping[str, str]:
-        """Methods that can't be served, with the reason."""
-        ...
-
-    @property
-    def labels(self) -> Seq[str]:
-        """The methods that will answer every unit, plain decoding first."""
-        ...
-
-    @property
-    def target(self) -> Target: ...
-
-    def fitting(self, prompts: Seq[Prompt]) -> tuple[list[Prompt], list[str]]:
-        """The prompts that leave `LEAST_ROOM` for the last answer, and the ids of the others."""
-        ...
-
-    def meter(self) -> Meter | None:
-        """What measures the costs of passes in rounds, where that can be done."""
-        ...
-
-    def warm_up(self, prompt: Prompt) -> None:
-        """Serve something that isn't measured."""
-        ...
-
-    def serve(self, unit: Unit) -> list[Answer]:
-        """All turns of a unit by all methods: turn by turn, method by method."""
-        ...
+Conversation = tuple[str, str]
+"""A method, and the id of the prompt that it answers."""
+Texts = dict[Conversation, list[str]]
+"""The texts of the turns answered so far."""
 
 
 class Runner:
@@ -85,12 +53,12 @@ class Runner:
         self.not_run: dict[str, str] = {}
         for label in plan.methods:
             if label != BASELINE:
-                self._try(label)
+                self._add(label)
         device = self.plain.model.device
         self._memory, self._energy = PeakMemory(device), Energy(device)
         self._rotation = 0
 
-    def _try(self, label: str) -> None:
+    def _add(self, label: str) -> None:
         try:
             self.llms[label] = self._load(label)
         except ForetokenError as error:
@@ -99,7 +67,7 @@ class Runner:
             self.not_run[label] = str(error)
 
     def _load(self, label: str) -> LLM:
-        """A method around the weights that are already there."""
+        """A method on the target that is already loaded."""
         return LLM(
             self.plain.model,
             tokenizer=self.plain.tokenizer,
@@ -121,15 +89,15 @@ class Runner:
     @property
     def target(self) -> Target:
         model = self.plain.model
-        found: Target = {
+        target: Target = {
             "name": self.plan.name,
             "parameters": model.parameters,
             "dtype": str(model.dtype).removeprefix("torch."),
             "backend": model.backend,
         }
         if self.plan.inflated is not None:
-            found["inflated"] = self.plan.inflated
-        return found
+            target["inflated"] = self.plan.inflated
+        return target
 
     def fitting(self, prompts: Seq[Prompt]) -> tuple[list[Prompt], list[str]]:
         """As `Server`. Earlier answers count with the most tokens that they may have."""
@@ -137,7 +105,9 @@ class Runner:
         skipped: list[str] = []
         for prompt in prompts:
             earlier = len(prompt.turns) - 1
-            tokens = len(self._ids(prompt, [""] * earlier)) + earlier * self._limit(prompt)
+            tokens = len(self._input_ids(prompt, [""] * earlier)) + earlier * self._max_tokens(
+                prompt
+            )
             if room_left(tokens, self.context) < LEAST_ROOM:
                 skipped.append(prompt.id)
             else:
@@ -151,7 +121,7 @@ class Runner:
 
     def warm_up(self, prompt: Prompt) -> None:
         """As `Server`: the first passes allocate memory and pick kernels."""
-        ids = self._ids(prompt, [])
+        ids = self._input_ids(prompt, [])
         for llm in self.llms.values():
             for temperature in self.plan.temperatures:
                 params = SamplingParams(
@@ -159,74 +129,68 @@ class Runner:
                 )
                 for size in self.plan.batch_sizes:
                     llm.generate([ids] * size, params)
-            _forget(llm)
+            _reset_drafter(llm)
 
     def serve(self, unit: Unit) -> list[Answer]:
-        """As `Server`. A method that fails a turn fails the rest of the conversation, and where
-        plain decoding fails there is nothing to hold the others against."""
-        said: dict[tuple[str, str], list[str]] = {}
-        broken: dict[tuple[str, str], str] = {}
-        found: list[Answer] = []
+        """As `Server`. A method that fails a turn fails the rest of the conversation; where plain
+        decoding fails, so do all, as there is nothing to compare them with."""
+        earlier: Texts = {}
+        failures: dict[Conversation, str] = {}
+        unit_answers: list[Answer] = []
         for turn in range(max(len(p.turns) for p in unit.prompts)):
-            asked = self._questions(unit, turn, said)
+            asked = self._questions(unit, turn, earlier)
             live = {
-                label: [q for q in own if (label, q.prompt.id) not in broken]
-                for label, own in asked.items()
+                label: [q for q in questions if (label, q.prompt.id) not in failures]
+                for label, questions in asked.items()
             }
             served = self._repeats(live)
-            self._judge(live, served)
-            for label, own in served.items():
-                for answer in own:
-                    said.setdefault((label, answer.id), []).append(answer.text)
-            _note_failures(served, broken)
-            good = {(label, a.id): a for label, own in served.items() for a in own}
+            self._rate(live, served)
+            answered = {(label, a.id): a for label, own in served.items() for a in own}
+            for key, answer in answered.items():
+                earlier.setdefault(key, []).append(answer.text)
+            _note_failures(served, failures)
             for label, questions in asked.items():
                 for question in questions:
                     key = label, question.prompt.id
-                    found.append(question.failed(broken[key]) if key in broken else good[key])
-        return found
-
-    def _questions(
-        self, unit: Unit, turn: int, said: Mapping[tuple[str, str], Seq[str]]
-    ) -> dict[str, list[Question]]:
-        """The turn as each method is asked it."""
-        asked: dict[str, list[Question]] = {}
-        target = self.target
-        for label in self.llms:
-            own = label if self.plan.own_history else BASELINE
-            asked[label] = []
-            for prompt in (p for p in unit.prompts if turn < len(p.turns)):
-                history = [*said.get((own, prompt.id), ()), *[""] * turn][:turn]
-                params = SamplingParams(
-                    temperature=unit.temperature,
-                    max_tokens=self._limit(prompt),
-                    stop=prompt.stop,
-                    seed=seed_of(self.plan.seed, prompt.id, turn),
-                )
-                asked[label].append(
-                    Question(
-                        target["name"],
-                        target["dtype"],
-                        label,
-                        unit,
-                        prompt,
-                        turn,
-                        self._ids(prompt, history),
-                        params,
+                    failure = failures.get(key)
+                    unit_answers.append(
+                        answered[key] if failure is None else question.failed(failure)
                     )
-                )
-        return asked
+        return unit_answers
 
-    def _limit(self, prompt: Prompt) -> int:
+    def _questions(self, unit: Unit, turn: int, earlier: Texts) -> dict[str, list[Question]]:
+        """The questions of a turn, by method."""
+        prompts = [prompt for prompt in unit.prompts if turn < len(prompt.turns)]
+        return {
+            label: [self._question(label, unit, prompt, turn, earlier) for prompt in prompts]
+            for label in self.llms
+        }
+
+    def _question(
+        self, label: str, unit: Unit, prompt: Prompt, turn: int, earlier: Texts
+    ) -> Question:
+        author = label if self.plan.own_history else BASELINE
+        history = [*earlier.get((author, prompt.id), ()), *[""] * turn][:turn]
+        params = SamplingParams(
+            temperature=unit.temperature,
+            max_tokens=self._max_tokens(prompt),
+            stop=prompt.stop,
+            seed=seed_of(self.plan.seed, prompt.id, turn),
+        )
+        ids = self._input_ids(prompt, history)
+        name, dtype = self.target["name"], self.target["dtype"]
+        return Question(name, dtype, label, unit, prompt, turn, ids, params)
+
+    def _max_tokens(self, prompt: Prompt) -> int:
         return min(self.plan.max_tokens, prompt.max_tokens or self.plan.max_tokens)
 
     def _repeats(self, asked: Mapping[str, list[Question]]) -> dict[str, list[Answer]]:
-        """What each method answered, the median of its repeats."""
+        """Each method's answers: those of its median repeat."""
         tries: dict[str, list[list[Answer]]] = {label: [] for label in asked}
         for _ in range(self.plan.repeats):
             for label in self._order():
                 tries[label].append(self._generate(label, asked[label]))
-        return {label: middle(found) for label, found in tries.items()}
+        return {label: median_repeat(repeats) for label, repeats in tries.items()}
 
     def _order(self) -> list[str]:
         self._rotation += 1
@@ -239,83 +203,77 @@ class Runner:
             return []
         llm = self.llms[label]
         if not self.plan.warm:
-            _forget(llm)
+            _reset_drafter(llm)
         llm.reset_stats()
         self._memory.reset()
         self._energy.reset()
         try:
             outputs = llm.generate([q.ids for q in asked], [q.params for q in asked])
         except Exception as error:  # whatever it was: the rest of the run is worth having
-            self.llms[label] = self._load(label)  # nobody knows in what state it left the old one
+            self.llms[label] = self._load(label)  # the old one may be in any state
             return [q.failed(f"{type(error).__name__}: {error}") for q in asked]
-        spent = Spent(llm.stats, self._memory.mib(), self._energy.joules())
-        return answers(asked, outputs, spent, llm.tokenizer)
+        usage = GroupUsage(llm.stats, self._memory.mib(), self._energy.joules())
+        return answers(asked, outputs, usage, llm.tokenizer)
 
-    def _judge(self, asked: Mapping[str, Seq[Question]], served: Mapping[str, Seq[Answer]]) -> None:
-        """Hold what was answered against plain decoding, the target and the references."""
+    def _rate(self, asked: Mapping[str, Seq[Question]], served: Mapping[str, Seq[Answer]]) -> None:
+        """Compare answers with plain decoding's, the target's probabilities and the references."""
         plain = {a.id: (q.ids, a) for q, a in zip(asked[BASELINE], served[BASELINE], strict=True)}
         approximate = {x for x, llm in self.llms.items() if not llm.engine.verifier.exact}
-        weighed = {BASELINE, *approximate} if approximate else set()
+        scored = {BASELINE, *approximate} if approximate else set()
         for label in served:
             for question, answer in zip(asked[label], served[label], strict=True):
                 if answer.error is not None:
                     continue
                 answer.scores = score(question.prompt, question.turn, answer.text)
-                if label in weighed:
+                if label in scored:
                     answer.log_likelihood = log_likelihood(
                         self.plain, question.ids, answer.token_ids
                     )
                 ids, other = plain.get(answer.id, (None, answer))
-                if ids == question.ids and self._same_tokens(label, question.params):
+                if ids == question.ids and self._claims_same_tokens(label, question.params):
                     answer.sameness, answer.margin = compare(
                         self.plain, ids, question.params, other.token_ids, answer.token_ids
                     )
 
-    def _same_tokens(self, label: str, params: SamplingParams) -> bool:
-        """Whether the method claims plain decoding's very tokens; else it has its distribution at
-        most."""
+    def _claims_same_tokens(self, label: str, params: SamplingParams) -> bool:
+        """Whether the method claims exactly plain decoding's tokens, not only its distribution."""
         drawn = self.llms[label].engine.drafter.kinds - {Kind.CHOSEN, Kind.AUXILIARY}
         return params.greedy or not drawn
 
-    def _ids(self, prompt: Prompt, said: Seq[str]) -> list[int]:
-        """The tokens of the turn after what was said; as plain text without a chat template."""
-        turns = prompt.turns[: len(said) + 1]
+    def _input_ids(self, prompt: Prompt, history: Seq[str]) -> list[int]:
+        """The token ids of a turn and all before it; plain text without a chat template."""
+        turns = prompt.turns[: len(history) + 1]
         if getattr(self.plain.tokenizer, "chat_template", None):
             messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
-            for turn, answer in zip(turns, [*said, None], strict=True):
+            for turn, answer in zip(turns, [*history, None], strict=True):
                 messages.append({"role": "user", "content": turn})
                 if answer is not None:
                     messages.append({"role": "assistant", "content": answer})
             return self.plain.chat_prompt(messages)
-        texts = [prompt.system or "", *_alternating(turns, said)]
+        texts = [prompt.system or "", *_alternating(turns, history)]
         ids: list[int] = self.plain.tokenizer("\n".join(filter(None, texts)))["input_ids"]
         return ids
 
 
-def seed_of(seed: int, prompt_id: str, turn: int) -> int:
-    """The seed of one turn: another one for each prompt, or a batch would share its luck."""
-    return zlib.crc32(f"{seed} {prompt_id} {turn}".encode())
-
-
-def _alternating(turns: Seq[str], said: Seq[str]) -> Iterator[str]:
-    for turn, answer in zip(turns, [*said, ""], strict=True):
+def _alternating(turns: Seq[str], history: Seq[str]) -> Iterator[str]:
+    for turn, answer in zip(turns, [*history, ""], strict=True):
         yield turn
         yield answer
 
 
-def _note_failures(served: Mapping[str, Seq[Answer]], broken: dict[tuple[str, str], str]) -> None:
-    """Remember which conversations are over, under (method, prompt)."""
+def _note_failures(served: Mapping[str, Seq[Answer]], failures: dict[Conversation, str]) -> None:
+    """Note which conversations have failed, and why."""
     for label in served:
         for answer in served[label]:
             if answer.error is not None:
-                broken[label, answer.id] = answer.error
+                failures[label, answer.id] = answer.error
     for answer in served[BASELINE]:
         for label in served:
             if answer.error is not None and label != BASELINE:
-                broken[label, answer.id] = f"plain decoding failed: {answer.error}"
+                failures[label, answer.id] = f"plain decoding failed: {answer.error}"
 
 
-def _forget(llm: LLM) -> None:
+def _reset_drafter(llm: LLM) -> None:
     """Drop what the drafter has learned from earlier answers, where it keeps anything."""
     if llm.engine.drafter.shared is not None:
         llm.engine.drafter.shared.reset()

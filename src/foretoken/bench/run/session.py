@@ -1,4 +1,4 @@
-"""One target from its prompts to its results: what every way of measuring shares."""
+"""Measures one target, from its prompts to its results, whoever serves it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from foretoken.bench.measure.costs import Costs
 from foretoken.bench.measure.library import library
 from foretoken.bench.plan import Unit, blocks, units
 from foretoken.bench.record import Results
-from foretoken.bench.run.outcome import outcome
-from foretoken.bench.run.resume import Samples, expected
-from foretoken.bench.run.runner import Server
+from foretoken.bench.run.resume import Samples, answer_keys
+from foretoken.bench.run.server import Server
+from foretoken.bench.run.summary import summarize
 from foretoken.bench.suites.suite import LEAST_ROOM, Prompt, Suite
 from foretoken.errors import ForetokenError
 from foretoken.progress import track
@@ -30,14 +30,14 @@ def measure(
     shard: tuple[int, int] = (1, 1),
     until: float | None = None,
 ) -> Results:
-    """Serve what the samples don't hold yet, and sum up.
+    """Serve the units that the samples don't have yet; the results of all of them.
 
     shard (i, n): of the blocks of prompts only the i-th, the (i + n)-th and so on.
-    until: a `perf_counter` time; a block is begun only if the longest one so far would still fit,
-    and the first always is, so how many are measured depends on no result.
+    until: a `perf_counter` time; a block other than the first is begun only if the longest one so
+    far would still fit, so how many are measured does not depend on a result.
 
-    Raises `ForetokenError` where no prompt leaves room for an answer, where the samples hold
-    something else, for a warm run that would have to be resumed, and where scipy is missing.
+    Raises `ForetokenError` where no prompt leaves room for an answer, where the samples are
+    of another run, for a warm run that would have to be resumed, and where scipy is missing.
     """
     library("scipy")  # for the intervals: better missed now than when all is measured
     plan, target = server.plan, server.target
@@ -61,9 +61,9 @@ def measure(
     )
     total = sum(map(len, todo)) - answered
     with track(f"{plan.name} {target['dtype']}: {methods}", total, True) as advance:
-        costs = _serve(server, _left(todo, answered), samples, until, advance)
+        costs = _serve(server, _remaining(todo, answered), samples, until, advance)
     found = samples.of(target["name"], target["dtype"])
-    return outcome(
+    return summarize(
         found,
         plan=plan,
         suite=suite,
@@ -75,19 +75,19 @@ def measure(
 
 
 def _answered(server: Server, todo: Seq[Unit], samples: Samples) -> int:
-    """How many units are answered; answers of other targets stand before this one's."""
+    """How many units are answered; answers of other targets precede this one's."""
     name, dtype = server.target["name"], server.target["dtype"]
     own = (i for i, a in enumerate(samples.answers) if (a.target, a.dtype) == (name, dtype))
     first = next(own, len(samples.answers))
-    return samples.resume(first, [expected(u, server.labels, name, dtype) for u in todo])
+    return samples.resume(first, [answer_keys(u, server.labels, name, dtype) for u in todo])
 
 
-def _left(todo: Seq[Seq[Unit]], answered: int) -> list[list[Unit]]:
-    left = []
+def _remaining(todo: Seq[Seq[Unit]], answered: int) -> list[list[Unit]]:
+    remaining = []
     for block in todo:
-        left.append(list(block[answered:]))
+        remaining.append(list(block[answered:]))
         answered = max(0, answered - len(block))
-    return [block for block in left if block]
+    return [block for block in remaining if block]
 
 
 def _serve(

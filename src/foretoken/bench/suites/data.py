@@ -10,6 +10,6 @@ DEFAULT = Path("..", "shared", "data")
 
 
 def folder() -> Path | None:
-    """The folder that FORETOKEN_DATA names, else ../shared/data; None where there is neither."""
-    found = Path(os.environ.get(VARIABLE) or DEFAULT)
-    return found if found.is_dir() else None
+    """The folder that FORETOKEN_DATA names, else ../shared/data; None if it doesn't exist."""
+    path = Path(os.environ.get(VARIABLE) or DEFAULT)
+    return path if path.is_dir() else None

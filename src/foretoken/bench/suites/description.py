@@ -1,4 +1,4 @@
-"""A suite described in YAML: where its rows are, and which of a row's fields say what.
+"""A suite described in YAML: where its rows are, and what each field of a row means.
 
     name: my-questions
     source: {file: questions.jsonl}
@@ -109,7 +109,7 @@ def read_description(path: Path) -> Description:
 
 
 def _keys(kind: type, given: object, name: str = "a description") -> dict[str, Any]:
-    """The keys of a mapping, all of them known and of the type that `kind` gives them."""
+    """The mapping itself, if `kind` has all of its keys as fields and their types fit."""
     if not isinstance(given, dict):
         raise ForetokenError(f"{name} must be given as keys with values.")
     types = {f.name: str(f.type) for f in fields(kind)}
@@ -117,13 +117,13 @@ def _keys(kind: type, given: object, name: str = "a description") -> dict[str, A
         if key not in types:
             raise unknown("key", str(key), types)
         if not _fits(value, types[key]):
-            raise ForetokenError(f"{key} is {value!r}; it must be {_WORDS[types[key]]}.")
+            raise ForetokenError(f"{key} is {value!r}; it must be {_TYPE_NAMES[types[key]]}.")
     if "name" in types and "name" not in given:
         raise ForetokenError("it needs a name.")
     return dict(given)
 
 
-_WORDS = {
+_TYPE_NAMES = {
     "str": "text",
     "str | None": "text",
     "int | None": "a number of 1 or more",
@@ -147,15 +147,15 @@ def _fits(value: object, kind: str) -> bool:
 
 def _field(row: Mapping[str, Any], path: str, default: object = _MISSING) -> Any:
     """row["a"]["b"][0] for "a.b.0"."""
-    found: Any = row
+    value: Any = row
     for part in path.split("."):
         try:
-            found = found[int(part)] if isinstance(found, list) else found[part]
+            value = value[int(part)] if isinstance(value, list) else value[part]
         except (LookupError, TypeError, ValueError):
             if default is not _MISSING:
                 return default
             raise ForetokenError(f"there is no {path!r}.") from None
-    return found
+    return value
 
 
 def _parts(text: str) -> list[tuple[str, str | None]]:
@@ -185,7 +185,7 @@ def _text(value: object, name: str) -> str:
 
 
 def _turns(value: object) -> tuple[str, ...]:
-    """The user's turns, of a list of texts or of messages with a role and a content."""
+    """The user's turns from a list of texts, or of messages with a role and a content."""
     items: list[Any] = value if isinstance(value, list) else []
     if all(isinstance(item, dict) for item in items):
         items = [item.get("content") for item in items if item.get("role") == "user"]
@@ -205,9 +205,9 @@ def _reference(value: object, turns: int) -> tuple[tuple[str, ...], ...]:
         entries = [entries]
     if len(entries) > turns:
         raise ForetokenError(f"the reference has {len(entries)} entries for {turns} turns.")
-    found = [_answers(entry) for entry in entries]
-    found += [()] * (turns - len(found))
-    return tuple(found) if any(found) else ()
+    answers = [_answers(entry) for entry in entries]
+    answers += [()] * (turns - len(answers))
+    return tuple(answers) if any(answers) else ()
 
 
 def _answers(entry: object) -> tuple[str, ...]:

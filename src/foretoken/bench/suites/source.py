@@ -1,8 +1,8 @@
 """Where a suite's rows come from: a file, a file with a public home, or a hub dataset.
 
 A file is looked for beside the description that names it, then in the folder of texts (`data.py`),
-then in the cache; last it is downloaded, checked and put into the cache. Nothing is guessed: a file
-that is found but is not the one described is an error, not a reason to look further.
+then in the cache; last it is downloaded, checked and put into the cache. A file that exists but has
+another sha256 than described is an error, not a reason to look further.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Rows:
-    """What was read. numbered: each row under its line (a file's) or its place (a dataset's)."""
+    """The rows read. numbered: (line in the file or place in the dataset, row)."""
 
     where: str
     sha256: str
@@ -68,7 +68,7 @@ class Rows:
 def read_source(source: Source, folder: Path, cache: Path | None, download: bool) -> Rows:
     """The rows of a source that a description in `folder` names.
 
-    Raises `ForetokenError` where they can't be had or a line is no JSON object.
+    Raises `ForetokenError` where they can't be read or a line is no JSON object.
     """
     if source.dataset is not None:
         options = {"split": source.split, "revision": source.revision}
@@ -107,20 +107,20 @@ def _find(source: Source, folder: Path, cache: Path, download: bool) -> Path:
     """The file, downloaded if it is nowhere."""
     assert source.file is not None
     texts = data.folder()
-    here = [base / source.file for base in (folder, texts) if base is not None]
-    kept = cache / "suites" / f"{(source.sha256 or '')[:16]}-{Path(source.file).name}"
-    for path in [*here, *([kept] if source.url else [])]:
+    local = [base / source.file for base in (folder, texts) if base is not None]
+    cached = cache / "suites" / f"{(source.sha256 or '')[:16]}-{Path(source.file).name}"
+    for path in [*local, *([cached] if source.url else [])]:
         if path.is_file():
             return path
     if source.url is None:
-        raise ForetokenError(f"There is no file {' or '.join(map(str, here))}.")
+        raise ForetokenError(f"There is no file {' or '.join(map(str, local))}.")
     if not download:
         raise ForetokenError(
             f"{source.file} is not on this machine, and downloading it is switched off; "
             f"put it into the folder that {data.VARIABLE} names."
         )
-    _download(source, kept)
-    return kept
+    _download(source, cached)
+    return cached
 
 
 def _download(source: Source, to: Path) -> None:
@@ -138,12 +138,12 @@ def _download(source: Source, to: Path) -> None:
     write_file(to, content)
 
 
-def check_sha256(where: str, found: str, wanted: str | None) -> None:
+def check_sha256(where: str, actual: str, published: str | None) -> None:
     """Raise `ForetokenError` where a file is not the one that was published."""
-    if wanted is not None and found != wanted:
+    if published is not None and actual != published:
         raise ForetokenError(
-            f"{where} has the sha256 {found}, and the published file has {wanted}; get it again, "
-            f"or describe it in a YAML file of its own."
+            f"{where} has the sha256 {actual}, and the published file has {published}; get it "
+            f"again, or describe it in another YAML file."
         )
 
 

@@ -19,9 +19,9 @@ _PACKAGED = Path(__file__).parent
 class Prompt:
     """One conversation's user turns.
 
-    category: the suite's own finer name of the task; the task where it has none.
+    category: the suite's finer name of the task; the task where it has none.
     reference: for each turn the answers taken as right; () where no turn has any.
-    stop, max_tokens: the suite's own stop strings and limit of tokens an answer.
+    stop, max_tokens: the suite's stop strings and the most tokens of an answer.
     system: what stands before the first turn.
     """
 
@@ -46,10 +46,10 @@ class Suite:
     sha256: str
     prompts: tuple[Prompt, ...]
 
-    def in_turn(self, limit: int | None = None) -> list[Prompt]:
+    def round_robin(self, limit: int | None = None) -> list[Prompt]:
         """The first prompt of every task, then the second of every task, and so on.
 
-        So whoever stops early has measured all tasks alike. `limit` bounds the prompts of a task.
+        So a run that stops early has measured all tasks equally. `limit`: prompts per task.
         """
         tasks: dict[str, list[Prompt]] = {}
         for prompt in self.prompts:
@@ -60,7 +60,7 @@ class Suite:
 
 
 def room_left(prompt_tokens: int, context: int) -> int:
-    """Tokens that a context of so many holds after a prompt; see `LEAST_ROOM`."""
+    """Tokens of a context that a prompt leaves free; see `LEAST_ROOM`."""
     return max(0, context - prompt_tokens)
 
 
@@ -83,7 +83,7 @@ def find_suite(name: str | Path, *, cache: Path | None = None, download: bool = 
     NAME=PATH reads the packaged suite NAME from the file PATH. cache: where downloaded files stay,
     else the cache (see `foretoken.machine.cache_folder`).
 
-    Raises `ForetokenError` for an unknown name, and for a suite that can't be had or is malformed.
+    Raises `ForetokenError` for an unknown name, and for a suite that can't be read or is malformed.
     """
     text = str(name)
     label, _, given = text.partition("=")
@@ -119,19 +119,19 @@ def _suite(description: Description, rows: Rows) -> Suite:
             raise ForetokenError(f"{rows.where}, line {line}: {error}") from error
         lines[prompt.id] = line
         prompts.append(prompt)
-    _complete(description, prompts, rows.where)
+    _check_complete(description, prompts, rows.where)
     if description.source is not None:
         check_sha256(rows.where, rows.sha256, description.source.sha256)
     return Suite(description.name, rows.sha256, tuple(prompts))
 
 
-def _complete(description: Description, prompts: list[Prompt], where: str) -> None:
+def _check_complete(description: Description, prompts: list[Prompt], where: str) -> None:
     """Refuse rows without their text, and a field for references that no row has."""
     if (start := description.placeholder) is not None:
         empty = sum(any(turn.startswith(start) for turn in p.turns) for p in prompts)
         if empty:
             raise ForetokenError(
-                f"{empty} of the {len(prompts)} rows of {where} hold a placeholder for their text; "
+                f"{empty} of the {len(prompts)} rows of {where} have a placeholder for their text; "
                 f"complete them with the publisher's script and give {description.name}=PATH."
             )
     named = description.reference != Description.reference

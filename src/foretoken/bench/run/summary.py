@@ -1,4 +1,4 @@
-"""The record of a measurement: results.json, from its answers."""
+"""Computes a measurement's results.json from its answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foretoken.bench.suites.suite import Suite
 from foretoken.repetition import DISTINCT_4
 
 
-def outcome(
+def summarize(
     answers: Seq[Answer],
     *,
     plan: Plan,
@@ -25,8 +25,8 @@ def outcome(
     costs: Mapping[str, Any] | None = None,
     not_run: Mapping[str, str] | None = None,
 ) -> Results:
-    """What one target's answers come to, on this machine."""
-    found: Results = {
+    """The results of one target's answers, measured on this machine."""
+    results: Results = {
         "schema": SCHEMA,
         "environment": environment(),
         "target": target,
@@ -46,20 +46,20 @@ def outcome(
         "runs": [],
     }
     if not_run:
-        found["not_run"] = dict(not_run)
+        results["not_run"] = dict(not_run)
     if tuned := {k: dict(own) for k, own in plan.methods.items() if k.startswith(TUNED)}:
-        found["tuned"] = tuned
-    fill(found, answers, suite, plan.repeats)
-    return found
+        results["tuned"] = tuned
+    fill_in(results, answers, suite, plan.repeats)
+    return results
 
 
-def fill(found: Results, answers: Seq[Answer], suite: Suite, repeats: int) -> None:
-    """Compute everything in `found` that follows from the answers."""
-    # Whether a prompt loops is asked once: at the first temperature and batch size, of plain
-    # decoding, which stands first (or of a server that was measured without it).
+def fill_in(results: Results, answers: Seq[Answer], suite: Suite, repeats: int) -> None:
+    """Compute everything in `results` that follows from the answers."""
+    # Which prompts loop is decided once: by plain decoding at the first temperature and batch
+    # size, whose answers come first (or by a server's, measured without plain decoding).
     first = [a for a in answers if _setting(a) == _setting(answers[0])]
     left_out = metrics.looping(first)
-    found["suite"] |= {
+    results["suite"] |= {
         "prompts": len({a.id for a in answers}),
         "turns": len({(a.id, a.turn) for a in answers}),
         "left_out": left_out,
@@ -70,8 +70,8 @@ def fill(found: Results, answers: Seq[Answer], suite: Suite, repeats: int) -> No
         for turn, right in enumerate(prompt.reference)
         if right
     }
-    found["runs"] = metrics.runs(answers, left_out, repeats=repeats, references=references)
-    add_ideals(found)
+    results["runs"] = metrics.runs(answers, left_out, repeats=repeats, references=references)
+    add_ideals(results)
 
 
 def _setting(answer: Answer) -> tuple[str, int, float]:
