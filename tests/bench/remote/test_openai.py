@@ -233,7 +233,7 @@ def test_a_lone_piece_is_all_decoding() -> None:
     assert seconds([whole], 5) == {"prefill": 0, "draft": 0, "verify": 0, "other": 2.0}
     pair = [
         Reply(began=0.0, arrivals=[2.0, 6.0], ended=6.0),
-        Reply(began=0.0, came=[1.0], ended=5.0),
+        Reply(began=0.0, arrivals=[1.0], ended=5.0),
     ]
     assert seconds(pair, 6)["other"] == pytest.approx((6 - 1) * 6 / 5 / 2)
 
