@@ -1,9 +1,9 @@
 """Block verification: test whole prefixes of a chain, each with the probability of all its tokens.
 
 Source: Sun et al. 2025, "Block verification accelerates speculative decoding", Algorithm 2; the
-arithmetic stands in `chain.py`, since `traversal` comes to it on a tree of one path.
+arithmetic is in `shared/chains.py`, since `traversal` uses it on chains.
 
-Why it is exact: let r = w_i · p be what prefix i owes. After it x is drafted with q(x), of which
+Why it is exact: let r = w_i · p be what prefix i owes. After it, x is drafted with q(x), of which
 min(q, r) is paid below, w_{i+1} being the share. What is left, max(r - q, 0) with sum S_i, must be
 paid out of the cases in which nothing longer passed, and these have probability 1 - w_i + S_i.
 """

@@ -1,7 +1,7 @@
 """Coupled sampling: drafter and target share the noise of each position, so they tend to agree.
 
 Both take the token that wins a race of exponential clocks, the rates being its own distribution
-(the Gumbel trick in other words); the clocks belong to (sequence, position, token), so the emitted
+(this is the Gumbel trick); the clocks belong to (sequence, position, token), so the emitted
 text is a function of the target and the seed alone, whatever the drafter. A drafted token is
 accepted iff it is the target's own. Over the noise the two agree with probability Σ_x 1 / Σ_y
 max(p_y/p_x, q_y/q_x) ≥ (1 - TV) / (1 + TV). Source: Daliri, Musco, Suresh 2025, "Coupling without

@@ -52,7 +52,7 @@ def _k_seq(choice: Choice) -> tuple[Tensor, Tensor]:
     gamma = _least_gamma(p, q, count)
     share = torch.minimum(q, p / gamma[:, None])  # [B, V]
     beta = share.sum(-1).clamp(max=1)
-    factor = (_some(beta, count) / beta).nan_to_num(1.0)
+    factor = (_any_accepted(beta, count) / beta).nan_to_num(1.0)
     chance = share.gather(1, tokens) / q.gather(1, tokens)
     rest = (p - share * factor[:, None]).clamp_(min=0)
     # Where nothing is left over only rounding can lead, and p is as good a distribution as any.
@@ -60,8 +60,8 @@ def _k_seq(choice: Choice) -> tuple[Tensor, Tensor]:
     return chance.nan_to_num(0.0).clamp(max=1), rest
 
 
-def _some(beta: Tensor, count: Tensor) -> Tensor:
-    """1 - (1 - β)^K, accurate for small β too."""
+def _any_accepted(beta: Tensor, count: Tensor) -> Tensor:
+    """[B] 1 - (1 - β)^K, the chance that one of K tests passes; accurate for small β too."""
     return -torch.expm1(count * torch.log1p(-beta))
 
 
@@ -71,6 +71,6 @@ def _least_gamma(p: Tensor, q: Tensor, count: Tensor) -> Tensor:
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         beta = torch.minimum(q, p / middle[:, None]).sum(-1).clamp(max=1)
-        enough = _some(beta, count) <= middle * beta
+        enough = _any_accepted(beta, count) <= middle * beta
         low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
     return high

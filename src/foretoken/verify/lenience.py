@@ -1,15 +1,15 @@
-"""Lenience: speculative sampling that forgives a drafter which is somewhat too sure.
+"""Lenience: speculative sampling that accepts more than the exact rule, at the cost of exactness.
 
 A drawn token x passes with probability min(1, p(x) / (l·q(x))): q is multiplied by the lenience l
-before it is compared, and all else of the algorithm stays, the residual max(0, p - q) too. So no
-token is written with more than p(x) / l, and no other distribution for the replacement brings it
-closer to p in total variation: this one fills only what acceptance left missing. l = 1 is
+before it is compared; the rest of the algorithm stays as it is, the residual max(0, p - q) too. So
+no token is written with more than p(x) / l, and no other residual brings the result closer to p in
+total variation: this one adds only what acceptance left missing. l = 1 is
 speculative sampling. A distribution of one token (temperature 0) can't be scaled: there x passes if
 its probability without temperature exceeds l times the likeliest one's. Source: Leviathan et al.
 2023, app. A.5.
 
-A token strays if the test at l = 1 with the same number would have refused it; the forgiveness is a
-second test of the refused, of probability (min(1, p/lq) - min(1, p/q)) / (1 - min(1, p/q)).
+A token strays if the test at l = 1 with the same number would have rejected it. Leniency is a
+second test of the rejected ones, with probability (min(1, p/lq) - min(1, p/q)) / (1 - min(1, p/q)).
 
 Legend: B sequences, N chain nodes, S = N + 1 slots, V vocabulary.
 """
@@ -29,12 +29,12 @@ from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.approximate import at_nodes, ratio
 from foretoken.verify.shared.residual import proposal_distributions, spent
 
-_SECOND = 1 << 20  # numbers the second tests, after all first ones however long the drafts are
+_SECOND_TESTS = 1 << 20  # their first number: above those of the first tests of any draft
 
 
 @dataclass(frozen=True)
 class Lenience(Verifier):
-    """lenience: what q is multiplied by; 1 is lossless, smaller forgives more."""
+    """lenience: what q is multiplied by; 1 is lossless, smaller accepts more."""
 
     lenience: float = 0.5
 
@@ -60,7 +60,7 @@ class Lenience(Verifier):
         more = (self._lenient(trees, scores) - strict) / (1 - strict)
         place = torch.arange(trees.nodes, device=strict.device).expand(trees.batch, -1)
         lossless = draws.accept(strict)
-        forgiven = draws.accept(more.nan_to_num(0.0).clamp(0, 1), place + _SECOND)
+        forgiven = draws.accept(more.nan_to_num(0.0).clamp(0, 1), place + _SECOND_TESTS)
         accepted = (lossless | forgiven) & trees.valid
         lengths = accepted.long().cumprod(1).sum(1)  # [B]
         strayed = ((place < lengths[:, None]) & ~lossless).sum(1)
@@ -79,9 +79,9 @@ class Lenience(Verifier):
 
 
 def written_distributions(trees: DraftTree, probs: Tensor, lenience: float) -> Tensor:
-    """[B, S, V] the distribution of what this rule writes after each slot of a chain, given what
-    stands before it: min(q, p / l) and, for what is missing of it, max(p - q, 0). Not so where p is
-    a single point, for there the rule reads more than probs [B, S, V]."""
+    """[B, S, V] the distribution of the token that this rule writes after each slot of a chain:
+    min(q, p / l), and max(p - q, 0) for the mass that is missing. It does not hold where p is a
+    point mass, since there the rule reads more than probs [B, S, V]."""
     if not trees.nodes:
         return probs
     p, q = probs[:, :-1], proposal_distributions(trees)

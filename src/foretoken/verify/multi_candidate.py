@@ -41,17 +41,17 @@ class MultiCandidate(Verifier):
             return token_by_token(trees, scores, draws)
         rows = torch.arange(trees.batch, device=trees.tokens.device)
         last = torch.zeros_like(rows)  # [B] the deepest accepted slot
-        going = torch.ones_like(rows, dtype=torch.bool)
+        alive = torch.ones_like(rows, dtype=torch.bool)  # [B] the last level accepted a node
         for width in trees.widths:
             left = Residual(scores.probs[rows, last])
             accepted = last
             for rank, offer in enumerate(offers(trees, rows, last, width)):
-                chance = torch.where(going & (accepted == last), left.chance(offer), 0.0)
+                chance = torch.where(alive & (accepted == last), left.chance(offer), 0.0)
                 hit = draws.accept(chance[:, None], (offer.slots - 1)[:, None])[:, 0]
                 accepted = torch.where(hit, offer.slots, accepted)
                 if rank + 1 < width:
                     left.reject(offer)
-            going = accepted != last
+            alive = accepted != last
             last = accepted
         path, lengths = path_to(trees, last)
         token = draws.pick(spent(trees, scores.probs, last)[:, None], lengths[:, None])

@@ -1,11 +1,11 @@
 """The best choice among K i.i.d. draws: an optimal transport, solved as a linear programme.
 
 A plan gives, for each set s of tokens that K draws from q may show (which happens with probability
-Q(s)), the probability w(s, y) that the text goes on with the token y of s. Its total is maximised
-under Σ_y w(s, y) ≤ Q(s) and Σ_s w(s, y) ≤ p(y); what is left of p is the distribution if no draw is
-taken. Source: Sun et al. 2023 (SpecTr), section 3, optimal transport with membership cost; only the
-set matters, which makes the programme smaller than over V^K tuples. It is the reference that
-`k_seq` is measured against, for tiny vocabularies: it solves one programme a place, on the host.
+Q(s)), the probability w(s, y) that the token y of s is written. Its total is maximised under Σ_y
+w(s, y) ≤ Q(s) and Σ_s w(s, y) ≤ p(y); if no draw is accepted, the token comes from what is left of
+p. Source: Sun et al. 2023 (SpecTr), section 3, optimal transport with membership cost; only the set
+matters, which makes the programme smaller than over V^K tuples. It is the reference that `k_seq` is
+measured against, for tiny vocabularies: it solves one programme a place, on the host.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, K draws.
 """
@@ -29,10 +29,10 @@ from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.iid_trees import Choice, descend
 
-_MOST = 4096  # tuples of draws
+_MAX_TUPLES = 4096  # of draws
 
 Plan = dict[frozenset[int], dict[int, float]]
-"""Set of drawn tokens -> token -> the probability to take it, given the set."""
+"""Set of drawn tokens -> token -> the probability to accept it, given the set."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class OptimalTransport(Verifier):
 
 
 def _transport(choice: Choice) -> tuple[Tensor, Tensor]:
-    """Row by row: the plan's chance of each draw after those before it, and what is left of p."""
+    """Row by row: the chance to accept each draw after those before it, and what is left of p."""
     chances, rests = (
         torch.zeros_like(choice.tokens, dtype=choice.distribution.dtype),
         choice.distribution.clone(),
@@ -67,10 +67,10 @@ def _transport(choice: Choice) -> tuple[Tensor, Tensor]:
 
 
 def _in_turn(plan: Plan, tokens: list[int]) -> list[float]:
-    """The chance of each draw, the ones before it having been left."""
-    wanted, left, chances = dict(plan[frozenset(tokens)]), 1.0, []
+    """The chance to accept each draw once those before it were rejected."""
+    shares, left, chances = dict(plan[frozenset(tokens)]), 1.0, []
     for token in tokens:
-        share = wanted.pop(token, 0.0)  # a token's second draw has no share of its own
+        share = shares.pop(token, 0.0)  # a token's second draw has no share
         chances.append(min(1.0, share / left) if left > 0 else 0.0)
         left -= share
     return chances
@@ -79,17 +79,17 @@ def _in_turn(plan: Plan, tokens: list[int]) -> list[float]:
 @lru_cache(maxsize=4096)
 def _solve(p: tuple[float, ...], q: tuple[float, ...], count: int) -> tuple[Plan, list[float]]:
     """The best plan for `count` draws, and what it leaves of p."""
-    if len(q) ** count > _MOST:
+    if len(q) ** count > _MAX_TUPLES:
         raise ForetokenError(
             f"{count} draws from {len(q)} tokens are {len(q)}^{count} tuples, and the linear "
-            f"programme takes at most {_MOST}; use the verifier 'k_seq'."
+            f"programme takes at most {_MAX_TUPLES}; use the verifier 'k_seq'."
         )
     sets = _sets(q, count)
     pairs = [(place, token) for place, drawn in enumerate(sets) for token in sorted(drawn)]
-    taken = _best(pairs, np.array(list(sets.values())), np.array(p))
+    masses = _largest_plan(pairs, np.array(list(sets.values())), np.array(p))
     plan: Plan = {drawn: {} for drawn in sets}
     rest, shown = np.array(p), list(sets.items())
-    for (place, token), mass in zip(pairs, taken, strict=True):
+    for (place, token), mass in zip(pairs, masses, strict=True):
         drawn, probability = shown[place]
         plan[drawn][token] = mass / probability
         rest[token] -= mass
@@ -105,8 +105,10 @@ def _sets(q: tuple[float, ...], count: int) -> dict[frozenset[int], float]:
     return {drawn: probability for drawn, probability in sets.items() if probability > 0}
 
 
-def _best(pairs: list[tuple[int, int]], sets: np.ndarray, distribution: np.ndarray) -> np.ndarray:
-    """The mass to take at each (set, token), which keeps both bounds up to rounding."""
+def _largest_plan(
+    pairs: list[tuple[int, int]], sets: np.ndarray, distribution: np.ndarray
+) -> np.ndarray:
+    """The mass at each (set, token): the largest in total that keeps both bounds."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 
@@ -115,8 +117,8 @@ def _best(pairs: list[tuple[int, int]], sets: np.ndarray, distribution: np.ndarr
     rows = np.concatenate([of_set, of_token + len(sets)])
     entries = (np.ones(2 * len(pairs)), (rows, np.concatenate([column, column])))
     bounds = csr_array(entries, shape=(len(sets) + len(distribution), len(pairs)))
-    found = linprog(-np.ones(len(pairs)), A_ub=bounds, b_ub=np.concatenate([sets, distribution]))
-    mass: np.ndarray = np.clip(found.x, 0, None)
+    solution = linprog(-np.ones(len(pairs)), A_ub=bounds, b_ub=np.concatenate([sets, distribution]))
+    mass: np.ndarray = np.clip(solution.x, 0, None)
     # The solver keeps the bounds up to its tolerance; shrinking what exceeds them makes it exact.
     for group, most in ((of_set, sets), (of_token, distribution)):
         total = np.bincount(group, mass, len(most))

@@ -6,7 +6,7 @@ TensorRT-LLM, multi-token prediction for DeepSeek-R1 (options `relaxed_topk` and
 the defaults here, 10 and 0.6, are the values it recommends for that model).
 
 Departures: there it is switched on only while the model thinks, between two marker tokens, and only
-for chains; here it holds for the whole text, and on a tree the longest path that passes is kept.
+for chains; here it applies to the whole text, and on a tree the longest path that passes is kept.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
 """

@@ -3,8 +3,8 @@
 A drafted token passes if its cross-entropy -log p(token) under the target is at most alpha; at the
 first that exceeds it the draft is cut and the target's likeliest token takes its place, unless the
 drafted token is that one. Source: Kim et al. 2023 (Big Little Decoder), rollback policy, with the
-threshold 5.0 of their implementation; 0 is greedy decoding. Their fallback threshold says
-when a draft ends, which is a matter of length rules.
+threshold 5.0 of their implementation; 0 is greedy decoding. Their fallback threshold ends
+a draft, which is a matter of length rules.
 
 Departures: the paper's draft is a chain; on a tree the longest path that passes is kept.
 

@@ -1,10 +1,10 @@
-"""Rollback by a run of mismatches: a few wrong tokens pass, too many in a row are taken back.
+"""Rollback by a run of mismatches: a few wrong tokens pass, too many in a row are rejected.
 
 The draft is accepted up to the first run of `mismatches` consecutive tokens that differ from the
 target's likeliest ones; the whole run is rolled back and the target's token stands at its start.
 `mismatches` = 1 is greedy decoding. Source: Xia et al. 2024 (survey), section 6.1, which describes
-the criterion of Big Little Decoder (Kim et al. 2023) so; the paper itself measures cross-entropy
-(`rollback`).
+the criterion of Big Little Decoder (Kim et al. 2023) in this way; the paper itself measures
+cross-entropy (`rollback`).
 
 Departures: the survey names no number and not where a draft is cut; here the default is 2 and the
 cut is before the run. Runs are counted within a draft, so a shorter run at its end is kept.
@@ -28,7 +28,7 @@ from foretoken.verify.shared.approximate import likeliest, verdict
 
 @dataclass(frozen=True)
 class RollbackRun(Verifier):
-    """mismatches: how many consecutive ones are taken back."""
+    """mismatches: how many consecutive ones are rejected."""
 
     mismatches: int = 2
 

@@ -2,7 +2,7 @@
 
 On the first rejection the token is drawn from the residual max(0, p - q), normalised; if all are
 accepted one more comes from p. Source: Leviathan et al. 2023, Algorithm 1 and appendix A.1; Chen et
-al. 2023, Algorithm 2. The arithmetic stands in `chain.py`, since other rules come to it on a chain.
+al. 2023, Algorithm 2. The arithmetic is in `shared/chains.py`, since other rules use it on chains.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Traversal verification: test whole paths from the leaves to the root, siblings in draw order.
 
 Every node is tested once, when all its children have been rejected, with the probability that it
-still owes the distribution after it (`residual.py`); a leaf owes min(1, r(x) / q(x)) from the
-start, r being what its parent owed when its turn came. The first node that passes is accepted with
-its path, and the extra token comes from what it owes. The root owes its distribution with
+still owes the distribution after it (`shared/residual.py`); a leaf owes min(1, r(x) / q(x)) from
+the start, r being what its parent owed when its turn came. The first node that passes is accepted
+with its path, and the extra token comes from what it owes. The root owes its distribution with
 probability 1. Source: Weng et al. 2025, "Traversal verification for speculative tree decoding",
 Algorithm 1; derived here from the one invariant that a node's subtree writes the distribution after
 it with the probability that it owes.
 
 What nodes owe depends on the tree alone and not on earlier outcomes, so it is computed depth by
 depth for all nodes at once, and all tests are made in one call. On a chain this is block
-verification, in the form of `chain.py`.
+verification, computed by `shared/chains.py`.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, M slots of one depth, V vocabulary, K siblings.
 """
@@ -31,7 +31,7 @@ from foretoken.verify.shared.chains import as_a_block
 from foretoken.verify.shared.paths import path_to
 from foretoken.verify.shared.residual import Residual, offers, spent
 
-_AT_ONCE = 1 << 22  # probabilities held at a time: few enough to stay near the processor
+_AT_ONCE = 1 << 22  # probabilities in memory at a time: few enough for the processor's caches
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,11 @@ class Traversal(Verifier):
             return as_a_block(trees, scores, draws)
         first, final = _debts(trees, scores.probs)
         passed = draws.accept(final[:, 1:])  # [B, N]
-        turn = torch.where(passed, _turns(trees), trees.nodes)
-        turn = torch.cat([turn.new_full((trees.batch, 1), trees.nodes), turn], 1)  # the root last
-        last = turn.argmin(1)  # [B]
+        order = torch.where(passed, _test_order(trees), trees.nodes)
+        order = torch.cat(
+            [order.new_full((trees.batch, 1), trees.nodes), order], 1
+        )  # the root last
+        last = order.argmin(1)  # [B]
         path, lengths = path_to(trees, last)
         owed = first.gather(1, last[:, None])[:, 0]
         token = draws.pick(spent(trees, scores.probs, last, owed)[:, None], lengths[:, None])
@@ -89,8 +91,8 @@ def _levels(trees: DraftTree, most: int) -> Iterator[tuple[Tensor, Tensor, int]]
             yield some_rows, some_slots, width
 
 
-def _turns(trees: DraftTree) -> Tensor:
-    """[B, N] the place of each node in the traversal: after all below it and all to its left."""
+def _test_order(trees: DraftTree) -> Tensor:
+    """[B, N] when each node is tested: after all nodes below it and all to its left."""
     sizes = trees.ancestors.long().sum(1)[:, 1:]  # [B, N] nodes of each subtree
     above = trees.parent_slots
     elder = (above[:, :, None] == above[:, None, :]).tril(-1)  # [B, N, N] earlier siblings

@@ -6,9 +6,9 @@ passes is kept, of equally long ones the likeliest. Temperature 0 is greedy deco
 al. 2024 (Medusa), "Typical Acceptance", with the implementation's epsilon = 0.09 and delta = 0.3
 (its square root).
 
-Departures: so that no step comes back empty, Medusa always takes one token of the target's,
-greedily; here that is the extra token of a step, and it is the target's own sample, so that a text
-asked for at a temperature is drawn at it. Drawn nodes are taken too, by the same criterion.
+Departures: so that every step writes a token, Medusa always accepts one of the target's greedy
+tokens; here the extra token of a step takes its place, and it is the target's own sample, so that
+it is drawn at the requested temperature. Drawn nodes are tested by the same criterion.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
 """

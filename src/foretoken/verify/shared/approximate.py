@@ -1,10 +1,10 @@
-"""What the approximate rules share: the numbers of a node, the path kept, and how far it strays.
+"""Shared by the approximate rules: values at nodes, the accepted path, how many tokens stray.
 
 A node strays if it is accepted where the lossless rule, with the same random numbers, would have
-refused it. For a chosen node that rule is target-only sampling (He et al. 2024, section 3.3): the
+rejected it. For a chosen node that rule is target-only sampling (He et al. 2024, section 3.3): the
 token must be the target's own sample at its parent. For a drawn node it is the test of speculative
 sampling (Leviathan et al. 2023, Alg. 1), accept with probability min(1, p/q), for the node by
-itself: whatever its siblings were. At temperature 0 both ask for the target's likeliest token.
+itself, whatever its siblings were. At temperature 0 both accept the target's likeliest token only.
 
 Rules that read raw logits see the model's own distribution: neither temperature and truncation nor
 edits of the logits (penalties, biases, banned ids), which `Scores.probs` has folded in.
@@ -30,7 +30,7 @@ def verdict(
     accepted: Tensor,
     likelihood: Tensor | None = None,
 ) -> Verdict:
-    """Keep the longest path of `accepted` [B, N] nodes; after it stands the target's own token.
+    """Accept the longest path of `accepted` [B, N] nodes; the target's own sample follows it.
 
     Of equally long paths the one with the highest sum of `likelihood` [B, N] is kept, or the first.
     """
@@ -44,7 +44,7 @@ def verdict(
 
 
 def _strayed(trees: DraftTree, scores: Scores, draws: Draws, own: Tensor, kept: Tensor) -> Tensor:
-    """[B] how many of the `kept` [B, N] nodes the lossless rule would have refused."""
+    """[B] how many of the `kept` [B, N] nodes the lossless rule would have rejected."""
     lossless = trees.tokens == own.gather(1, trees.parent_slots)
     drawn = is_drawn(trees)
     if drawn is not None:
@@ -103,8 +103,8 @@ def _end_of_chain(accepted: Tensor) -> Tensor:
 
 def _deepest(trees: DraftTree, accepted: Tensor, likelihood: Tensor | None) -> Tensor:
     """[B] the slot at the end of the longest path of accepted nodes from the root."""
-    refused = torch.cat([accepted.new_zeros(trees.batch, 1), ~accepted], 1)  # [B, S]
-    alive = ~(trees.ancestors & refused[:, None, :]).any(-1)  # [B, S]
+    rejected = torch.cat([accepted.new_zeros(trees.batch, 1), ~accepted], 1)  # [B, S]
+    alive = ~(trees.ancestors & rejected[:, None, :]).any(-1)  # [B, S]
     depth = torch.where(alive, trees.depths, -1)
     if likelihood is None:
         return depth.argmax(1)

@@ -1,4 +1,4 @@
-"""Chains, where every rule has a form without a loop over the nodes: token by token, or as a block.
+"""Verification of chains, without a loop over the nodes: token by token, or as a block.
 
 Token by token, a drafted x is accepted with probability min(1, p(x) / q(x)) as long as all before
 it were. On the first rejection the token is drawn from the residual max(0, p - q), normalised; if
@@ -12,7 +12,7 @@ longest that passes is kept; the extra token comes from max(w_i · p - q, 0), or
 whole chain. Source: Sun et al. 2025, "Block verification accelerates speculative decoding",
 Algorithm 2; γ is each row's own.
 
-Chosen tokens are a point mass q, and temperature 0 makes p and q one-hot, so both are also greedy
+Chosen tokens are a point mass q, and temperature 0 makes p and q one-hot, so both become greedy
 verification, which is what runs where all distributions are one-hot. An auxiliary node ends the
 chain before it.
 
@@ -32,7 +32,7 @@ from foretoken.verify.shared.residual import proposal_distributions
 
 
 def token_by_token(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
-    """Accept each token with its own chance."""
+    """Speculative sampling: accept tokens up to the first that fails its test."""
     if trees.nodes == 0 or isinstance(draws, GreedyDraws):
         return longest_match(trees, scores, draws.pick)
     probs = scores.probs
@@ -47,7 +47,7 @@ def token_by_token(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
 
 
 def as_a_block(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
-    """Accept the longest prefix that passes a test of its own."""
+    """Block verification: accept the longest prefix that passes its test."""
     if trees.nodes == 0 or isinstance(draws, GreedyDraws):
         return longest_match(trees, scores, draws.pick)
     probs = scores.probs

@@ -1,4 +1,4 @@
-"""Trees of independent draws, walked as sets of branches that share their prefix.
+"""Verification of trees of independent draws: branches with the same tokens are walked together.
 
 Siblings that drew the same token stand for the same text, so after such a token the children of all
 of them are candidates for the next one, all drawn from one distribution (SpecTr: Sun et al. 2023,
@@ -22,8 +22,9 @@ from foretoken.verify.shared.paths import longest_match, path_to
 
 
 class Choice(NamedTuple):
-    """What one of several i.i.d. draws is to be: distribution [B, V] of the target, proposal [B, V]
-    that they came from, tokens [B, N] of which `open` [B, N] are the draws, in order."""
+    """Several i.i.d. draws for one place: the target's distribution [B, V], the proposal [B, V]
+    that they came from, and tokens [B, N], of which those at `open` [B, N] are the draws, in order.
+    """
 
     distribution: Tensor
     proposal: Tensor

@@ -13,7 +13,7 @@ from torch import Tensor
 from foretoken.protocols import Scores, Verdict
 from foretoken.tree import DraftTree
 
-Say = Callable[[Tensor, Tensor], Tensor]
+Choose = Callable[[Tensor, Tensor], Tensor]
 """Distributions [B, M, V] after slots at depths [B, M] -> tokens [B, M]."""
 
 
@@ -30,38 +30,37 @@ def path_to(trees: DraftTree, last: Tensor) -> tuple[Tensor, Tensor]:
     return order.clamp(max=max(nodes - 1, 0)) + 1, trees.depths[rows, last]
 
 
-def longest_match(trees: DraftTree, scores: Scores, say: Say) -> Verdict:
-    """The deepest node all of whose path is what `say` says at each parent, and what it says there.
+def longest_match(trees: DraftTree, scores: Scores, choose: Choose) -> Verdict:
+    """Accept the longest path whose tokens all equal the one that `choose` gives at their parent.
 
-    A distribution that is a point mass is not asked.
-
-    A tree is asked along the path only; siblings with one token share their prefix, so their
-    branches are followed side by side, and of equally deep nodes the first is taken.
+    Where the scores know that every distribution is a point mass, `choose` is not called. In a tree
+    it is called along the path only. Siblings with the same token share their prefix, so all their
+    branches are followed, and of equally deep nodes the first counts.
     """
     if trees.is_chain:
-        said = say(scores.probs, trees.depths) if scores.sure is None else scores.sure  # [B, S]
-        if trees.nodes == 0:
-            return Verdict(said[:, :0], said.new_zeros(trees.batch), said[:, 0])
-        agrees = (trees.tokens == said[:, : trees.nodes]) & trees.valid
+        chosen = choose(scores.probs, trees.depths) if scores.sure is None else scores.sure
+        if trees.nodes == 0:  # chosen is [B, S]
+            return Verdict(chosen[:, :0], chosen.new_zeros(trees.batch), chosen[:, 0])
+        agrees = (trees.tokens == chosen[:, : trees.nodes]) & trees.valid
         last = agrees.long().cumprod(1).sum(1)
-        return Verdict(path_to(trees, last)[0], last, said.gather(1, last[:, None])[:, 0])
+        return Verdict(path_to(trees, last)[0], last, chosen.gather(1, last[:, None])[:, 0])
     rows = torch.arange(trees.batch, device=trees.tokens.device)
     last = torch.zeros_like(rows)
     alive = last[:, None] == torch.arange(trees.nodes + 1, device=rows.device)  # [B, S]
-    token = _said(trees, scores, say, last)  # [B, 1]
+    token = _chosen(trees, scores, choose, last)  # [B, 1]
     for _ in trees.widths:
         agrees = alive.gather(1, trees.parent_slots) & (trees.tokens == token) & trees.valid
-        going = agrees.any(1)
-        last = torch.where(going, agrees.long().argmax(1) + 1, last)
+        accepts = agrees.any(1)
+        last = torch.where(accepts, agrees.long().argmax(1) + 1, last)
         alive = torch.cat([agrees.new_zeros(trees.batch, 1), agrees], 1)
-        token = torch.where(going[:, None], _said(trees, scores, say, last), token)
+        token = torch.where(accepts[:, None], _chosen(trees, scores, choose, last), token)
     path, lengths = path_to(trees, last)
     return Verdict(path, lengths, token[:, 0])
 
 
-def _said(trees: DraftTree, scores: Scores, say: Say, slots: Tensor) -> Tensor:
-    """[B, 1] what is said after one slot [B] of each tree."""
+def _chosen(trees: DraftTree, scores: Scores, choose: Choose, slots: Tensor) -> Tensor:
+    """[B, 1] the token after one slot [B] of each tree."""
     if scores.sure is not None:
         return scores.sure.gather(1, slots[:, None])
     rows = torch.arange(trees.batch, device=slots.device)
-    return say(scores.probs[rows, slots][:, None], trees.depths[rows, slots][:, None])
+    return choose(scores.probs[rows, slots][:, None], trees.depths[rows, slots][:, None])

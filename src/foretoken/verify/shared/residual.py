@@ -1,5 +1,4 @@
-"""What is still owed of a distribution after drafted tokens were rejected: the arithmetic of exact
-rules.
+"""The residual of a distribution after drafted tokens were rejected: the arithmetic of exact rules.
 
 A node owes the distribution p of the next token with probability `owed`: the sub-probability r =
 owed · p. A child x that was drawn from q has the chance min(1, r(x) / q(x)) to be written, which
@@ -12,9 +11,9 @@ With owed = 1 this is the recursive rejection of SpecInfer (Miao et al. 2024, Al
 chain the residual of block verification (Sun et al. 2025, Algorithm 2), and in general that of
 traversal verification (Weng et al. 2025). A chosen token is a point mass q. A draw without
 replacement comes from q without its earlier siblings, renormalised (Sequoia, Chen et al. 2024); if
-nothing of q is left the child is never accepted, however it was found, which is exact too.
+nothing of q is left the child is never accepted, wherever it came from, which is exact too.
 
-Legend: B sequences, N tree nodes, M slots looked at side by side, V vocabulary, K siblings.
+Legend: B sequences, N tree nodes, M slots processed together, V vocabulary, K siblings.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from foretoken.tree import DraftTree, Kind
 
 @dataclass(frozen=True)
 class Offer:
-    """The next child of each of M slots: its token, and how that was found."""
+    """The next child of each of M slots: its token, and how it was chosen or drawn."""
 
     trees: DraftTree
     rows: Tensor  # [M] sequences
@@ -77,7 +76,7 @@ class Offer:
 
     @property
     def _thinned(self) -> bool:
-        """Whether earlier siblings may have been taken out of the distribution before the draw."""
+        """Whether earlier siblings may have been removed from the distribution before the draw."""
         without = self.trees.kinds is not None or self.trees.kind == Kind.WITHOUT_REPLACEMENT
         return without and self.earlier.shape[1] > 0
 
@@ -96,7 +95,7 @@ class Offer:
 
     @cached_property
     def left(self) -> Tensor:
-        """[M] the mass of `distribution`; 1 where nothing was taken out of it."""
+        """[M] the mass of `distribution`; 1 where nothing was removed from it."""
         if self._thinned:
             return self.distribution.sum(-1)
         assert self.trees.proposals is not None
@@ -149,11 +148,11 @@ class Residual:
         self.owed = torch.where(offer.exists, owed, self.owed)
 
     def _remove(self, token: Tensor, chosen: Tensor) -> None:
-        """A point mass takes its own token and no other: O(M)."""
+        """Subtract a point mass, which removes its token and no other: O(M)."""
         value = self.distribution.gather(1, token[:, None])[:, 0]
-        taken = torch.where(chosen, value, 0.0)
-        self.distribution.scatter_(1, token[:, None], (value - taken)[:, None])
-        self.mass = (self.mass - taken).clamp_(min=0)
+        removed = torch.where(chosen, value, 0.0)
+        self.distribution.scatter_(1, token[:, None], (value - removed)[:, None])
+        self.mass = (self.mass - removed).clamp_(min=0)
 
     def _subtract(self, offer: Offer) -> None:
         """distribution <- max(distribution - q · mass / owed, 0), which leaves the scale of
