@@ -1,10 +1,11 @@
 """Aggressive decoding: the input is the draft, for as long as the output follows it.
 
 Source: Sun et al. 2021 (SAD), section 3.1 and Algorithm 1. At first the whole input is drafted. At
-a bifurcation the target's token stands, and decoding goes on token by token until an end of the
-output occurs exactly once in the input; then what follows there is drafted. The input is the
+a bifurcation the target's token is kept, and decoding continues token by token until an end of the
+output occurs exactly once in the input; then the text after it is drafted. The input is the
 request's `references` (SamplingParams), or its prompt where it has none. The paper's shallow
-decoder is a matter of the model. Departure: a draft ends where the engine's budget for a pass does.
+decoder is a property of the model. Departure: a draft ends where the engine's budget for a pass
+does.
 
 The longest end of the output that occurs in the input decides: if any end occurs once, it does.
 """

@@ -1,13 +1,13 @@
-"""A cascade: small models write the draft, and what they write is itself drafted and reviewed.
+"""A cascade: small models write the draft, with drafts from still smaller models or copying.
 
 Sources: Chen et al. 2024 (CS-Drafting), algorithm 1; Spector and Ré 2023 (staged speculative
-decoding), which is the cascade of one model and an n-gram model. A stage is what one reviewer is
-handed. It holds so many tokens written by the largest model of the stage, then so many by the next
-one (the horizontal cascade), at last some copied by Max-Gram. A model writes by a `foretoken.step`
-loop in which it is the target and the next stage drafts (the vertical cascade). So what it writes
-has its own distribution, whoever drafted; with a lenient review inside, the distribution that is
-handed on with a token is the one that it was really drawn from under leniency. A token whose
-distribution is a single point, and a copied one, is handed on as chosen.
+decoding), which is the cascade of one model and an n-gram model. A stage drafts
+for one reviewer: some tokens are written by the largest model of the stage, then some by the next
+one (the horizontal cascade), the last ones are copied by Max-Gram. A model writes in a
+`foretoken.step` loop in which it is the target and the next stage drafts (the vertical cascade). So
+its tokens have its distribution, whoever drafted them; with a lenient review inside, the proposal
+of a token is the distribution that it was really drawn from under leniency. Copied tokens, and
+those whose distribution is a point mass, are marked as chosen.
 
 Departures: for Max-Gram's see `max_gram`; it is also the n-gram model of staged decoding, whose
 drafts are chains here and not trees.
@@ -45,10 +45,10 @@ PAPERS = {2: ((13, 10), (0, 10)), 3: ((5, 14, 10), (0, 1, 10), (0, 0, 10))}
 class Cascade(BaseDrafter):
     """model: folder, hub id, bundled name or loaded model; models: several, the largest first.
 
-    k_matrix: tokens that each reviewer is handed of each drafter. Rows are the target and the
-    models, columns the models and Max-Gram; what is below the diagonal is not read. None takes the
+    k_matrix: how many tokens each drafter writes for each reviewer. Rows are the target and the
+    models, columns the models and Max-Gram; entries below the diagonal are not read. None takes the
     paper's for one or two models. lenience: what q is multiplied by in reviews inside the cascade;
-    1 is exact, 1/3 is the paper's 3. The target's own review knows no leniency.
+    1 is exact, 1/3 is the paper's 3. The target's own review is always exact.
     """
 
     model: Any = None
@@ -120,9 +120,9 @@ class _Draft:
 
 
 class _Stage(BaseDrafter):
-    """What one reviewer is handed: counts[i] tokens of models[i], then counts[-1] copied ones.
+    """The drafter of one reviewer: counts[i] tokens of models[i], then counts[-1] copied ones.
 
-    below[i] drafts for models[i], by whose review `rule` it is.
+    below[i] drafts for models[i], which verifies by `rule`.
     """
 
     models: Seq[DraftModel]
@@ -146,7 +146,7 @@ class _Stage(BaseDrafter):
         return _tree(drafts, self.device)
 
     def _write(self, number: int, model: DraftModel, drafts: Seq[_Draft], draws: Draws) -> None:
-        """The model's own tokens, drafted by the stage below and reviewed by the model."""
+        """Let the model write its tokens, drafted by the stage below and verified by the model."""
         goals = [
             min(len(d.sequence.tokens) + min(self.counts[number], model.room(d.sequence)), d.end)
             for d in drafts
@@ -157,13 +157,12 @@ class _Stage(BaseDrafter):
             left = [goals[b] - length - 1 for b, length in zip(rows, lengths, strict=True)]
             own = draws.take(rows).inner(number, lengths)
             steps = step(model, self.below[number], self.rule, some, left, own)
-            distributions = self._handed_on(steps)
+            distributions = self._proposals(steps)
             for b, done in zip(rows, steps, strict=True):
                 drafts[b].distributions += distributions[done.row][: len(done.tokens)]
 
-    def _handed_on(self, steps: Seq[Step]) -> list[list[Tensor | None]]:
-        """[B][n] the distribution [V] of each token that is written in this step; None for a
-        point."""
+    def _proposals(self, steps: Seq[Step]) -> list[list[Tensor | None]]:
+        """[B][n] the distribution [V] of each token written in this step; None for a point mass."""
         most = max(len(done.tokens) for done in steps)
         probs = steps[0].scores.probs[:, : most + 1]
         drawn = ((probs[:, :most] > 0).sum(-1) > 1).tolist()
@@ -182,7 +181,7 @@ class _Stage(BaseDrafter):
 
 
 def _working_copy(sequence: Sequence) -> Sequence:
-    """The same sequence with tokens and counts of its own, known by the same id."""
+    """A copy of the sequence with the same id, whose tokens and counts may change."""
     counts = sequence.penalty
     output = None if counts.output is None else counts.output.clone()
     return replace(
@@ -196,7 +195,7 @@ def _tree(drafts: Seq[_Draft], device: torch.device) -> DraftTree:
     """The drafts as chains; proposals only where something was drawn."""
     starts = [len(draft.sequence.tokens) - len(draft.distributions) for draft in drafts]
     tree = chains([d.sequence.tokens[n:] for d, n in zip(drafts, starts, strict=True)], device)
-    some = next(
+    example = next(
         (
             distribution
             for draft in drafts
@@ -205,9 +204,9 @@ def _tree(drafts: Seq[_Draft], device: torch.device) -> DraftTree:
         ),
         None,
     )
-    if some is None:
+    if example is None:
         return tree
-    none = torch.zeros_like(some)
+    none = torch.zeros_like(example)
     distributions = [
         [*draft.distributions, *[None] * (tree.nodes - len(draft.distributions))]
         for draft in drafts

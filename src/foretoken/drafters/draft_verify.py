@@ -1,7 +1,7 @@
 """Draft & Verify: the target drafts for itself, with some of its sub-layers left out.
 
 Source: Zhang et al. 2024 (Draft & Verify, self-speculative decoding), sections 3.2 to 3.4. The set
-is found once for a model, by Bayesian optimisation (`foretoken layers`, `layer_search.py`); a draft
+is found once for a model, by Bayesian optimisation (`foretoken layers`, `tune/layers.py`); a draft
 ends by the adaptive rule (`length.Adaptive`). The defaults are its code's. Departures: without a
 set every second layer is left out, as SWIFT starts; the threshold starts from 0.8 when sampling
 too, where their code has 0.5; drafting ends by the likeliest token's probability, never by that of

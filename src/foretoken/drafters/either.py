@@ -1,9 +1,9 @@
-"""Several drafters, and at every step each sequence takes the one that promises most: `a+b`.
+"""Several drafters: at every step each sequence takes the most promising draft: `a+b`.
 
-The choice is made before anything is drawn: from the acceptance of each drafter's earlier drafts in
-this sequence, and, for drafters of chosen tokens, from how long a draft they have for the text as
-it stands (prompt lookup: whether it found a match), so those are asked first. A drafter that draws
-is asked for the sequences that take it, and for no others. Hybrids of this kind: Oliaro et al. 2025
+The choice is made before anything is drawn. It follows from the acceptance rate of each drafter's
+earlier drafts in this sequence, and from the length of the present draft where a drafter chooses
+its tokens (prompt lookup: whether it found a match); such drafters draft first. A drafter that
+draws drafts only for the sequences that take it. Hybrids of this kind: Oliaro et al. 2025
 (SuffixDecoding, by the score of its own draft), Hu et al. 2025 (SAM-Decoding, by the length of its
 match). Departure: the drafts are compared by expected speed (Leviathan et al. 2023, theorem 3.8).
 
@@ -30,8 +30,8 @@ _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 
 @dataclass
 class _Record:
-    """What one sequence has seen of one part: accepted among tested tokens, older ones counting
-    less; how deep its last draft was; whether the last step's draft is its own."""
+    """One part's results in one sequence. accepted, tested: tokens, older ones weighing less;
+    depth: of its last draft; used: whether the last step took its draft."""
 
     accepted: float = 0.0
     tested: float = 0.0
@@ -41,10 +41,10 @@ class _Record:
 
 @dataclass(eq=False)
 class Either(Wrapper):
-    """drafters: the parts, the first of equals winning. level_cost: what one level of a drawn
-    draft costs, as a share of the target's pass (chosen tokens count as free). rate, weight: the
-    acceptance that is assumed before anything is known, and how many tokens that is worth. decay:
-    how much of what is known is left a step later, so that a part is tried again in time."""
+    """drafters: the parts; of equally good drafts the first part's is taken. level_cost: of one
+    level of a drawn draft, as a share of the target's pass (chosen tokens count as free). rate: the
+    acceptance rate assumed at first; weight: how many tested tokens that counts as. decay: factor
+    by which earlier results lose weight at each step, so that a part is tried again in time."""
 
     level_cost: float = 0.1
     rate: float = 0.7
@@ -57,9 +57,9 @@ class Either(Wrapper):
             for number, part in enumerate(self.drafters)
             if part.kinds <= _CHOSEN
         }
-        takers = self._taken(sequences, budgets, known)
+        rows_of = self._choose(sequences, budgets, known)
         pieces = []
-        for number, rows in takers.items():
+        for number, rows in rows_of.items():
             if number in known:
                 pieces.append((rows, known[number].take(rows)))
             else:
@@ -68,12 +68,12 @@ class Either(Wrapper):
                 pieces.append((rows, tree.trim(own)))
         return assemble(pieces, len(sequences), self._device)
 
-    def _taken(
+    def _choose(
         self, sequences: Seq[Sequence], budgets: Seq[int], known: dict[int, DraftTree]
     ) -> dict[int, list[int]]:
-        """Part -> the rows that take it; a row for which drafting doesn't pay takes none."""
+        """Part -> the rows that take its draft; a row takes none where drafting doesn't pay."""
         depths = {number: _depths(tree) for number, tree in known.items()}
-        takers: dict[int, list[int]] = {}
+        rows_of: dict[int, list[int]] = {}
         for row, sequence in enumerate(sequences):
             records = self._records(sequence)
             speeds = []
@@ -83,10 +83,10 @@ class Either(Wrapper):
                 speeds.append(speedup(self._acceptance(record), depth, cost))
                 record.used = False
             if max(speeds) >= 1:
-                taken = speeds.index(max(speeds))
-                records[taken].used = True
-                takers.setdefault(taken, []).append(row)
-        return takers
+                best = speeds.index(max(speeds))
+                records[best].used = True
+                rows_of.setdefault(best, []).append(row)
+        return rows_of
 
     def _records(self, sequence: Sequence) -> list[_Record]:
         records: list[_Record] | None = sequence.state.get(self)
@@ -95,13 +95,13 @@ class Either(Wrapper):
         return records
 
     def _acceptance(self, record: _Record) -> float:
-        known = self.rate * self.weight + record.accepted
-        return known / (self.weight + record.tested)
+        accepted = self.rate * self.weight + record.accepted
+        return accepted / (self.weight + record.tested)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         records = [self._records(sequence) for sequence in sequences]
         for number, part in enumerate(self.drafters):
-            # Of a draft that is another's, a part must not think that it was its own.
+            # A part must not take another part's draft for its own.
             own = [
                 step if mine[number].used else replace(step, drafted=0)
                 for mine, step in zip(records, steps, strict=True)

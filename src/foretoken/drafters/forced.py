@@ -2,9 +2,9 @@
 
 Source: the forced mode of the code of Yang et al. 2023 (LLMA). The draft is the part of the
 request's first reference (without one, of its prompt) that begins where the output ends; nothing is
-searched for. Given the target's own answer, every token is accepted, so its time is a bound that no
-copying drafter with drafts of this length gets below. Departure: that code accepts the given tokens
-unseen; here they are checked like any others, so the text is the target's, whatever is given.
+searched for. Given the target's own answer, every token is accepted, so its time is a lower bound
+for copying drafters with drafts of this length. Departure: that code accepts the given tokens
+unchecked; here they are verified like any others, so the text is the target's, whatever is given.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ here, so it is the same drafter. Departures: the whole answer is not iterated on
 next `num_speculative_tokens` places; new places start with the prompt's tokens in turn, where the
 paper has the padding token.
 
-When sampling, a guess is the most likely token of the distribution that is sampled from: nothing
-that the draw itself depends on."""
+When sampling, a guess is the likeliest token of the distribution that is sampled from, so it does
+not depend on the random draw.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from foretoken.tree import DraftTree, chains
 @dataclass(eq=False)
 class Jacobi(BaseDrafter):
     """num_speculative_tokens: places guessed ahead; block_size: tokens of a block, None for a
-    window that moves on with the text."""
+    window that moves with the text."""
 
     num_speculative_tokens: int = 16
     block_size: int | None = None
@@ -56,7 +57,7 @@ class Jacobi(BaseDrafter):
         return chains(drafts, self._device)
 
     def _guesses(self, sequence: Sequence) -> list[int]:
-        """What was guessed for the next places, and the prompt's tokens for those after."""
+        """The guesses for the next places, then the prompt's tokens for those after."""
         known: list[int] = sequence.state.get(self, [])
         done = len(sequence.output)
         first = [
@@ -72,11 +73,11 @@ class Jacobi(BaseDrafter):
         return min(self.num_speculative_tokens, self.block_size - done % self.block_size - 1)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        """The target's word after each guess that was not accepted is the next guess there."""
+        """After each rejected guess the target's prediction is the next guess for that place."""
         if not steps or not steps[0].tokens or not steps[0].tree.is_chain:
-            said: list[list[int]] = []
+            predicted: list[list[int]] = []
         else:
-            said = steps[0].scores.best.tolist()  # [B][S]
+            predicted = steps[0].scores.best.tolist()  # [B][S]
         for sequence, step in zip(sequences, steps, strict=True):
-            later = said[step.row][len(step.path) + 1 : step.drafted + 1] if said else []
-            sequence.state[self] = later
+            rejected = slice(len(step.path) + 1, step.drafted + 1)
+            sequence.state[self] = predicted[step.row][rejected] if predicted else []

@@ -3,10 +3,10 @@
 Source: Fu et al. 2024 (Lookahead decoding), sections 3.1 to 3.3; defaults of their README. A window
 holds N - 1 levels of W guesses. Guess i of level r stands i + r places after the root and follows
 guess i of the level before; those of the first level follow each other. So the paper's mask is the
-ancestor mask of one tree, whose nodes are auxiliary. What the target says after the last level
-ends W n-grams, which go to a pool, and becomes the new last level; the first one leaves, so the
-window moves by one place a step however many tokens were accepted. The pool's n-grams that begin
-with the root's token, at most G of them, are the chosen branches of the same tree.
+ancestor mask of one tree, whose nodes are auxiliary. The target's predictions after the last level
+complete W n-grams, which go to a pool, and become the new last level; the first one is dropped, so
+the window moves by one place a step however many tokens were accepted. The pool's n-grams that
+begin with the root's token, at most G of them, are the chosen branches of the same tree.
 
 The first level is made of random tokens of the prompt, the others of the first N - 2 steps. When
 sampling, trajectories stay greedy. Departure: the prompt's own n-grams are in the pool too
@@ -78,15 +78,15 @@ class Lookahead(BaseDrafter):
         """The window's nodes are the last ones of a row, and its last level the last of these."""
         if not steps or not steps[0].tokens:
             return  # prefill brings no scores
-        said = steps[0].scores.best.tolist()  # [B][S]
+        predicted = steps[0].scores.best.tolist()  # [B][S]
         for sequence, step in zip(sequences, steps, strict=True):
             state, end = self._state(sequence), step.drafted + 1
             if state.scored and step.drafted:
-                self._advance(state, said[step.row][end - state.width : end])
+                self._advance(state, predicted[step.row][end - state.width : end])
             state.scored = False
 
     def _advance(self, state: _State, new: list[int]) -> None:
-        """The target's word after the last level completes n-grams, once all levels are there."""
+        """The predictions after the last level complete n-grams, once all levels are there."""
         if len(state.levels) < self.ngram_size - 1:
             state.levels = [level[1:] for level in (*state.levels, new)]
             return
@@ -109,8 +109,8 @@ class Lookahead(BaseDrafter):
 @dataclass
 class _State:
     """levels: the window, the oldest trajectory first, all levels equally wide; each of the first
-    steps adds one and takes one guess off all. pool: first token -> the rest of n-grams, the latest
-    first. scored: whether the window is in the tree that the target is asked about."""
+    steps adds a level and shortens all by one guess. pool: first token -> the rest of its n-grams,
+    the latest first. scored: whether the window is in the tree that the target scores."""
 
     levels: list[list[int]]
     pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class _State:
         return [*range(self.width), *range(1, self.size - self.width + 1)]
 
     def add(self, gram: tuple[int, ...], most: int) -> None:
-        """Put an n-gram before the others of its first token, and forget what is over `most`."""
+        """Put an n-gram before the others of its first token, and keep at most `most`."""
         known = self.pool.get(gram[0], [])
         others = [rest for rest in known if rest != gram[1:]]
         self.pool[gram[0]] = [gram[1:], *others][:most]

@@ -4,8 +4,8 @@ Source: Monea, Joulin, Grave 2023 (PaSS: Parallel Speculative Sampling), section
 root and L trained embeddings gives L + 1 distributions at once: the root's own, which is the
 target's distribution and so is always accepted, and one at each embedding. From each a token is
 drawn; the next pass verifies them by speculative sampling. A step is two passes of the target and
-brings two tokens at least. Only the embeddings are trained. Departure: training takes places of the
-text at random, many in one pass.
+writes at least two tokens. Only the embeddings are trained. Departure: training draws places of the
+text at random, many for one pass.
 
 Legend: B sequences, L embeddings, C = L + 1 distributions, T places, V vocabulary.
 """
@@ -44,7 +44,7 @@ class PassTokens(PromptTokens):
 
 
 class LookaheadModel(AllAtOnce, OnTarget):
-    """A `ChainModel`: the target after look-ahead embeddings."""
+    """A `ChainModel`: the target, read at look-ahead embeddings."""
 
     def __init__(self, tokens: PassTokens, access: Access) -> None:
         self.device = access.device

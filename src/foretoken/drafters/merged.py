@@ -1,12 +1,12 @@
 """The drafts of several drafters in one tree: `a|b`.
 
-Chosen drafts are merged where they share a prefix; drawn ones stand beside the others as they were
-drawn, each from its own distribution and with its own random numbers. Source: Miao et al. 2024
-(SpecInfer), section 3.1 (merge-based trees). Where the tree is cut to a budget the parts named last
-lose first.
+Chosen drafts are merged where they share a prefix; drawn ones stand next to the others, each with
+its distribution and its own random numbers. Source: Miao et al. 2024
+(SpecInfer), section 3.1 (merge-based trees). Where the tree is cut to a budget, the nodes of
+the parts named last are dropped first.
 
-Parts are told what was written and not which nodes were accepted, so a part's own rule of length
-stands still, and one that reads its nodes' states or scores of auxiliary nodes can't take part.
+Parts are told what was written and not which nodes were accepted. So a part's length rule does not
+adapt, and a drafter that reads its nodes' states or auxiliary nodes' scores can't be a part.
 
 Legend: B sequences, N tree nodes.
 """
@@ -35,8 +35,8 @@ class Merged(Wrapper):
         for part in self.drafters:
             if part.wants.hidden or Kind.AUXILIARY in part.kinds:
                 raise ForetokenError(
-                    f"{type(part).__name__} needs its own nodes back and can't share a tree; "
-                    "choose between drafts with '+' instead of '|'."
+                    f"{type(part).__name__} reads states or scores of its nodes and can't share a "
+                    "tree; choose between drafts with '+' instead of '|'."
                 )
         thinned = [Kind.WITHOUT_REPLACEMENT in part.kinds for part in self.drafters]
         if sum(thinned) > 1:
@@ -44,7 +44,7 @@ class Merged(Wrapper):
                 "Only one of the parts may draw without replacement, since each would have to "
                 "leave out the others' tokens; give the others replacement=true."
             )
-        # Such a draw is taken to have left out what stands before it, so it stands first.
+        # Such a draw is assumed to have left out all siblings before it, so it stands first.
         self.drafters = sorted(
             self.drafters, key=lambda part: Kind.WITHOUT_REPLACEMENT not in part.kinds
         )
@@ -62,6 +62,6 @@ class Merged(Wrapper):
         return join(trees).trim(budgets)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        told = [replace(step, path=[], drafted=0) for step in steps]
+        anonymous = [replace(step, path=[], drafted=0) for step in steps]
         for part in self.drafters:
-            part.observe(sequences, told)
+            part.observe(sequences, anonymous)

@@ -1,11 +1,12 @@
 """Parallel Prompt Decoding: trained prompt tokens after the draft's nodes guess the next draft.
 
-Source: Chen et al. 2024 (Hardware-Aware Parallel Prompt Decoding), sections 3 and 4. After nodes
-of the draft stand trained prompt tokens, in the pass that verifies the draft. Those after the last
-accepted node say what may follow, some places ahead, and fill the next tree; so one pass verifies
-and drafts, and only the prompt tokens' embeddings are trained. The trees are `prompt_trees`'.
-Departures: one embedding for each prompt token, which theirs calls no ensemble; the text's tokens
-are kept by the target's own sample, where theirs has typical acceptance (`verifier: typical`).
+Source: Chen et al. 2024 (Hardware-Aware Parallel Prompt Decoding), sections 3 and 4. After nodes of
+the draft stand trained prompt tokens, in the pass that verifies the draft. Those after the last
+accepted node predict the tokens that follow it, and fill the next tree; so one pass verifies and
+drafts, and only the prompt tokens' embeddings are trained. The trees come from
+`shared/prompt_trees.py`. Departures: one embedding for each prompt token, which the paper calls no
+ensemble; tokens are accepted where they equal the target's sample, where the paper has typical
+acceptance (`verifier: typical`).
 
 A prompt is read without prompt tokens, so the first step drafts nothing.
 
@@ -46,14 +47,14 @@ class ParallelPromptTokens(PromptTokens):
     method: ClassVar[str] = "parallel_prompt"
 
     def ranks(self, lesson: Lesson) -> Tensor:
-        """[B, T, A] how many tokens prompt token i, after the token before a root, holds likelier
-        than the token i + 1 after the root."""
+        """[B, T, A] how many tokens are likelier than the (i + 1)-th token after the root, as
+        predicted by prompt token i after the token before the root."""
         roots = (lesson.room >= 0) & (lesson.positions > 0)
         states = partial(self.states, lesson)
-        found = block_ranks(
+        ranks = block_ranks(
             lesson, roots.roll(-1, 1), states, FIRST, len(self.embeddings), lesson.head
         )
-        return found.roll(1, 1)
+        return ranks.roll(1, 1)
 
     def count_held_out(self, lesson: Lesson) -> Tensor:
         return rank_counts(self.ranks(lesson), lesson.room, _RANKS)
@@ -62,8 +63,8 @@ class ParallelPromptTokens(PromptTokens):
         self.notes["rates"] = rates_of(counts)
 
     def trees(self, nodes: int) -> PromptTrees:
-        """Planned for the rates that the checkpoint was measured at, or for some that fall from
-        place to place and rank to rank."""
+        """Planned for the rates measured with the checkpoint, or else for assumed ones that fall
+        from place to place and rank to rank."""
         ranks = min(_RANKS, self.facts.vocab_size)
         assumed = [
             [0.5 * 0.7**i * 0.3**rank for rank in range(ranks)] for i in range(len(self.embeddings))
@@ -106,8 +107,8 @@ class ParallelPrompt(BaseDrafter):
         pieces = []
         for (guessed, nodes), rows in alike.items():
             template = self._template(guessed, nodes)
-            held = [sequences[row].state[self] for row in rows] if guessed else None
-            pieces.append((rows, template.filled(held, len(rows))))
+            candidates = [sequences[row].state[self] for row in rows] if guessed else None
+            pieces.append((rows, template.filled(candidates, len(rows))))
         return assemble(pieces, len(sequences), self._device)
 
     def _template(self, guessed: int, nodes: int) -> _Template:
@@ -128,23 +129,23 @@ class ParallelPrompt(BaseDrafter):
         rows = torch.tensor([step.row for step in steps], device=logits.device)
         slot = torch.tensor([step.last for step in steps], device=logits.device)
         parents, extras = tree.parent_slots[rows], tree.extras[rows]
-        there, found = [], []
+        present, guesses = [], []
         for number in range(self._first, self._first + self._many):
-            mine = (parents == slot[:, None]) & (extras == number)
-            slot = mine.byte().argmax(1) + 1
-            there.append(mine.any(1))
-            found.append(logits[rows, slot].topk(self._ranks).indices)
-        counts = torch.stack(there, 1).cumprod(1).sum(1).tolist()
-        candidates = torch.stack(found, 1)  # [B, A, K]
+            is_next = (parents == slot[:, None]) & (extras == number)
+            slot = is_next.byte().argmax(1) + 1
+            present.append(is_next.any(1))
+            guesses.append(logits[rows, slot].topk(self._ranks).indices)
+        counts = torch.stack(present, 1).cumprod(1).sum(1).tolist()
+        candidates = torch.stack(guesses, 1)  # [B, A, K]
         for sequence, count, own in zip(sequences, counts, candidates, strict=True):
             if count:
                 sequence.state[self] = own[:count]
 
     def acceptance(self, tokens: ParallelPromptTokens, lesson: Lesson) -> Tensor:
-        """[B, T, A] whether a step whose root stands there accepts more than n places; only for
-        the roots that serving comes to, since a draft follows from the step before."""
+        """[B, T, A] whether a step whose root stands there accepts more than n places; only at the
+        roots that serving reaches, since a draft depends on the step before."""
         trees, every = tokens.trees(self.tree_nodes), tokens.ranks(lesson).tolist()
-        found = torch.zeros(*lesson.room.shape, len(tokens.embeddings), dtype=torch.bool)
+        reached = torch.zeros(*lesson.room.shape, len(tokens.embeddings), dtype=torch.bool)
         for row, (rooms, ranks) in enumerate(zip(lesson.room.tolist(), every, strict=True)):
             root = state = 0
             for place, room in enumerate(rooms):
@@ -154,9 +155,9 @@ class ParallelPrompt(BaseDrafter):
                     continue
                 tree = trees.of(state, min(room, self.tree_nodes))
                 accepted, slot = tree.follow(ranks[place])
-                found[row, place, :accepted] = True
+                reached[row, place, :accepted] = True
                 root, state = place + accepted + 1, tree.prompts[slot]
-        return found.to(lesson.room.device)
+        return reached.to(lesson.room.device)
 
 
 @dataclass
@@ -169,11 +170,12 @@ class _Template:
     kinds: Tensor
     extras: Tensor
 
-    def filled(self, held: Seq[Tensor] | None, rows: int) -> DraftTree:
-        """The tree over the candidates [guessed, K] that each of so many rows holds, if any."""
+    def filled(self, candidates: Seq[Tensor] | None, rows: int) -> DraftTree:
+        """The tree of `rows` rows, filled with each one's candidates [guessed, K], if any."""
         tokens = self.levels.new_zeros(rows, len(self.parents))
-        if held is not None:
-            tokens[:, : len(self.levels)] = torch.stack(list(held))[:, self.levels, self.ranks]
+        if candidates is not None:
+            known = torch.stack(list(candidates))  # [B, guessed, K]
+            tokens[:, : len(self.levels)] = known[:, self.levels, self.ranks]
         return DraftTree(
             tokens,
             [len(self.parents)] * rows,

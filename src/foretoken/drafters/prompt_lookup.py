@@ -1,12 +1,12 @@
 """Prompt lookup: copy what followed the last n tokens the last time they occurred.
 
-Source: Saxena 2023 (prompt lookup decoding); Yang et al. 2023 (LLMA), section 3.2. Looked up are
-the request's own text, its `references` (SamplingParams) and, with `max_cached_tokens`, the outputs
-of earlier requests, which is LLMA's cache-assisted setting. The longest n-gram wins, then the text
+Source: Saxena 2023 (prompt lookup decoding); Yang et al. 2023 (LLMA), section 3.2. It searches the
+request's own text, its `references` (SamplingParams) and, with `max_cached_tokens`, the outputs of
+earlier requests, which is LLMA's cache-assisted setting. The longest n-gram wins, then the text
 over the references over earlier outputs, then the most recent occurrence. Departures from the
-reference codes, which take the oldest match (and for prompt lookup need a full continuation): later
-text resembles what comes next more, and a short continuation is still a draft. Tables of n-grams
-grow with the texts, so a step costs the new tokens and not the history.
+reference codes, which take the oldest match (and for prompt lookup need a full continuation):
+recent text resembles the next tokens more, and a short continuation is still a draft. Tables of
+n-grams grow with the texts, so a step costs the new tokens and not the history.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class PromptLookup(BaseDrafter):
             for text in sequence.references:
                 table.read(text, 1, len(text))
         tokens = sequence.tokens
-        table.read(tokens, table.done + 1, len(tokens))  # the end itself has not gone on yet
+        table.read(tokens, table.done + 1, len(tokens))  # nothing follows the end itself yet
         table.done = max(table.done, len(tokens) - 1)
         return table
 
@@ -103,7 +103,7 @@ class PromptLookup(BaseDrafter):
 
 
 class _NGrams:
-    """places: n-gram -> a text and the place after its latest occurrence that goes on."""
+    """places: n-gram -> a text, and the place after its latest occurrence that has a successor."""
 
     __slots__ = ("_sizes", "done", "places")
 
@@ -124,7 +124,7 @@ class _NGrams:
         self.read(text, 1, len(text) - 1)
 
     def drop(self, text: array[int]) -> None:
-        """Take `add` back; what a later text had too stays."""
+        """Undo `add`; n-grams that a later text also has stay."""
         for end in range(1, len(text) - 1):
             for size in self._sizes:
                 gram = tuple(text[max(0, end - size) : end])

@@ -1,8 +1,8 @@
 """A pruned copy of the target drafts for it: whole heads and feed-forward columns are left out.
 
 The copy is made when the model is loaded, without training, by the norm of the weights
-(`models/prune.py`; the criterion is Li et al. 2017's for filters, magnitude by structure). It is a
-small language model like any other from then on, with a cache of its own.
+(`models/prune.py`; the criterion is Li et al. 2017's for filters, magnitude by structure). From
+then on it is a small language model like any other, with its own cache.
 """
 
 from __future__ import annotations

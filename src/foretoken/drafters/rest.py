@@ -5,7 +5,7 @@ at most `max_token_span` tokens, is looked up; what follows it there is counted 
 prefixes that are seen most are drafted. The paper accepts the nodes that equal tokens sampled from
 the target, which is target-only verification. Departures from the reference code: of more than
 `max_matches` matches evenly spread ones are read, since neighbours in a suffix array continue
-alike; continuations end with their text; where nothing is found nothing is drafted, instead of a
+alike; continuations end with their text; without a match nothing is drafted, instead of a
 dummy token.
 """
 
@@ -73,11 +73,13 @@ class Rest(BaseDrafter):
         self._store = Datastore(self.datastore, {"vocab_size": access.vocab_size})
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        found = [
+        branches = [
             self._guess(sequence.tokens, min(self.num_speculative_tokens, budget))
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
-        return from_parents([f.tokens for f in found], [f.parents for f in found], self._device)
+        return from_parents(
+            [b.tokens for b in branches], [b.parents for b in branches], self._device
+        )
 
     def _guess(self, text: Seq[int], most: int) -> Branches:
         """The prefixes that are seen most after the longest end of the text that is known."""

@@ -3,7 +3,7 @@
 Source: Hu et al. 2025 (SAM-Decoding), sections 3.2 and 3.3. The dynamic automaton reads the
 request's prompt and output; what followed the first occurrence is drafted as a chain. The static
 one (`corpus`) holds whole texts; its draft is the tree of the likeliest continuations by count. It
-is taken where its match is longer by more than `static_bias` tokens. A draft has `draft_factor`
+is used where its match is longer by more than `static_bias` tokens. A draft has `draft_factor`
 nodes for each token of the match. Without an auxiliary drafter there is no least match length;
 falling back to one is composition.
 """
@@ -56,11 +56,12 @@ class Sam(BaseDrafter):
         self._corpus = _automaton(self.corpus, access.vocab_size)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        found = [
+        drafts = [
             self._guess(self._reader(sequence), min(self.num_speculative_tokens, budget))
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
-        return from_parents([f[0] for f in found], [f[1] for f in found], self._device)
+        tokens, parents = [draft[0] for draft in drafts], [draft[1] for draft in drafts]
+        return from_parents(tokens, parents, self._device)
 
     def _guess(self, reader: _Reader, most: int) -> tuple[list[int], list[int]]:
         """Tokens, and the slots of their parents."""
@@ -107,6 +108,6 @@ def _automaton(
         return None
     if isinstance(corpus, (str, Path)):
         return StaticAutomaton.load(corpus, vocab_size)
-    found = corpus if isinstance(corpus, StaticAutomaton) else StaticAutomaton.of(corpus)
-    found.check(vocab_size)
-    return found
+    automaton = corpus if isinstance(corpus, StaticAutomaton) else StaticAutomaton.of(corpus)
+    automaton.check(vocab_size)
+    return automaton

@@ -3,8 +3,8 @@
 Source: Timor et al. 2025, "Accelerating LLM Inference with Lossless Speculative Decoding Algorithms
 for Heterogeneous Vocabularies", string-level exact match (SLEM); transformers' "universal assisted
 generation". A token is accepted where the target writes it, so the drafts are chosen tokens and the
-text is plain decoding's own. Departures: the look-back reaches to the start of the last word in
-place of a fixed number of tokens; and the small model proposes its likeliest text at any
+text is plain decoding's own. Departures: the look-back reaches to the start of the last word
+instead of a fixed number of tokens; and the small model proposes its likeliest text at any
 temperature, since a distribution over texts has no use for an exact match.
 
 Legend: B sequences, W the small model's vocabulary.

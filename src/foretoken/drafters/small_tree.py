@@ -7,7 +7,7 @@ Sun et al. 2023 (SpecTr), section 4; Yang et al. 2024 (MCSD), section 3; Chen et
 section 4. Several models' trees stand under one root (SpecInfer's merge): chosen nodes are merged
 where they share a prefix; drawn ones never are, since a second draw of a token is a second chance
 for it. Boost-tuning is in `train/boost.py`. Departures: trees have one shape for all sequences; a
-greedy sequence beside sampled ones gets a chain.
+greedy sequence in a batch with sampled ones gets a chain.
 
 Legend: B sequences, N tree nodes, V vocabulary.
 """
@@ -42,7 +42,7 @@ class SmallTree(BaseDrafter):
     whether drawn siblings may repeat. acceptance: in place of widths, the rate at which the b-th
     child of a node is the accepted one; the tree is then the best of at most `tree_nodes` nodes and
     `tree_depth` levels. learn_every: if not 0, rates are counted from what is accepted, and after
-    every so many drafts the tree is planned anew; then what is sampled at a seed depends on the
+    every so many drafts the tree is planned again; then the text sampled at a seed depends on the
     requests before it (its distribution doesn't).
     """
 
@@ -81,7 +81,7 @@ class SmallTree(BaseDrafter):
             )
         self.kinds = frozenset(
             {Kind.INDEPENDENT if self.replacement else Kind.WITHOUT_REPLACEMENT}
-            # Keeps rules away that take all siblings for draws from one distribution.
+            # Excludes rules that take all siblings for draws from one distribution.
             | ({Kind.CHOSEN} if len(self.models) > 1 else set())
         )
         wide = _size(self.widths) > len(self.widths)
@@ -129,10 +129,10 @@ class SmallTree(BaseDrafter):
         some = [sequences[row] for row in rows]
         limits = [limits[row] for row in rows]
         greedy = all(s.params.greedy for s in some)
-        views = [_softmax(s) for s in some] if greedy else some
+        ranking = [_at_temperature_1(s) for s in some] if greedy else some
 
         def ask(frontier: Frontier) -> Tensor:
-            return fold(model.level(some, frontier), views, frontier.contexts).probs
+            return fold(model.level(some, frontier), ranking, frontier.contexts).probs
 
         if greedy:
             tree = expand(ask, self.widths, limits, model.device)
@@ -162,8 +162,8 @@ class SmallTree(BaseDrafter):
                 model.end(sequence)
 
 
-def _softmax(sequence: Sequence) -> Sequence:
-    """The same sequence at temperature 1: what `fold` makes of it ranks the tokens."""
+def _at_temperature_1(sequence: Sequence) -> Sequence:
+    """The same sequence at temperature 1, whose distribution ranks the tokens."""
     warm = replace(sequence.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
     return replace(sequence, params=warm)
 

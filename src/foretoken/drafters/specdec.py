@@ -48,13 +48,13 @@ _NUMBERS = (
     "rope_parameters",
     "tie_word_embeddings",
 )
-"""What a checkpoint says of the language model in it."""
+"""Fields of the language model's configuration that a checkpoint stores."""
 
 
 class SpecDecModel(Trained):
     """masks: k; blocks: places of each row that a step of training puts them after. model,
-    numbers: the language model that it begins as, as in `TrainedLM`; two layers of the target's
-    width where nothing is said."""
+    numbers: the language model that it begins as, as in `TrainedLM`; by default two layers of the
+    target's width."""
 
     method: ClassVar[str] = "specdec"
 

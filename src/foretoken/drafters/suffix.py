@@ -71,14 +71,16 @@ class Suffix(BaseDrafter):
             )
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        found = [
+        branches = [
             self.guess(sequence, min(self.num_speculative_tokens, budget))
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
-        return from_parents([f.tokens for f in found], [f.parents for f in found], self._device)
+        return from_parents(
+            [b.tokens for b in branches], [b.parents for b in branches], self._device
+        )
 
     def guess(self, sequence: Sequence, most: int) -> Branches:
-        """What is drafted; its score is the expected number of accepted tokens by the counts."""
+        """The draft; its score is the expected number of accepted tokens by the counts."""
         own = self._own(sequence)
         tail = array("i", sequence.tokens[1 - self.max_tree_depth :])
         best = self._best(own, tail, own.repeated, most, NONE)
@@ -102,15 +104,15 @@ class Suffix(BaseDrafter):
             place = tree.find(tail[-length:])
             if place is None:
                 continue
-            found = best_first(
+            branches = best_first(
                 place,
                 tree.following,
                 self._nodes(length, most),
                 least=self.min_token_prob,
                 width=self.max_children,
             )
-            if found.score > best.score:
-                best = found
+            if branches.score > best.score:
+                best = branches
         return best
 
     def _nodes(self, length: int, most: int) -> int:

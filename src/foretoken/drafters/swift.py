@@ -111,9 +111,10 @@ class Swift(BaseDrafter):
         candidate = self.shared.candidate()
         if candidate is None:
             return
-        said = self._model(candidate).again(long, self.context_window).argmax(-1)  # [B, T]
-        came = torch.tensor([s.tokens[-self.context_window :] for s in long], device=said.device)
-        self.shared.learn(candidate, float((said == came).double().mean()))
+        logits = self._model(candidate).again(long, self.context_window)
+        written = torch.tensor([s.tokens[-self.context_window :] for s in long])
+        right = logits.argmax(-1) == written.to(logits.device)  # [B, T]
+        self.shared.learn(candidate, float(right.double().mean()))
 
     def _model(self, left_out: Seq[int]) -> SelfModel:
         return SelfModel(self._access, layer_set.kept(left_out, self._access.layers))
@@ -126,7 +127,7 @@ def _width(confidence: float, sequence: Sequence) -> int:
 
 
 class Search:
-    """The best set so far, and the next one to try. It is the same for the same scores."""
+    """Finds the best set of sub-layers to leave out; the same scores lead to the same sets."""
 
     def __init__(self, access: Access, settings: Swift) -> None:
         self._access, self._settings = access, settings
@@ -136,7 +137,7 @@ class Search:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was found."""
+        """Begin the search again."""
         self.best, self.score = self._start, -1.0
         self.tried: list[tuple[tuple[int, ...], float]] = []
         self._idle = 0
@@ -147,10 +148,10 @@ class Search:
         layer_set.save(path, self.best, self._access)
 
     def load(self, path: str | Path) -> None:
-        """Go on from a file's set. Raises `ForetokenError` for a damaged file or another model's"""
-        found = layer_set.load(path, self._access)
+        """Resume from a file's set. Raises `ForetokenError` for a damaged file or another model."""
+        best = layer_set.load(path, self._access)
         self.reset()
-        self.best = found
+        self.best = best
 
     def candidate(self) -> tuple[int, ...] | None:
         """The next set to score, or None where the search is over."""

@@ -1,7 +1,7 @@
-"""Token Recycling: draft from what the target held likely after each token the last time.
+"""Token Recycling: draft the tokens that the target found likeliest after each token last time.
 
-Source: Luo et al. 2025 (Token Recycling), section 3. A matrix keeps for every token of the
-vocabulary the target's k likeliest next tokens, as of the last place where that token was scored:
+Source: Luo et al. 2025 (Token Recycling), section 3. A matrix stores for every token of the
+vocabulary the target's k likeliest next tokens at the last place where that token was scored;
 accepted or not, each node of each step is recycled. The draft is a static tree filled level by
 level from the matrix. The tree's level sizes are the paper's; within a level the places with the
 smallest product of ranks (counted from 1) are taken, likelier ones first. Departures: a row that
@@ -119,17 +119,18 @@ class Matrix:
         self.rows = torch.full((vocab_size + 1, candidates), _UNKNOWN, device=device)
 
     def learn(self, tokens: Tensor, logits: Tensor, worth: Tensor) -> None:
-        """The top of logits [B, S, V] after tokens [B, S] takes the place of what was known.
+        """Store the top of the logits [B, S, V] after tokens [B, S].
 
-        Of one token's places the one worth most counts, of equals the last; none is worth 0.
+        worth [B, S]: where a token occurs more than once, the place of the highest worth counts, of
+        equals the last; places of worth 0 are left out.
         """
         tokens, worth = tokens.flatten(), worth.flatten()
         places = torch.arange(len(tokens), device=tokens.device)
         rank = torch.where(worth > 0, worth * len(tokens) + places, _UNKNOWN)
         best = torch.full_like(self.rows[:, 0], _UNKNOWN).scatter_reduce_(0, tokens, rank, "amax")
-        taken = (rank == best[tokens]) & (worth > 0)
+        counts = (rank == best[tokens]) & (worth > 0)
         known = min(self.rows.shape[1], logits.shape[-1])
-        self.rows[tokens[taken], :known] = logits.flatten(0, 1)[taken].topk(known).indices
+        self.rows[tokens[counts], :known] = logits.flatten(0, 1)[counts].topk(known).indices
 
     def reset(self) -> None:
         """Forget everything."""
@@ -141,13 +142,13 @@ class Matrix:
         write_arrays(path, _KIND, self._made_for, {"rows": rows})
 
     def load(self, path: str | Path) -> None:
-        """Take a file's matrix. Raises `ForetokenError` for a damaged file or one of another
+        """Read a file's matrix. Raises `ForetokenError` for a damaged file or one of another
         vocabulary or number of candidates."""
-        found = read_arrays(path, _KIND, self._made_for, ("rows",))["rows"].astype(np.int64)
-        inside = (found >= _UNKNOWN) & (found < len(self.rows) - 1)
-        if found.shape != self.rows[:-1].shape or not inside.all():
-            raise ForetokenError(f"{path} is damaged: its rows are no tokens; make it anew.")
-        self.rows[:-1] = torch.from_numpy(found)
+        rows = read_arrays(path, _KIND, self._made_for, ("rows",))["rows"].astype(np.int64)
+        inside = (rows >= _UNKNOWN) & (rows < len(self.rows) - 1)
+        if rows.shape != self.rows[:-1].shape or not inside.all():
+            raise ForetokenError(f"{path} is damaged: its rows are no tokens; make it again.")
+        self.rows[:-1] = torch.from_numpy(rows)
 
     @property
     def _made_for(self) -> dict[str, int | str]:

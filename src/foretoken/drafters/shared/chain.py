@@ -1,8 +1,8 @@
-"""What the drafters have in common that write a chain by a model's own sampling.
+"""The base of drafters that write a chain by sampling from a model.
 
 The proposal is the model's distribution under the request's own sampling parameters (temperature,
-truncation, penalties); when a draft ends is a rule of `length.py`. What model it is, and where its
-keys and values are, is each drafter's own.
+truncation, penalties); when a draft ends is decided by a rule of `length.py`. The model, and where
+its keys and values are stored, differ between drafters.
 
 Legend: B sequences, N = longest draft, V vocabulary.
 """
@@ -25,7 +25,7 @@ from foretoken.trees.join import assemble
 
 
 class ChainModel(Protocol):
-    """A model that follows the sequences and says what may come next (`DraftModel` is one)."""
+    """A model that follows the sequences and predicts the next token (`DraftModel` is one)."""
 
     @property
     def device(self) -> torch.device: ...
@@ -45,7 +45,7 @@ class ChainModel(Protocol):
         ...
 
     def follow(self, sequence: Sequence, step: Step) -> None:
-        """The sequence has grown by a step of the target's."""
+        """Take note of a step of the target, which the sequence already contains."""
         ...
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None: ...
@@ -54,10 +54,10 @@ class ChainModel(Protocol):
 
 
 class AllAtOnce:
-    """`after` and `after` of a `ChainModel` whose distributions all come from one pass, `ahead`; so
-    none depends on the tokens drafted before it."""
+    """Makes a `ChainModel` of a model that predicts all places in one pass, `ahead`; so no
+    distribution depends on the tokens drafted before it."""
 
-    _said: Tensor
+    _logits: Tensor  # [B, C, V] of the pass
     _next = 0
 
     def ahead(self, sequences: Seq[Sequence]) -> Tensor:
@@ -65,18 +65,18 @@ class AllAtOnce:
         raise NotImplementedError
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, V]; the others wait for `after`."""
-        self._said, self._next = self.ahead(sequences), 0
-        return self._said[:, :1]
+        """[B, 1, V]; those of the other places wait for `next_logits`."""
+        self._logits, self._next = self.ahead(sequences), 0
+        return self._logits[:, :1]
 
     def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
         """[B, 1, V] of the next place, whatever the tokens [B] before it."""
         self._next += 1
-        return self._said[:, self._next : self._next + 1]
+        return self._logits[:, self._next : self._next + 1]
 
 
 class WithModel(BaseDrafter):
-    """A drafter whose model follows all sequences; it sets `_lm` in `bind`."""
+    """A drafter whose model follows all sequences; `bind` sets `_lm`."""
 
     _lm: ChainModel
 
@@ -96,7 +96,7 @@ class WithModel(BaseDrafter):
 
 
 class ChainDrafter(WithModel):
-    """A drafter sets `length` when it is made."""
+    """A drafter of chains. Subclasses set `length` when they are made, and `_lm` in `bind`."""
 
     kinds = frozenset({Kind.INDEPENDENT})
 
@@ -162,12 +162,12 @@ class ChainDrafter(WithModel):
         counts: list[int],
         made: int,
     ) -> list[int]:
-        """`counts`, cut where the rule ends a draft at its next token: the level's one transfer."""
+        """`counts`, cut where the rule ends a draft here: the level's one transfer to the host."""
         made += not self.length.stops_before
         if not self.length.looks or made >= max(counts):
             return counts
         ends = self.length.ends(
-            sequences, _looked_at(logits[:, 0], distribution, sequences)
+            sequences, _distribution_for_length_rule(logits[:, 0], distribution, sequences)
         ).tolist()
         return [min(c, made) if end else c for c, end in zip(counts, ends, strict=True)]
 
@@ -178,13 +178,14 @@ class ChainDrafter(WithModel):
                 self.length.observe(sequence, step.drafted, len(step.path))
 
 
-def _looked_at(logits: Tensor, distribution: Tensor | None, sequences: Seq[Sequence]) -> Tensor:
-    """[B, V] what a length rule sees: the distribution to draw from, at temperature 0 the
-    softmax."""
-    cold = [s.params.greedy for s in sequences]
+def _distribution_for_length_rule(
+    logits: Tensor, distribution: Tensor | None, sequences: Seq[Sequence]
+) -> Tensor:
+    """[B, V] the distribution to draw from; of greedy sequences the softmax of the logits."""
+    greedy = [s.params.greedy for s in sequences]
     if distribution is None:
         return logits.softmax(-1)
-    if not any(cold):
+    if not any(greedy):
         return distribution
     plain = logits.softmax(-1)
-    return torch.where(torch.tensor(cold, device=logits.device)[:, None], plain, distribution)
+    return torch.where(torch.tensor(greedy, device=logits.device)[:, None], plain, distribution)

@@ -1,7 +1,7 @@
-"""What drafters with heads on the target's last state are made of: a module, and trees by rank.
+"""Shared by drafters with heads on the target's last state: the module, and trees by rank.
 
-A module says what state each head has at each place of a text (`along`); losses, estimates and
-counts follow from that. Heads have language-model heads of their own, or share the target's.
+A module gives the state of each head at each place of a text (`along`); losses, estimates and
+counts follow from that. Heads have their own language-model heads, or share the target's.
 Sources: Cai et al. 2024 (Medusa), sections 2.1 and 2.3.3; Ankner et al. 2024 (Hydra), section 3.
 
 Legend: B rows, T places, H heads, D width, V vocabulary.

@@ -1,11 +1,12 @@
-"""Trees of candidates and prompt tokens: what to draft now, and what to ask for the next draft.
+"""Trees of candidates for this step, and of prompt tokens that guess the next step's candidates.
 
-Source: Chen et al. 2024 (Parallel Prompt Decoding), section 4 (dynamic sparse trees). What prompt
-tokens after the accepted node say are the next step's candidates, so a step whose last node had i
-of them drafts i places: its state. A tree of a number of nodes is shared out: candidates are the
-likeliest paths; a prompt token is worth how likely its node is to be the last one, times what one
-place more brings the next step. How many of the nodes are candidates is searched for the most
-tokens a step, on average over the states that steps then come to. Departure: each budget has trees
+Source: Chen et al. 2024 (Parallel Prompt Decoding), section 4 (dynamic sparse trees). The
+predictions at the prompt tokens after the last accepted node are the next step's candidates, so
+after a node with i of them the next step drafts i places: that is the step's state. The nodes of a
+tree are shared out: candidates are the likeliest paths; a prompt token is worth the probability
+that its node is the last accepted one, times the gain of one more place in the next step. The
+number of candidates is the one that gives the most tokens a step, on average over the states that
+steps then reach. Departure: each budget has trees
 of its own, where theirs are planned for one size.
 """
 
@@ -36,12 +37,12 @@ class PromptTree:
     def follow(self, ranks: Seq[int]) -> tuple[int, int]:
         """How many candidates are accepted, and the last one's slot, where the text's tokens have
         these ranks."""
-        taken: tuple[int, ...] = ()
+        path: tuple[int, ...] = ()
         for rank in ranks:
-            if (*taken, rank) not in self.slots:
+            if (*path, rank) not in self.slots:
                 break
-            taken = (*taken, rank)
-        return len(taken), self.slots[taken]
+            path = (*path, rank)
+        return len(path), self.slots[path]
 
 
 class PromptTrees:
@@ -55,24 +56,24 @@ class PromptTrees:
         self._made: dict[int, list[PromptTree]] = {}
 
     def of(self, state: int, nodes: int) -> PromptTree:
-        """The tree of at most so many nodes where so many places were guessed."""
+        """The tree of at most `nodes` nodes for a state: the number of places that were guessed."""
         if nodes not in self._made:
             splits = [self._trees(nodes, candidates) for candidates in range(nodes + 1)]
             self._made[nodes] = max(splits, key=self._tokens)
         return self._made[nodes][state]
 
     def _trees(self, nodes: int, candidates: int) -> list[PromptTree]:
-        """Each state's tree with at most so many candidates, the others prompt tokens."""
-        brings = [sum(weights[:candidates]) for weights in self._weights]
-        more = [b - a for a, b in pairwise(brings)]
-        more = [min(more[: i + 1]) for i in range(len(more))]  # the first before the second
+        """Each state's tree with at most `candidates` candidates; other nodes are prompt tokens."""
+        accepted = [sum(weights[:candidates]) for weights in self._weights]  # expected, by state
+        gains = [b - a for a, b in pairwise(accepted)]
+        gains = [min(gains[: i + 1]) for i in range(len(gains))]  # the first before the second
         trees = []
         for state in self._states:
             paths = self._paths[state][:candidates]
             worth = [
                 (-end * gain, slot)
                 for slot, end in enumerate(self._ends(state, paths))
-                for gain in more
+                for gain in gains
                 if end * gain > 0
             ]
             prompts = [0] * (len(paths) + 1)
@@ -90,7 +91,7 @@ class PromptTrees:
         return ends
 
     def _tokens(self, trees: Seq[PromptTree]) -> float:
-        """Tokens accepted in so many steps that the first state hardly counts."""
+        """Tokens accepted in `_ROUNDS` steps, so many that the first state hardly counts."""
         ends = [self._ends(state, tree.paths) for state, tree in enumerate(trees)]
         shares = [1.0, *[0.0] * (len(trees) - 1)]
         visits = shares
@@ -101,8 +102,8 @@ class PromptTrees:
                     following[prompts] += share * chance
             shares = following
             visits = [so_far + share for so_far, share in zip(visits, shares, strict=True)]
-        brings = (sum(w[: len(t.paths)]) for w, t in zip(self._weights, trees, strict=True))
-        return sum(visit * gain for visit, gain in zip(visits, brings, strict=True))
+        accepted = (sum(w[: len(t.paths)]) for w, t in zip(self._weights, trees, strict=True))
+        return sum(visit * gain for visit, gain in zip(visits, accepted, strict=True))
 
 
 def _weight(path: Seq[int], rates: Seq[Seq[float]]) -> float:

@@ -1,4 +1,4 @@
-"""What the drafters that are made of other drafters have in common: they pass every verb on."""
+"""The base of drafters that are made of other drafters: every call goes to all parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foretoken.sampling.sequence import Sequence
 
 @dataclass(eq=False)
 class Wrapper(BaseDrafter):
-    """drafters: the parts, at least `least`."""
+    """drafters: the parts; `least` is the fewest that it takes."""
 
     drafters: Seq[Drafter] = ()
 
@@ -60,7 +60,7 @@ class Wrapper(BaseDrafter):
 
 
 class _SharedByParts:
-    """What several parts have learned; each has a file of its own, numbered after the path."""
+    """What several parts have learned. Each part has its own file: the path and a number."""
 
     def __init__(self, parts: Seq[Shared]) -> None:
         self._parts = parts
