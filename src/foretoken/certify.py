@@ -137,7 +137,12 @@ def checked(plain: LLM, config: Mapping[str, Any], plan: Plan, line: Check) -> C
 
 def _with_method(plain: LLM, config: Mapping[str, Any], batch: int) -> LLM:
     return LLM(
-        plain.model, tokenizer=plain.tokenizer, speculative_config=config, max_num_seqs=batch
+        plain.model,
+        tokenizer=plain.tokenizer,
+        speculative_config=config,
+        max_model_len=plain.engine.target.max_length,
+        max_num_seqs=batch,
+        eos_ids=plain.engine.eos_ids,
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from foretoken.bench.measure import costs
@@ -114,10 +115,92 @@ def test_what_is_chosen(checkpoints: Pair, suite: Path, tmp_path: Path) -> None:
     assert all(len(a.drafted_at) <= 2 for a in answers if a.method == "pld")
 
 
+def test_joined_methods(checkpoints: Pair, suite: Path, tmp_path: Path) -> None:
+    """The forms that a config takes, through the same parser; commas stand between methods only.
+
+    The draft model and length go to the parts that have them.
+    """
+    out, methods = tmp_path / "out", ["pld+sps", "pld|sps", "auto:pld+sps", "online:sps"]
+    command = (*small(checkpoints, suite), "--out", out, "--temperatures", "0", "--limit", 1)
+    found = run(
+        *command,
+        "--methods",
+        ", ".join(methods),
+        "--draft-model",
+        checkpoints[1],
+        "--num-speculative-tokens",
+        2,
+        "--json",
+    )
+    assert found.exit_code == 0, found.output
+    [results] = json.loads(found.stdout)
+    assert [run["method"] for run in results["runs"]] == ["autoregressive", *methods]
+    [target] = json.loads((out / "plan.json").read_text())["targets"]
+    given = {"model": str(checkpoints[1]), "num_speculative_tokens": 2}
+    assert target["methods"] == {name: {"method": name, **given} for name in methods}
+
+
+def test_one_method_as_json(checkpoints: Pair, suite: Path, tmp_path: Path) -> None:
+    """-sc adds a method to those that are named, and replaces one of its name."""
+    out = tmp_path / "out"
+    command = (*small(checkpoints, suite), "--out", out, "--temperatures", "0", "--limit", 1)
+    config = {"method": "pld", "num_speculative_tokens": 3}
+    found = run(*command, "--methods", "pld,suffix", "-sc", json.dumps(config), "--json")
+    assert found.exit_code == 0, found.output
+    [target] = json.loads((out / "plan.json").read_text())["targets"]
+    assert target["methods"] == {"pld": config, "suffix": {"method": "suffix"}}
+
+
+def test_how_the_target_runs(
+    checkpoints: Pair, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--dtype stands for a list of one; backend, context and threads reach the target."""
+    loaded: list[Runner] = []
+    start = Runner.__init__
+
+    def noted(self: Runner, plan: Any) -> None:
+        start(self, plan)
+        loaded.append(self)
+
+    monkeypatch.setattr(Runner, "__init__", noted)
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    out = tmp_path / "out"
+    found = run(
+        *small(checkpoints, suite),
+        "--out",
+        out,
+        "--methods",
+        "pld",
+        "--limit",
+        1,
+        "--temperatures",
+        0,
+        "--dtype",
+        "float64",
+        "--device",
+        "cpu",
+        "--backend",
+        "plain",
+        "--max-model-len",
+        400,
+        "--threads",
+        1,
+        "--json",
+    )
+    assert found.exit_code == 0, found.output
+    [results] = json.loads(found.stdout)
+    assert (results["target"]["dtype"], results["target"]["backend"]) == ("float64", "plain")
+    [runner] = loaded
+    assert (runner.context, threads) == (400, [1])
+    plan = json.loads((out / "plan.json").read_text())
+    assert (plan["device"], plan["backend"], plan["max_model_len"]) == ("cpu", "plain", 400)
+
+
 def test_interrupted(
     checkpoints: Pair, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C leaves a folder that the same command goes on with, and says so."""
+    """Ctrl-C leaves a folder that the same command resumes, and a note of that."""
     serve, calls = Runner.serve, []
 
     def stopped(self: Runner, unit: Any) -> list[Answer]:
@@ -129,7 +212,7 @@ def test_interrupted(
     monkeypatch.setattr(Runner, "serve", stopped)
     command = (*small(checkpoints, suite), "--out", tmp_path / "out", "--methods", "pld")
     found = run(*command)
-    assert found.exit_code == 130 and "the same command goes on from" in found.stderr
+    assert found.exit_code == 130 and "the same command resumes in" in found.stderr
     assert not (tmp_path / "out" / "results.json").exists()
     again = run(*command)
     assert again.exit_code == 0
@@ -205,7 +288,7 @@ def test_shards_on_a_cluster(
         "0",
     )
     lost = run(*command)
-    assert lost.exit_code == 1 and "Shard 2/2 failed" in lost.stderr and "goes on" in lost.stderr
+    assert lost.exit_code == 1 and "Shard 2/2 failed" in lost.stderr and "resumes in" in lost.stderr
     found = run(*command, "--json")
     [results] = json.loads(found.stdout)
     assert results["suite"]["prompts"] == 4 and len(results["runs"]) == 2
@@ -234,6 +317,14 @@ BAD = {
     "a target twice": ("--dtypes", "auto,float32"),
     "the baseline's label": ("--method-config", "{autoregressive: {method: pld}}"),
     "no such dtype": ("--dtypes", "float31"),
+    "two sorts of dtypes": ("--dtypes", "float32", "--dtype", "float64"),
+    "no such device": ("--device", "abacus"),
+    "joins that mix": ("--methods", "pld+sps|sam"),
+    "a comma in auto": ("--methods", "auto:pld,spss"),
+    "no JSON": ("-sc", "{method: pld}"),
+    "no such option in JSON": ("-sc", '{"method": "pld", "prompt_lookup_mx": 3}'),
+    "a server's threads": ("--engine", "openai", "--base-url", "http://x/v1", "--threads", "1"),
+    "a server's method": ("--engine", "openai", "--base-url", "http://x/v1", "-sc", "{}"),
 }
 
 

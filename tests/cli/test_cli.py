@@ -248,6 +248,8 @@ BAD_WITH_MODEL = {
     "no JSON": ("-sc", "{method: pld}"),
     "no object": ("-sc", "3"),
     "no such dtype": ("--dtype", "float31"),
+    "no such device": ("--device", "abacus"),
+    "no threads": ("--threads", "0"),
 }
 
 

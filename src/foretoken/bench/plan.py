@@ -51,6 +51,9 @@ class Plan:
     seed: int = 0
     repeats: int = 1
     max_model_len: int = 4096
+    device: str = "auto"
+    backend: str = "auto"
+    trust_remote_code: bool = False
     inflated: str | None = None
     own_history: bool = False
     warm: bool = False

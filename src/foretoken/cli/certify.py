@@ -25,30 +25,28 @@ _MANY = 12
 """Prompts of --all."""
 _CODE = ("torch", "transformers", "foretoken", "git_commit")
 """What of the environment must be equal for a certificate to be gone on with."""
+_EXACT = options.ModelOptions(dtype="float64")
+_PLAIN = options.SamplingOptions(temperature=1.0)
 _COLOURS = {"passed": "green", "near_tie": "yellow", "failed": "red"}
 
 
+@options.grouped
 def certify(
+    *,
     model: options.Model = "mini",
     tokenizer: options.Tokenizer = None,
-    dtype: options.Dtype = "float64",
-    device: options.Device = "auto",
     model_impl: options.ModelImpl = "auto",
+    running: options.ModelOptions = _EXACT,
     method: options.Method = None,
     draft_model: options.DraftModel = None,
     num_speculative_tokens: options.NumSpeculativeTokens = None,
-    speculative_config: options.SpeculativeConfig = None,
     verifier: Annotated[
         str | None,
         typer.Option(
             "--verifier", help="Another acceptance rule: its name or package.module:Class."
         ),
     ] = None,
-    temperature: options.Temperature = 1.0,
-    top_p: options.TopP = 1.0,
-    top_k: options.TopK = 0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
+    sampling: options.SamplingOptions = _PLAIN,
     prompt: Annotated[
         list[str] | None, typer.Option("--prompt", help="Your own prompt; may be repeated.")
     ] = None,
@@ -89,38 +87,12 @@ def certify(
 
     Example: [bold]foretoken certify --method sps --draft-model mini-draft --quick[/bold]
     """
-    config = options.speculative_config(
-        speculative_config, method, draft_model, num_speculative_tokens
-    )
+    config = running.config(method, draft_model, num_speculative_tokens)
     if verifier is not None:
         config = {**(config or {}), "verifier": verifier}
-    from foretoken.llm import LLM
-    from foretoken.sampling.params import SamplingParams
-
-    own = SamplingParams(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-    )
-    plain = LLM(
-        model,
-        tokenizer=tokenizer,
-        dtype=dtype,
-        device=device,
-        model_impl=model_impl,
-        max_num_seqs=3,
-    )
-    plan = _plan(
-        plain,
-        prompt,
-        None if own == SamplingParams() else own,
-        samples,
-        first_tokens,
-        quick,
-        everything,
-    )
+    cell = None if sampling == _PLAIN else sampling.params()
+    plain = running.llm(model, None, tokenizer=tokenizer, model_impl=model_impl, max_num_seqs=3)
+    plan = _plan(plain, prompt, cell, samples, first_tokens, quick, everything)
     trained, others = _trained(plain, drafters) if everything else [], drafters is None
     names = [Path(one["model"]).name for one in trained]
     told = {"all": draft_model, "trained": names} if others else {"trained": names}
@@ -151,10 +123,11 @@ def _none_given() -> dict[str, Any]:
 
 def _datastore(plain: LLM, given: list[str] | None, folder: str) -> str:
     """What REST reads: the target's own answers to more prompts than are checked."""
+    from foretoken.cli.prompts import given_or_bundled
     from foretoken.lookup.datastore import build
     from foretoken.sampling.params import SamplingParams
 
-    prompts = [list(prompt) for prompt in bundled_prompts(plain, given, 2 * _MANY)]
+    prompts = [list(prompt) for prompt in given_or_bundled(plain, given, 2 * _MANY)]
     answers = plain.generate(prompts, SamplingParams(temperature=0, max_tokens=32))
     texts = [p + a.outputs[0].token_ids for p, a in zip(prompts, answers, strict=True)]
     build(folder, {"vocab_size": plain.model.vocab_size}, texts)
@@ -203,7 +176,7 @@ def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any
     from foretoken.registry import verifier_class, verifier_names
     from foretoken.tree import Kind
 
-    small = {"method": "sps", "model": draft_model or "mini-draft"}
+    small = {"method": "sps", "model": draft_model or options.BUNDLED_DRAFTS["mini"]}
     needed = {"model": small["model"], "datastore": datastore}
     rows = [
         {key: needed[key] for key in needed if key in options_of(row.name)} | {"method": row.name}
@@ -233,9 +206,10 @@ def _plan(
     everything: bool,
 ) -> Plan:
     from foretoken.certify import PROCESSORS, TEMPERATURES, Plan, cells
+    from foretoken.cli.prompts import given_or_bundled
 
     every = cells(TEMPERATURES, list(PROCESSORS))
-    prompts = bundled_prompts(plain, given, 2 if quick else _MANY if everything else 6)
+    prompts = given_or_bundled(plain, given, 2 if quick else _MANY if everything else 6)
     if own is not None:
         chosen = {f"T={own.temperature:g} as given": own}
     elif everything:
@@ -250,22 +224,6 @@ def _plan(
         samples=min(samples, 1000) if quick else samples,
         first_tokens=first_tokens,
     )
-
-
-def bundled_prompts(plain: LLM, given: list[str] | None, limit: int) -> list[tuple[int, ...]]:
-    """The user's, or the bundled ones, through the chat template if there is one."""
-    from foretoken import zoo
-    from foretoken.bench.suites.suite import load_suite
-
-    texts = given or [
-        p.turns[0] for p in load_suite(zoo.prompts_path(), "bundled").round_robin()[:limit]
-    ]
-    if plain.tokenizer is None:
-        raise ForetokenError("The target has no tokenizer; name one with --tokenizer.")
-    if getattr(plain.tokenizer, "chat_template", None):
-        asked = [[{"role": "user", "content": text}] for text in texts]
-        return [tuple(plain.chat_prompt(messages)) for messages in asked]
-    return [tuple(plain.tokenizer(text)["input_ids"]) for text in texts]
 
 
 def _run(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foretoken.cli import options
+from foretoken.cli.prompts import has_chat_template
 from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
@@ -19,23 +20,17 @@ if TYPE_CHECKING:
 _HELP = "/reset starts a new conversation, /quit ends."
 
 
+@options.grouped
 def chat(
+    *,
     model: options.Model = "mini",
     tokenizer: options.Tokenizer = None,
-    dtype: options.Dtype = "auto",
-    device: options.Device = "auto",
-    backend: options.Backend = "auto",
     model_impl: options.ModelImpl = "auto",
-    max_model_len: options.MaxModelLen = None,
+    running: options.ModelOptions,
     method: options.Method = None,
     draft_model: options.DraftModel = None,
     num_speculative_tokens: options.NumSpeculativeTokens = None,
-    speculative_config: options.SpeculativeConfig = None,
-    temperature: options.Temperature = 0.0,
-    top_p: options.TopP = 1.0,
-    top_k: options.TopK = 0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
+    sampling: options.SamplingOptions,
     seed: options.Seed = None,
     max_tokens: options.MaxTokens = 256,
     system: Annotated[
@@ -46,33 +41,13 @@ def chat(
 
     Example: [bold]foretoken chat --method sps --draft-model mini-draft[/bold]
     """
-    config = options.speculative_config(
-        speculative_config, method, draft_model, num_speculative_tokens
-    )
-    from foretoken.llm import LLM
-    from foretoken.sampling.params import SamplingParams
-
-    params = SamplingParams(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
+    config = running.config(method, draft_model, num_speculative_tokens)
+    params = sampling.params(
         seed=seed,
-        repetition_penalty=repetition_penalty,
         max_tokens=max_tokens,
     )
-    llm = LLM(
-        model,
-        speculative_config=config,
-        tokenizer=tokenizer,
-        dtype=dtype,
-        device=device,
-        backend=backend,
-        model_impl=model_impl,
-        max_model_len=max_model_len,
-        max_num_seqs=1,
-    )
-    if not options.has_chat_template(llm):
+    llm = running.llm(model, config, tokenizer=tokenizer, model_impl=model_impl, max_num_seqs=1)
+    if not has_chat_template(llm):
         raise ForetokenError(
             f"{model} has no chat template; use 'foretoken generate --raw', or name a tokenizer "
             "that has one with --tokenizer."

@@ -8,6 +8,7 @@ its share of the time before anything is measured.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretoken.cli import measuring, options
+from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
+    from foretoken.bench.plan import Plan
     from foretoken.bench.record import Results
 
 _FIRST_SHARE = 0.6
@@ -24,12 +27,14 @@ _LEAST_LEFT = 30.0  # seconds without which the inflated part is not begun
 _INFLATED_TOKENS = 32
 
 
+@options.grouped
 def demo(
+    *,
     out: Annotated[
         Path, typer.Option("--out", help="The folder for results, samples and report.")
     ] = Path("foretoken-demo"),
     model: options.Model = "mini",
-    draft_model: options.DraftModel = "mini-draft",
+    draft_model: options.DraftModel = options.BUNDLED_DRAFTS["mini"],
     num_speculative_tokens: options.NumSpeculativeTokens = 4,
     max_tokens: options.MaxTokens = 48,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most prompts of a task.")] = 10,
@@ -41,6 +46,7 @@ def demo(
         str, typer.Option("--shape", help="Also inflate the models to this shape; 'none' does not.")
     ] = "135m",
     seed: options.Seed = 0,
+    running: options.ModelOptions,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the measurements as a JSON list instead.")
     ] = False,
@@ -52,23 +58,33 @@ def demo(
     Example: [bold]foretoken demo --out my-demo --limit 4[/bold]
     """
     now = perf_counter()
+    if running.speculative_config is not None:
+        raise ForetokenError(
+            "foretoken demo always compares the same methods; measure yours by foretoken bench "
+            "--speculative-config."
+        )
+    from foretoken.bench.plan import Plan
+
     measuring.check_shapes([shape])
-    configs: dict[str, dict[str, Any]] = {
-        "pld": {"method": "pld"},
-        "sps": {
-            "method": "sps",
-            "model": draft_model or model,
-            "num_speculative_tokens": num_speculative_tokens or 4,
-        },
-    }
-    settings = {"max_tokens": max_tokens, "seed": seed or 0, "limit": limit}
+    plan = Plan(
+        model=model,
+        name=model,
+        methods=_methods(draft_model or model, num_speculative_tokens or 4),
+        dtype=running.dtype,
+        max_tokens=max_tokens,
+        seed=seed or 0,
+        max_model_len=running.max_model_len or Plan.max_model_len,
+        device=running.device,
+        backend=running.backend,
+        trust_remote_code=running.trust_remote_code,
+    )
+    running.use_threads()
     _clear(out)
     end = now + seconds
-    first = _part(out, model, configs, measuring.AS_IT_IS, settings, now + seconds * _FIRST_SHARE)
-    results = [first]
+    results = [_part(out, plan, measuring.AS_IT_IS, limit, now + seconds * _FIRST_SHARE)]
     if shape != measuring.AS_IT_IS and end - perf_counter() >= _LEAST_LEFT:
-        settings["max_tokens"] = min(max_tokens, _INFLATED_TOKENS)
-        results.append(_part(out, model, configs, shape, settings, end))
+        plan = replace(plan, max_tokens=min(max_tokens, _INFLATED_TOKENS))
+        results.append(_part(out, plan, shape, limit, end))
     if as_json:
         from foretoken.bench.report.page import write_report
 
@@ -79,40 +95,38 @@ def demo(
 
 
 def _clear(out: Path) -> None:
-    """A demo is made anew each time."""
+    """Each demo starts from nothing."""
     out.mkdir(parents=True, exist_ok=True)
     for old in [*out.glob("results*.json"), out / "samples.jsonl", out / "plan.json"]:
         old.unlink(missing_ok=True)
 
 
-def _part(
-    out: Path,
-    model: str,
-    configs: dict[str, dict[str, Any]],
-    shape: str,
-    settings: dict[str, int],
-    until: float,
-) -> Results:
-    """Measure one target on as many of the prompts as the time holds."""
-    from foretoken.bench.plan import Plan, select
+def _methods(draft_model: str, tokens: int) -> dict[str, dict[str, Any]]:
+    """What is compared with plain decoding."""
+    small = {"method": "sps", "model": draft_model, "num_speculative_tokens": tokens}
+    return {"pld": {"method": "pld"}, "sps": small}
+
+
+def _part(out: Path, plan: Plan, shape: str, limit: int, until: float) -> Results:
+    """Measure the target in one shape on as many of the prompts as the time allows."""
+    from foretoken.bench.plan import select
     from foretoken.bench.run.resume import Samples
     from foretoken.bench.run.runner import Runner
     from foretoken.bench.run.session import measure
     from foretoken.bench.suites.suite import find_suite
     from foretoken.files import write_json
 
-    suite = find_suite("bundled")
+    suite, model = find_suite("bundled"), str(plan.model)
     inflated = None if shape == measuring.AS_IT_IS else shape
-    with measuring.placed(model, configs, shape) as (place, methods):
-        plan = Plan(
+    with measuring.placed(model, plan.methods, shape) as (place, methods):
+        placed = replace(
+            plan,
             model=place,
             name=measuring.target_name(model, shape),
             methods=methods,
-            max_tokens=settings["max_tokens"],
-            seed=settings["seed"],
             inflated=inflated,
         )
-        prompts = select(suite, None, settings["limit"])
-        results = measure(Runner(plan), suite, prompts, Samples(out), until=until)
+        prompts = select(suite, None, limit)
+        results = measure(Runner(placed), suite, prompts, Samples(out), until=until)
     write_json(out / (f"results-{inflated}.json" if inflated else "results.json"), results)
     return results

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretoken.cli import options
+from foretoken.cli.prompts import has_chat_template
 from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
@@ -18,26 +19,20 @@ if TYPE_CHECKING:
     from foretoken.sampling.params import SamplingParams
 
 
+@options.grouped
 def generate(
+    *,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; '-' or nothing reads standard input.")
     ] = None,
     model: options.Model = "mini",
     tokenizer: options.Tokenizer = None,
-    dtype: options.Dtype = "auto",
-    device: options.Device = "auto",
-    backend: options.Backend = "auto",
     model_impl: options.ModelImpl = "auto",
-    max_model_len: options.MaxModelLen = None,
+    running: options.ModelOptions,
     method: options.Method = None,
     draft_model: options.DraftModel = None,
     num_speculative_tokens: options.NumSpeculativeTokens = None,
-    speculative_config: options.SpeculativeConfig = None,
-    temperature: options.Temperature = 0.0,
-    top_p: options.TopP = 1.0,
-    top_k: options.TopK = 0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
+    sampling: options.SamplingOptions,
     seed: options.Seed = None,
     max_tokens: options.MaxTokens = 128,
     stop: Annotated[
@@ -65,36 +60,16 @@ def generate(
     text = sys.stdin.read() if prompt in (None, "-") else prompt
     if not text or not text.strip():
         raise ForetokenError("The prompt is empty; give one as an argument or on standard input.")
-    config = options.speculative_config(
-        speculative_config, method, draft_model, num_speculative_tokens
-    )
-    from foretoken.llm import LLM
-    from foretoken.sampling.params import SamplingParams
-
-    params = SamplingParams(
+    config = running.config(method, draft_model, num_speculative_tokens)
+    params = sampling.params(
         n=n,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
         seed=seed,
-        repetition_penalty=repetition_penalty,
         max_tokens=max_tokens,
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
-    llm = LLM(
-        model,
-        speculative_config=config,
-        tokenizer=tokenizer,
-        dtype=dtype,
-        device=device,
-        backend=backend,
-        model_impl=model_impl,
-        max_model_len=max_model_len,
-        max_num_seqs=n,
-    )
-    templated = options.has_chat_template(llm) if chat is None else chat
+    llm = running.llm(model, config, tokenizer=tokenizer, model_impl=model_impl, max_num_seqs=n)
+    templated = has_chat_template(llm) if chat is None else chat
     asked: Any = [{"role": "user", "content": text}] if templated else text
     _run(llm, asked, params, as_json)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from foretoken.cli import measuring
+from foretoken.cli.bench_options import BenchOptions
+from foretoken.cli.options import BUNDLED_DRAFTS, ModelOptions
 from foretoken.errors import ForetokenError, unknown
 
 if TYPE_CHECKING:
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _ENGINES = ("foretoken", "openai")
-_BUNDLED = {"mini": "mini-draft"}
 
 
 @dataclass(frozen=True)
@@ -38,33 +40,42 @@ class _Part:
 
 @dataclass(frozen=True)
 class Job:
-    """A whole command. `settings` are the plan's that all parts share."""
+    """A whole command. plan: what all parts share; model, name and methods are each part's."""
 
-    given: dict[str, Any]
+    given: BenchOptions
     suite: Suite
     prompts: list[Prompt]
     parts: list[_Part]
-    settings: dict[str, Any]
+    plan: Plan
 
-    @property
-    def out(self) -> Path:
-        out: Path = self.given["out"]
-        return out
-
-    def plan(self, shard: str | None) -> dict[str, Any]:
+    def record(self, shard: str | None) -> dict[str, Any]:
         """What plan.json says: all that decides what is measured."""
-        keys = ("tasks", "limit", "engine", "base_url", "baseline_url", "tokenizer")
-        settings = {k: list(v) if isinstance(v, tuple) else v for k, v in self.settings.items()}
+        given, plan = self.given, self.plan
         return {
             "suite": self.suite.name,
             "sha256": self.suite.sha256,
-            **{key: self.given[key] for key in keys},
+            "tasks": given.tasks,
+            "limit": given.limit,
+            "engine": given.engine,
+            "base_url": given.base_url,
+            "baseline_url": given.baseline_url,
+            "tokenizer": given.tokenizer,
             "targets": [
                 {"model": p.model, "shape": p.shape, "dtype": p.dtype, "methods": p.configs}
                 for p in self.parts
             ],
-            **settings,
+            "temperatures": list(plan.temperatures),
+            "batch_sizes": list(plan.batch_sizes),
+            "lenient": plan.lenient,
+            "max_tokens": plan.max_tokens,
+            "max_model_len": plan.max_model_len,
+            "repeats": plan.repeats,
+            "seed": plan.seed,
+            "own_history": plan.own_history,
+            "warm": plan.warm,
             "shard": shard,
+            **({} if plan.device == "auto" else {"device": plan.device}),
+            **({} if plan.backend == "auto" else {"backend": plan.backend}),
         }
 
     def run(self) -> list[Results]:
@@ -75,15 +86,16 @@ class Job:
         from foretoken.bench.run.session import measure
         from foretoken.files import write_json
 
-        shard = self.given["shard"]
+        out, shard = self.given.out, self.given.shard
         numbers = shard_of(shard) if shard else (1, 1)
-        write_plan(self.out, self.plan(shard))
-        samples, found, going_on = Samples(self.out), [], True
+        write_plan(out, self.record(shard))
+        samples, resuming = Samples(out), True
+        measured: list[Results] = []
         for part in self.parts:
-            file = self.out / part.file
-            going_on = going_on and file.is_file()  # parts are measured in their order
-            if going_on:
-                found.append(read_results(file))
+            file = out / part.file
+            resuming = resuming and file.is_file()  # parts are measured in their order
+            if resuming:
+                measured.append(read_results(file))
                 continue
             with measuring.placed(part.model, part.configs, part.shape) as (place, methods):
                 server = self._server(part, place, methods)
@@ -91,67 +103,87 @@ class Job:
             if part.left_out:
                 results["not_run"] = {**part.left_out, **results.get("not_run", {})}
             write_json(file, results)
-            found.append(results)
-        return found
+            measured.append(results)
+        return measured
 
     def _server(self, part: _Part, place: str | Path, methods: Configs) -> Server:
-        from foretoken.bench.plan import Plan
         from foretoken.bench.run.runner import Runner
 
-        remote = self.given["engine"] == "openai"
-        name = part.model if remote else measuring.target_name(part.model, part.shape)
-        plan = Plan(
+        remote = self.given.remote
+        plan = dataclasses.replace(
+            self.plan,
             model=place,
-            name=name,
+            name=part.model if remote else measuring.target_name(part.model, part.shape),
             methods=methods,
             dtype=part.dtype,
             inflated=None if part.shape == measuring.AS_IT_IS else part.shape,
-            **self.settings,
         )
-        return _remote(self.given, plan) if remote else Runner(plan)
+        return _remote_server(self.given, plan) if remote else Runner(plan)
 
 
-def make_job(given: dict[str, Any]) -> Job:
+def make_job(given: BenchOptions, running: ModelOptions) -> Job:
     """A command with its lists read and its names looked up; nothing is loaded or written yet."""
     from foretoken.bench.plan import Plan, select, shard_of
     from foretoken.bench.suites.suite import find_suite
 
-    if given["engine"] not in _ENGINES:
-        raise unknown("engine", given["engine"], _ENGINES)
-    if given["engine"] == "openai" and given["base_url"] is None:
+    if given.engine not in _ENGINES:
+        raise unknown("engine", given.engine, _ENGINES)
+    if given.remote:
+        _check_remote(given, running)
+    if given.shard is not None:
+        shard_of(given.shard)
+    plan = Plan(
+        model="",
+        name="",
+        methods={},
+        temperatures=tuple(_numbers(given.temperatures, "--temperatures", float)),
+        batch_sizes=tuple(_numbers(given.batch_sizes, "--batch-sizes", int)),
+        lenient=given.methods == "all",
+        max_tokens=given.max_tokens,
+        max_model_len=running.max_model_len or Plan.max_model_len,
+        repeats=given.repeats,
+        seed=given.seed,
+        own_history=given.own_history,
+        warm=given.warm,
+        device=running.device,
+        backend=running.backend,
+        trust_remote_code=running.trust_remote_code,
+    )
+    parts = _remote_parts(given) if given.remote else _parts(given, running)
+    suite = find_suite(given.suite)
+    tasks = _names(given.tasks) if given.tasks else None
+    return Job(given, suite, select(suite, tasks, given.limit), parts, plan)
+
+
+def _check_remote(given: BenchOptions, running: ModelOptions) -> None:
+    """Refuse what only its owner can decide for a server."""
+    if given.base_url is None:
         raise ForetokenError("--engine openai needs the server's address; give --base-url.")
-    if given["shard"] is not None:
-        shard_of(given["shard"])
-    settings = {
-        "temperatures": tuple(_numbers(given, "temperatures", float)),
-        "batch_sizes": tuple(_numbers(given, "batch_sizes", int)),
-        "lenient": given["methods"] == "all",
-    }
-    same = ("max_tokens", "max_model_len", "repeats", "seed", "own_history", "warm")
-    settings |= {name: given[name] for name in same}
-    Plan(model="", name="", methods={}, **settings)  # what can't go together is refused here
-    parts = _remote_parts(given) if given["engine"] == "openai" else _parts(given)
-    suite = find_suite(given["suite"])
-    tasks = given["tasks"] and _names(given["tasks"])
-    prompts = select(suite, tasks, given["limit"])
-    return Job(given, suite, prompts, parts, settings)
+    ours = dataclasses.replace(running, max_model_len=None)
+    for field in dataclasses.fields(ours):
+        if vars(ours)[field.name] != field.default:
+            option = field.name.replace("_", "-")
+            raise ForetokenError(
+                f"--engine openai measures a server as it runs, so --{option} can't be obeyed; "
+                "leave it out."
+            )
 
 
-def _remote_parts(given: dict[str, Any]) -> list[_Part]:
+def _remote_parts(given: BenchOptions) -> list[_Part]:
     """A server is one target with one method, its own."""
-    label = "server" if given["methods"] == "all" else given["methods"]
-    return [_Part(given["model"], {label: {}}, {}, measuring.AS_IT_IS, "auto", "results.json")]
+    label = "server" if given.methods == "all" else given.methods
+    return [_Part(given.model, {label: {}}, {}, measuring.AS_IT_IS, "auto", "results.json")]
 
 
-def _parts(given: dict[str, Any]) -> list[_Part]:
+def _parts(given: BenchOptions, running: ModelOptions) -> list[_Part]:
     """Every model in every shape at every precision."""
-    models, shapes, dtypes = (_names(given[k]) for k in ("model", "inflate", "dtypes"))
+    models, shapes = _names(given.model), _names(given.inflate)
     measuring.check_shapes(shapes)
     parts: dict[str, _Part] = {}
-    for model, draft in zip(models, _drafts(given["draft_model"], models), strict=True):
-        configs, left_out = _configs(given, draft)
+    for model, draft in zip(models, _drafts(given.draft_model, models), strict=True):
+        configs, left_out = _configs(given, running, draft)
         for shape in shapes:
-            for dtype in (_dtype(name, model) for name in dtypes):
+            for dtype in (_dtype(name, model, running) for name in _dtypes(given, running)):
                 name = f"{measuring.target_name(model, shape)}-{dtype}"
                 if name in parts:
                     raise ForetokenError(f"{name} would be measured twice; name each target once.")
@@ -160,18 +192,27 @@ def _parts(given: dict[str, Any]) -> list[_Part]:
     return list(parts.values())
 
 
-def _dtype(name: str, model: str) -> str:
-    """The precision that a name comes to for this model on this machine."""
+def _dtypes(given: BenchOptions, running: ModelOptions) -> list[str]:
+    """--dtypes, or --dtype in its place."""
+    if running.dtype == "auto":
+        return _names(given.dtypes)
+    if given.dtypes != "auto":
+        raise ForetokenError("--dtypes is the list of --dtype; give one of the two.")
+    return [running.dtype]
+
+
+def _dtype(name: str, model: str, running: ModelOptions) -> str:
+    """The precision that a name comes to for this model on its device."""
     from foretoken.models.load import find, pick_device, pick_dtype, read_config
 
-    found = pick_dtype(name, read_config(find(model)), pick_device("auto"))
-    return str(found).removeprefix("torch.")
+    config = read_config(find(model), running.trust_remote_code)
+    return str(pick_dtype(name, config, pick_device(running.device))).removeprefix("torch.")
 
 
 def _drafts(given: str | None, models: list[str]) -> list[str | None]:
     """Each model's draft model; the bundled target has a bundled one."""
     if given is None:
-        return [_BUNDLED.get(model) for model in models]
+        return [BUNDLED_DRAFTS.get(model) for model in models]
     drafts: list[str | None] = [*_names(given)]
     if len(drafts) not in (1, len(models)):
         raise ForetokenError(
@@ -180,19 +221,22 @@ def _drafts(given: str | None, models: list[str]) -> list[str | None]:
     return drafts * len(models) if len(drafts) == 1 else drafts
 
 
-def _configs(given: dict[str, Any], draft: str | None) -> tuple[Configs, dict[str, str]]:
+def _configs(
+    given: BenchOptions, running: ModelOptions, draft: str | None
+) -> tuple[Configs, dict[str, str]]:
     """The methods' configs by label, and why others are left out."""
     from foretoken.bench.plan import BASELINE, every_method, method_config
     from foretoken.config import build
 
-    tokens, reasons = given["num_speculative_tokens"], dict[str, str]()
-    if given["methods"] == "all":
+    tokens, reasons = given.num_speculative_tokens, dict[str, str]()
+    if given.methods == "all":
         configs, reasons = every_method(draft, tokens)
     else:
-        names = _names(given["methods"])
-        configs = {name: method_config(name, draft, tokens) for name in names}
+        configs = {name: method_config(name, draft, tokens) for name in _names(given.methods)}
     configs.pop(BASELINE, None)  # it is always there
-    configs |= _own_configs(given["method_config"])
+    configs |= _own_configs(given.method_config)
+    if config := running.given_config():
+        configs[build(config).name] = config
     if BASELINE in configs:
         raise ForetokenError(f"{BASELINE} is plain decoding; give your method another label.")
     for config in configs.values():
@@ -207,38 +251,38 @@ def _own_configs(given: str | None) -> Configs:
     if given is None:
         return {}
     try:
-        found = yaml.safe_load(given if given.lstrip().startswith("{") else Path(given).read_text())
+        read = yaml.safe_load(given if given.lstrip().startswith("{") else Path(given).read_text())
     except (OSError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ForetokenError(f"--method-config can't be read: {reason}.") from error
-    if not isinstance(found, dict) or not all(isinstance(x, dict) for x in found.values()):
+    if not isinstance(read, dict) or not all(isinstance(x, dict) for x in read.values()):
         raise ForetokenError(
             '--method-config must map labels to objects, e.g. {"mine": {"method": "pld"}}.'
         )
-    return {str(label): dict(config) for label, config in found.items()}
+    return {str(label): dict(config) for label, config in read.items()}
 
 
 def _names(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def _numbers(given: dict[str, Any], option: str, kind: Callable[[str], _T]) -> list[_T]:
+def _numbers(text: str, option: str, kind: Callable[[str], _T]) -> list[_T]:
     try:
-        found = [kind(name) for name in _names(given[option])]
+        numbers = [kind(name) for name in _names(text)]
     except ValueError:
-        found = []
-    if not found:
-        name = option.replace("_", "-")
-        raise ForetokenError(f"--{name} is {given[option]!r}; it must be numbers, by comma.")
-    return found
+        numbers = []
+    if not numbers:
+        raise ForetokenError(f"{option} is {text!r}; it must be numbers, by comma.")
+    return numbers
 
 
-def _remote(given: dict[str, Any], plan: Plan) -> Server:
+def _remote_server(given: BenchOptions, plan: Plan) -> Server:
     """Somebody else's server."""
     from foretoken.bench.remote.openai import Endpoint
     from foretoken.bench.remote.runner import RemoteRunner
     from foretoken.models.load import load_tokenizer
 
-    plain = given["baseline_url"] and Endpoint(given["baseline_url"], plan.name)
-    tokenizer = given["tokenizer"] and load_tokenizer(given["tokenizer"], False)
-    return RemoteRunner(plan, Endpoint(given["base_url"], plan.name), plain, tokenizer)
+    assert given.base_url is not None
+    plain = Endpoint(given.baseline_url, plan.name) if given.baseline_url else None
+    tokenizer = load_tokenizer(given.tokenizer, False) if given.tokenizer else None
+    return RemoteRunner(plan, Endpoint(given.base_url, plan.name), plain, tokenizer)

@@ -33,14 +33,14 @@ def layers(
 
     Example: [bold]foretoken layers --model mini --trials 100 --out mini-layers.npz[/bold]
     """
-    from foretoken.cli.certify import bundled_prompts
+    from foretoken.cli.prompts import given_or_bundled
     from foretoken.llm import LLM
     from foretoken.models import layer_set
     from foretoken.progress import track
     from foretoken.tune.layers import Search
 
     llm = LLM(model, tokenizer=tokenizer, dtype=dtype, device=device, backend=backend)
-    search = Search(llm.model, bundled_prompts(llm, prompt, prompts), tokens)
+    search = Search(llm.model, given_or_bundled(llm, prompt, prompts), tokens)
     with track("Searching", trials, True) as advance:
         found = search.run(trials, seed, advance)
     layer_set.save(out, found.skipped, llm.engine.target)

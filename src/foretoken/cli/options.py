@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -12,92 +18,204 @@ from foretoken.errors import ForetokenError
 if TYPE_CHECKING:
     from foretoken.engine.stats import AcceptanceStats
     from foretoken.llm import LLM
+    from foretoken.sampling.params import SamplingParams
 
-_NEED_A_MODEL = {
-    "sps",
-    "draft_model",
-    "small_lm",
-    "bild",
-    "specinfer",
-    "spectr",
-    "mcsd",
-    "sequoia",
-    "small_tree",
-    "staged",
-    "cs_drafting",
-    "cascade",
-}
-_MODEL_NAMES = {"model", "models", "draft_model", "assistant_model"}
+BUNDLED_DRAFTS = {"mini": "mini-draft"}
+"""A bundled target -> the bundled model that drafts for it."""
+
 _WHAT, _HOW, _TEXT = "Model", "Speculation", "Sampling"
 
 
-def _option(panel: str, *names: str, **settings: Any) -> Any:
+def in_panel(panel: str, *names: str, **settings: Any) -> Any:
+    """An option that --help shows under this heading."""
     return typer.Option(*names, rich_help_panel=panel, **settings)
 
 
 Model = Annotated[
-    str, _option(_WHAT, "--model", "-m", help="Checkpoint folder, hub id or bundled name.")
+    str, in_panel(_WHAT, "--model", "-m", help="Checkpoint folder, hub id or bundled name.")
 ]
 Tokenizer = Annotated[
-    str | None, _option(_WHAT, "--tokenizer", help="Where to find another tokenizer.")
+    str | None, in_panel(_WHAT, "--tokenizer", help="Where to find another tokenizer.")
 ]
-Dtype = Annotated[str, _option(_WHAT, "--dtype", help="auto, float32, bfloat16, float16, float64.")]
-Device = Annotated[str, _option(_WHAT, "--device", help="auto, cpu, cuda …")]
-Backend = Annotated[str, _option(_WHAT, "--backend", help="How linear layers run.")]
+Dtype = Annotated[
+    str, in_panel(_WHAT, "--dtype", help="auto, float32, bfloat16, float16, float64.")
+]
+Device = Annotated[str, in_panel(_WHAT, "--device", help="auto, cpu, cuda …")]
+Backend = Annotated[str, in_panel(_WHAT, "--backend", help="How linear layers run.")]
 ModelImpl = Annotated[
-    str, _option(_WHAT, "--model-impl", help="auto, native, or transformers' own code.")
+    str, in_panel(_WHAT, "--model-impl", help="auto, native, or transformers' own code.")
+]
+Threads = Annotated[
+    int | None,
+    in_panel(_WHAT, "--threads", min=1, help="CPU threads; by default as many as torch takes."),
 ]
 MaxModelLen = Annotated[
-    int | None, _option(_WHAT, "--max-model-len", help="Context: prompt and output together.")
+    int | None,
+    in_panel(_WHAT, "--max-model-len", min=1, help="Context: prompt and output together."),
+]
+TrustRemoteCode = Annotated[
+    bool, in_panel(_WHAT, "--trust-remote-code", help="Run code that comes with a checkpoint.")
 ]
 Method = Annotated[
-    str | None, _option(_HOW, "--method", help="Decoding method; see 'foretoken methods'.")
+    str | None, in_panel(_HOW, "--method", help="Decoding method; see 'foretoken methods'.")
 ]
 DraftModel = Annotated[
-    str | None, _option(_HOW, "--draft-model", help="The model that drafts, for methods with one.")
+    str | None, in_panel(_HOW, "--draft-model", help="The model that drafts, for methods with one.")
 ]
 NumSpeculativeTokens = Annotated[
-    int | None, _option(_HOW, "--num-speculative-tokens", help="Tokens drafted in a step.")
+    int | None, in_panel(_HOW, "--num-speculative-tokens", help="Tokens drafted in a step.")
 ]
 SpeculativeConfig = Annotated[
     str | None,
-    _option(
+    in_panel(
         _HOW, "--speculative-config", "-sc", help="All of a method's options as one JSON object."
     ),
 ]
-Temperature = Annotated[float, _option(_TEXT, "--temperature", help="0 is greedy.")]
-TopP = Annotated[float, _option(_TEXT, "--top-p", help="Sample from this share of the mass.")]
-TopK = Annotated[int, _option(_TEXT, "--top-k", help="Sample from the k likeliest; 0 is all.")]
-MinP = Annotated[float, _option(_TEXT, "--min-p", help="Least probability relative to the best.")]
+Temperature = Annotated[float, in_panel(_TEXT, "--temperature", help="0 is greedy.")]
+TopP = Annotated[float, in_panel(_TEXT, "--top-p", help="Sample from this share of the mass.")]
+TopK = Annotated[int, in_panel(_TEXT, "--top-k", help="Sample from the k likeliest; 0 is all.")]
+MinP = Annotated[float, in_panel(_TEXT, "--min-p", help="Least probability relative to the best.")]
 RepetitionPenalty = Annotated[
-    float, _option(_TEXT, "--repetition-penalty", help="Above 1 discourages repeats.")
+    float, in_panel(_TEXT, "--repetition-penalty", help="Above 1 discourages repeats.")
 ]
-Seed = Annotated[int | None, _option(_TEXT, "--seed", help="Makes the text repeatable.")]
-MaxTokens = Annotated[int, _option(_TEXT, "--max-tokens", help="Most tokens to write.")]
+Seed = Annotated[int | None, in_panel(_TEXT, "--seed", help="Makes the text repeatable.")]
+MaxTokens = Annotated[int, in_panel(_TEXT, "--max-tokens", help="Most tokens to write.")]
 
 
-def speculative_config(
-    config: str | None, method: str | None, draft_model: str | None, tokens: int | None
-) -> dict[str, Any] | None:
-    """One speculative_config from the JSON and the single options, which win over it."""
-    found: dict[str, Any] = {}
-    if config is not None:
+@dataclass(frozen=True)
+class ModelOptions:
+    """How a target runs and by which method it decodes: every command that loads one takes
+    these."""
+
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    backend: Backend = "auto"
+    threads: Threads = None
+    max_model_len: MaxModelLen = None
+    trust_remote_code: TrustRemoteCode = False
+    speculative_config: SpeculativeConfig = None
+
+    def llm(self, model: str | Path, config: Mapping[str, Any] | None, **others: Any) -> LLM:
+        """The target with a method; `others` as for `LLM`."""
+        from foretoken.llm import LLM
+
+        self.use_threads()
+        return LLM(
+            model,
+            speculative_config=config,
+            dtype=self.dtype,
+            device=self.device,
+            backend=self.backend,
+            max_model_len=self.max_model_len,
+            trust_remote_code=self.trust_remote_code,
+            **others,
+        )
+
+    def use_threads(self) -> None:
+        """Compute with as many threads as were asked for."""
+        import torch
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+
+    def config(
+        self, method: str | None, draft_model: str | None, tokens: int | None
+    ) -> dict[str, Any] | None:
+        """One `speculative_config` from -sc and the single options, which win over it."""
+        config = self.given_config()
+        given = {"method": method, "model": draft_model, "num_speculative_tokens": tokens}
+        config |= {key: value for key, value in given.items() if value is not None}
+        if isinstance(config.get("method"), str):
+            _check_draft_model(config)
+        return config or None
+
+    def given_config(self) -> dict[str, Any]:
+        """What -sc holds. Raises `ForetokenError` where that is no JSON object."""
+        if self.speculative_config is None:
+            return {}
         try:
-            found = json.loads(config)
+            config = json.loads(self.speculative_config)
         except json.JSONDecodeError as error:
             raise ForetokenError(f"--speculative-config is not JSON: {error}.") from error
-        if not isinstance(found, dict):
+        if not isinstance(config, dict):
             raise ForetokenError(
                 '--speculative-config must be a JSON object, e.g. \'{"method": "pld"}\'.'
             )
-    given = {"method": method, "model": draft_model, "num_speculative_tokens": tokens}
-    found |= {key: value for key, value in given.items() if value is not None}
-    if found.get("method") in _NEED_A_MODEL and not _MODEL_NAMES & found.keys():
+        return config
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How tokens are chosen from the target's distribution."""
+
+    temperature: Temperature = 0.0
+    top_p: TopP = 1.0
+    top_k: TopK = 0
+    min_p: MinP = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
+
+    def params(self, **others: Any) -> SamplingParams:
+        """As a request takes them; `others` as for `SamplingParams`."""
+        from foretoken.sampling.params import SamplingParams
+
+        return SamplingParams(**dataclasses.asdict(self), **others)
+
+
+def _check_draft_model(config: Mapping[str, Any]) -> None:
+    from foretoken.config import unmet_needs
+    from foretoken.methods import Need
+
+    if Need.DRAFT_MODEL in unmet_needs(config):
         raise ForetokenError(
-            f"Method {found['method']!r} drafts with a small model; name it, e.g. "
+            f"Method {config['method']!r} drafts with a small model; name it, e.g. "
             "--draft-model mini-draft."
         )
-    return found or None
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of its dataclass parameters as options in their place.
+
+    A field's default is the parameter's default's, where it has one, else the class's.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    parameters = inspect.signature(command).parameters
+    groups = {
+        name: (hints[name], parameter.default)
+        for name, parameter in parameters.items()
+        if dataclasses.is_dataclass(hints[name])
+    }
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        for name, (group, _) in groups.items():
+            own = {field.name: given.pop(field.name) for field in dataclasses.fields(group)}
+            given[name] = group(**own)
+        command(**given)
+
+    shown: list[inspect.Parameter] = []
+    for name, parameter in parameters.items():
+        if name in groups:
+            shown += _fields_as_parameters(*groups[name])
+        else:
+            shown.append(
+                parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            )
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    return run
+
+
+def _fields_as_parameters(group: type[Any], default: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    given = vars(default) if isinstance(default, group) else {}
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=given.get(field.name, field.default),
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(group)
+    ]
 
 
 def acceptance(stats: AcceptanceStats, seconds: float) -> str:
@@ -109,7 +227,3 @@ def acceptance(stats: AcceptanceStats, seconds: float) -> str:
             f"{stats.draft_acceptance_rate:.0%} of {stats.drafted} drafted tokens accepted",
         ]
     return " · ".join(part for part in parts if part)
-
-
-def has_chat_template(llm: LLM) -> bool:
-    return bool(getattr(llm.tokenizer, "chat_template", None))

@@ -11,7 +11,7 @@ import typer
 from foretoken.cli import options
 
 if TYPE_CHECKING:
-    from foretoken.llm import LLM
+    pass
 
 _SEARCH = "Search"
 
@@ -20,11 +20,17 @@ def _option(*names: str, **settings: Any) -> Any:
     return typer.Option(*names, rich_help_panel=_SEARCH, **settings)
 
 
+@options.grouped
 def tune(
+    *,
     model: options.Model = "mini",
-    method: Annotated[str, _option("--method", help="What is tuned.")] = "sps",
+    tokenizer: options.Tokenizer = None,
+    model_impl: options.ModelImpl = "auto",
+    running: options.ModelOptions,
+    method: Annotated[
+        str | None, _option("--method", help="What is tuned; else what -sc names, or sps.")
+    ] = None,
     draft_model: options.DraftModel = None,
-    speculative_config: options.SpeculativeConfig = None,
     prompts: Annotated[
         str, _option("--prompts", help="A suite, or a file of prompts as JSON lines.")
     ] = "bundled",
@@ -35,9 +41,6 @@ def tune(
     temperature: options.Temperature = 0.0,
     max_tokens: options.MaxTokens = 64,
     seed: options.Seed = 0,
-    dtype: options.Dtype = "auto",
-    device: options.Device = "auto",
-    backend: options.Backend = "auto",
     name: Annotated[
         str | None, _option("--name", help="What it is called; by default model-method.")
     ] = None,
@@ -56,24 +59,22 @@ def tune(
     """
     from foretoken.bench.plan import select
     from foretoken.bench.suites.suite import find_suite
+    from foretoken.cli.prompts import prompt_ids
     from foretoken.files import write_json
-    from foretoken.llm import LLM
     from foretoken.progress import track
     from foretoken.sampling.params import SamplingParams
     from foretoken.tune.options import Tuner
     from foretoken.tune.options import tune as search
     from foretoken.tuned import tuned_path
 
-    draft_model = draft_model or ({"mini": "mini-draft"}.get(model) if method == "sps" else None)
-    config = options.speculative_config(speculative_config, method, draft_model, None)
-    assert config is not None
+    config = _config(running, model, method, draft_model)
     suite = find_suite(prompts)
-    llm = LLM(model, dtype=dtype, device=device, backend=backend, max_num_seqs=1)
+    llm = running.llm(model, None, tokenizer=tokenizer, model_impl=model_impl, max_num_seqs=1)
     params = SamplingParams(
         temperature=temperature, max_tokens=max_tokens, seed=seed or 0, ignore_eos=True
     )
-    asked = [_ids(llm, prompt.turns[0]) for prompt in select(suite, None, limit)]
-    with track(f"Tuning {method}", trials + rounds + 1, True) as advance:
+    asked = [prompt_ids(llm, prompt.turns[0]) for prompt in select(suite, None, limit)]
+    with track(f"Tuning {config['method']}", trials + rounds + 1, True) as advance:
         found = search(
             Tuner(llm, config, asked, params),
             config,
@@ -83,7 +84,7 @@ def tune(
             seed=seed or 0,
             advance=advance,
         )
-    label = name or f"{Path(model).name}-{method}"
+    label = name or f"{Path(model).name}-{config['method']}"
     about = {"name": label, "model": model, "prompts": len(asked), "suite": suite.name}
     settings = {"temperature": temperature, "max_tokens": max_tokens}
     path = out or tuned_path(label)
@@ -94,11 +95,20 @@ def tune(
         _show(found, path, None if out else label)
 
 
-def _ids(llm: LLM, text: str) -> list[int]:
-    if options.has_chat_template(llm):
-        return llm.chat_prompt([{"role": "user", "content": text}])
-    ids: list[int] = llm.tokenizer(text)["input_ids"]
-    return ids
+def _config(
+    running: options.ModelOptions, model: str, method: str | None, draft_model: str | None
+) -> dict[str, Any]:
+    """What is tuned, with the options that stay as they are."""
+    from foretoken.config import unmet_needs
+    from foretoken.methods import Need
+
+    given = running.given_config()
+    given["method"] = method or given.get("method", "sps")
+    if draft_model is None and Need.DRAFT_MODEL in unmet_needs(given):
+        draft_model = options.BUNDLED_DRAFTS.get(model)
+    config = running.config(given["method"], draft_model, None)
+    assert config is not None
+    return config
 
 
 def _show(found: dict[str, Any], path: Path, label: str | None) -> None:

@@ -106,7 +106,13 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
 def pick_device(device: str | torch.device) -> torch.device:
     if str(device) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise ForetokenError(f"There is no device {device!r}; give auto, cpu or cuda.") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ForetokenError("No CUDA device can be used here; give device auto or cpu.")
+    return found
 
 
 def pick_dtype(dtype: str | torch.dtype, config: Any, device: torch.device) -> torch.dtype:

@@ -178,7 +178,9 @@ class Tuner:
         return LLM(
             self._llm.model,
             tokenizer=self._llm.tokenizer,
+            max_model_len=self._llm.engine.target.max_length,
             max_num_seqs=1,
+            eos_ids=self._llm.engine.eos_ids,
             speculative_config=config | self._loaded,
         )
 

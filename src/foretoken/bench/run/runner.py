@@ -40,12 +40,16 @@ class Runner:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        context: int = read_config(find(plan.model)).max_position_embeddings
+        config = read_config(find(plan.model), plan.trust_remote_code)
+        context: int = config.max_position_embeddings
         self.context = min(plan.max_model_len, context)
         self.llms = {
             BASELINE: LLM(
                 plan.model,
                 dtype=plan.dtype,
+                device=plan.device,
+                backend=plan.backend,
+                trust_remote_code=plan.trust_remote_code,
                 max_model_len=self.context,
                 max_num_seqs=max(plan.batch_sizes),
             )

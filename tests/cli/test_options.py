@@ -1,0 +1,116 @@
+"""Options that commands share: one declaration, and every command acts on each or refuses it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from foretoken import LLM, ForetokenError
+from foretoken.cli import app
+from foretoken.cli.options import ModelOptions
+
+Pair = tuple[Path, Path]
+COMMANDS = ("generate", "chat", "bench", "tune", "certify", "demo")
+
+
+def run(*arguments: object, typed: str | None = None) -> Any:
+    return CliRunner().invoke(app, [str(a) for a in arguments], input=typed)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_that_load_a_target_share_its_options(name: str) -> None:
+    """Each has every one of them, under the same names."""
+    command = get_command(app).commands[name]  # type: ignore[attr-defined]
+    names = {option for param in command.params for option in param.opts}
+    wanted = {f"--{field.name.replace('_', '-')}" for field in fields(ModelOptions)}
+    assert wanted | {"-sc"} <= names
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The keyword arguments of each `LLM` that is loaded from a folder; loading is refused."""
+    calls: list[dict[str, Any]] = []
+
+    def load(self: LLM, model: Any, **given: Any) -> None:
+        calls.append(given)
+        raise ForetokenError("Not loaded.")
+
+    monkeypatch.setattr(LLM, "__init__", load)
+    return calls
+
+
+GIVEN = {
+    "generate": ("Hello",),
+    "chat": (),
+    "bench": ("--suite", "bundled", "--methods", "pld"),
+    "tune": ("--method", "pld"),
+    "certify": ("--method", "pld"),
+    "demo": (),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_target_gets_what_was_given(
+    name: str,
+    loads: list[dict[str, Any]],
+    checkpoints: Pair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Precision, device, backend, context, threads and trust, whatever the command."""
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.chdir(tmp_path)
+    how = "--dtype float64 --device cpu --backend plain --threads 1 --max-model-len 300"
+    found = run(name, *GIVEN[name], "--model", checkpoints[0], *how.split(), "--trust-remote-code")
+    assert found.exit_code == 1 and "Not loaded." in found.stderr, found.output
+    [given] = loads
+    got = [given[key] for key in ("dtype", "device", "backend", "max_model_len")]
+    assert got == ["float64", "cpu", "plain", 300]
+    assert given["trust_remote_code"] is True and threads == [1]
+
+
+@pytest.mark.parametrize("name", ["generate", "chat"])
+def test_a_config_as_json_decodes(
+    name: str, loads: list[dict[str, Any]], checkpoints: Pair
+) -> None:
+    """-sc holds the method's options; single options win over it."""
+    config = {"method": "sps", "model": "x", "num_speculative_tokens": 3}
+    prompt = ["Hello"] if name == "generate" else []
+    run(name, *prompt, "-sc", json.dumps(config), "--draft-model", checkpoints[1])
+    assert loads[0]["speculative_config"] == {**config, "model": str(checkpoints[1])}
+
+
+def test_a_config_as_json_is_tuned(checkpoints: Pair) -> None:
+    """`tune` takes the method that -sc names, where --method names none."""
+    found = run("tune", "--model", checkpoints[0], "-sc", '{"method": "autoregressive"}')
+    assert found.exit_code == 1
+    assert "'autoregressive' has no option that can be tuned" in found.stderr
+
+
+def test_demo_refuses_a_method(tmp_path: Path) -> None:
+    """What it compares is fixed, and the sentence says what takes a method."""
+    out = tmp_path / "out"
+    found = run("demo", "--out", out, "-sc", '{"method": "pld"}')
+    assert found.exit_code == 1 and "foretoken bench" in found.stderr and not out.exists()
+
+
+@pytest.mark.parametrize("method", ["sps", "small_lm", "cs_drafting", "pld+sps", "online", "tli"])
+def test_a_draft_model_is_asked_for(method: str) -> None:
+    """For every method with a small model in it, before anything is loaded."""
+    with pytest.raises(ForetokenError, match="--draft-model mini-draft"):
+        ModelOptions().config(method, None, None)
+    config = ModelOptions().config(method, "x", 3)
+    assert config == {"method": method, "model": "x", "num_speculative_tokens": 3}
+
+
+def test_nothing_given_is_no_config() -> None:
+    """`LLM` then decodes plainly."""
+    assert ModelOptions().config(None, None, None) is None
