@@ -1,4 +1,4 @@
-"""Counts the code and draws its imports: run it to see the numbers that test_structure.py bounds.
+"""Counts the code and checks its imports: run it to see what test_structure.py bounds.
 
     python tests/structure.py
 
@@ -11,6 +11,7 @@ import ast
 import io
 import statistics
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,6 +121,29 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
+def levels() -> dict[str, int]:
+    """The level of each module and folder on the top, as pyproject.toml orders them; 0 is lowest."""
+    settings = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    [layers] = [contract["layers"] for contract in contracts if contract["id"] == "levels"]
+    return {
+        name.strip(" ()"): level
+        for level, names in enumerate(reversed(layers))
+        for name in names.split("|")
+    }
+
+
+def upward(edges: dict[str, set[str]]) -> list[str]:
+    """Imports that don't go to a lower level, or that stay on one between two of its folders."""
+    of, found = levels(), []
+    for module, targets in edges.items():
+        for target in targets:
+            here, there = module.split(".")[1:2], target.split(".")[1:2]
+            if here and there and here != there and of[there[0]] >= of[here[0]]:
+                found.append(f"{module} -> {target}")
+    return sorted(found)
+
+
 def skips() -> int:
     """`fmt: skip` comments in the project's Python files."""
     root = SOURCE.parents[1]
@@ -144,6 +168,7 @@ def main() -> None:
     )
     print(f"fmt: skip: {skips()}")
     print(f"import circles: {circles(imports()) or 'none'}")
+    print(f"imports upwards: {upward(imports()) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,56 @@
+"""The shape of the code: what lies on the top level, how large things are, who imports whom."""
+
+from __future__ import annotations
+
+import statistics
+
+import structure
+
+TOP_LEVEL = {
+    "__init__", "__main__", "errors", "progress", "machine", "files", "repetition", "draws", "tree",
+    "protocols", "access", "step", "length", "registry", "tuned", "methods", "config", "llm",
+    "hook", "certify", "recommender",
+}  # fmt: skip
+
+
+def test_the_top_level_is_what_a_newcomer_sees_first() -> None:
+    """What more than one part of the library stands on, the front doors, and nothing else."""
+    assert {path.stem for path in structure.SOURCE.glob("*.py")} <= TOP_LEVEL
+
+
+def test_the_core_is_small() -> None:
+    """The loop, and what it is made of, can be read in one sitting."""
+    assert sum(structure.core_size().values()) <= 780
+
+
+def test_functions_are_short() -> None:
+    """Lines of code of functions: the median, the 90th percentile, the share of long ones."""
+    sizes = structure.function_sizes()
+    assert statistics.median(sizes) <= 7
+    assert statistics.quantiles(sizes, n=10)[-1] <= 20
+    assert sum(size > 50 for size in sizes) <= 0.004 * len(sizes)
+
+
+def test_the_formatter_decides() -> None:
+    """Code that the formatter must not touch is the exception."""
+    assert structure.skips() < 20
+
+
+def test_no_import_circles() -> None:
+    """Neither at load nor later: imports inside functions and for types count."""
+    assert structure.circles(structure.imports()) == []
+
+
+def test_no_imports_upwards() -> None:
+    """Every import goes to a lower level of the list in pyproject.toml."""
+    assert structure.upward(structure.imports()) == []
+
+
+def test_a_circle_is_seen() -> None:
+    """The check can fail: three modules in a ring, one that only looks on, an import upwards."""
+    ring = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
+    assert structure.circles(ring) == [["a", "b", "c"]]
+    assert structure.circles({"a": {"b"}, "b": set()}) == []
+    assert structure.upward({"foretoken.tree": {"foretoken.llm"}}) == [
+        "foretoken.tree -> foretoken.llm"
+    ]
