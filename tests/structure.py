@@ -122,7 +122,7 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
 
 
 def levels() -> dict[str, int]:
-    """The level of each module and folder on the top, as pyproject.toml orders them; 0 is lowest."""
+    """The level of each module and folder, as pyproject.toml orders them; 0 is the lowest."""
     settings = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
     [layers] = [contract["layers"] for contract in contracts if contract["id"] == "levels"]

@@ -39,9 +39,8 @@ class Scores:
     @property
     def probs(self) -> Tensor:
         """[B, S, V] folded by each sequence's parameters."""
-        return (
-            self.distribution if isinstance(self.distribution, Tensor) else self.distribution.probs
-        )
+        given = self.distribution
+        return given if isinstance(given, Tensor) else given.probs
 
     @property
     def sure(self) -> Tensor | None:
@@ -87,11 +86,6 @@ class Step:
     failed: bool = False
     strayed: int = 0
     read: int = 0
-
-    @property
-    def last(self) -> int:
-        """The slot after which the last token was sampled; in prefill the last one read."""
-        return self.read - 1 if self.read else self.path[-1] if self.path else 0
 
 
 class Scorer(Protocol):
@@ -242,7 +236,7 @@ class Verifier(Protocol):
 
     exact: keeps the target's distribution. trees: takes more than chains. sampling: serves
     temperatures above 0. kinds: the kinds of node that it takes. source: paper and equation. draws:
-    the class of its random numbers, where it needs its own (see `gumbel`). reads_logits: whether it
+    the class of its random numbers (`gumbel` has its own). reads_logits: whether it
     reads `scores.logits`, which know nothing of penalties and other edits. A rule derives from this
     class, which gives the last two their defaults."""
 
@@ -251,7 +245,7 @@ class Verifier(Protocol):
     sampling: ClassVar[bool]
     kinds: ClassVar[frozenset[Kind]]
     source: ClassVar[str]
-    draws: ClassVar[type[KeyedDraws] | None] = None
+    draws: ClassVar[type[KeyedDraws]] = KeyedDraws
     reads_logits: ClassVar[bool] = False
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict: ...

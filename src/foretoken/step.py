@@ -23,7 +23,7 @@ def step(
     draws: Draws | None = None,
 ) -> list[Step]:
     """Advance every sequence by at least one token; `budgets[b]` bounds the nodes drafted for b."""
-    draws = draws or _draws(verifier, sequences, target.device)
+    draws = draws or draws_for(sequences, target.device, verifier.draws)
     trees = drafter.draft(sequences, budgets, draws).trim(budgets)
     out = target.score(sequences, trees)
     assert out.logits is not None
@@ -49,13 +49,6 @@ def prefill(target: Target, drafter: Drafter, sequences: Seq[Sequence], chunk: i
         for row, (sequence, pending) in enumerate(zip(sequences, before, strict=True))
     ]
     drafter.observe(sequences, steps)
-
-
-def _draws(verifier: Verifier, sequences: Seq[Sequence], device: torch.device) -> Draws:
-    """The step's random numbers, of the rule's own sort if it names one."""
-    if verifier.draws is None or all(s.params.greedy for s in sequences):
-        return draws_for(sequences, device)
-    return verifier.draws([s.key for s in sequences], [len(s.tokens) for s in sequences], device)
 
 
 def _settle(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:

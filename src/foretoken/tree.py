@@ -9,10 +9,12 @@ Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, R proposal row
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -173,20 +175,9 @@ class DraftTree:
     def take(self, rows: Seq[int]) -> DraftTree:
         """The trees of some of the sequences."""
         index = torch.tensor(list(rows), dtype=torch.int64, device=self.tokens.device)
-
-        def pick(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[index]
-
-        return DraftTree(
-            self.tokens[index],
-            [self.counts[row] for row in rows],
-            pick(self.parents),
-            pick(self.kinds),
-            self.kind,
-            pick(self.proposals),
-            pick(self.rows),
-            pick(self.extras),
-        )
+        tree = self._cut([self.counts[row] for row in rows], lambda x: x[index])
+        tree.proposals = None if self.proposals is None else self.proposals[index]
+        return tree
 
     def trim(self, budgets: Seq[int]) -> DraftTree:
         """The same trees with at most `budgets[b]` nodes each, the last drawn left out first, and
@@ -194,26 +185,19 @@ class DraftTree:
 
         Node order is draw order and parents stand before children, so a prefix is again a tree.
         """
-        counts = [
-            max(0, min(count, budget)) for count, budget in zip(self.counts, budgets, strict=True)
-        ]
+        pairs = zip(self.counts, budgets, strict=True)
+        counts = [max(0, min(count, budget)) for count, budget in pairs]
         width = max(counts, default=0)
         if counts == self.counts and width == self.nodes:
             return self
+        return self._cut(counts, lambda x: x[:, :width])
 
-        def cut(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[:, :width]
-
-        return DraftTree(
-            self.tokens[:, :width],
-            counts,
-            cut(self.parents),
-            cut(self.kinds),
-            self.kind,
-            self.proposals,
-            cut(self.rows),
-            cut(self.extras),
-        )
+    def _cut(self, counts: list[int], cut: Callable[[Tensor], Tensor]) -> DraftTree:
+        """The tree with `cut` applied to whatever it has for each node."""
+        names = ("parents", "kinds", "rows", "extras")
+        given = {name: x for name in names if (x := getattr(self, name)) is not None}
+        changed: dict[str, Any] = {name: cut(x) for name, x in given.items()}
+        return replace(self, tokens=cut(self.tokens), counts=counts, **changed)
 
 
 @lru_cache(maxsize=256)

@@ -32,7 +32,7 @@ from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.appended import block_ranks
 from foretoken.trainable.checkpoint import Trained
-from foretoken.trainable.head_losses import rank_counts, rates_of
+from foretoken.trainable.head_losses import last_slot, rank_counts, rates_of
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.prompt_tokens import FIRST, PromptTokens
 from foretoken.tree import DraftTree, Kind
@@ -127,7 +127,7 @@ class ParallelPrompt(BaseDrafter):
         if tree.extras is None:
             return
         rows = torch.tensor([step.row for step in steps], device=logits.device)
-        slot = torch.tensor([step.last for step in steps], device=logits.device)
+        slot = torch.tensor([last_slot(step) for step in steps], device=logits.device)
         parents, extras = tree.parent_slots[rows], tree.extras[rows]
         present, guesses = [], []
         for number in range(self._first, self._first + self._many):

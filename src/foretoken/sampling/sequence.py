@@ -66,8 +66,10 @@ class Sequence:
         return self.params.references  # type: ignore[return-value]
 
 
-def draws_for(sequences: Seq[Sequence], device: torch.device) -> Draws:
-    """The random numbers of one step for these sequences."""
+def draws_for(
+    sequences: Seq[Sequence], device: torch.device, keyed: type[KeyedDraws] = KeyedDraws
+) -> Draws:
+    """The random numbers of one step for these sequences, of the class `keyed` where some draw."""
     if all(s.params.greedy for s in sequences):
         return GreedyDraws()
-    return KeyedDraws([s.key for s in sequences], [len(s.tokens) for s in sequences], device)
+    return keyed([s.key for s in sequences], [len(s.tokens) for s in sequences], device)

@@ -234,7 +234,7 @@ class LastStates:
         if not steps:
             return
         states = steps[0].scores.hidden[-1]
-        places = torch.tensor([(step.row, step.last) for step in steps], device=states.device)
+        places = torch.tensor([(step.row, last_slot(step)) for step in steps], device=states.device)
         picked = states[places[:, 0], places[:, 1]]  # a copy: the pass itself may go
         for sequence, step, state in zip(sequences, steps, picked.unbind(0), strict=True):
             if step.read:
@@ -258,3 +258,8 @@ class LastStates:
 
     def end(self, sequence: Sequence) -> None:
         pass
+
+
+def last_slot(step: Step) -> int:
+    """The slot after which the last token was sampled; in prefill the last one read."""
+    return step.read - 1 if step.read else step.path[-1] if step.path else 0
