@@ -178,9 +178,10 @@ class Drafter(Protocol):
 
     def bind(self, access: Access) -> None:
         """Once, before the first sequence: what the drafter may use of the target."""
-        ...
+        return
 
-    def begin(self, sequence: Sequence) -> None: ...
+    def begin(self, sequence: Sequence) -> None:
+        return
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         """A tree for each sequence, of at most `budgets[b]` nodes (more are cut off)."""
@@ -188,15 +189,17 @@ class Drafter(Protocol):
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """Learn what the target predicted; the sequences already end with the emitted tokens."""
-        ...
+        return
 
-    def fork(self, sequence: Sequence, copy: Sequence) -> None: ...
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        return
 
-    def end(self, sequences: Seq[Sequence]) -> None: ...
+    def end(self, sequences: Seq[Sequence]) -> None:
+        return
 
 
-class BaseDrafter:
-    """Does nothing at every optional verb of `Drafter`."""
+class BaseDrafter(Drafter):
+    """Does nothing at every optional verb of `Drafter`, and has a default for what it declares."""
 
     wants: Wants = Wants()
     kinds: frozenset[Kind] = frozenset({Kind.CHOSEN})
@@ -213,21 +216,6 @@ class BaseDrafter:
     @property
     def small_models(self) -> Seq[Any]:
         return ()
-
-    def bind(self, access: Access) -> None:
-        pass
-
-    def begin(self, sequence: Sequence) -> None:
-        pass
-
-    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        pass
-
-    def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        pass
-
-    def end(self, sequences: Seq[Sequence]) -> None:
-        pass
 
 
 class Verifier(Protocol):
