@@ -208,12 +208,12 @@ def leaf_rule(patch: pytest.MonkeyPatch) -> None:
 
 def root_first(patch: pytest.MonkeyPatch) -> None:
     """Nodes are tried from the root on."""
-    patch.setattr(traversal, "_turns", lambda trees: trees.depths[:, 1:])
+    patch.setattr(traversal, "_test_order", lambda trees: trees.depths[:, 1:])
 
 
 def one_draw(patch: pytest.MonkeyPatch) -> None:
     """The residual of one draw, for several."""
-    patch.setattr(k_seq, "_some", lambda beta, count: beta)
+    patch.setattr(k_seq, "_any_accepted", lambda beta, count: beta)
 
 
 def plain_rest(patch: pytest.MonkeyPatch) -> None:

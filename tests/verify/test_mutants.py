@@ -255,7 +255,9 @@ MUTANTS = {
         Traversal(), TWINS, patch=replaced(traversal, "Residual", Stale)
     ),
     "traversal from the root": RuleMutant(
-        Traversal(), FORK, patch=replaced(traversal, "_turns", lambda trees: trees.depths[:, 1:])
+        Traversal(),
+        FORK,
+        patch=replaced(traversal, "_test_order", lambda trees: trees.depths[:, 1:]),
     ),
     "auxiliary tokens accepted": RuleMutant(Block(), CHAIN, wrong=Mask, patch=all_valid),
     "lenience called lossless": RuleMutant(Speculative(), CHAIN, wrong_rule=Lenience(0.5)),
