@@ -20,7 +20,7 @@ from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair, table_pair, target_distribution
 from foretoken.testing.models import logits_after
 from foretoken.trainable.checkpoint import Facts
-from foretoken.trainable.feature import EagleModule
+from foretoken.trainable.eagle import EagleModule
 from foretoken.tree import DraftTree, Kind, chains
 from foretoken.verify.speculative import Speculative
 

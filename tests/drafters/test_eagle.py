@@ -13,14 +13,15 @@ from foretoken import ForetokenError
 from foretoken.drafters.eagle import TREE, Eagle
 from foretoken.drafters.eagle2 import Eagle2
 from foretoken.drafters.eagle3 import Eagle3, Eagle3Module, usual
+from foretoken.drafters.shared.feature_trees import in_beam
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair, serve, tiny_pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
-from foretoken.trainable.feature import EagleModule, in_beam
-from foretoken.trainable.feature_layer import heads_for
+from foretoken.trainable.eagle import EagleModule
+from foretoken.trainable.layer import heads_for
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import DIVERGENCES, FEATURE, Objective
 from foretoken.trees.grow import Frontier, beam

@@ -149,7 +149,7 @@ def test_other_drafts_are_scored_as_a_whole(small: Pair, adapter: KangarooAdapte
 @pytest.mark.parametrize("method", ["kangaroo+pld", "ppd+kangaroo", "kangaroo+eagle2"])
 def test_together_with_others(small: Pair, adapter: KangarooAdapter, method: str) -> None:
     """Another drafter's nodes are scored by whole passes, and so are states that it reads."""
-    from foretoken.trainable.feature import EagleModule
+    from foretoken.trainable.eagle import EagleModule
 
     options: dict[str, Any] = {"method": method, "kangaroo": {"model": adapter}}
     if "eagle2" in method:

@@ -13,7 +13,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foretoken.trainable.feature import EagleModule, FeatureModule, StaticTree
+from foretoken.drafters.shared.feature_trees import FeatureDrafter, GivenTree
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.eagle import EagleModule
+from foretoken.tree import Kind
 
 _TREE = "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
 TREE = tuple(tuple(map(int, path)) for path in _TREE.split())
@@ -21,10 +24,16 @@ TREE = tuple(tuple(map(int, path)) for path in _TREE.split())
 
 
 @dataclass(eq=False)
-class Eagle(StaticTree):
+class Eagle(FeatureDrafter):
     """model: a checkpoint's folder, hub id or bundled name; tree: rank paths, each with all its
     earlier siblings and its parent (a chain: [[0], [0, 0], [0, 0, 0]])."""
 
     tree: Seq[Seq[int]] = TREE
 
-    module: ClassVar[type[FeatureModule]] = EagleModule
+    module: ClassVar[type[Trained]] = EagleModule
+    kinds = frozenset({Kind.WITHOUT_REPLACEMENT})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.tree_builder = given = GivenTree(self.tree)
+        self.trees = given.branches

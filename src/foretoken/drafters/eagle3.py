@@ -22,11 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.feature_trees import FeatureDrafter, LikeliestPaths
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, read_config, weight_of
-from foretoken.trainable.feature import DynamicTree, layer_shape
-from foretoken.trainable.feature_layer import Attend, FeatureLayer, unroll
+from foretoken.trainable.feature_layer import FeatureLayer, unroll
 from foretoken.trainable.formats import find
 from foretoken.trainable.head_losses import heads_loss
+from foretoken.trainable.layer import Attend, LayerShape
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
@@ -39,10 +40,10 @@ class Layer3(FeatureLayer):
     """The layer with norms of its own for what its attention reads."""
 
     def __init__(self, width: int, **shape: Any) -> None:
-        of = layer_shape(width, 2, **shape)
-        super().__init__(of)
-        self.hidden_norm = nn.RMSNorm(width, eps=of.norm_eps)
-        self.input_layernorm = nn.RMSNorm(width, eps=of.norm_eps)
+        decoder = LayerShape.for_width(width, 2, **shape)
+        super().__init__(decoder)
+        self.hidden_norm = nn.RMSNorm(width, eps=decoder.norm_eps)
+        self.input_layernorm = nn.RMSNorm(width, eps=decoder.norm_eps)
 
 
 class Eagle3Module(Trained):
@@ -69,26 +70,26 @@ class Eagle3Module(Trained):
     ) -> None:
         width, small = facts.hidden_size, min(draft_vocab_size, facts.vocab_size)
         only = Layer3(width, heads=heads, kv_heads=kv_heads, intermediate=intermediate, **layer)
-        of, layers = only.self_attn.of, list(capture or usual(facts.layers))
+        decoder, layers = only.self_attn.layer_shape, list(capture or usual(facts.layers))
         super().__init__(
             facts,
-            heads=of.heads,
-            kv_heads=of.kv_heads,
-            intermediate=of.intermediate,
+            heads=decoder.heads,
+            kv_heads=decoder.kv_heads,
+            intermediate=decoder.intermediate,
             capture=layers,
             draft_vocab_size=small,
             unroll=unroll,
             norms=list(norms),
             **layer,
         )
-        self.of = of
+        self.layer_shape = decoder
         self.fc = nn.Linear(len(layers) * width, width, bias=False)
         if "norm_before_fc" in norms:
-            self.input_norm = nn.RMSNorm(len(layers) * width, eps=of.norm_eps)
+            self.input_norm = nn.RMSNorm(len(layers) * width, eps=decoder.norm_eps)
         if "fc_norm" in norms:
-            self.fc_norm = nn.ModuleList(nn.RMSNorm(width, eps=of.norm_eps) for _ in layers)
+            self.fc_norm = nn.ModuleList(nn.RMSNorm(width, eps=decoder.norm_eps) for _ in layers)
         self.layers = nn.ModuleList([only])
-        self.norm = nn.RMSNorm(width, eps=of.norm_eps)
+        self.norm = nn.RMSNorm(width, eps=decoder.norm_eps)
         self.lm_head = nn.Linear(width, small, bias=False)
         self.register_buffer("d2t", torch.zeros(small, dtype=torch.int64))
         self.register_buffer("t2d", torch.arange(facts.vocab_size) < small)
@@ -193,15 +194,21 @@ class _Reduced(Objective):
 
 
 @dataclass(eq=False)
-class Eagle3(DynamicTree):
+class Eagle3(FeatureDrafter):
     """model: a checkpoint's folder, hub id or bundled name; depth: levels of the tree; top_k: paths
-    that each level goes on from, and children of each; tree_nodes: nodes that are kept, those of
-    the likeliest paths."""
+    that each level continues, and children of each; tree_nodes: nodes that are kept, those of the
+    likeliest paths."""
+
+    depth: int = 6
+    top_k: int = 10
+    tree_nodes: int = 59
 
     module: ClassVar[type[Trained]] = Eagle3Module
+    trees = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.tree_builder = LikeliestPaths(self.depth, self.top_k, self.tree_nodes)
         given = isinstance(self.model, Eagle3Module)
         self._want(self.model.shape if given else read_config(find(self.model))["shape"])
 

@@ -27,9 +27,9 @@ from foretoken.access import Access
 from foretoken.drafters.shared.head_tree import Heads, HeadTree
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts
-from foretoken.trainable.feature import layer_shape
-from foretoken.trainable.feature_layer import Attend, FeatureLayer, FeatureModel, LayerShape, unroll
+from foretoken.trainable.feature_layer import FeatureLayer, FeatureModel, unroll
 from foretoken.trainable.head_losses import LastStates, Paths, States
+from foretoken.trainable.layer import Attend, LayerShape
 from foretoken.trainable.lesson import Lesson
 from foretoken.tree import DraftTree
 from foretoken.trees.grow import Frontier, expand, widths_of
@@ -38,10 +38,10 @@ from foretoken.trees.grow import Frontier, expand, widths_of
 class PrefixLayer(FeatureLayer):
     """A decoder layer over the target's states, at first the identity."""
 
-    def __init__(self, of: LayerShape) -> None:
-        super().__init__(of)
-        self.of = of
-        self.input_layernorm = nn.RMSNorm(of.outer, eps=1e-6)
+    def __init__(self, decoder: LayerShape) -> None:
+        super().__init__(decoder)
+        self.layer_shape = decoder
+        self.input_layernorm = nn.RMSNorm(decoder.outer, eps=1e-6)
         nn.init.zeros_(self.self_attn.o_proj.weight)
         nn.init.zeros_(self.mlp.down_proj.weight)
 
@@ -65,7 +65,7 @@ class PrefixStates:
     """What such a layer makes of the state that each root was read from; its cache is its own."""
 
     def __init__(self, layer: PrefixLayer, access: Access) -> None:
-        self._model = FeatureModel(layer, layer.of, access)
+        self._model = FeatureModel(layer, layer.layer_shape, access)
         self.begin, self.observe = self._model.begin, self._model.observe
         self.fork, self.end = self._model.fork, self._model.end
 
@@ -129,7 +129,7 @@ class HydraHeads(Heads):
             learned_residual=learned_residual,
         )
         width, vocab = facts.hidden_size, facts.vocab_size if own_lm_heads else None
-        own = None if prefix is None else layer_shape(width, 1, **prefix)
+        own = None if prefix is None else LayerShape.for_width(width, 1, **prefix)
         self.prefix = None if own is None else PrefixLayer(own)
         self.heads = nn.ModuleList(
             HydraHead(width, i, num_layers, vocab, learned_residual) for i in range(num_heads)

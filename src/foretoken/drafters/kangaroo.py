@@ -27,9 +27,9 @@ from foretoken.errors import ForetokenError
 from foretoken.length import Confidence, LengthRule
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
-from foretoken.trainable.feature import layer_shape
-from foretoken.trainable.feature_layer import Attend, Attention, LayerShape, unroll
+from foretoken.trainable.feature_layer import unroll
 from foretoken.trainable.head_losses import heads_loss
+from foretoken.trainable.layer import Attend, Attention, LayerShape
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.shallow import ShallowModel
@@ -41,10 +41,10 @@ _CHUNK = 64  # places of each row whose logits stand at once
 class AdapterLayer(nn.Module):
     """x + attention(norm(x))."""
 
-    def __init__(self, of: LayerShape) -> None:
+    def __init__(self, decoder: LayerShape) -> None:
         super().__init__()
-        self.self_attn = Attention(of)
-        self.input_layernorm = nn.RMSNorm(of.outer, of.norm_eps)
+        self.self_attn = Attention(decoder)
+        self.input_layernorm = nn.RMSNorm(decoder.outer, decoder.norm_eps)
 
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         out: Tensor = x + self.self_attn(self.input_layernorm(x), positions, attend)
@@ -65,17 +65,19 @@ class KangarooAdapter(Trained):
         kv_heads: int | None = None,
         **layer: Any,
     ) -> None:
-        of = layer_shape(facts.hidden_size, 1, heads, kv_heads, **layer)
+        decoder = LayerShape.for_width(facts.hidden_size, 1, heads, kv_heads, **layer)
         depth = min(2, facts.layers - 1) if exit_layer is None else exit_layer
         if not 1 <= depth < facts.layers:
             raise ForetokenError(
                 f"exit_layer is {depth} and the target has {facts.layers} layers; it must be at "
                 "least 1 and less than that."
             )
-        super().__init__(facts, exit_layer=depth, heads=of.heads, kv_heads=of.kv_heads, **layer)
-        self.of = of
-        self.layers = nn.ModuleList([AdapterLayer(of)])
-        self.norm = nn.RMSNorm(of.outer, of.norm_eps)
+        super().__init__(
+            facts, exit_layer=depth, heads=decoder.heads, kv_heads=decoder.kv_heads, **layer
+        )
+        self.layer_shape = decoder
+        self.layers = nn.ModuleList([AdapterLayer(decoder)])
+        self.norm = nn.RMSNorm(decoder.outer, decoder.norm_eps)
 
     @property
     def exit_layer(self) -> int:
@@ -142,7 +144,7 @@ class Kangaroo(ChainDrafter):
     def bind(self, access: Access) -> None:
         adapter = KangarooAdapter.load(self.model, access)
         self.wants = Wants("acde", (adapter.exit_layer,))
-        self._lm = ShallowModel(access, adapter.exit_layer, adapter, adapter.of)
+        self._lm = ShallowModel(access, adapter.exit_layer, adapter, adapter.layer_shape)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         """Sequences that draft nothing are run too, so that verification can go on from all."""

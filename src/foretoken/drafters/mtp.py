@@ -19,18 +19,21 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from foretoken.drafters.shared.feature_trees import FeatureDrafter, GivenTree
 from foretoken.length import Fixed
-from foretoken.trainable.checkpoint import Facts
-from foretoken.trainable.feature import FeatureModule, StaticTree, layer_shape
-from foretoken.trainable.feature_layer import Attend, FeatureLayer, LayerShape
+from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.feature_layer import FeatureLayer
+from foretoken.trainable.feature_module import FeatureModule
+from foretoken.trainable.layer import Attend, LayerShape
+from foretoken.tree import Kind
 
 
 class MtpLayer(FeatureLayer):
     """A decoder layer, with what stands before and after it."""
 
-    def __init__(self, of: LayerShape) -> None:
-        super().__init__(of)
-        width, eps = of.outer, of.norm_eps
+    def __init__(self, decoder: LayerShape) -> None:
+        super().__init__(decoder)
+        width, eps = decoder.outer, decoder.norm_eps
         self.hidden_layernorm, self.token_layernorm = nn.RMSNorm(width, eps), nn.RMSNorm(width, eps)
         self.input_proj = nn.Linear(2 * width, width, bias=False)
         self.input_layernorm, self.final_layernorm = nn.RMSNorm(width, eps), nn.RMSNorm(width, eps)
@@ -60,17 +63,17 @@ class MtpModule(FeatureModule):
         unroll: int = 3,
         **layer: Any,
     ) -> None:
-        of = layer_shape(facts.hidden_size, 1, heads, kv_heads, intermediate, **layer)
+        decoder = LayerShape.for_width(facts.hidden_size, 1, heads, kv_heads, intermediate, **layer)
         super().__init__(
             facts,
-            heads=of.heads,
-            kv_heads=of.kv_heads,
-            intermediate=of.intermediate,
+            heads=decoder.heads,
+            kv_heads=decoder.kv_heads,
+            intermediate=decoder.intermediate,
             unroll=unroll,
             **layer,
         )
-        self.of = of
-        self.mtp_layers = nn.ModuleList([MtpLayer(of)])
+        self.layer_shape = decoder
+        self.mtp_layers = nn.ModuleList([MtpLayer(decoder)])
 
     def predict(
         self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
@@ -82,15 +85,19 @@ class MtpModule(FeatureModule):
 
 
 @dataclass(eq=False)
-class Mtp(StaticTree):
+class Mtp(FeatureDrafter):
     """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: length of the
     chain; tree: rank paths in its place, each with all its earlier siblings and its parent."""
 
+    tree: Seq[Seq[int]] = ()
     num_speculative_tokens: int = 3
 
-    module: ClassVar[type[FeatureModule]] = MtpModule
+    module: ClassVar[type[Trained]] = MtpModule
+    kinds = frozenset({Kind.WITHOUT_REPLACEMENT})
 
     def __post_init__(self) -> None:
-        length = Fixed(self.num_speculative_tokens).tokens
-        self.tree: Seq[Seq[int]] = self.tree or [(0,) * (n + 1) for n in range(length)]
         super().__post_init__()
+        length = Fixed(self.num_speculative_tokens).tokens
+        chain = [(0,) * (n + 1) for n in range(length)]
+        self.tree_builder = given = GivenTree(self.tree or chain)
+        self.trees = given.branches

@@ -31,7 +31,7 @@ from foretoken.models.native import backends
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.appended import block_chances, blocks_loss, drawn, seats
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
-from foretoken.trainable.feature_layer import heads_for
+from foretoken.trainable.layer import heads_for
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.small_lm import TrainedLM

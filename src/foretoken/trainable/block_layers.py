@@ -31,9 +31,9 @@ from foretoken.models.native import attention
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
-from foretoken.trainable.feature import layer_shape
-from foretoken.trainable.feature_layer import Attend, FeatureLayer, LayerShape, cached, turning
+from foretoken.trainable.feature_layer import FeatureLayer
 from foretoken.trainable.head_losses import guesses_loss, heads_ranks
+from foretoken.trainable.layer import Attend, LayerShape, attend_cached, rotary_angles
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
@@ -77,24 +77,26 @@ class BlockModule(Trained):
             raise ValueError(
                 f"a block has at least 2 tokens, and target_layer_ids are 0 to {facts.layers - 1}"
             )
-        of = layer_shape(width, 1, heads, kv_heads, intermediate, **{"qk_norm": True, **layer})
+        decoder = LayerShape.for_width(
+            width, 1, heads, kv_heads, intermediate, **{"qk_norm": True, **layer}
+        )
         super().__init__(
             facts,
             num_layers=num_layers,
             block_size=block_size,
             target_layer_ids=ids,
             mask_token_id=mask_token_id,
-            heads=of.heads,
-            kv_heads=of.kv_heads,
-            intermediate=of.intermediate,
+            heads=decoder.heads,
+            kv_heads=decoder.kv_heads,
+            intermediate=decoder.intermediate,
             anchors=anchors,
             **layer,
         )
-        self.of, self.block_size, self.places = of, block_size, block_size - 1
+        self.layer_shape, self.block_size, self.places = decoder, block_size, block_size - 1
         self.fc = nn.Linear(len(ids) * width, width, bias=False)
-        self.hidden_norm = nn.RMSNorm(width, eps=of.norm_eps)
-        self.layers = nn.ModuleList(BlockLayer(of) for _ in range(num_layers))
-        self.norm = nn.RMSNorm(width, eps=of.norm_eps)
+        self.hidden_norm = nn.RMSNorm(width, eps=decoder.norm_eps)
+        self.layers = nn.ModuleList(BlockLayer(decoder) for _ in range(num_layers))
+        self.norm = nn.RMSNorm(width, eps=decoder.norm_eps)
         if mask_token_id is None:
             self.mask_embedding = nn.Parameter(0.02 * torch.randn(width))
 
@@ -117,7 +119,7 @@ class BlockModule(Trained):
     def context(self, features: Tensor, positions: Tensor) -> list[Pair]:
         """Each layer's keys and values of features [B, T, D]."""
         layers: list[Any] = list(self.layers)
-        rotary = turning(self.of, positions, features)
+        rotary = rotary_angles(self.layer_shape, positions, features)
         return [layer.self_attn.keys(features, rotary) for layer in layers]
 
     def blocks(self, roots: Tensor, embed: Callable[[Tensor], Tensor]) -> Tensor:
@@ -225,9 +227,9 @@ class BlockModel:
         self._cache = KVCache(
             len(module.layers),
             access.slots,
-            module.of.kv_heads,
+            module.layer_shape.kv_heads,
             access.max_length + module.block_size,
-            module.of.head_dim,
+            module.layer_shape.head_dim,
             access.dtype,
             access.device,
         )
@@ -282,7 +284,7 @@ class BlockModel:
         slots = [self._cache.slot(s.id) for s in sequences]
         roots = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
         feed = block_feed(self._cache, slots, roots, self._module.block_size)
-        attends = [cached(layer, feed) for layer in self._cache.layer]
+        attends = [attend_cached(layer, feed) for layer in self._cache.layer]
         blocks = self._module.blocks(roots, self._access.embed)
         return self._access.head(self._module.through(blocks, feed.positions, attends)[:, 1:])
 

@@ -32,17 +32,16 @@ from foretoken.models.native import attention
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
-from foretoken.trainable.feature import layer_shape
-from foretoken.trainable.feature_layer import (
+from foretoken.trainable.head_losses import guesses_loss
+from foretoken.trainable.layer import (
     Attend,
     Attention,
     LayerShape,
     Mlp,
-    cached,
-    turned,
-    turning,
+    attend_cached,
+    rotary_angles,
+    rotate,
 )
-from foretoken.trainable.head_losses import guesses_loss
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
@@ -57,14 +56,18 @@ class Glimpse(nn.Module):
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
-        self.of = shape
+        self.layer_shape = shape
         inner = shape.heads * shape.head_dim
         self.q_proj = nn.Linear(shape.reads, inner, bias=False)
         self.o_proj = nn.Linear(inner, shape.outer, bias=False)
 
     def forward(self, x: Tensor, positions: Tensor, look: Look) -> Tensor:
-        queries = self.q_proj(x).view(*x.shape[:-1], self.of.heads, self.of.head_dim)
-        out: Tensor = self.o_proj(look(turned(queries, *turning(self.of, positions, x))))
+        queries = self.q_proj(x).view(
+            *x.shape[:-1], self.layer_shape.heads, self.layer_shape.head_dim
+        )
+        out: Tensor = self.o_proj(
+            look(rotate(queries, *rotary_angles(self.layer_shape, positions, x)))
+        )
         return out
 
 
@@ -108,7 +111,7 @@ class GlimpseModule(Trained):
         width, theirs, size = facts.hidden_size, facts.kv_heads or 1, facts.head_dim or 2
         if not -facts.layers <= read_layer < facts.layers:
             raise ValueError(f"read_layer must be below the target's {facts.layers} layers")
-        own = layer_shape(width, 1, heads, kv_heads, intermediate, **layer)
+        own = LayerShape.for_width(width, 1, heads, kv_heads, intermediate, **layer)
         super().__init__(
             facts,
             read_layer=read_layer,
@@ -119,8 +122,8 @@ class GlimpseModule(Trained):
             **layer,
         )
         many = theirs * -(-width // (theirs * size))  # as wide as the target, or a little wider
-        there = layer_shape(width, 1, many, theirs, 0, **{**layer, "head_width": size})
-        self.of, self.read_layer = own, read_layer % facts.layers
+        there = LayerShape.for_width(width, 1, many, theirs, 0, **{**layer, "head_width": size})
+        self.layer_shape, self.read_layer = own, read_layer % facts.layers
         self.layers = nn.ModuleList([GlimpseLayer(own, there)])
         self.norm = nn.RMSNorm(width, eps=own.norm_eps)
 
@@ -133,7 +136,7 @@ class GlimpseModule(Trained):
         """The layer's own keys and values [B, T, K, W] of embeddings [B, T, D]."""
         layer: Any = self.layers[0]
         found: tuple[Tensor, Tensor] = layer.self_attn.keys(
-            layer.input_layernorm(x), turning(self.of, positions, x)
+            layer.input_layernorm(x), rotary_angles(self.layer_shape, positions, x)
         )
         return found
 
@@ -193,9 +196,9 @@ class GlimpseModel:
         self._cache = KVCache(
             1,
             access.slots,
-            module.of.kv_heads,
+            module.layer_shape.kv_heads,
             access.max_length + _SPARE,
-            module.of.head_dim,
+            module.layer_shape.head_dim,
             access.dtype,
             access.device,
         )
@@ -236,7 +239,7 @@ class GlimpseModel:
         feed = scratch_feed(self._cache, self._slots(sequences), tokens[:, None], self._ahead)
         self._ahead += 1
         x = self._access.embed(feed.tokens)
-        attend = cached(self._cache.layer[0], feed)
+        attend = attend_cached(self._cache.layer[0], feed)
         return self._access.head(self._module.through(x, feed.positions, attend, self._look))
 
     def _slots(self, sequences: Seq[Sequence]) -> list[int]:

@@ -11,10 +11,10 @@ width, V vocabulary, I unrolled steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -23,114 +23,13 @@ from torch import Tensor, nn
 from foretoken.access import Access
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed, frontier_feed
-from foretoken.models.native import attention, rope
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.layer import Attend, Attention, LayerShape, Mlp, attend_cached
 from foretoken.trainable.lesson import Lesson
 from foretoken.trees.grow import Frontier
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Queries [B, T, H, W], keys and values [B, T, K, W] -> [B, T, H·W]."""
-
 _SPARE = 512  # cache places after the context: nodes of a draft that starts at its end
-
-
-@dataclass(frozen=True)
-class LayerShape:
-    """reads: width of what the attention reads; outer: width of what is added to and handed on;
-    head_width: of a head, if it isn't outer / heads; rope_scaling: as transformers writes it;
-    qk_norm: whether queries and keys are normed, head by head; qkv_bias: whether queries, keys and
-    values have biases."""
-
-    outer: int
-    reads: int
-    heads: int
-    kv_heads: int
-    intermediate: int
-    rope_theta: float = 10_000.0
-    rope_scaling: Mapping[str, Any] | None = None
-    norm_eps: float = 1e-6
-    head_width: int | None = None
-    qk_norm: bool = False
-    qkv_bias: bool = False
-
-    @property
-    def head_dim(self) -> int:
-        return self.head_width or self.outer // self.heads
-
-
-def heads_for(width: int) -> int:
-    """As many heads of about 48 as divide the width into even ones."""
-    most = max(1, width // 48)
-    return next((h for h in range(most, 0, -1) if width % (2 * h) == 0), 1)
-
-
-class Attention(nn.Module):
-    """Its four products, and the rotation."""
-
-    def __init__(self, shape: LayerShape) -> None:
-        super().__init__()
-        self.of = shape
-        inner, kept = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        self.q_proj = nn.Linear(shape.reads, inner, bias=shape.qkv_bias)
-        self.k_proj = nn.Linear(shape.reads, kept, bias=shape.qkv_bias)
-        self.v_proj = nn.Linear(shape.reads, kept, bias=shape.qkv_bias)
-        self.o_proj = nn.Linear(inner, shape.outer, bias=False)
-        self.q_norm, self.k_norm = (
-            nn.RMSNorm(shape.head_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
-            for _ in range(2)
-        )
-
-    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        rotary = turning(self.of, positions, x)
-        out: Tensor = self.o_proj(attend(self.queries(x, rotary), *self.keys(x, rotary)))
-        return out
-
-    def queries(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """[B, T, H, W]"""
-        return turned(self.q_norm(self._heads(self.q_proj(x))), *rotary)
-
-    def keys(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, T, K, W]."""
-        keys = turned(self.k_norm(self._heads(self.k_proj(x))), *rotary)
-        return keys, self._heads(self.v_proj(x))
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """[B, T, H·W] -> [B, T, H, W]"""
-        return x.view(*x.shape[:-1], -1, self.of.head_dim)
-
-
-def turning(of: LayerShape, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin at positions [B, T], [B, T, 1, W] each, of the dtype of `like`."""
-    size = of.head_dim
-    wide = torch.float64 if like.dtype == torch.float64 else torch.float32
-    if of.rope_scaling:
-        frequency, scale = rope.scaled(size, of.rope_theta, of.rope_scaling)
-        frequency = frequency.to(like.device, wide)
-    else:
-        steps = torch.arange(0, size, 2, dtype=wide, device=like.device) / size
-        frequency, scale = of.rope_theta**-steps, 1.0
-    angle = positions[..., None].to(wide) * frequency
-    angle = torch.cat((angle, angle), -1)[..., None, :]
-    return (angle.cos() * scale).to(like.dtype), (angle.sin() * scale).to(like.dtype)
-
-
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Queries or keys [B, T, H, W] at the positions of `turning`."""
-    a, b = x.chunk(2, -1)
-    return x * cos + torch.cat((-b, a), -1) * sin
-
-
-class Mlp(nn.Module):
-    def __init__(self, width: int, intermediate: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(width, intermediate, bias=False)
-        self.up_proj = nn.Linear(width, intermediate, bias=False)
-        self.down_proj = nn.Linear(intermediate, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
 
 
 class FeatureLayer(nn.Module):
@@ -227,16 +126,6 @@ def _unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], sees: Tensor) -
     return mixed.flatten(2)
 
 
-def cached(layer: Tensor, feed: Feed) -> Attend:
-    """Attention of one pass over a layer's cache [2, slots, K, max, W], which it writes to."""
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        attention.write(layer, torch.stack((k, v), 2), feed)
-        return attention.attend(q, layer, feed, q.shape[-1] ** -0.5)
-
-    return attend
-
-
 @dataclass
 class _Held:
     """Features that have no entry in the cache yet, and the prompt's last one, or none."""
@@ -253,6 +142,7 @@ class FeatureModel:
     """
 
     def __init__(self, module: FeaturePredictor, shape: LayerShape, access: Access) -> None:
+        self.device = access.device
         self._module, self._access = module, access
         self._cache = KVCache(
             1,
@@ -284,6 +174,11 @@ class FeatureModel:
         """Whether there is a feature to draft from."""
         held = sequence.state.get(self)
         return held is not None and len(held.waiting) > 0
+
+    def ready_rows(self, sequences: Seq[Sequence], budgets: Seq[int]) -> list[int]:
+        """The rows that may draft nodes and have a feature to draft from."""
+        pairs = enumerate(zip(sequences, budgets, strict=True))
+        return [row for row, (sequence, budget) in pairs if budget > 0 and self.ready(sequence)]
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """Take the features of what was read or accepted."""
@@ -345,5 +240,5 @@ class FeatureModel:
     def _run(self, features: Tensor, feed: Feed) -> Tensor:
         following = self._access.embed(feed.tokens).to(features.dtype)
         return self._module.predict(
-            features, following, feed.positions, cached(self._cache.layer[0], feed)
+            features, following, feed.positions, attend_cached(self._cache.layer[0], feed)
         )

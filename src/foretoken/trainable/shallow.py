@@ -22,7 +22,8 @@ from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed, scratch_feed
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.trainable.feature_layer import FeaturePredictor, LayerShape, cached
+from foretoken.trainable.feature_layer import FeaturePredictor
+from foretoken.trainable.layer import LayerShape, attend_cached
 
 _SPARE = 65  # cache places after the context, for drafts that reach over its end
 
@@ -144,7 +145,7 @@ class ShallowModel:
     def _adapted(self, states: Tensor, feed: Feed) -> Tensor:
         following = states  # which it doesn't read
         return self._adapter.predict(
-            states, following, feed.positions, cached(self._cache.layer[0], feed)
+            states, following, feed.positions, attend_cached(self._cache.layer[0], feed)
         )
 
     def _said(self, outputs: Tensor) -> Tensor:

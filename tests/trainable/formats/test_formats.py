@@ -31,7 +31,7 @@ from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair, serve, tiny_pair, tiny_transformers
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.checkpoint import Facts, Trained
-from foretoken.trainable.feature import EagleModule
+from foretoken.trainable.eagle import EagleModule
 from foretoken.trainable.lesson import Lesson
 
 VOCAB, WIDTH, LAYERS = 23, 32, 3

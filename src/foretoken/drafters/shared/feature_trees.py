@@ -1,0 +1,208 @@
+"""Drafters around one decoder layer, and the two trees that they draft: given, and grown.
+
+Sources: Li et al. 2024 (EAGLE), section 3.1 and appendix A (a given tree); Li et al. 2024
+(EAGLE-2), section 4 (a tree that grows along the likeliest paths).
+
+Legend: B rows, T places, R roots, I levels, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from foretoken.access import Access, Wants
+from foretoken.draws import Draws
+from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.fold import fold
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.feature_layer import FeatureModel
+from foretoken.trainable.head_losses import Paths, accepted, fitting
+from foretoken.trainable.lesson import Lesson
+from foretoken.tree import DraftTree, Kind
+from foretoken.trees.grow import Frontier, beam, expand, sample, widths_of
+from foretoken.trees.join import assemble
+
+_CHUNK = 128  # roots whose distributions of all levels exist at once
+
+
+class TreeBuilder(Protocol):
+    """Makes a drafter's trees, and estimates what is accepted of them."""
+
+    def fitted(self, vocab_size: int) -> TreeBuilder:
+        """The builder for a target of so many tokens."""
+        ...
+
+    def draft(
+        self, model: FeatureModel, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws
+    ) -> DraftTree:
+        """A tree for each sequence, none where the model is not `ready`."""
+        ...
+
+    def acceptance(self, module: Any, lesson: Lesson) -> Tensor:
+        """[B, T, levels] as `Trainable.acceptance` has it."""
+        ...
+
+
+@dataclass(eq=False)
+class FeatureDrafter(BaseDrafter):
+    """A drafter names the class of its `module`, and sets its `tree_builder` when it is made."""
+
+    model: Any = None
+
+    module: ClassVar[type[Trained]]
+    wants = Wants("bc", (-1,))
+
+    def __post_init__(self) -> None:
+        self.module.check_source(self.model)
+        self.tree_builder: TreeBuilder
+
+    def bind(self, access: Access) -> None:
+        module: Any = self.module.load(self.model, access)
+        self._module = module
+        self._model = FeatureModel(module, module.layer_shape, access)
+        self._tree = self.tree_builder.fitted(access.vocab_size)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        return self._tree.draft(self._model, sequences, budgets, draws)
+
+    def acceptance(self, module: Any, lesson: Lesson) -> Tensor:
+        """[B, T, levels] whether a step whose root stands there accepts more than n places."""
+        return self.tree_builder.fitted(module.facts.vocab_size).acceptance(module, lesson)
+
+    def begin(self, sequence: Sequence) -> None:
+        self._model.begin(sequence)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        self._model.observe(sequences, steps)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        self._model.fork(sequence, copy)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        for sequence in sequences:
+            self._model.end(sequence)
+
+
+@dataclass(frozen=True)
+class LikeliestPaths:
+    """A `TreeBuilder`: at each level the `top_k` likeliest paths get `top_k` children each, and of
+    all nodes the `nodes` on the likeliest paths are kept. depth: levels."""
+
+    depth: int
+    top_k: int
+    nodes: int
+
+    def fitted(self, vocab_size: int) -> LikeliestPaths:
+        return self
+
+    def draft(
+        self, model: FeatureModel, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws
+    ) -> DraftTree:
+        rows = model.ready_rows(sequences, budgets)
+        if not rows:
+            return assemble([], len(sequences), model.device)
+        ready = [sequences[row] for row in rows]
+
+        def ask(frontier: Frontier) -> Tensor:
+            return model.level(ready, frontier).softmax(-1)
+
+        nodes = [min(self.nodes, budgets[row]) for row in rows]
+        tree = beam(ask, self.top_k, self.depth, nodes, model.device)
+        return assemble([(rows, tree)], len(sequences), model.device)
+
+    def acceptance(self, module: Any, lesson: Lesson) -> Tensor:
+        """[B, T, depth] 0 or 1.
+
+        What is drafted after other paths isn't known from one pass: it is taken to be what is
+        drafted after the text's own.
+        """
+        outputs, length = module.outputs(lesson, self.depth), lesson.tokens.shape[1]
+        accepts = lesson.tokens.new_zeros(*lesson.tokens.shape, self.depth, dtype=torch.bool)
+        row, root = ((lesson.room > 0) & (lesson.positions > 0)).nonzero(as_tuple=True)
+        ahead = torch.arange(1, self.depth + 1, device=row.device)
+        for r, t in zip(row.split(_CHUNK), root.split(_CHUNK), strict=True):
+            place, room = (t[:, None] + ahead).clamp(max=length - 1), lesson.room[r, t]
+            probs = module.logits(outputs[r, t - 1], lesson.head).softmax(-1)
+            nodes = room.clamp(max=self.nodes)
+            drafted = in_beam(probs, lesson.tokens[r[:, None], place], self.top_k, nodes)
+            same = lesson.records[r[:, None], place] == lesson.records[r, t][:, None]
+            inside = same & (t[:, None] + ahead < length) & (ahead <= room[:, None])
+            accepts[r, t] = (drafted & inside).cumprod(-1).bool()
+        return accepts
+
+
+def in_beam(probs: Tensor, goal: Tensor, width: int, nodes: Tensor) -> Tensor:
+    """[R, I] whether tokens `goal` [R, I] are in the trees that `beam` makes of R roots.
+
+    Level i has the distribution probs[:, i] of [R, I, V], that after the goals before it, whichever
+    path it is asked after. nodes: [R] how many are kept of each tree.
+    """
+    chance = probs.gather(-1, goal[..., None])
+    ranked_high = ((probs > chance).sum(-1) < width) & (chance[..., 0] > 0)
+    top, path_chance = probs.topk(min(width, probs.shape[-1])).values, chance[..., 0].cumprod(-1)
+    paths, levels, drafted = probs.new_ones(len(probs), 1), [], []
+    alive = torch.ones_like(ranked_high[:, 0])
+    for i in range(probs.shape[1]):
+        children = (paths[:, :, None] * top[:, i, None]).flatten(1)
+        paths = children.topk(min(width, children.shape[1])).values
+        levels.append(children)
+        drafted.append(alive & ranked_high[:, i])
+        alive = drafted[-1] & (path_chance[:, i] >= paths[:, -1])
+    ranked = torch.cat(levels, 1).sort(descending=True).values
+    last = ranked.gather(1, (nodes[:, None] - 1).clamp(0, ranked.shape[1] - 1))
+    return torch.stack(drafted, 1) & (path_chance >= last) & (nodes > 0)[:, None]
+
+
+class GivenTree:
+    """A `TreeBuilder` of rank paths, each with all its earlier siblings and its parent. At
+    temperature 0 a node's children are the likeliest tokens, above it they are drawn without
+    replacement. branches: whether it is more than a chain."""
+
+    def __init__(self, paths: Seq[Seq[int]]) -> None:
+        self._paths: Paths = tuple(
+            sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
+        )
+        self._widths = widths_of(self._paths)
+        self.branches = any(max(path) for path in paths)
+
+    def fitted(self, vocab_size: int) -> GivenTree:
+        """The part that so small a vocabulary can fill."""
+        depth = max(map(len, self._paths), default=0)
+        return GivenTree(fitting(self._paths, depth, vocab_size))
+
+    def draft(
+        self, model: FeatureModel, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws
+    ) -> DraftTree:
+        rows, device = model.ready_rows(sequences, budgets), model.device
+        if not rows or not self._widths:
+            return assemble([], len(sequences), device)
+        ready, limits = [sequences[row] for row in rows], [budgets[row] for row in rows]
+        greedy = all(sequence.params.greedy for sequence in ready)
+        views = [_at_temperature_1(sequence) for sequence in ready] if greedy else ready
+
+        def ask(frontier: Frontier) -> Tensor:
+            return fold(model.level(ready, frontier), views, frontier.contexts).probs
+
+        if greedy:
+            tree = expand(ask, self._widths, limits, device)
+        else:
+            kind = Kind.WITHOUT_REPLACEMENT
+            tree = sample(ask, self._widths, limits, device, draws.take(rows), kind)
+        return assemble([(rows, tree)], len(sequences), device)
+
+    def acceptance(self, module: Any, lesson: Lesson) -> Tensor:
+        """[B, T, levels] 0 or 1, at temperature 0."""
+        ranks = module.ranks(lesson, max(map(len, self._paths)))
+        return accepted(ranks, lesson.room, self._paths)
+
+
+def _at_temperature_1(sequence: Sequence) -> Sequence:
+    """A view of a greedy sequence: `fold` then ranks the tokens."""
+    params = replace(sequence.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    return replace(sequence, params=params)

@@ -1,0 +1,94 @@
+"""EAGLE-1's weights and loss, which `eagle` and `eagle2` draft with.
+
+Source: Li et al. 2024 (EAGLE), section 3. Weights are named as SafeAILab names them; embedding and
+head are the target's. Departure: the layer has heads of about 48 and a feed-forward of 8/3 of the
+width where the shape doesn't say otherwise, since a target's own numbers aren't known here.
+
+Legend: B rows, T places, I unrolled steps, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.feature_layer import FeatureLayer
+from foretoken.trainable.feature_module import FeatureModule
+from foretoken.trainable.head_losses import heads_loss
+from foretoken.trainable.layer import Attend, LayerShape
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import FEATURE, Objective
+
+_NOISE = 0.1  # largest noise on the features while training
+
+
+class EagleModule(FeatureModule):
+    """heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one decoder layer;
+    bias: whether `fc` has one; unroll: steps on its own outputs that training takes (the paper has
+    1)."""
+
+    method: ClassVar[str] = "eagle"
+
+    def __init__(
+        self,
+        facts: Facts,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        intermediate: int | None = None,
+        unroll: int = 1,
+        bias: bool = True,
+        **layer: Any,
+    ) -> None:
+        width = facts.hidden_size
+        decoder = LayerShape.for_width(width, 1, heads, kv_heads, intermediate, **layer)
+        super().__init__(
+            facts,
+            heads=decoder.heads,
+            kv_heads=decoder.kv_heads,
+            intermediate=decoder.intermediate,
+            unroll=unroll,
+            bias=bias,
+            **layer,
+        )
+        self.layer_shape = decoder
+        self.fc = nn.Linear(2 * width, width, bias=bias)
+        self.layers = nn.ModuleList([FeatureLayer(decoder)])
+
+    def predict(
+        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+    ) -> Tensor:
+        """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
+        x = self.fc(torch.cat((following, features), -1))
+        out: Tensor = self.layers[0](x, x, positions, attend)
+        return out
+
+    def outputs(self, lesson: Lesson, steps: int) -> Tensor:
+        """[B, T, I, D], as `unroll` has it; in training from states with noise."""
+        if self.training:
+            noise = (2 * torch.rand_like(lesson.hidden[-1]) - 1) * _NOISE
+            lesson = replace(lesson, hidden={-1: lesson.hidden[-1] + noise})
+        return super().outputs(lesson, steps)
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        outputs = self.outputs(lesson, self.shape["unroll"])
+        loss = heads_loss(lesson, outputs, lesson.head, [], objective)
+        weight = objective.mix.get(FEATURE, 0.0)
+        return loss + weight * self._apart(lesson, outputs, objective.decay) if weight else loss
+
+    def _apart(self, lesson: Lesson, outputs: Tensor, decay: float) -> Tensor:
+        """Smooth L1 from each output to the state that it stands for, a mean over what counts.
+
+        Step i of place t stands for the state of token t + 1 + i, after which token t + 2 + i is.
+        """
+        total, length = outputs.new_zeros(()), outputs.shape[1]
+        for i in range(min(outputs.shape[2], length - 2)):
+            goal, mine = lesson.hidden[-1][:, 1 + i : length - 1], outputs[:, : length - 2 - i, i]
+            inside = lesson.positions[:, 2 + i :] >= 2 + i
+            far = F.smooth_l1_loss(mine, goal, reduction="none").mean(-1)
+            total = total + decay**i * (far * inside * lesson.weight[:, 2 + i :]).sum()
+        return total / lesson.weight.sum().clamp(min=1e-9)

@@ -1,0 +1,55 @@
+"""A module around one decoder layer that predicts a target's next states.
+
+Sources: Li et al. 2024 (EAGLE), section 3; Cai et al. 2025 (FastMTP), section 3 (steps on its own
+outputs). Embedding and head are the target's.
+
+Legend: B rows, T places, I unrolled steps, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from foretoken.trainable.checkpoint import Trained
+from foretoken.trainable.feature_layer import unroll
+from foretoken.trainable.head_losses import heads_loss, heads_ranks
+from foretoken.trainable.layer import Attend, LayerShape
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import Objective
+
+
+class FeatureModule(Trained):
+    """A module around one decoder layer of shape `of`; subclasses say what an `entry` is. `unroll`
+    in its shape: steps on its own outputs that training takes."""
+
+    decoder: LayerShape
+
+    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+        """The target's normed last states."""
+        return hidden[-1]
+
+    def predict(
+        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+    ) -> Tensor:
+        """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
+        raise NotImplementedError
+
+    def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        """[..., D] -> logits [..., V]."""
+        return head(outputs)
+
+    def outputs(self, lesson: Lesson, steps: int) -> Tensor:
+        """[B, T, I, D], as `unroll` has it."""
+        features = self.features(lesson.hidden)
+        following = lesson.embed(lesson.tokens).to(features.dtype)
+        return unroll(self, features, following, lesson, steps)
+
+    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        outputs = self.outputs(lesson, self.shape["unroll"])
+        return heads_loss(lesson, outputs, lesson.head, [], objective)
+
+    def ranks(self, lesson: Lesson, depth: int) -> Tensor:
+        """[B, T, depth], as `heads_ranks` has it."""
+        return heads_ranks(lesson, self.outputs(lesson, depth), lesson.head)
