@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foretoken import LLM, ForetokenError
-from foretoken.train.data import sha_of
+from foretoken.train.data import digest_of
 from foretoken.train.job import Setting
 from foretoken.train.recipe import read_recipe
 from foretoken.train.records import Records
@@ -26,14 +26,14 @@ def test_texts_at_another_temperature(checkpoints: tuple[Path, Path], tmp_path: 
     found = texts(llm, job)
     assert list(found) == ["target", "target@1.5"]
     greedy = texts(llm, dataclasses.replace(job, source="target"))["target"]
-    assert sha_of(found["target"]) == sha_of(greedy) != sha_of(found["target@1.5"])
+    assert digest_of(found["target"]) == digest_of(greedy) != digest_of(found["target@1.5"])
     warm = small_lm_job(target, tmp_path / "warm", prompts=PROMPTS * 2, temperature=1.5)
     alone = texts(llm, warm)["target"]
-    assert sha_of(found["target@1.5"]) == sha_of(alone)
+    assert digest_of(found["target@1.5"]) == digest_of(alone)
     nothing: Any = None
     setting = Setting(job, llm, nothing, nothing, found, found["target"], "")
     parts = step_records(setting, nothing)(0)
-    assert [sha_of(part) for part in parts] == [sha_of(part) for part in found.values()]
+    assert [digest_of(part) for part in parts] == [digest_of(part) for part in found.values()]
     with pytest.raises(ForetokenError, match="target@TEMPERATURE"):
         source_names("target@warm")
 

@@ -24,7 +24,7 @@ _Data = Annotated[
     list[str],
     typer.Option(help="Prompts: .jsonl files (messages, turns, prompt, text), or a suite's name."),
 ]
-_Out = Annotated[Path, typer.Option(help="The checkpoint's folder; one begun is gone on with.")]
+_Out = Annotated[Path, typer.Option(help="The checkpoint's folder; one begun is resumed.")]
 _Recipe = Annotated[str | None, typer.Option(help="A recipe's name or .yaml; else the method's.")]
 _Set = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the recipe, e.g. lr=5e-4.")
@@ -54,7 +54,7 @@ def train(
     every: _Every = 60.0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
 ) -> None:
-    """Train a drafter for a target; killed at any moment, the same command goes on.
+    """Train a drafter for a target; killed at any moment, it is resumed by the same command.
 
     The target writes answers to the prompts, the drafter learns from them, and its acceptance
     length is estimated on the way and measured at the end.

@@ -1,4 +1,4 @@
-"""Batches as a pure function of seed and number, so that going on after a kill needs no state.
+"""Batches as a pure function of seed and number, so that resuming needs no state.
 
 A row is filled with records drawn at random, the last of which is cut at the row's end.
 
@@ -32,8 +32,8 @@ class Rows(NamedTuple):
 @dataclass(frozen=True)
 class Batches:
     """Endless batches of `rows` rows of `length` tokens. prompt_weight: how much a prompt's token
-    counts as one to be predicted, where an answer's counts 1. parts: where the records end that
-    stand for one source; each source is drawn from as often."""
+    counts as one to be predicted, where an answer's counts 1. parts: where each source's records
+    end; every source is drawn from equally often."""
 
     records: Records
     rows: int
@@ -55,15 +55,16 @@ class Batches:
         return collate(self.records, layout, self.length, self.prompt_weight)
 
     def _row(self, number: int) -> list[int]:
+        """The numbers of its records."""
         rng = np.random.default_rng((self.seed, number))
-        found: list[int] = []
-        room = self.length
-        while room > 0:
-            found.append(self._drawn(rng))
-            room -= int(self.records.starts[found[-1] + 1] - self.records.starts[found[-1]])
-        return found
+        row: list[int] = []
+        free = self.length
+        while free > 0:
+            row.append(self._draw_record(rng))
+            free -= int(self.records.starts[row[-1] + 1] - self.records.starts[row[-1]])
+        return row
 
-    def _drawn(self, rng: np.random.Generator) -> int:
+    def _draw_record(self, rng: np.random.Generator) -> int:
         if len(self.parts) < 2:
             return int(rng.integers(len(self.records)))
         part = int(rng.integers(len(self.parts)))
@@ -71,7 +72,7 @@ class Batches:
 
 
 def whole(records: Records, rows: int) -> Iterator[Rows]:
-    """Every record once, uncut, one a row; those of like length together."""
+    """Every record once, uncut, one in each row; records of similar length together."""
     sizes = np.diff(records.starts)
     order = np.argsort(sizes, kind="stable")
     for start in range(0, len(order), rows):

@@ -1,4 +1,4 @@
-"""The target while a drafter is trained: its word on a batch, by its own forward, never stored."""
+"""The target while a drafter is trained: it reads each batch again, and nothing of it is stored."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from foretoken.trainable.lesson import Lesson
 
 
 class Frozen:
-    """A target that reads batches and learns nothing. nodes: the most that serving drafts;
-    temperature: what texts are written at; weigh: what becomes of a lesson's weights."""
+    """A target that reads batches and learns nothing. nodes: the most nodes of a draft when
+    serving; temperature: that the texts were written at; weigh: gives each lesson other weights."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Frozen:
         self._last: Feed | None = None  # whose keys and values are in the cache
 
     def lesson(self, rows: Rows, layers: Seq[int]) -> Lesson:
-        """The batch on the target's device, with the states of these layers."""
+        """The batch on the target's device, with the states after these layers (as in `Wants`)."""
         tokens, positions, records, weight, room = (x.to(self.model.device) for x in rows)
         same = records[:, :, None] == records[:, None, :]
         batch, length = tokens.shape
@@ -66,7 +66,7 @@ class Frozen:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What states come in, and drafters are trained in; matrices may run in half precision."""
+        """That of states and of drafters' weights; products may run in half precision."""
         return torch.float64 if self.model.dtype == torch.float64 else torch.float32
 
     def head(self, states: Tensor) -> Tensor:
@@ -78,24 +78,24 @@ class Frozen:
         return self.model.embed(tokens).to(self.dtype)
 
     def _read(self, feed: Feed, layers: Seq[int]) -> Output:
-        """The text's own pass."""
+        """One pass over the text, which puts its keys and values into the cache."""
         cache = self._cache_of(*feed.tokens.shape)
         with torch.no_grad():
             self._last, out = feed, self.model.forward(feed, cache, layers)
         return out
 
     def _append(self, feed: Feed, embeddings: Tensor, positions: Tensor, sees: Tensor) -> Tensor:
-        """See `lesson.Append`; the text's keys and values are its own pass's."""
+        """See `lesson.Append`; the appended tokens attend to keys and values of the text's pass."""
         batch, length = feed.tokens.shape
-        many = embeddings.shape[1]
-        cache = self._holding(feed).grown(batch, length, many)
+        count = embeddings.shape[1]
+        cache = self._cache_with(feed).grown(batch, length, count)
         after = Feed(
             torch.zeros_like(positions),
             positions,
             sees,
             feed.slots,
             [length] * batch,
-            length + many + 1,
+            length + count + 1,
             logits=False,
             earlier=feed.positions,
             replaced=(torch.ones_like(sees[..., 0]), embeddings.to(self.model.dtype)),
@@ -105,12 +105,12 @@ class Frozen:
         return out.hidden[-1].to(self.dtype)
 
     def _kv(self, feed: Feed, layer: int) -> tuple[Tensor, Tensor]:
-        """What the text's own pass put into the cache, until the next one does."""
+        """A layer's keys and values of the text [B, K, T, W], valid until the next pass."""
         batch, length = feed.tokens.shape
-        held = self._holding(feed).layer[layer][:, :batch, :, :length].to(self.dtype)
-        return held[0], held[1]
+        both = self._cache_with(feed).layer[layer][:, :batch, :, :length].to(self.dtype)
+        return both[0], both[1]
 
-    def _holding(self, feed: Feed) -> KVCache:
+    def _cache_with(self, feed: Feed) -> KVCache:
         """The cache with the keys and values of this text."""
         if self._last is not feed:
             self._read(feed, ())

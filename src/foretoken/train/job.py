@@ -21,7 +21,7 @@ from foretoken.trainable.lesson import Estimate
 
 @dataclass
 class Progress:
-    """Where a training stands. best: the highest estimate; stale: estimates since then."""
+    """How far a training has come. best: the highest estimate; stale: estimates since then."""
 
     step: int = 0
     best: float = 0.0
@@ -69,7 +69,7 @@ class Setting:
     """A job with its target loaded and its texts written.
 
     llm: writes and serves. model: the same target, on a backend that gradients pass through.
-    records: what is learned from, by source; held: the held-out records. digest: of all texts.
+    records: what is learned from, by source. held: the held-out records. digest: of all texts.
     """
 
     job: Job

@@ -19,8 +19,12 @@ def measure(setting: Setting, model: CausalLM, config: Mapping[str, Any]) -> Acc
     config: as `speculative_config`. Raises `ForetokenError` where a prompt can't be served.
     """
     llm, held = setting.llm, setting.held
-    server = LLM(model, tokenizer=llm.tokenizer, speculative_config=config)
-    server.engine.eos_ids = llm.engine.eos_ids
+    server = LLM(
+        model,
+        tokenizer=llm.tokenizer,
+        speculative_config=config,
+        eos_ids=llm.engine.eos_ids,
+    )
     prompts = [held.prompt(i) for i in range(len(held)) if len(held.prompt(i))]
     for output in server.generate(prompts, sampling(setting.job)):
         if output.error:

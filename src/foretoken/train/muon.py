@@ -1,8 +1,14 @@
-"""Muon: momentum whose matrices are orthogonalised (Jordan et al. 2024), beside AdamW.
+"""Muon: momentum whose updates of matrices are orthogonalised; AdamW for all other parameters.
 
-EAGLE-3 needs half as many steps with it. torch's Muon always works in bfloat16, which a CPU without
-such products emulates, fifty times slower; this one takes the machine's own precision. A matrix
-must be whole on its process: not for sharded training.
+Source: Jordan et al. 2024 (Muon: An optimizer for hidden layers in neural networks) and its code:
+Nesterov momentum of 0.95 by `lerp`, five Newton-Schulz rounds with the coefficients given there,
+updates scaled by max(1, rows / columns)^0.5, decoupled weight decay, and AdamW for embeddings,
+heads and vectors. The scale that matches AdamW's RMS (Liu et al. 2025, Muon is Scalable for LLM
+Training) is not used. Departures: rounds run in float32 where the machine has no bfloat16 products,
+which torch's own Muon always uses and a CPU then emulates, fifty times slower; the norm that a
+matrix is divided by is at least 1e-7, where that is added to it there.
+
+A matrix must be whole on its process: not for sharded training.
 """
 
 from __future__ import annotations
@@ -15,13 +21,13 @@ from torch import Tensor, nn
 
 from foretoken.train.recipe import Recipe
 
-QUINTIC = (3.4445, -4.775, 2.0315)  # of Jordan's page: steep at zero, within 0.3 of one after
+QUINTIC = (3.4445, -4.775, 2.0315)  # Jordan et al.: steep at zero, then within 0.3 of one
 ROUNDS = 5
-_BY_TOKEN = ("lm_head", "embed")  # a row a token: no matrix between states
+_BY_TOKEN = ("lm_head", "embed")  # names of matrices with a row for each token: AdamW's
 
 
 def precision(device: str) -> torch.dtype:
-    """bfloat16 where the machine multiplies in it; elsewhere it is fifty times slower."""
+    """bfloat16 where the machine has products of it, else float32."""
     if device == "cuda":
         return torch.bfloat16
     can: Any = torch.cpu.get_capabilities()
@@ -38,12 +44,13 @@ def orthogonal(x: Tensor) -> Tensor:
     for _ in range(ROUNDS):
         gram = wide @ wide.t()
         wide = a * wide + torch.addmm(gram, gram, gram, beta=b, alpha=c) @ wide
-    found: Tensor = wide if x.shape[0] <= x.shape[1] else wide.t()
-    return found.to(x.dtype)
+    result: Tensor = wide if x.shape[0] <= x.shape[1] else wide.t()
+    return result.to(x.dtype)
 
 
 class Muon(torch.optim.Optimizer):
-    """params: matrices, or groups of them; lr: of an update whose singular values are about one."""
+    """params: matrices, or groups of them; lr: factor of updates whose singular values are about
+    one."""
 
     def __init__(
         self,
@@ -70,8 +77,8 @@ class Muon(torch.optim.Optimizer):
 def optimizers_for(
     module: nn.Module, groups: Iterable[dict[str, Any]], recipe: Recipe
 ) -> list[torch.optim.Optimizer]:
-    """AdamW for these groups of the module's parameters, and Muon for the matrices between states
-    if the recipe has a rate for them."""
+    """AdamW for these groups of the module's parameters, and Muon for the matrices between hidden
+    states if the recipe has a `matrix_lr`."""
     by_token = {
         id(p) for name, p in module.named_parameters() if any(part in name for part in _BY_TOKEN)
     }
@@ -84,9 +91,9 @@ def optimizers_for(
         matrices += [{**group, "params": inner, "peak": recipe.matrix_lr}] if inner else []
         others += [{**group, "params": rest, "peak": recipe.lr}] if rest else []
     decay = recipe.weight_decay
-    found: list[torch.optim.Optimizer] = []
+    optimizers: list[torch.optim.Optimizer] = []
     if others:
-        found.append(torch.optim.AdamW(others, recipe.lr, recipe.betas, weight_decay=decay))
+        optimizers.append(torch.optim.AdamW(others, recipe.lr, recipe.betas, weight_decay=decay))
     if matrices:
-        found.append(Muon(matrices, recipe.matrix_lr, weight_decay=decay))
-    return found
+        optimizers.append(Muon(matrices, recipe.matrix_lr, weight_decay=decay))
+    return optimizers

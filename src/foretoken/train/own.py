@@ -41,7 +41,7 @@ class DrafterTexts:
         self._block, self._records = -1, prompts
 
     def __call__(self, step: int) -> Records:
-        """Those for a step; where a new block begins the module must be at that step."""
+        """The texts for a step; where a new block begins, the module's weights are that step's."""
         block = step // self._every if self._every else 0
         if block != self._block:
             begins = step == block * self._every
@@ -65,8 +65,12 @@ class DrafterTexts:
         return records
 
     def _write(self, block: int) -> Records:
-        writer = LLM(self._module.native(), tokenizer=self._llm.tokenizer, max_num_seqs=32)
-        writer.engine.eos_ids = self._llm.engine.eos_ids
+        writer = LLM(
+            self._module.native(),
+            tokenizer=self._llm.tokenizer,
+            max_num_seqs=32,
+            eos_ids=self._llm.engine.eos_ids,
+        )
         rng = np.random.default_rng((self._params.seed or 0, block))
         able = [i for i in range(len(self._prompts)) if len(self._prompts.prompt(i))]
         chosen = rng.choice(able, min(self._count, len(able)), replace=False)

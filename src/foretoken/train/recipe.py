@@ -15,6 +15,7 @@ from foretoken.repetition import DISTINCT_4
 from foretoken.trainable.losses import Objective, exponential
 
 _FOLDER = Path(__file__).parent / "recipes"
+_COUNTS = ("steps", "rows", "length", "accumulation", "evaluate_every", "patience", "held")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +25,15 @@ class Recipe:
 
     steps, rows, length, accumulation: optimiser steps, each of `accumulation` batches of `rows`
     rows of `length` tokens on every process. lr, warmup, floor: cosine from lr to floor · lr after
-    a linear warm-up over a share of the steps. matrix_lr: that of the matrices between states if
-    Muon is to move them (0: AdamW moves all). betas: AdamW's. weight_decay: of both. clip: largest
-    norm of the gradient. prompt_weight: what a prompt's token counts beside an answer's. held,
-    evaluate_every, patience: held-out records, steps between two estimates on them, and how many
-    estimates without a new best end the training. max_tokens, temperature: of what is written.
+    a linear warm-up over a share of the steps. matrix_lr: Muon's rate, for the matrices between
+    hidden states (0: AdamW trains them too). betas: AdamW's. weight_decay: of both. clip: largest
+    norm of the gradient. prompt_weight: what a prompt's token counts, where an answer's counts 1.
+    held, evaluate_every, patience: held-out records, steps between two estimates on them, and how
+    many estimates without a new best end the training. max_tokens, temperature: of written texts.
     own_texts, own_every: texts that a drafter writes itself at a time, and the steps between two
-    such times (0: only once). known: what a token counts that former drafters guess. distinct:
-    answers of which a smaller share of 4-grams differ loop, and are left out, as they are easily
-    guessed and teach nothing. serving: the drafter's own options that the estimate is made for.
+    such times (0: only once). known: what a token counts that earlier drafters predict. distinct:
+    answers with a smaller share of distinct 4-grams are repetitive and left out, as they are easily
+    predicted and teach nothing. serving: options of the drafter that the estimate is made for.
     """
 
     shape: Mapping[str, Any] = field(default_factory=dict)
@@ -64,10 +65,10 @@ class Recipe:
     serving: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        counts = ("steps", "rows", "length", "accumulation", "evaluate_every", "patience", "held")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ForetokenError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        values = vars(self)
+        for name in _COUNTS:
+            if values[name] < 1:
+                raise ForetokenError(f"{name} is {values[name]}; it must be at least 1.")
         if (
             self.lr <= 0
             or self.matrix_lr < 0
@@ -92,14 +93,14 @@ class Recipe:
 
 
 def recipes() -> list[str]:
-    """The methods that there is a recipe for."""
+    """The methods that have a recipe."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def read_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """A method's recipe, or one of a file's, with some of its numbers changed.
+    """A method's recipe, or that in a .yaml file, with some settings changed.
 
-    Raises `ForetokenError` for names that it has not and values that it can't have.
+    Raises `ForetokenError` for unknown names and impossible values.
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):

@@ -1,4 +1,4 @@
-"""Prompts and what stands after them, as flat arrays of token ids."""
+"""Prompts and answers as flat arrays of token ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ids = NDArray[np.integer]
 class Records:
     """tokens: all records one after the other. starts: [N + 1] where each begins. answers: [N]
     where its answer begins (its end, if it has none). limit: the most tokens of an answer that
-    serving would write: no draft goes beyond."""
+    serving would write; no draft goes beyond it."""
 
     tokens: Ids
     starts: Ids
@@ -72,22 +72,21 @@ class Records:
         return [int(t) for t in self.tokens[self.answers[i] : self.starts[i + 1]]]
 
     def without_loops(self, distinct: float) -> Records:
-        """Those of whose answers' 4-grams at least this share differ."""
+        """Those with at least this share of distinct 4-grams in the answer."""
         return self.take([i for i in range(len(self)) if distinct_4(self.answer(i)) >= distinct])
 
     def counts(self, vocab_size: int) -> Tensor:
-        """[V] how often each token stands in an answer."""
+        """[V] how often each token occurs in an answer."""
         answers = [self.tokens[a:b] for a, b in zip(self.answers, self.starts[1:], strict=True)]
-        found = np.bincount(np.concatenate(answers), minlength=vocab_size)
-        return torch.from_numpy(found)
+        return torch.from_numpy(np.bincount(np.concatenate(answers), minlength=vocab_size))
 
     def apart(self, held: Records) -> Records:
-        """Those that have none of the held ones' prompts."""
+        """Those whose prompts are not among the held-out ones."""
         theirs = {tuple(held.prompt(i)) for i in range(len(held))} - {()}
         return self.take([i for i in range(len(self)) if tuple(self.prompt(i)) not in theirs])
 
     def split(self, held: int) -> tuple[Records, Records]:
-        """The records to learn from, and `held` others, evenly spread."""
+        """The records to learn from, and `held` others, spread evenly."""
         held = min(held, len(self) // 2)
         places = {i * len(self) // held for i in range(held)} if held else set()
         return (

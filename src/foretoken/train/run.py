@@ -17,7 +17,7 @@ from foretoken.llm import LLM
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.train import joint
-from foretoken.train.data import Conversation, sha_of
+from foretoken.train.data import Conversation, digest_of
 from foretoken.train.drafter import DrafterTraining
 from foretoken.train.frozen import Frozen
 from foretoken.train.job import Job, Outcome, Report, Setting
@@ -81,7 +81,7 @@ def prepare(job: Job) -> Setting:
     """Load the target and write the texts, or read them where they were written before."""
     llm = LLM(job.target, dtype=job.dtype, device=job.device)
     written = texts(llm, job)
-    digest = sha_of(Records.joined(list(written.values())))
+    digest = digest_of(Records.joined(list(written.values())))
     records, held = hold_out(llm, job, written)
     model = differentiable(llm, job.target)
     return Setting(job, llm, model, Facts.of(model), records, held, digest)

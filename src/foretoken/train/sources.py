@@ -10,7 +10,8 @@ import re
 from foretoken.errors import ForetokenError, unknown
 from foretoken.llm import LLM
 from foretoken.sampling.params import SamplingParams
-from foretoken.train.data import fixed, write
+from foretoken.train.answers import write
+from foretoken.train.data import fixed
 from foretoken.train.job import Job, Setting
 from foretoken.train.loop import StepRecords
 from foretoken.train.own import DrafterTexts
@@ -51,7 +52,7 @@ def texts(llm: LLM, job: Job) -> dict[str, Records]:
     """The records of each source but the drafter, kept in `job.out`/data.
 
     Estimates are always made on what the target writes at the recipe's temperature. So unless the
-    only source is the file's own texts, that is written too and stands first.
+    only source is the file's own texts, that is written too and comes first.
     """
     names = source_names(job.source)
     if names != [FIXED]:

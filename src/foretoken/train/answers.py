@@ -1,0 +1,127 @@
+"""What a model writes to prompts, a block of conversations at a time.
+
+A drafter drafts for the text that its target writes, so that is what it usually learns from
+(sequence-level distillation, Kim and Rush 2016; the sources are compared by Zhou et al. 2024,
+DistillSpec). Each block is a file, so a resumed run continues with the next block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from foretoken.errors import ForetokenError
+from foretoken.files import read_arrays, write_arrays
+from foretoken.llm import LLM
+from foretoken.progress import track
+from foretoken.sampling.params import SamplingParams
+from foretoken.train.data import Conversation, Message, prompt_ids
+from foretoken.train.records import Records
+
+_BLOCK = 64  # conversations in a file
+_KIND = "block of answers"
+
+
+def write(
+    llm: LLM,
+    conversations: Seq[Conversation],
+    folder: Path,
+    params: SamplingParams,
+    longest: int,
+    *,
+    show: bool = True,
+) -> Records:
+    """What the model writes to prompts of at most `longest` tokens, or wrote there before.
+
+    params: temperature, max_tokens and a seed, from which each answer's seed is made. show: a
+    progress bar. Raises `ForetokenError` where all prompts are longer.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    prompted = [each for each in conversations if each.messages]
+    blocks = [prompted[i : i + _BLOCK] for i in range(0, len(prompted), _BLOCK)]
+    writer = _Writer(llm, params, longest)
+    parts: list[Records] = []
+    with track("Writing answers", len(blocks), show) as advance:
+        for number, block in enumerate(blocks):
+            parts.append(writer.records(block, number, folder / f"answers-{number:05d}.npz"))
+            advance()
+    if not sum(map(len, parts)):
+        raise ForetokenError(
+            f"None of the {len(prompted)} prompts has {longest} tokens or fewer; give shorter ones."
+        )
+    return Records.joined(parts)
+
+
+@dataclass
+class _Talk:
+    """A conversation that is being written. number: within its block; messages: so far; later: the
+    user's turns to come; prompt: the messages' token ids."""
+
+    number: int
+    conversation: Conversation
+    messages: list[Message]
+    later: list[str]
+    prompt: list[int]
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes blocks of answers; the fields are as in `write`."""
+
+    llm: LLM
+    params: SamplingParams
+    longest: int
+
+    def records(self, block: Seq[Conversation], number: int, path: Path) -> Records:
+        """The block's records, from its file if there is one."""
+        made_for, limit = self._made_for(block), self.params.max_tokens or 0
+        if path.exists():
+            return Records(**read_arrays(path, _KIND, made_for, Records.ARRAYS), limit=limit)
+        records = Records.of(self._answers(block, number), limit, self.llm.model.vocab_size)
+        write_arrays(path, _KIND, made_for, records.arrays)
+        return records
+
+    def _made_for(self, block: Seq[Conversation]) -> dict[str, int | str]:
+        """What a block's file must have been written for."""
+        prompts = json.dumps([[each.messages, each.later, each.raw] for each in block])
+        return {
+            "vocab_size": self.llm.model.vocab_size,
+            "model parameters": self.llm.model.parameters,
+            "prompts": hashlib.sha256(prompts.encode()).hexdigest()[:16],
+            "longest prompt": self.longest,
+            "max_tokens": self.params.max_tokens or 0,
+            "temperature": str(self.params.temperature),
+            "seed": self.params.seed or 0,
+        }
+
+    def _answers(self, block: Seq[Conversation], number: int) -> list[tuple[list[int], list[int]]]:
+        """Prompts and answers, turn by turn: later turns see the model's own earlier answers."""
+        pairs: list[tuple[list[int], list[int]]] = []
+        talks = [
+            _Talk(i, each, list(each.messages), list(each.later), [])
+            for i, each in enumerate(block)
+        ]
+        turn = 0
+        while talks:
+            talks = self._prompted(talks)
+            first = ((self.params.seed or 0) << 20) + turn
+            seeds = [first + ((number * _BLOCK + talk.number) << 4) for talk in talks]
+            params = [replace(self.params, seed=seed) for seed in seeds]
+            outputs = self.llm.generate([talk.prompt for talk in talks], params)
+            for talk, output in zip(talks, outputs, strict=True):
+                pairs.append((talk.prompt, list(output.token_ids)))
+                if talk.later:
+                    talk.messages.append({"role": "assistant", "content": output.text})
+                    talk.messages.append({"role": "user", "content": talk.later[0]})
+            talks = [replace(talk, later=talk.later[1:]) for talk in talks if talk.later]
+            turn += 1
+        return pairs
+
+    def _prompted(self, talks: Seq[_Talk]) -> list[_Talk]:
+        """The talks whose prompt is not too long, with its ids."""
+        for talk in talks:
+            talk.prompt = prompt_ids(self.llm, talk.conversation, talk.messages)
+        return [talk for talk in talks if 0 < len(talk.prompt) <= self.longest]
