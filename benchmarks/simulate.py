@@ -25,7 +25,7 @@ from shared import bundled, options, save, table
 from foretoken import LLM, SamplingParams
 from foretoken.bench.measure.costs import Meter
 from foretoken.bench.measure.ideal import ideal, nodes_per_step
-from foretoken.bench.plan import BASELINE
+from foretoken.bench.record import BASELINE
 from foretoken.cli.zoo import write
 from foretoken.engine.stats import EngineStats
 from foretoken.models.load import find

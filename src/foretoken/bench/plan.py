@@ -24,7 +24,6 @@ from foretoken.errors import ForetokenError, unknown
 from foretoken.methods import METHODS, Need
 from foretoken.tuned import read_tuned
 
-BASELINE = "autoregressive"
 TUNED = "tuned:"
 
 Configs = dict[str, dict[str, Any]]

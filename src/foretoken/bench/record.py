@@ -18,6 +18,8 @@ from foretoken.errors import ForetokenError
 from foretoken.files import read_json
 
 SCHEMA = 1
+BASELINE = "autoregressive"
+"""The method that is plain decoding."""
 LATENCIES = ("ttft_p50", "ttft_p99", "per_token_p50", "per_token_p99")
 
 

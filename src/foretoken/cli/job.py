@@ -225,7 +225,8 @@ def _configs(
     given: BenchOptions, running: ModelOptions, draft: str | None
 ) -> tuple[Configs, dict[str, str]]:
     """The methods' configs by label, and why others are left out."""
-    from foretoken.bench.plan import BASELINE, every_method, method_config
+    from foretoken.bench.plan import every_method, method_config
+    from foretoken.bench.record import BASELINE
     from foretoken.config import build
 
     tokens, reasons = given.num_speculative_tokens, dict[str, str]()

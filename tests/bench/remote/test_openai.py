@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from conftest import letters
 from foretoken.bench.measure import metrics
-from foretoken.bench.plan import BASELINE, Plan, Unit, blocks, units
-from foretoken.bench.record import Answer, check, read_results
+from foretoken.bench.plan import Plan, Unit, blocks, units
+from foretoken.bench.record import BASELINE, Answer, check, read_results
 from foretoken.bench.remote import openai
 from foretoken.bench.remote.counters import acceptance_between, parse
 from foretoken.bench.remote.openai import Endpoint

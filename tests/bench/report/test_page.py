@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import synthetic
 from foretoken import ForetokenError
 from foretoken.bench.record import Answer, Results, read_results
-from foretoken.bench.report import charts, rows, tables, terminal
+from foretoken.bench.report import charts, tables, terminal, wording
 from foretoken.bench.report.layout import NONE, Cell, Table
 from foretoken.bench.report.page import cell, fence, read_folder, write_report
 from foretoken.bench.report.samples import each_answer, example, samples, shown
@@ -105,7 +105,7 @@ def test_every_table_has_a_caption_and_scoped_heads(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["results.json", "results-bfloat16.json"])
 def test_pages_hold_every_cell_of_every_table(folder: Path, name: str) -> None:
     """What a table says as data stands in report.html and in report.md, word for word."""
-    found = tables.of_part(read_results(folder / name))
+    found = tables.all_tables(read_results(folder / name))
     assert len(found) >= 7
     seen = {" ".join(text.split()) for text in Text(page(folder)).cells}
     lines = markdown(folder).splitlines()
@@ -113,7 +113,7 @@ def test_pages_hold_every_cell_of_every_table(folder: Path, name: str) -> None:
         for group in table.groups:
             for row in group.rows:
                 texts = [own.text for own in row.cells]
-                assert {f"{own.text} {own.soft}".strip() for own in row.cells} <= seen
+                assert {f"{own.text} {own.detail}".strip() for own in row.cells} <= seen
                 assert any(
                     line.startswith(f"| {row.name} |") and all(text in line for text in texts)
                     for line in lines
@@ -134,7 +134,7 @@ def test_the_terminal_says_the_same(folder: Path) -> None:
     results = read_folder(folder)
     text = printed(results)
     for run in results[0]["runs"]:
-        numbers = [cell for cell in rows.cells(run) if cell != NONE]
+        numbers = [cell for cell in wording.cells(run) if cell != NONE]
         assert any(all(n in line for n in numbers) for line in text.splitlines()), run["method"]
     assert "Speedup on each target" in text and "What the text is worth" in text
 
@@ -161,10 +161,10 @@ def test_the_best_is_bold_and_never_an_approximate_method() -> None:
 
 
 def test_headline_names_the_fastest_with_its_interval() -> None:
-    text = rows.headline(synthetic.results(sizes=(1,)))
+    text = wording.headline(synthetic.results(sizes=(1,)))
     assert text.startswith("At temperature 0, sps is the fastest: 1.52 times")
     assert "interval 1.38–1.68" in text and "27 of 28 prompts" in text
-    assert "Approximate methods stand aside" in text
+    assert "Approximate methods are left aside" in text
 
 
 def test_two_precisions_stand_in_one_table(folder: Path) -> None:
@@ -193,13 +193,13 @@ def test_inflated_is_never_left_unsaid(folder: Path) -> None:
 
 def test_words() -> None:
     base: Any = {"prompts": 4, "identical": 4, "near_tie": 0, "different": 0}
-    assert rows.sameness("pld", base) == "yes"
-    assert rows.sameness("pld", {**base, "near_tie": 1}) == "yes, but 1 near tie"
-    assert rows.sameness("pld", {**base, "near_tie": 2}) == "yes, but 2 near ties"
-    assert rows.sameness("pld", {**base, "different": 1}) == "1 of 4 differ"
-    assert rows.sameness("sps", None) == "same distribution"
-    assert rows.sameness("outsider", None) == "not claimed"
-    assert rows.sameness("autoregressive", base) == NONE
+    assert wording.sameness("pld", base) == "yes"
+    assert wording.sameness("pld", {**base, "near_tie": 1}) == "yes, but 1 near tie"
+    assert wording.sameness("pld", {**base, "near_tie": 2}) == "yes, but 2 near ties"
+    assert wording.sameness("pld", {**base, "different": 1}) == "1 of 4 differ"
+    assert wording.sameness("sps", None) == "same distribution"
+    assert wording.sameness("outsider", None) == "not claimed"
+    assert wording.sameness("autoregressive", base) == NONE
 
 
 def test_where_speculation_stops_paying() -> None:

@@ -66,7 +66,7 @@ def test_published_rows_stand_under_the_measured_ones() -> None:
             assert here == bool(row.method) == row.cells[0].strong
             assert here or row.cells[0].text.startswith("published: ")
             assert "Vicuna" in row.name or here
-            assert row.soft
+            assert row.detail
     hot = groups["sps, temperature 1"]
     assert [row.cells[7].text for row in hot] == ["1.34×", "1.49×"]
     assert len(groups["sps, temperature 0"]) == 1 + 1 + 3 + 4

@@ -10,7 +10,6 @@ import pytest
 from foretoken import METHODS, ForetokenError
 from foretoken.bench.measure import costs
 from foretoken.bench.plan import (
-    BASELINE,
     Plan,
     Unit,
     blocks,
@@ -22,7 +21,7 @@ from foretoken.bench.plan import (
     shard_of,
     units,
 )
-from foretoken.bench.record import Answer, read_results
+from foretoken.bench.record import BASELINE, Answer, read_results
 from foretoken.bench.run.resume import Samples
 from foretoken.bench.run.runner import Runner
 from foretoken.bench.run.session import measure

@@ -21,8 +21,7 @@ from typing import Protocol
 
 from foretoken.bench.measure.costs import Costs, ModelCosts, pass_cost
 from foretoken.bench.measure.simulate import Drafting, Machine, measured_drafting, speedup
-from foretoken.bench.plan import BASELINE
-from foretoken.bench.record import Crossover, Ideal, Measured, Results, Run
+from foretoken.bench.record import BASELINE, Crossover, Ideal, Measured, Results, Run
 
 UP_TO = 64
 """The largest batch size that a crossover is looked for at, where none were measured."""

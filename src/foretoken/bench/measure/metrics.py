@@ -15,8 +15,7 @@ import numpy as np
 from foretoken.bench.measure.bootstrap import Floats, interval
 from foretoken.bench.measure.ideal import nodes_per_step
 from foretoken.bench.measure.scores import corpus
-from foretoken.bench.plan import BASELINE
-from foretoken.bench.record import LATENCIES, Answer, Identity, Measured, Run, SpecBench
+from foretoken.bench.record import BASELINE, LATENCIES, Answer, Identity, Measured, Run, SpecBench
 from foretoken.repetition import DISTINCT_4, distinct_4
 
 RESAMPLES = 2_000

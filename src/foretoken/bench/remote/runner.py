@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from foretoken.bench.measure.scores import score
-from foretoken.bench.plan import BASELINE, Plan, Unit, seed_of
-from foretoken.bench.record import Answer, Target
+from foretoken.bench.plan import Plan, Unit, seed_of
+from foretoken.bench.record import BASELINE, Answer, Target
 from foretoken.bench.remote.counters import Acceptance, acceptance_between
 from foretoken.bench.remote.openai import Endpoint, Message, Reply
 from foretoken.bench.run.answers import Question, median_repeat

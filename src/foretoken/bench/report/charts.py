@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from foretoken.bench.record import Measured, Results, Run
-from foretoken.bench.report import rows
-from foretoken.bench.report.rows import BASELINE
+from foretoken.bench.record import BASELINE, Measured, Results, Run
+from foretoken.bench.report import selection, wording
 
 WIDTH, HEIGHT = 360, 220
 LEFT, RIGHT, TOP, BOTTOM = 38, 10, 26, 36
@@ -31,10 +30,10 @@ class Look:
 def looks(methods: Iterable[str]) -> dict[str, Look]:
     """No two of the first 32 methods look the same."""
     drafting = [name for name in methods if name != BASELINE]
-    found = {
+    by_method = {
         name: Look(i % COLOURS + 1, (i + i // COLOURS) % SHAPES) for i, name in enumerate(drafting)
     }
-    return {BASELINE: Look(0, 0), **found}
+    return {BASELINE: Look(0, 0), **by_method}
 
 
 def share(value: float, end: float, start: float = 0.0) -> str:
@@ -43,7 +42,7 @@ def share(value: float, end: float, start: float = 0.0) -> str:
 
 
 def far_end(parts: Iterable[Measured]) -> float:
-    """Right end of speedup bars: beyond every speedup and interval."""
+    """Right end of speedup bars: 5 % more than every speedup and interval."""
     ends = [1.0]
     for part in parts:
         ends += [part["speedup"] or 0.0, *(part["speedup_ci95"] or [])]
@@ -51,7 +50,7 @@ def far_end(parts: Iterable[Measured]) -> float:
 
 
 def tasks_end(runs: Iterable[Run]) -> float:
-    """The same over the tasks of all runs."""
+    """Right end of speedup bars by task."""
     return far_end(part for run in runs for part in run["by_task"].values())
 
 
@@ -59,16 +58,16 @@ def ideal_span(runs: Seq[Run]) -> tuple[float, float]:
     """(left, right) end of the dots of measured and ideal speedups."""
     marks = [1.0]
     for run in runs:
-        found = run["ideal"]
-        if found is not None:
-            every = run["speedup"], found["from_pass_costs"], found["from_bytes"]
-            marks += [mark for mark in every if mark is not None]
+        ideal = run["ideal"]
+        if ideal is not None:
+            speedups = run["speedup"], ideal["from_pass_costs"], ideal["from_bytes"]
+            marks += [mark for mark in speedups if mark is not None]
     room = 0.06 * (max(marks) - min(marks)) or 0.1
     return min(marks) - room, max(marks) + room
 
 
 def on_task(runs: Iterable[Run], task: str) -> list[tuple[str, Measured]]:
-    """What each method that saw the task did there."""
+    """The numbers of each method that was measured on the task."""
     return [(run["method"], run["by_task"][task]) for run in runs if task in run["by_task"]]
 
 
@@ -80,7 +79,7 @@ class Mark:
     y: float
     low: float | None
     high: float | None
-    says: str
+    label: str
 
 
 @dataclass(frozen=True)
@@ -109,13 +108,13 @@ class Chart:
 
 
 Value = tuple[float, Seq[float] | None]
-"""What a mark stands for, and its interval."""
+"""A value and its interval."""
 
 
 def each_position(part: Results) -> list[Chart]:
     """Acceptance by position in the draft, a chart for each temperature."""
-    found = [_positions(part, setting) for setting in rows.singly(part)]
-    return [chart for chart in found if chart is not None]
+    charts = [_positions(part, setting) for setting in selection.smallest_batch(part)]
+    return [chart for chart in charts if chart is not None]
 
 
 def sweeps(part: Results) -> list[Chart]:
@@ -124,33 +123,39 @@ def sweeps(part: Results) -> list[Chart]:
     return [*([by_temperature] if by_temperature else []), *_batch_sizes(part)]
 
 
-def _positions(part: Results, setting: rows.Setting) -> Chart | None:
+def _positions(part: Results, setting: selection.Setting) -> Chart | None:
     values: dict[str, dict[float, Value]] = {}
-    for run in rows.drafting(part, setting):
+    for run in selection.drafting_runs(part, setting):
         rates = run["acceptance_rate_per_position"]
         if rates:
             values[run["method"]] = {i + 1: (100 * rate, None) for i, rate in enumerate(rates)}
-    return _chart(rows.when(setting, part), "position in the draft", "accepted, %", values, 100.0)
+    return _chart(
+        wording.setting_text(setting, part), "position in the draft", "accepted, %", values, 100.0
+    )
 
 
 def _temperatures(part: Results) -> Chart | None:
-    settings = rows.singly(part)
+    settings = selection.smallest_batch(part)
     if len(settings) < 2:
         return None
-    size = f", batch size {settings[0].batch_size}" if rows.batched(part) else ""
-    found = [(s.temperature, run) for s in settings for run in rows.drafting(part, s)]
-    return _speedup_chart(part, f"by temperature{size}", "temperature", found)
+    size = f", batch size {settings[0].batch_size}" if selection.shows_batch_size(part) else ""
+    runs = [(s.temperature, run) for s in settings for run in selection.drafting_runs(part, s)]
+    return _speedup_chart(part, f"by temperature{size}", "temperature", runs)
 
 
 def _batch_sizes(part: Results) -> list[Chart]:
-    settings = rows.settings(part)
+    settings = selection.settings(part)
     charts = []
     for temperature in sorted({s.temperature for s in settings}):
-        own = [s for s in settings if s.temperature == temperature]
-        found = [(float(s.batch_size), run) for s in own for run in rows.drafting(part, s)]
+        at_temperature = [s for s in settings if s.temperature == temperature]
+        runs = [
+            (float(s.batch_size), run)
+            for s in at_temperature
+            for run in selection.drafting_runs(part, s)
+        ]
         title = f"by batch size, temperature {temperature:g}"
-        chart = _speedup_chart(part, title, "batch size", found)
-        if len(own) > 1 and chart is not None:
+        chart = _speedup_chart(part, title, "batch size", runs)
+        if len(at_temperature) > 1 and chart is not None:
             charts.append(chart)
     return charts
 
@@ -158,7 +163,7 @@ def _batch_sizes(part: Results) -> list[Chart]:
 def _speedup_chart(
     part: Results, title: str, across: str, runs: Iterable[tuple[float, Run]]
 ) -> Chart | None:
-    """To the scale that all of a part's charts have."""
+    """A chart of speedups, to the scale of all of a part's charts."""
     return _chart(title, across, "speedup", _speedups(runs), far_end(part["runs"]), one=True)
 
 
@@ -179,7 +184,7 @@ def _chart(
     *,
     one: bool = False,
 ) -> Chart | None:
-    """Places are spread evenly, whatever lies between them; the top is a round number."""
+    """Places are evenly spaced, whatever their values; the top is a round number."""
     places = sorted({place for own in values.values() for place in own})
     if not places:
         return None
@@ -204,9 +209,9 @@ def _chart(
 
 def _mark(x: float, value: float, interval: Seq[float] | None, top: float) -> Mark:
     low, high = interval or (None, None)
-    says = f"{value:.3g}" + (f" ({low:.2f}–{high:.2f})" if interval else "")
+    label = f"{value:.3g}" + (f" ({low:.2f}–{high:.2f})" if interval else "")
     ends = [None if edge is None else _up(edge, top) for edge in (low, high)]
-    return Mark(x, _up(value, top), ends[0], ends[1], says)
+    return Mark(x, _up(value, top), ends[0], ends[1], label)
 
 
 def _up(value: float, top: float) -> float:
@@ -214,7 +219,7 @@ def _up(value: float, top: float) -> float:
 
 
 def steps(end: float) -> list[float]:
-    """About five round numbers from 0 to `end` or just beyond it."""
+    """About five round numbers from 0 to `end` or slightly more."""
     rough = end / 5
     size = 10 ** math.floor(math.log10(rough))
     step = size * next(factor for factor in (1, 2, 2.5, 5, 10) if factor * size >= rough * 0.999)

@@ -1,9 +1,9 @@
-"""Two measurements beside each other: what changed, and whether that is more than noise.
+"""Compares two measurements: what changed, and whether that is more than noise.
 
 A change is beyond noise where 1 lies outside of the interval of after ÷ before (see `paired.py`)
 that holds for all comparisons together at 95 %: each has its share of the 5 %. Without samples of
-shared prompts, two 95 % intervals that do not overlap decide. What slows a whole run evenly is
-visible to neither, but a speedup is safe from it, being measured beside plain decoding.
+shared prompts, a change is beyond noise where the two 95 % intervals do not overlap. Neither sees
+what slows a whole run evenly, but a speedup does not depend on it: plain decoding ran alongside.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from foretoken.bench.record import Results, Run
-from foretoken.bench.report import paired, rows
+from foretoken.bench.record import BASELINE, Results, Run
+from foretoken.bench.report import paired, wording
 from foretoken.bench.report.layout import NONE, Cell, Group, Head, Row, Table
 from foretoken.bench.report.page import read_folder
-from foretoken.bench.report.rows import BASELINE
 from foretoken.bench.report.samples import each_answer
 
 LEVEL = 0.05
@@ -32,7 +31,7 @@ _RECORDED: dict[str, Callable[[Run], float | None]] = {
 
 @dataclass(frozen=True)
 class Change:
-    """One number of one method in both runs; beyond noise, within it, or None: not known."""
+    """One number of one method in both runs. beyond: beyond noise; None where not known."""
 
     target: str
     method: str
@@ -62,10 +61,10 @@ class Change:
     def sentence(self) -> str:
         """As "speedup of sps 1.52→1.41 (−7 %, beyond noise)"."""
         how = self.verdict if self.percent == NONE else f"{self.percent}, {self.verdict}"
-        return f"{self.what} of {self.method} {_said(self.before)}→{_said(self.after)} ({how})"
+        return f"{self.what} of {self.method} {_text(self.before)}→{_text(self.after)} ({how})"
 
 
-def _said(value: float | str) -> str:
+def _text(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
@@ -94,22 +93,22 @@ class Comparison:
 
 
 def compare(before: Path, after: Path) -> Comparison:
-    """Compare two folders of results. Raises `ForetokenError` where one holds none."""
-    found = Comparison(str(before), str(after))
-    pairs = _pairs(read_folder(before), read_folder(after), found)
+    """Compare two folders of results. Raises `ForetokenError` where one has none."""
+    comparison = Comparison(str(before), str(after))
+    pairs = _pairs(read_folder(before), read_folder(after), comparison)
     samples = [paired.gather(each_answer(folder / "samples.jsonl")) for folder in (before, after)]
     tail = LEVEL / 2 / max(1, sum(2 * len(mine["runs"]) for mine, _ in pairs))
     for mine, theirs in pairs:
-        found.differences += _differences(mine, theirs)
+        comparison.differences += _differences(mine, theirs)
         old, new = ({_name(run): run for run in part["runs"]} for part in (mine, theirs))
-        found.only_before += [name for name in old if name not in new]
-        found.only_after += [name for name in new if name not in old]
+        comparison.only_before += [name for name in old if name not in new]
+        comparison.only_after += [name for name in new if name not in old]
         left_out = {*mine["suite"]["left_out"], *theirs["suite"]["left_out"]}
         for name in [name for name in old if name in new]:
             both = _both(samples[0], mine, old[name]), _both(samples[1], theirs, new[name])
             units = paired.pair(*both, left_out)
-            found.changes += _changes(mine, theirs, old[name], new[name], units, tail)
-    return found
+            comparison.changes += _changes(mine, theirs, old[name], new[name], units, tail)
+    return comparison
 
 
 def _name(run: Run) -> str:
@@ -118,28 +117,28 @@ def _name(run: Run) -> str:
 
 
 def _pairs(
-    first: Seq[Results], second: Seq[Results], found: Comparison
+    first: Seq[Results], second: Seq[Results], comparison: Comparison
 ) -> list[tuple[Results, Results]]:
     """Same target, same precision; two single measurements are compared in any case."""
-    of_first, of_second = ({rows.short_title(p): p for p in parts} for parts in (first, second))
+    of_first, of_second = ({wording.short_title(p): p for p in parts} for parts in (first, second))
     shared = [name for name in of_first if name in of_second]
     if not shared and len(first) == len(second) == 1:
         return [(first[0], second[0])]
-    found.only_before += [name for name in of_first if name not in shared]
-    found.only_after += [name for name in of_second if name not in shared]
+    comparison.only_before += [name for name in of_first if name not in shared]
+    comparison.only_after += [name for name in of_second if name not in shared]
     return [(of_first[name], of_second[name]) for name in shared]
 
 
 def _differences(mine: Results, theirs: Results) -> list[str]:
     """What else was not the same: machine, software, target, prompts."""
-    found = []
+    texts = []
     for part in ("environment", "target", "suite"):
         old, new = ({**x[part], "date": None} for x in (mine, theirs))
         for key in dict.fromkeys([*old, *new]):
             a, b = (_brief(x.get(key)) for x in (old, new))
             if a != b:
-                found.append(f"{part}, {key.replace('_', ' ')}: {a} → {b}")
-    return found
+                texts.append(f"{part}, {key.replace('_', ' ')}: {a} → {b}")
+    return texts
 
 
 def _brief(value: Any) -> Any:
@@ -163,21 +162,21 @@ def _changes(
 ) -> list[Change]:
     """Speed, acceptance and sameness of one method."""
     one_machine = all(mine["environment"].get(k) == theirs["environment"].get(k) for k in _MACHINE)
-    who = rows.short_title(mine), run["method"], run["temperature"], run["batch_size"]
+    who = wording.short_title(mine), run["method"], run["temperature"], run["batch_size"]
     counting = {"speedup": True, "mean acceptance length": False}
-    found = []
+    changes = []
     for what, counts in ({"tokens/s": one_machine} if who[1] == BASELINE else counting).items():
         values = _values(run, other, units, what)
         if values is not None:
             beyond = _beyond(run, other, units, what, tail)
             worse = bool(beyond) and counts and values[1] < values[0]
-            found.append(Change(*who, what, *values, beyond, worse))
+            changes.append(Change(*who, what, *values, beyond, worse))
     before, after = run["identical_to_autoregressive"], other["identical_to_autoregressive"]
     if before and after and before["different"] != after["different"]:
         worse = after["different"] > before["different"]
-        texts = rows.same(run), rows.same(other)
-        found.append(Change(*who, "same text", *texts, beyond=True, regression=worse))
-    return found
+        texts = wording.same_text(run), wording.same_text(other)
+        changes.append(Change(*who, "same text", *texts, beyond=True, regression=worse))
+    return changes
 
 
 def _values(
@@ -199,7 +198,7 @@ def _beyond(run: Run, other: Run, units: paired.Sums | None, what: str, tail: fl
     return before[1] < after[0] or after[1] < before[0]
 
 
-def table(found: Comparison) -> Table:
+def table(comparison: Comparison) -> Table:
     """Every number that was compared."""
     heads = (
         Head("number", left=True),
@@ -208,13 +207,13 @@ def table(found: Comparison) -> Table:
         Head("change"),
         Head("verdict", left=True),
     )
-    several = len({change.target for change in found.changes}) > 1
+    several = len({change.target for change in comparison.changes}) > 1
     keys = ("target", "T", "batch") if several else ("T", "batch")
     groups = []
-    for where in dict.fromkeys(change.where for change in found.changes):
-        own = [change for change in found.changes if change.where == where]
-        place = (own[0].target, f"{own[0].temperature:g}", str(own[0].batch_size))
-        groups.append(Group(where, place[-len(keys) :], tuple(map(_row, own))))
+    for where in dict.fromkeys(change.where for change in comparison.changes):
+        changes = [change for change in comparison.changes if change.where == where]
+        place = (changes[0].target, f"{changes[0].temperature:g}", str(changes[0].batch_size))
+        groups.append(Group(where, place[-len(keys) :], tuple(map(_row, changes))))
     note = (
         "Beyond noise: 1 lies outside the bootstrap interval of after ÷ before, paired over shared "
         "prompts, that holds for all comparisons together at 95 %; without samples, the two 95 % "
@@ -227,8 +226,8 @@ def _row(change: Change) -> Row:
     strong = bool(change.beyond)
     cells = (
         Cell(change.what),
-        Cell(_said(change.before)),
-        Cell(_said(change.after)),
+        Cell(_text(change.before)),
+        Cell(_text(change.after)),
         Cell(change.percent, strong=strong),
         Cell(change.verdict, strong=strong),
     )

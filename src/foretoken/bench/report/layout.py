@@ -1,4 +1,4 @@
-"""A table as data, so that terminal, report.md and report.html say the same."""
+"""Tables as data, from which terminal, report.md and report.html are drawn."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 NONE = "–"
-"""A cell in which there is nothing to say."""
+"""The text of an empty cell."""
 
 
 @dataclass(frozen=True)
 class Head:
     """A column's head. Neighbours with the same `over` share a head above theirs.
 
-    `short` stands in for it in a terminal; one narrower than `least` goes without the column.
+    short: its text in a terminal, which leaves the column out if it is narrower than `least`.
     """
 
     text: str
@@ -25,34 +25,34 @@ class Head:
 
 @dataclass(frozen=True)
 class Cell:
-    """`soft` stands after the text, less loud; `strong` marks the best of its kind."""
+    """`detail` follows the text in a fainter colour; `strong` marks the best of its kind."""
 
     text: str
-    soft: str = ""
+    detail: str = ""
     strong: bool = False
 
     @property
-    def words(self) -> str:
-        return f"{self.text} ({self.soft})" if self.soft else self.text
+    def full_text(self) -> str:
+        return f"{self.text} ({self.detail})" if self.detail else self.text
 
 
 @dataclass(frozen=True)
 class Row:
-    """`method` is given where the row is about one measured here, and has its colour then."""
+    """method: the measured method that the row is about, if any; it gives the row a colour."""
 
     name: str
     cells: tuple[Cell, ...]
     method: str = ""
-    soft: str = ""
+    detail: str = ""
 
     @property
-    def words(self) -> str:
-        return f"{self.name} ({self.soft})" if self.soft else self.name
+    def full_text(self) -> str:
+        return f"{self.name} ({self.detail})" if self.detail else self.name
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows under a common title; `key` says the same in columns, where a title has no place."""
+    """Rows under a common title; `key` is the same in columns, where titles can't be shown."""
 
     title: str
     key: tuple[str, ...]
@@ -76,24 +76,24 @@ class Table:
         return [(over, len(list(own))) for over, own in groupby(h.over for h in self.heads)]
 
     def edge(self, column: int) -> bool:
-        """Whether a column begins under another head than its neighbour to the left."""
+        """Whether a column has another head above it than its left neighbour."""
         return column > 0 and self.heads[column].over != self.heads[column - 1].over
 
     def spaced(self, column: int) -> bool:
-        """Whether cells of a column keep room for soft text after theirs."""
-        return any(row.cells[column].soft for group in self.groups for row in group.rows)
+        """Whether some cell of a column has detail, so that all reserve room for it."""
+        return any(row.cells[column].detail for group in self.groups for row in group.rows)
 
 
 def filled(table: Table) -> Table | None:
-    """Without the columns, rows and groups in which no cell says anything."""
+    """The table without empty columns, rows and groups; None where nothing is left."""
     every = [row for group in table.groups for row in group.rows]
     kept = [i for i in range(len(table.heads)) if any(r.cells[i].text != NONE for r in every)]
     groups = []
     for group in table.groups:
-        found = [replace(row, cells=tuple(row.cells[i] for i in kept)) for row in group.rows]
-        said = tuple(row for row in found if any(cell.text != NONE for cell in row.cells))
-        if said:
-            groups.append(replace(group, rows=said))
+        narrowed = [replace(row, cells=tuple(row.cells[i] for i in kept)) for row in group.rows]
+        not_empty = tuple(row for row in narrowed if any(cell.text != NONE for cell in row.cells))
+        if not_empty:
+            groups.append(replace(group, rows=not_empty))
     if not groups:
         return None
     return replace(table, heads=tuple(table.heads[i] for i in kept), groups=tuple(groups))

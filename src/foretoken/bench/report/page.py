@@ -1,6 +1,6 @@
 """report.md and report.html, made from the files of a measurement and from nothing else.
 
-The page is one file without a request to anywhere: its style and charts are written into it, and
+The page is one file that requests no other: its style and charts are written into it, and
 its switches are plain form controls that the style reacts to.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from foretoken.bench.record import Answer, Results, read_results
-from foretoken.bench.report import charts, rows, tables
+from foretoken.bench.record import BASELINE, Answer, Results, read_results
+from foretoken.bench.report import charts, selection, tables, wording
 from foretoken.bench.report.layout import Table
 from foretoken.bench.report.reference import published
 from foretoken.bench.report.samples import SHOWN_FAILURES, SHOWN_TOKENS, Shown, each_answer, shown
@@ -27,7 +27,7 @@ def read_folder(folder: Path) -> list[Results]:
     """The measurements in a folder. Raises `ForetokenError` where there is none."""
     first = folder / "results.json"
     if not first.is_file():
-        raise ForetokenError(f"{folder} holds no results.json; measure something into it first.")
+        raise ForetokenError(f"{folder} has no results.json; measure something into it first.")
     return [read_results(path) for path in (first, *sorted(folder.glob("results-*.json")))]
 
 
@@ -37,16 +37,16 @@ def write_report(folder: Path, *, reference: bool = False) -> list[Path]:
     reference: also show what others published of the same methods.
     """
     results = read_folder(folder)
-    found = shown(results, each_answer(folder / "samples.jsonl"))
+    samples = shown(results, each_answer(folder / "samples.jsonl"))
     theirs = published(results) if reference else None
-    write_file(folder / "report.md", _markdown(results, found, theirs))
-    write_file(folder / "report.html", _html(results, found, theirs))
+    write_file(folder / "report.md", _markdown(results, samples, theirs))
+    write_file(folder / "report.html", _html(results, samples, theirs))
     return [folder / "report.md", folder / "report.html"]
 
 
 def methods(results: Seq[Results]) -> list[Method]:
-    """The rows of the method table that occur."""
-    return [METHODS[name] for name in rows.order(results) if name in METHODS]
+    """The rows of the method table of the methods that were measured."""
+    return [METHODS[name] for name in selection.method_order(results) if name in METHODS]
 
 
 def longest_step(results: Results) -> float:
@@ -55,7 +55,7 @@ def longest_step(results: Results) -> float:
 
 
 def cell(text: object) -> str:
-    """Text that stays inside a cell of a Markdown table, and stays text."""
+    """Text escaped for a cell of a Markdown table."""
     line = re.sub(r"([\\`*|\[\]])", r"\\\1", " ".join(str(text).split()))
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -63,7 +63,7 @@ def cell(text: object) -> str:
 def bracketed(answer: Answer) -> str:
     """The answer's first tokens; what was drafted and accepted stands between ⟦ and ⟧.
 
-    Of a server that doesn't tell its tokens, the text's beginning.
+    For a server, which doesn't send its tokens, the beginning of the text.
     """
     if not answer.pieces:
         return answer.text[: 4 * SHOWN_TOKENS]
@@ -90,23 +90,23 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
     )
     for tool in (
-        rows.title,
-        rows.short_title,
-        rows.coverage,
-        rows.headline,
-        rows.number,
-        rows.times,
-        rows.percent,
-        rows.interval,
-        rows.best,
-        rows.settings,
-        rows.singly,
-        rows.at,
-        rows.drafting,
-        rows.tasks,
-        rows.when,
-        rows.count,
-        rows.order,
+        wording.title,
+        wording.short_title,
+        wording.coverage,
+        wording.headline,
+        wording.number,
+        wording.times,
+        wording.percent,
+        wording.interval,
+        selection.fastest,
+        selection.settings,
+        selection.smallest_batch,
+        selection.runs_at,
+        selection.drafting_runs,
+        selection.tasks,
+        wording.setting_text,
+        wording.count,
+        selection.method_order,
         charts.share,
         longest_step,
         cell,
@@ -115,7 +115,7 @@ def _environment() -> Environment:
     ):
         env.globals[tool.__name__] = tool
     env.globals |= {
-        "BASELINE": rows.BASELINE,
+        "BASELINE": BASELINE,
         "SHOWN_TOKENS": SHOWN_TOKENS,
         "SHOWN_FAILURES": SHOWN_FAILURES,
         "tables": tables,
@@ -127,7 +127,7 @@ def _environment() -> Environment:
 def _html(results: Seq[Results], shown: Seq[Shown], published: Table | None) -> str:
     env = _environment()
     style = Markup(env.get_template("report.css").render())
-    looks, labels = charts.looks(rows.order(results)), rows.labels(results)
+    looks, labels = charts.looks(selection.method_order(results)), wording.labels(results)
     page: str = env.get_template("report.html.j2").render(
         results=results,
         shown=shown,

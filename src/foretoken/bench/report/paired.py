@@ -1,7 +1,7 @@
-"""What two measurements took for the very same prompts, and how sure a ratio between them is.
+"""What two measurements took for the same prompts, and how sure the ratio between them is.
 
-The unit is what was served together, drawn with its measurements of both methods in both runs: so
-what makes a prompt easy or hard falls out of the ratio.
+The unit is what was served together, drawn with its measurements of both methods in both runs, so
+that how easy a prompt is cancels out of the ratio.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUANTITIES: dict[str, Callable[[Sums], Sums]] = {
 
 @dataclass
 class Prompt:
-    """What answering one prompt took, all turns together."""
+    """Sums over the turns of one prompt."""
 
     group: str
     tokens: int = 0
@@ -55,11 +55,11 @@ Both = tuple[Prompts, Prompts]
 
 def gather(answers: Iterable[Answer]) -> dict[Key, dict[str, Prompt]]:
     """The answers of each run by prompt, without their text."""
-    found: dict[Key, dict[str, Prompt]] = {}
+    by_run: dict[Key, dict[str, Prompt]] = {}
     for a in answers:
         key = (a.target, a.dtype, a.method, a.temperature, a.batch_size)
-        found.setdefault(key, {}).setdefault(a.id, Prompt(a.group)).add(a)
-    return found
+        by_run.setdefault(key, {}).setdefault(a.id, Prompt(a.group)).add(a)
+    return by_run
 
 
 def pair(before: Both, after: Both, left_out: Iterable[str] = ()) -> Sums | None:
@@ -80,10 +80,10 @@ def pair(before: Both, after: Both, left_out: Iterable[str] = ()) -> Sums | None
 
 
 def _units(ids: Seq[str], prompts: Prompts) -> list[tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
+    by_group: dict[str, list[str]] = {}
     for key in sorted(ids):
-        found.setdefault(prompts[key].group, []).append(key)
-    return sorted(tuple(own) for own in found.values())
+        by_group.setdefault(prompts[key].group, []).append(key)
+    return sorted(tuple(own) for own in by_group.values())
 
 
 def _sums(unit: Seq[str], both: Both) -> list[float]:
@@ -100,8 +100,8 @@ def _sums(unit: Seq[str], both: Both) -> list[float]:
 def values(units: Sums, what: str) -> tuple[float, float] | None:
     """A quantity before and after, over all units; None where one has no value."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = QUANTITIES[what](units.sum(0))
-    return (float(found[0]), float(found[1])) if np.isfinite(found).all() else None
+        both = QUANTITIES[what](units.sum(0))
+    return (float(both[0]), float(both[1])) if np.isfinite(both).all() else None
 
 
 def ratio_interval(units: Sums, what: str, tail: float) -> tuple[float, float] | None:

@@ -1,4 +1,4 @@
-"""Published speedups (`reference/*.json`, each with its source) beside the measured ones.
+"""Published speedups (`published/*.json`, each with its source) next to the measured ones.
 
 Nothing in those files was measured here: other hardware, another target, another engine. What can
 be compared is which methods gain on which tasks, and by Spec-Bench's own definitions only.
@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from foretoken.bench.record import Results, Run
-from foretoken.bench.report import rows
+from foretoken.bench.record import BASELINE, Results, Run
+from foretoken.bench.report import selection
 from foretoken.bench.report.layout import NONE, Cell, Group, Head, Row, Table
-from foretoken.bench.report.rows import BASELINE, number, times
+from foretoken.bench.report.wording import number, times
 
 _FOLDER = Path(__file__).parent / "published"
 
@@ -43,7 +43,7 @@ def _published(method: str, temperature: float, tasks: Seq[str]) -> Iterator[Row
                     ]
                     where = f"{table['dtype']}, {_machine(table)}"
                     name = f"{row['name']}, {table['target']}"
-                    yield Row(name, tuple(map(Cell, cells)), soft=where)
+                    yield Row(name, tuple(map(Cell, cells)), detail=where)
 
 
 def _machine(table: dict[str, Any]) -> str:
@@ -62,8 +62,8 @@ def _measured(part: Results, run: Run, tasks: Seq[str]) -> Row:
     ]
     name = f"{run['method']}, {part['target']['name']}"
     where = f"{part['target']['dtype']}, {machine}"
-    found = tuple(Cell(text, strong=text != NONE) for text in cells)
-    return Row(name, found, run["method"], where)
+    figures = tuple(Cell(text, strong=text != NONE) for text in cells)
+    return Row(name, figures, run["method"], where)
 
 
 def published(results: Seq[Results]) -> Table | None:
@@ -76,14 +76,16 @@ def published(results: Seq[Results]) -> Table | None:
         Head("#mean accepted tokens", short="#mean\naccepted"),
     ]
     groups = []
-    for temperature in sorted({s.temperature for part in results for s in rows.singly(part)}):
-        for method in rows.order(results):
+    for temperature in sorted(
+        {s.temperature for part in results for s in selection.smallest_batch(part)}
+    ):
+        for method in selection.method_order(results):
             theirs = tuple(_published(method, temperature, tasks))
             ours = [
                 _measured(part, run, tasks)
                 for part in results
-                for setting in rows.singly(part)
-                for run in rows.at(part, setting)
+                for setting in selection.smallest_batch(part)
+                for run in selection.runs_at(part, setting)
                 if (run["method"], run["temperature"]) == (method, temperature)
             ]
             if ours and theirs and method != BASELINE:
@@ -93,13 +95,13 @@ def published(results: Seq[Results]) -> Table | None:
         return None
     note = " ".join(f"{source['title']}: {source['source']}." for source in sources())
     note = f"Speedups by Spec-Bench's own definitions. {_not_here(results)}{note}"
-    title = "Published beside measured"
+    title = "Published next to measured"
     return Table(title, "method and target", ("T",), tuple(heads), tuple(groups), note)
 
 
 def _not_here(results: Seq[Results]) -> str:
-    """The published methods that no measured one answers to."""
-    here = set(rows.order(results))
+    """The published methods that were not measured."""
+    here = set(selection.method_order(results))
     every = {
         row["name"]: row["methods"]
         for source in sources()

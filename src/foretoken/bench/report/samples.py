@@ -1,6 +1,6 @@
 """What is shown of samples.jsonl: an answer for every task, and what failed.
 
-The file of a long measurement is larger than memory should be, so it is read once, line by line.
+The file of a long measurement may not fit into memory, so it is read once, line by line.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
 
-from foretoken.bench.record import Answer, Results
-from foretoken.bench.report.rows import BASELINE, order
+from foretoken.bench.record import BASELINE, Answer, Results
+from foretoken.bench.report.selection import method_order
 
 SHOWN_TOKENS = 120
 SHOWN_FAILURES = 20
@@ -39,19 +39,19 @@ class Sample:
 
 
 class Shown:
-    """What a page shows of one target: first turns at the smallest batch size, and failures."""
+    """What a page shows of a target's answers: first turns at the smallest batch size, failures."""
 
     def __init__(self, results: Results) -> None:
         target = results["target"]
         self.failures: list[Answer] = []
         self._of = target["name"], target["dtype"]
         self._left_out = set(results["suite"]["left_out"])
-        self._places = {name: i for i, name in enumerate(order([results]))}
+        self._places = {name: i for i, name in enumerate(method_order([results]))}
         self._size = min((run["batch_size"] for run in results["runs"]), default=1)
         self._by_task: dict[str, dict[str, list[Answer]]] = {}
 
-    def see(self, answer: Answer) -> None:
-        """Keep the answer if it is of a prompt to be shown, as far as is known yet."""
+    def add(self, answer: Answer) -> None:
+        """Keep the answer if its prompt may be shown, by the answers added so far."""
         if (answer.target, answer.dtype) != self._of:
             return
         if answer.error is not None:
@@ -65,23 +65,23 @@ class Shown:
     @property
     def samples(self) -> list[Sample]:
         """The first prompt of every task that is not left out (else the first)."""
-        found = []
+        samples = []
         for own in self._by_task.values():
             chosen = next((i for i in own if i not in self._left_out), next(iter(own)))
             drafted = [a for a in own[chosen] if a.method != BASELINE]
             if drafted:
                 drafted.sort(key=lambda a: (a.temperature, self._places.get(a.method, 0)))
-                found.append(Sample(drafted[0], drafted))
-        return found
+                samples.append(Sample(drafted[0], drafted))
+        return samples
 
 
 def shown(results: Seq[Results], answers: Iterable[Answer]) -> list[Shown]:
     """One for each of `results`."""
-    found = [Shown(part) for part in results]
+    pages = [Shown(part) for part in results]
     for answer in answers:
-        for part in found:
-            part.see(answer)
-    return found
+        for page in pages:
+            page.add(answer)
+    return pages
 
 
 def samples(results: Results, answers: Iterable[Answer]) -> list[Sample]:

@@ -1,6 +1,6 @@
 """The tables of a report, made from a record.
 
-A table without anything to say is None: no half of a record is ever taken for granted.
+A table without anything in its cells is None: any part of a record may be missing.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 
-from foretoken.bench.record import LATENCIES, Crossover, Measured, Results, Run
-from foretoken.bench.report import rows
+from foretoken.bench.record import BASELINE, LATENCIES, Crossover, Measured, Results, Run
+from foretoken.bench.report import selection, wording
 from foretoken.bench.report.layout import NONE, Cell, Group, Head, Row, Table, filled
-from foretoken.bench.report.rows import BASELINE, Setting, number, times
+from foretoken.bench.report.selection import Setting
+from foretoken.bench.report.wording import number, times
 
 Figures = Callable[[Run], Iterable[Cell | str]]
 
@@ -22,7 +23,7 @@ def _cell(value: Cell | str) -> Cell:
 
 
 def _keys(results: Seq[Results]) -> tuple[str, ...]:
-    return ("T", "batch") if any(map(rows.batched, results)) else ("T",)
+    return ("T", "batch") if any(map(selection.shows_batch_size, results)) else ("T",)
 
 
 def _key(setting: Setting, keys: Seq[str]) -> tuple[str, ...]:
@@ -40,42 +41,42 @@ def _by_setting(
     baseline: bool = True,
 ) -> Table | None:
     """A row for every run of `settings`; what is empty throughout is left out."""
-    keys, labels = _keys([part]), rows.labels([part])
+    keys, labels = _keys([part]), wording.labels([part])
     groups = []
+    runs_of = selection.runs_at if baseline else selection.drafting_runs
     for setting in settings:
-        runs = rows.at(part, setting) if baseline else rows.drafting(part, setting)
-        found = tuple(
+        body = tuple(
             Row(labels[run["method"]], tuple(map(_cell, figures(run))), run["method"])
-            for run in runs
+            for run in runs_of(part, setting)
         )
-        groups.append(Group(rows.when(setting, part), _key(setting, keys), found))
+        groups.append(Group(wording.setting_text(setting, part), _key(setting, keys), body))
     return filled(Table(title, "method", keys, tuple(heads), tuple(groups), note))
 
 
 def headline(results: Seq[Results]) -> Table | None:
     """Every method on every target, at the smallest batch size; the best in bold."""
-    over = [rows.short_title(part) if len(results) > 1 else "" for part in results]
+    over = [wording.short_title(part) if len(results) > 1 else "" for part in results]
     names = ("tokens/s", "speedup", "mean acceptance length", "same text")
     heads = [
         Head(name, title, left=name == "same text", short=name.replace(" ", "\n", 1))
         for title in over
         for name in names
     ]
-    settings = sorted({setting for part in results for setting in rows.singly(part)})
+    settings = sorted({setting for part in results for setting in selection.smallest_batch(part)})
     keys = _keys(results)
     groups = []
     for setting in settings:
-        found = tuple(
+        body = tuple(
             Row(
                 label,
                 tuple(c for part in results for c in _headline_cells(part, setting, name)),
                 name,
             )
-            for name, label in rows.labels(results).items()
+            for name, label in wording.labels(results).items()
         )
-        groups.append(Group(rows.when(setting, results[0]), _key(setting, keys), found))
+        groups.append(Group(wording.setting_text(setting, results[0]), _key(setting, keys), body))
     note = "Speedup with its 95 % interval. Bold: the fastest"
-    if any(rows.approximate(run) for part in results for run in part["runs"]):
+    if any(selection.approximate(run) for part in results for run in part["runs"]):
         note += (
             " that keeps the target's own text or distribution; ≈ may write what the target would "
             "not, and is never in bold"
@@ -85,50 +86,50 @@ def headline(results: Seq[Results]) -> Table | None:
 
 
 def _headline_cells(part: Results, setting: Setting, method: str) -> list[Cell]:
-    run = next((run for run in rows.at(part, setting) if run["method"] == method), None)
+    run = next((run for run in selection.runs_at(part, setting) if run["method"] == method), None)
     if run is None:
         return [Cell(NONE)] * 4
-    best = rows.best(part, setting)
+    best = selection.fastest(part, setting)
     strong = best is not None and best["method"] == method
     return [
         Cell(number(run["tokens_per_second"], ",.0f"), strong=strong),
         _speedup(run, strong),
         Cell(number(run["mean_acceptance_length"])),
-        Cell(rows.same(run)),
+        Cell(wording.same_text(run)),
     ]
 
 
 def targets(results: Seq[Results]) -> Table | None:
     """The speedup of every method on each target, in as few columns as there are targets."""
-    heads = [Head(rows.short_title(part).replace(", ", "\n")) for part in results]
-    settings = sorted({setting for part in results for setting in rows.settings(part)})
+    heads = [Head(wording.short_title(part).replace(", ", "\n")) for part in results]
+    settings = sorted({setting for part in results for setting in selection.settings(part)})
     keys = _keys(results)
     groups = []
     for setting in settings:
-        found = tuple(
+        body = tuple(
             Row(label, tuple(_headline_cells(part, setting, name)[1] for part in results), name)
-            for name, label in rows.labels(results).items()
+            for name, label in wording.labels(results).items()
             if name != BASELINE
         )
-        groups.append(Group(rows.when(setting, results[0]), _key(setting, keys), found))
+        groups.append(Group(wording.setting_text(setting, results[0]), _key(setting, keys), body))
     title = "Speedup on each target"
     return filled(Table(title, "method", keys, tuple(heads), tuple(groups)))
 
 
 def _speedup(part: Measured | Run, strong: bool = False) -> Cell:
-    ends = rows.interval(part)
+    ends = wording.interval(part)
     return Cell(times(part["speedup"]), "" if ends == NONE else ends, strong)
 
 
 def numbers(part: Results) -> Table | None:
-    """All runs with `rows.COLUMNS`."""
-    heads = [Head(c.name, left=c.left, short=c.short, least=c.least) for c in rows.COLUMNS]
-    return _by_setting("All runs", part, rows.settings(part), heads, rows.cells)
+    """All runs with `wording.COLUMNS`."""
+    heads = [Head(c.name, left=c.left, short=c.short, least=c.least) for c in wording.COLUMNS]
+    return _by_setting("All runs", part, selection.settings(part), heads, wording.cells)
 
 
 def by_task(part: Results) -> Table | None:
     """Speedup and mean acceptance length on every task."""
-    names = rows.tasks(part)
+    names = selection.tasks(part)
     heads = [Head(text, task) for task in names for text in ("speedup", "length")]
 
     def figures(run: Run) -> Iterable[Cell | str]:
@@ -138,21 +139,25 @@ def by_task(part: Results) -> Table | None:
             yield NONE if own is None else number(own["mean_acceptance_length"])
 
     note = "Speedup with its 95 % interval; length: mean acceptance length."
-    return _by_setting("By task", part, rows.singly(part), heads, figures, note, baseline=False)
+    return _by_setting(
+        "By task", part, selection.smallest_batch(part), heads, figures, note, baseline=False
+    )
 
 
 def positions(part: Results) -> Table | None:
     """Acceptance at each position of a draft."""
-    settings = rows.singly(part)
+    settings = selection.smallest_batch(part)
     rates = [
-        run["acceptance_rate_per_position"] for s in settings for run in rows.drafting(part, s)
+        run["acceptance_rate_per_position"]
+        for s in settings
+        for run in selection.drafting_runs(part, s)
     ]
     width = max(map(len, rates), default=0)
     heads = [Head(str(i + 1)) for i in range(width)]
 
     def figures(run: Run) -> Iterable[str]:
         own = run["acceptance_rate_per_position"]
-        return (rows.percent(own[i]) if i < len(own) else NONE for i in range(width))
+        return (wording.percent(own[i]) if i < len(own) else NONE for i in range(width))
 
     title = "Accepted at each position of a draft"
     return _by_setting(title, part, settings, heads, figures, baseline=False)
@@ -166,21 +171,21 @@ def chosen(part: Results) -> Table | None:
     def figures(run: Run) -> Iterable[str]:
         own = run.get("chosen", {})
         passes = sum(own.values())
-        return (rows.percent(own.get(name, 0) / passes) if passes else NONE for name in names)
+        return (wording.percent(own.get(name, 0) / passes) if passes else NONE for name in names)
 
-    settings = rows.settings(part)
+    settings = selection.settings(part)
     return _by_setting("What was chosen", part, settings, heads, figures, baseline=False)
 
 
 def tuned(part: Results) -> Table | None:
-    """The options that `foretoken tune` found for the methods whose rows are called so."""
-    every = part.get("tuned", {})
-    heads = [Head(key) for key in dict.fromkeys(key for own in every.values() for key in own)]
-    found = tuple(
-        Row(label, tuple(Cell(_option(head.text, own.get(head.text))) for head in heads), label)
-        for label, own in every.items()
+    """The options that `foretoken tune` chose, by the name under which they are measured."""
+    options = part.get("tuned", {})
+    heads = [Head(key) for key in dict.fromkeys(key for given in options.values() for key in given)]
+    body = tuple(
+        Row(label, tuple(Cell(_option(head.text, given.get(head.text))) for head in heads), label)
+        for label, given in options.items()
     )
-    return filled(Table("Tuned options", "method", (), tuple(heads), (Group("", (), found),)))
+    return filled(Table("Tuned options", "method", (), tuple(heads), (Group("", (), body),)))
 
 
 def _option(name: str, value: object) -> str:
@@ -190,7 +195,7 @@ def _option(name: str, value: object) -> str:
 
 
 def ideal(part: Results) -> Table | None:
-    """Measured speedup beside what the acceptance alone would allow."""
+    """Measured speedup next to what the acceptance alone would allow."""
     heads = [
         Head("measured"),
         Head("pass costs allow"),
@@ -200,16 +205,17 @@ def ideal(part: Results) -> Table | None:
     ]
 
     def figures(run: Run) -> Iterable[str]:
-        found = run["ideal"]
-        if found is None:
+        limits = run["ideal"]
+        if limits is None:
             return (NONE,) * len(heads)
-        costs, read = found["from_pass_costs"], found["from_bytes"]
-        mine = run["speedup"]
-        shares = [rows.percent(mine / limit if mine and limit else None) for limit in (costs, read)]
-        return times(mine), times(costs), shares[0], times(read), shares[1]
+        costs, read = limits["from_pass_costs"], limits["from_bytes"]
+        speedup = run["speedup"]
+        shares = [speedup / limit if speedup and limit else None for limit in (costs, read)]
+        reached = [wording.percent(share) for share in shares]
+        return times(speedup), times(costs), reached[0], times(read), reached[1]
 
     return _by_setting(
-        "Ideal and measured speedup", part, rows.settings(part), heads, figures, baseline=False
+        "Ideal and measured speedup", part, selection.settings(part), heads, figures, baseline=False
     )
 
 
@@ -238,14 +244,14 @@ def resources(part: Results) -> Table | None:
             str(run["failed"]) if run["failed"] else NONE,
         ]
 
-    return _by_setting("Latency, memory, energy", part, rows.settings(part), heads, figures)
+    return _by_setting("Latency, memory, energy", part, selection.settings(part), heads, figures)
 
 
 SCORES = {"accuracy": "accuracy", "bleu": "BLEU", "rouge_l": "ROUGE-L"}
 
 
 def quality(part: Results) -> Table | None:
-    """What the text of approximate methods is worth, beside plain decoding's and their speed."""
+    """The quality of approximate methods' texts and of plain decoding's, with the speedup."""
     names = [n for n in SCORES if any(n in run["scores"] for run in part["runs"])]
     heads = [
         Head("speedup"),
@@ -258,9 +264,9 @@ def quality(part: Results) -> Table | None:
         measures = [
             *(_score(name, run["scores"].get(name)) for name in names),
             number(run["log_likelihood_per_token"], ".3f").replace("-", "−"),
-            rows.small_percent(run["stray_rate"]),
+            wording.small_percent(run["stray_rate"]),
         ]
-        shown = run["method"] == BASELINE or rows.approximate(run)
+        shown = run["method"] == BASELINE or selection.approximate(run)
         if not shown or all(text == NONE for text in measures):
             return [NONE] * len(heads)
         return [_speedup(run), *measures]
@@ -270,11 +276,13 @@ def quality(part: Results) -> Table | None:
         "plain decoding's is. Log-likelihood: of the text under the target at temperature 1, in "
         "nats. Strayed: tokens that the lossless rule would have refused."
     )
-    return _by_setting("What the text is worth", part, rows.singly(part), heads, figures, note)
+    return _by_setting(
+        "What the text is worth", part, selection.smallest_batch(part), heads, figures, note
+    )
 
 
 def _score(name: str, value: float | None) -> str:
-    return rows.small_percent(value) if name != "bleu" else number(value, ".1f")
+    return wording.small_percent(value) if name != "bleu" else number(value, ".1f")
 
 
 def sweep(part: Results) -> Table | None:
@@ -286,8 +294,8 @@ def sweep(part: Results) -> Table | None:
     heads = [*(Head(str(size), "batch size") for size in sizes), Head("pays below", "batch size")]
     groups = []
     for temperature in sorted({run["temperature"] for run in part["runs"]}):
-        found = []
-        for name, label in rows.labels([part]).items():
+        body = []
+        for name, label in wording.labels([part]).items():
             if name == BASELINE:
                 continue
             runs = {
@@ -297,11 +305,11 @@ def sweep(part: Results) -> Table | None:
             }
             cells = [_speedup(runs[size]) if size in runs else Cell(NONE) for size in sizes]
             end = _end(ends.get((name, temperature)), runs)
-            found.append(Row(label, (*cells, Cell(end)), name))
-        groups.append(Group(f"temperature {temperature:g}", (f"{temperature:g}",), tuple(found)))
+            body.append(Row(label, (*cells, Cell(end)), name))
+        groups.append(Group(f"temperature {temperature:g}", (f"{temperature:g}",), tuple(body)))
     note = (
         "Pays below: the batch size at which the speedup falls to 1. Between measured sizes the "
-        "speedup is taken to go straight; where one size was measured, others are predicted from "
+        "speedup is interpolated linearly; where one size was measured, others are predicted from "
         "what passes cost."
     )
     return filled(
@@ -309,19 +317,19 @@ def sweep(part: Results) -> Table | None:
     )
 
 
-def _end(found: Crossover | None, runs: Mapping[int, Run]) -> str:
-    if found is None or not runs:
+def _end(crossover: Crossover | None, runs: Mapping[int, Run]) -> str:
+    if crossover is None or not runs:
         return NONE
     if (runs[min(runs)]["speedup"] or 0.0) < 1:
         return "never"
-    end = found["batch_size"]
-    text = f"over {found['up_to']}" if end is None else f"{end:.3g}"
-    return f"{text}, predicted" if found["predicted"] else text
+    end = crossover["batch_size"]
+    text = f"over {crossover['up_to']}" if end is None else f"{end:.3g}"
+    return f"{text}, predicted" if crossover["predicted"] else text
 
 
 def spec_bench(part: Results) -> Table | None:
-    """Spec-Bench's own columns, by its own definitions."""
-    names = rows.tasks(part)
+    """Spec-Bench's columns, by its definitions."""
+    names = selection.tasks(part)
     heads = [
         *(Head(task, "speedup") for task in names),
         Head("overall", "speedup"),
@@ -343,10 +351,10 @@ def spec_bench(part: Results) -> Table | None:
         "and tokens a second are averaged over questions before the ratio is taken."
     )
     title = "By Spec-Bench's own definitions"
-    return _by_setting(title, part, rows.singly(part), heads, figures, note)
+    return _by_setting(title, part, selection.smallest_batch(part), heads, figures, note)
 
 
-def of_part(part: Results) -> list[Table]:
+def all_tables(part: Results) -> list[Table]:
     """All tables of one measurement, in the order of the report."""
     makers = (
         numbers,
@@ -360,5 +368,5 @@ def of_part(part: Results) -> list[Table]:
         quality,
         spec_bench,
     )
-    found = [make(part) for make in makers]
-    return [table for table in found if table is not None]
+    made = [make(part) for make in makers]
+    return [table for table in made if table is not None]

@@ -17,8 +17,8 @@ from foretoken.bench.measure.identity import compare
 from foretoken.bench.measure.likelihood import log_likelihood
 from foretoken.bench.measure.memory import PeakMemory
 from foretoken.bench.measure.scores import score
-from foretoken.bench.plan import BASELINE, Plan, Unit, seed_of
-from foretoken.bench.record import Answer, Target
+from foretoken.bench.plan import Plan, Unit, seed_of
+from foretoken.bench.record import BASELINE, Answer, Target
 from foretoken.bench.run.answers import GroupUsage, Question, answers, median_repeat
 from foretoken.bench.suites.suite import LEAST_ROOM, Prompt, room_left
 from foretoken.errors import ForetokenError

@@ -1,0 +1,180 @@
+"""A run's numbers as text, the same in the terminal, in report.md and in report.html."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from foretoken.bench.record import BASELINE, Identity, Measured, Results, Run
+from foretoken.bench.report.layout import NONE
+from foretoken.bench.report.selection import (
+    Setting,
+    approximate,
+    fastest,
+    method_order,
+    runs_at,
+    settings,
+    shows_batch_size,
+)
+from foretoken.methods import METHODS
+
+
+@dataclass(frozen=True)
+class Column:
+    """short: the head in a terminal, which leaves the column out if narrower than `least`."""
+
+    name: str
+    short: str
+    cell: Callable[[Run], str]
+    left: bool = False
+    least: int = 0
+
+
+def number(value: float | None, form: str = ".2f") -> str:
+    return NONE if value is None else format(value, form)
+
+
+def times(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}×"
+
+
+def percent(value: float | None) -> str:
+    return NONE if value is None else f"{100 * value:.0f} %"
+
+
+def small_percent(value: float | None) -> str:
+    """With one place, for shares that are mostly near 0 or near each other."""
+    return NONE if value is None else f"{100 * value:.1f} %"
+
+
+def interval(part: Measured | Run) -> str:
+    ends = part["speedup_ci95"]
+    if ends is None or part["mean_acceptance_length"] is None or part.get("method") == BASELINE:
+        return NONE
+    return f"{ends[0]:.2f}–{ends[1]:.2f}"
+
+
+def count(number: int, thing: str) -> str:
+    """ "1 prompt", "2 prompts"."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def same_text(run: Run) -> str:
+    return sameness(run["method"], run["identical_to_autoregressive"]) if run["prompts"] else NONE
+
+
+def sameness(method: str, identity: Identity | None) -> str:
+    """Whether the text is plain decoding's."""
+    if method == BASELINE:
+        return NONE
+    if identity is None:
+        row = METHODS.get(method)
+        return "same distribution" if row is not None and row.lossless else "not claimed"
+    if identity["different"]:
+        return f"{identity['different']} of {identity['prompts']} differ"
+    if identity["near_tie"]:
+        return f"yes, but {count(identity['near_tie'], 'near tie')}"
+    return "yes"
+
+
+def labels(results: Seq[Results]) -> dict[str, str]:
+    """Method -> its name, marked where it is approximate."""
+    by_method = {name: name for name in method_order(results)}
+    for part in results:
+        for run in part["runs"]:
+            if approximate(run):
+                by_method[run["method"]] = f"{run['method']} ≈"
+    return by_method
+
+
+def step_ms(run: Run, part: str) -> float | None:
+    """Milliseconds of a step spent on `part`, or None where that was not measured, as of a server,
+    which doesn't report its parts."""
+    return run["ms_per_step"][part] if run["ms_per_step"]["verify"] else None
+
+
+COLUMNS = (
+    Column("tokens/s", "tokens\n/s", lambda run: number(run["tokens_per_second"], ",.0f")),
+    Column("speedup", "speedup", lambda run: times(run["speedup"])),
+    Column("95 % interval", "95 %\ninterval", interval),
+    Column(
+        "mean acceptance length", "mean\nlength", lambda run: number(run["mean_acceptance_length"])
+    ),
+    Column("accepted", "drafts\nkept", lambda run: percent(run["draft_acceptance_rate"]), least=98),
+    Column("draft ms", "draft\nms", lambda run: number(step_ms(run, "draft")), least=90),
+    Column("verify ms", "verify\nms", lambda run: number(step_ms(run, "verify")), least=90),
+    Column("other ms", "other\nms", lambda run: number(step_ms(run, "other")), least=106),
+    Column("same text", "same\ntext", same_text, left=True),
+)
+"""What is shown of every run, after its method, temperature and batch size."""
+
+
+def cells(run: Run) -> tuple[str, ...]:
+    """One run's cells, in the order of `COLUMNS`."""
+    return tuple(column.cell(run) for column in COLUMNS)
+
+
+def setting_text(setting: Setting, results: Results) -> str:
+    """A setting as text."""
+    text = f"temperature {setting.temperature:g}"
+    return f"{text}, batch size {setting.batch_size}" if shows_batch_size(results) else text
+
+
+def title(results: Results) -> str:
+    """The target, with its size, dtype and, where its cost is inflated, the shape."""
+    target = results["target"]
+    if "server" in target:
+        return f"{target['name']} (at {target['server']})"
+    size = f"{target['parameters'] / 1e6:.1f} M parameters, {target['dtype']}"
+    shape = f", inflated to the {target['inflated']} shape" if target.get("inflated") else ""
+    return f"{target['name']} ({size}{shape})"
+
+
+def short_title(results: Results) -> str:
+    """The target as the head of a column."""
+    target = results["target"]
+    return f"{target['name']}, {target['dtype']}{', inflated' if target.get('inflated') else ''}"
+
+
+def coverage(results: Results) -> str:
+    """How many prompts the averages are of, and how many are left out."""
+    suite = results["suite"]
+    left, skipped = len(suite["left_out"]), len(suite["skipped"])
+    failed = sum(run["failed"] for run in results["runs"])
+    if left:
+        text = (
+            f"Averages over {suite['prompts'] - left} of {suite['prompts']} prompts: {left} "
+            f"{'is' if left == 1 else 'are'} left out because the plain greedy answer loops (fewer "
+            f"than {percent(suite['distinct_4_threshold'])} of its 4-grams are different)."
+        )
+    else:
+        text = (
+            f"Averages over {count(suite['prompts'], 'prompt')}, none of which made the target "
+            "loop."
+        )
+    if skipped:
+        text += f" {count(skipped, 'prompt')} skipped: too long for the target's context."
+    if failed:
+        text += f" {count(failed, 'answer')} failed."
+    return text
+
+
+def headline(results: Results) -> str:
+    """The result at the lowest temperature and batch size, in one sentence."""
+    setting = min(settings(results), default=Setting(0.0, 1))
+    run = fastest(results, setting)
+    if run is None or run["speedup"] is None:
+        return "Nothing was measured that can be compared."
+    same, ends = run["identical_to_autoregressive"], interval(run)
+    text = f" (95 % interval {ends})" if ends != NONE else ""
+    if same is not None:
+        text += (
+            f", with exactly the same tokens on {same['identical']} of {same['prompts']} prompts"
+        )
+    aside = any(approximate(other) for other in runs_at(results, setting))
+    return (
+        f"At {setting_text(setting, results)}, {run['method']} is the fastest: "
+        f"{run['speedup']:.2f} times as many tokens a second as plain decoding{text}."
+        f"{' Approximate methods are left aside.' * aside}"
+    )
