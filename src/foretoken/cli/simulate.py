@@ -15,7 +15,7 @@ from foretoken.errors import ForetokenError, unknown
 
 if TYPE_CHECKING:
     from foretoken.bench.measure.simulate import Machine, Prediction
-    from foretoken.bench.record import BASELINE, Results, Run
+    from foretoken.bench.record import Results, Run
     from foretoken.control.curve import Curve
 
 _RATES, _COSTS, _WHAT = "Acceptance", "Costs", "What to predict"
@@ -211,6 +211,7 @@ class _Costs:
 
 def _measured(found: Results | None, run: Run | None, temperature: float) -> tuple[Machine, str]:
     from foretoken.bench.measure.ideal import machine
+    from foretoken.bench.record import BASELINE
 
     if found is None or found["costs"] is None:
         raise ForetokenError(
