@@ -18,8 +18,8 @@ from foretoken.bench.measure.environment import environment
 from foretoken.bench.suites.suite import Prompt, load_suite
 from foretoken.cli.zoo import write
 from foretoken.files import write_json
+from foretoken.machine import cache_folder
 from foretoken.models.load import find
-from foretoken.models.native.backends import cache_folder
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -69,7 +69,7 @@ def inflated(
     With `like`, a target, `model` is its drafter and keeps its share of the target's cost.
     """
     kind = str(dtype).removeprefix("torch.")
-    folder = cache_folder("inflated") / f"{Path(model).name}-{shape}-{kind}"
+    folder = cache_folder() / "inflated" / f"{Path(model).name}-{shape}-{kind}"
     if not (folder / "config.json").is_file():  # written last
         write(find(model), folder, shape, find(like) if like else None, kind)
     return folder

@@ -25,11 +25,12 @@ from torch import Tensor
 
 from foretoken import SamplingParams
 from foretoken.config import build_verifier
-from foretoken.draws import Draws, GumbelDraws, KeyedDraws
+from foretoken.draws import Draws, KeyedDraws
 from foretoken.protocols import Scores
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, Kind
+from foretoken.verify.gumbel import GumbelDraws
 
 VOCAB = 32_000
 TREE, TREES = (4, 3, 2, 1), 8

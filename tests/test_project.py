@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import re
 import shutil
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import foretoken
+import structure
 from foretoken.protocols import Drafter
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import check_drafter
@@ -129,6 +131,23 @@ def test_imports_go_down() -> None:
         pytest.skip("needs import-linter beside this interpreter (pip install -e .[dev])")
     done = subprocess.run([command, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_scripts_import_what_exists() -> None:
+    """Benchmarks and recipes, which no test runs, name modules and objects that the library has."""
+    scripts = [
+        p
+        for p in project_files()
+        if p.suffix == ".py" and p.parts[len(ROOT.parts)] in ("benchmarks", "recipes")
+    ]
+    for path in scripts:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("foretoken"):
+                module = importlib.import_module(str(node.module))
+                for alias in node.names:
+                    whole = f"{node.module}.{alias.name}"
+                    exists = hasattr(module, alias.name) or whole in structure.modules()
+                    assert exists, f"{path.name}: {whole}"
 
 
 def test_no_source_file_is_long() -> None:

@@ -323,8 +323,15 @@ BAD = {
     "a comma in auto": ("--methods", "auto:pld,spss"),
     "no JSON": ("-sc", "{method: pld}"),
     "no such option in JSON": ("-sc", '{"method": "pld", "prompt_lookup_mx": 3}'),
-    "a server's threads": ("--engine", "openai", "--base-url", "http://x/v1", "--threads", "1"),
-    "a server's method": ("--engine", "openai", "--base-url", "http://x/v1", "-sc", "{}"),
+    "a server's threads": (
+        "--engine",
+        "openai",
+        "--base-url",
+        "http://localhost/v1",
+        "--threads",
+        "1",
+    ),
+    "a server's method": ("--engine", "openai", "--base-url", "http://localhost/v1", "-sc", "{}"),
 }
 
 
