@@ -2,7 +2,7 @@
 
 The joint distribution of two tokens of 8 is 64 bins. What is sampled runs through the loop, the
 fold and the keyed random numbers as requests do; what is expected is spelled out from the target
-alone. The same number of samples must reject every mistake that `test_mutants_verify` lists for a
+alone. The same number of samples must reject every mistake that `rule_mutants` lists for a
 rule.
 
 Legend: B rows, C contexts, V vocabulary.
@@ -31,7 +31,7 @@ from foretoken.testing.models import logits_after
 from foretoken.testing.rules import Shape
 from foretoken.testing.rules import draft as draw
 from foretoken.tree import DraftTree, Kind
-from verify.test_mutants import MUTANTS, Changed, RuleMutant, Thinned
+from rule_mutants import MUTANTS, Changed, RuleMutant, Thinned
 
 VOCAB, PROMPT, TOKENS = 8, [5, 2, 2, 5], 2
 SAMPLES, ROWS = {"block": 8_000}, 2_000

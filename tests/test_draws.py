@@ -20,12 +20,10 @@ from foretoken.draws import (
     _spread,
     inverse_cdf,
     mix,
-    place_key,
     stream_key,
     uniforms,
 )
 from foretoken.sampling.sequence import Sequence, draws_for
-from foretoken.verify.gumbel import GumbelDraws, uniform_by_token
 
 CPU = torch.device("cpu")
 MANY = 8_000
@@ -159,38 +157,6 @@ def test_greedy_draws_compute_nothing() -> None:
     other = Sequence.start([1], SamplingParams(), seed=1)
     assert isinstance(draws_for([greedy, greedy], CPU), GreedyDraws)
     assert isinstance(draws_for([greedy, other], CPU), KeyedDraws)
-
-
-def test_each_token_has_a_number_of_its_own() -> None:
-    """The clocks of a race: uniform, and independent of another token's and another position's."""
-    seats = place_key(torch.tensor(seed_keys()), torch.tensor([5]))
-    streams = [*uniform_by_token(seats[:, None], 40)[:, [0, 1, 2, 17, 39]].unbind(1)]
-    streams += [
-        *uniform_by_token(place_key(torch.tensor(seed_keys()), torch.tensor([6]))[:, None], 2).T
-    ]
-    for one in streams:
-        assert stats.kstest(one.numpy(), "uniform").pvalue > 1e-3
-    for one, other in itertools.combinations(streams, 2):
-        cells = ((one * 8).long() * 8 + (other * 8).long()).bincount(minlength=64)
-        assert stats.chisquare(cells.numpy()).pvalue > 1e-5
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_race_draws_the_distribution(dtype: torch.dtype) -> None:
-    """The winner has the distribution, never probability 0; a sure token wins whatever its
-    number."""
-    distribution = torch.tensor([0.5, 0.0, 0.25, 0.125, 0.125], dtype=dtype)
-    draws = GumbelDraws(seed_keys(), [4] * MANY, CPU)
-    found = draws.pick(distribution.expand(MANY, 1, -1), torch.zeros(MANY, 1, dtype=torch.long))
-    counts = found.flatten().bincount(minlength=5)
-    assert counts[1] == 0
-    kept = [0, 2, 3, 4]
-    assert (
-        stats.chisquare(counts[kept].numpy(), distribution[kept].double().numpy() * MANY).pvalue
-        > 1e-3
-    )
-    sure = torch.nn.functional.one_hot(torch.tensor(3), 5).to(dtype).expand(MANY, 1, -1)
-    assert (draws.pick(sure, torch.zeros(MANY, 1, dtype=torch.long)) == 3).all()
 
 
 def test_keys_are_mixed_like_numbers() -> None:

@@ -1,0 +1,38 @@
+"""Chains: the form without a loop keeps the distribution, as the loop over a tree does."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretoken.protocols import Verifier
+from foretoken.testing.rules import Shape, rule_distribution
+from foretoken.tree import Kind
+from foretoken.verify.block import Block
+from foretoken.verify.k_seq import KSeq
+from foretoken.verify.multi_candidate import MultiCandidate
+from foretoken.verify.traversal import Traversal
+from rule_tables import AUX, CHOSEN, DRAWN, REST, TREE_KINDS, off, tables
+
+
+@pytest.mark.parametrize(
+    "kinds", [(CHOSEN, DRAWN, CHOSEN), (DRAWN, AUX, DRAWN), (REST, CHOSEN, AUX)]
+)
+@pytest.mark.parametrize("rule", [Block(), MultiCandidate(), Traversal()])
+def test_chains_of_several_kinds(rule: Verifier, kinds: tuple[Kind, ...]) -> None:
+    """A chain that is partly chosen, and one that an auxiliary node ends."""
+    assert off(rule, Shape((0, 1, 2), kinds), 3) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind"),
+    [(KSeq(), DRAWN), *((r, k) for r in (MultiCandidate(), Traversal()) for k in TREE_KINDS)],
+)
+def test_chains_agree_with_the_way_of_trees(rule: Verifier, kind: Kind) -> None:
+    """With an auxiliary node beside it, a path takes the rule's loop in place of the chain form."""
+    p, q = tables(3, 3)
+    short, loop = (
+        rule_distribution(rule, shape, p, q)
+        for shape in (Shape.of(kind, 0, 1, 2), Shape((0, 1, 2, 0), (kind, kind, kind, AUX)))
+    )
+    assert (short.distribution - loop.distribution).abs().max() <= 1e-12
+    assert (short.accepted - loop.accepted).abs().max() <= 1e-12

@@ -1,0 +1,52 @@
+"""The residual after siblings of several kinds, and mistakes in it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foretoken.protocols import Verifier
+from foretoken.testing.rules import Shape
+from foretoken.tree import DraftTree, Kind
+from foretoken.verify.multi_candidate import MultiCandidate
+from foretoken.verify.shared.residual import Residual, offers, spent
+from foretoken.verify.traversal import Traversal
+from rule_tables import MIXED, off
+
+
+@pytest.mark.parametrize("shape", MIXED)
+@pytest.mark.parametrize("rule", [MultiCandidate(), Traversal()])
+def test_siblings_of_several_kinds(rule: Verifier, shape: Shape) -> None:
+    """Chosen, drawn and auxiliary siblings under one parent."""
+    assert off(rule, shape, 3) <= 1e-12
+
+
+def test_the_residual_of_one_drawn_token() -> None:
+    """max(p - q, 0) is owed with its sum as the probability, and the chance is min(1, p / q)."""
+    p = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
+    q = torch.tensor([[0.2, 0.7, 0.1]], dtype=torch.float64)
+    trees = DraftTree(torch.tensor([[1]]), [1], kind=Kind.INDEPENDENT, proposals=q[:, None])
+    zero = torch.zeros(1, dtype=torch.long)
+    left = Residual(p.clone())
+    [offer] = offers(trees, zero, zero, 1)
+    assert left.chance(offer).tolist() == pytest.approx([0.3 / 0.7])
+    left.reject(offer)
+    assert left.distribution[0].tolist() == pytest.approx([0.3, 0.0, 0.1])
+    assert float(left.mass) == pytest.approx(0.4) and float(left.owed) == pytest.approx(1.0)
+    assert spent(trees, p[:, None].expand(-1, 2, -1), zero)[0].tolist() == pytest.approx(
+        [0.3, 0.0, 0.1]
+    )
+
+
+def test_a_node_that_owes_less_pays_less() -> None:
+    """With owed = 1/2 the drawn token's chance halves, and S / (1 - owed + S) is owed after it."""
+    p = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
+    q = torch.tensor([[0.2, 0.7, 0.1]], dtype=torch.float64)
+    trees = DraftTree(torch.tensor([[1]]), [1], kind=Kind.INDEPENDENT, proposals=q[:, None])
+    zero = torch.zeros(1, dtype=torch.long)
+    left = Residual(p.clone(), torch.tensor([0.5], dtype=torch.float64))
+    [offer] = offers(trees, zero, zero, 1)
+    assert left.chance(offer).tolist() == pytest.approx([0.15 / 0.7])
+    left.reject(offer)
+    excess = 0.05  # max(p / 2 - q, 0) = 0.05, 0, 0
+    assert float(left.owed) == pytest.approx(excess / (0.5 + excess))
