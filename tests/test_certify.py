@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from foretoken import LLM, METHODS, ForetokenError, SamplingParams
 from foretoken.certify import Plan, bin_of, certify, lines, prefix_bins
-from foretoken.cli import app
 from foretoken.cli import certify as command
+from foretoken.cli.commands import app
 from foretoken.drafters.hydra import HydraHeads
 from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair, table_pair, target_distribution

@@ -24,6 +24,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.load import find, load_model, load_tokenizer, wrapped
 from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.target import ModelTarget
+from foretoken.progress import check_installed, track
 from foretoken.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -125,8 +126,11 @@ class LLM:
         """Texts for prompts (strings or token ids), in their order.
 
         A request that can't be served comes back with `.error` set, and the others go on; reading
-        its `.text` raises the error. Interrupting cancels what is unfinished.
+        its `.text` raises the error. Interrupting cancels what is unfinished. `use_tqdm` shows a
+        progress bar. Raises `ForetokenError` where that can't be drawn.
         """
+        if use_tqdm:
+            check_installed()
         todo = self._prompts(prompts)
         params = self._params(sampling_params, len(todo))
         done: list[RequestOutput | None] = [None] * len(todo)
@@ -147,8 +151,6 @@ class LLM:
 
     def _run(self, total: int, show: bool) -> Iterator[RequestOutput]:
         """Step until nothing is left; requests as they finish."""
-        from foretoken.progress import track
-
         with track("Generating", total, show) as advance:
             while self.engine.busy:
                 for output in self.engine.step():

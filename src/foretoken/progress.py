@@ -5,15 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+
+from foretoken.errors import ForetokenError
+
+
+def check_installed() -> None:
+    """Raises `ForetokenError` where what draws the bars is not installed."""
+    if find_spec("rich") is None:
+        raise ForetokenError("A progress bar needs rich; pip install 'foretoken[cli]'.")
 
 
 @contextmanager
 def track(what: str, total: int, show: bool) -> Iterator[Callable[[], None]]:
     """A bar on standard error with `total` units; the value to call advances it by one.
 
-    Where standard error is no terminal there is no bar.
+    Where standard error is no terminal, or rich isn't installed, there is no bar.
     """
-    if not show or not sys.stderr.isatty():
+    if not show or not sys.stderr.isatty() or find_spec("rich") is None:
         yield lambda: None
         return
     from rich.console import Console

@@ -15,7 +15,8 @@ from foretoken.bench.measure import costs
 from foretoken.bench.record import Answer, read_results
 from foretoken.bench.run import cluster
 from foretoken.bench.run.runner import Runner
-from foretoken.cli import app, measuring
+from foretoken.cli import measuring
+from foretoken.cli.commands import app
 from foretoken.zoo.shape import SHAPES
 
 Pair = tuple[Path, Path]

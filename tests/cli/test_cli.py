@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from foretoken import METHODS
 from foretoken.bench.record import read_results
-from foretoken.cli import app
+from foretoken.cli.commands import app
 from foretoken.registry import verifier_names
 
 Pair = tuple[Path, Path]
@@ -68,7 +68,7 @@ def test_help_has_an_example(command: str) -> None:
 
 
 def test_help_is_light() -> None:
-    code = "import sys; from foretoken.cli import app; print(*sys.modules)"
+    code = "import sys; from foretoken.cli.commands import app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert not {"torch", "transformers", "numpy", "jinja2"} & set(done.stdout.split())
 

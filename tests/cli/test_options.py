@@ -13,7 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from foretoken import LLM, ForetokenError
-from foretoken.cli import app
+from foretoken.cli.commands import app
 from foretoken.cli.options import ModelOptions
 
 Pair = tuple[Path, Path]

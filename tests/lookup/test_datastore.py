@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from foretoken import ForetokenError
-from foretoken.cli import app
+from foretoken.cli.commands import app
 from foretoken.lookup.datastore import ORDERED, Datastore, add, build, suffix_array
 
 Texts = list[list[int]]

@@ -60,7 +60,7 @@ def test_the_command(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     from typer.testing import CliRunner
 
-    from foretoken.cli import app
+    from foretoken.cli.commands import app
 
     out = tmp_path / "mini.npz"
     command = f"layers --trials 2 --tokens 4 --prompts 1 --out {out}"

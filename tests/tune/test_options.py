@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.bench.plan import method_config
-from foretoken.cli import app
+from foretoken.cli.commands import app
 from foretoken.config import build
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.engine import costs

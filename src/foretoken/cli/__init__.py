@@ -2,126 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence as Seq
-from typing import Any
+from importlib.util import find_spec
 
-import typer
-import typer.core
-
-__all__ = ["app", "main"]
-
-INTERRUPTED = 130
-
-
-class _Commands(typer.core.TyperGroup):
-    """Shows an error that a user can act on as one sentence, and no stack trace."""
-
-    def main(self, *args: Any, **options: Any) -> Any:
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # we say it ourselves
-        options |= {"standalone_mode": False, "prog_name": "foretoken"}
-        try:
-            code = super().main(*args, **options)
-        except (KeyboardInterrupt, typer.Abort):
-            sys.exit(INTERRUPTED)
-        except BrokenPipeError:
-            _silence()
-            sys.exit(1)
-        except Exception as error:
-            message = _sentence(error)
-            if message is None:
-                raise
-            print(f"foretoken: {message}", file=sys.stderr)
-            sys.exit(getattr(error, "exit_code", 1))
-        sys.exit(code if isinstance(code, int) else 0)
-
-
-def _sentence(error: Exception) -> str | None:
-    """What to tell the user, or None for a bug of ours."""
-    from foretoken.errors import ForetokenError
-
-    if isinstance(error, ForetokenError):
-        return str(error)
-    show = getattr(error, "format_message", None)  # wrong usage, as typer reports it
-    if show is None:
-        return None
-    context = getattr(error, "ctx", None)
-    hint = f" Try '{context.command_path} --help'." if context is not None else ""
-    return f"{' '.join(str(show()).split()).rstrip('.')}.{hint}"
-
-
-def _silence() -> None:
-    """Whoever read our output is gone; keep the interpreter from complaining at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-app = typer.Typer(
-    cls=_Commands,
-    name="foretoken",
-    help="Exact, batched speculative decoding: one loop, every drafter.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from foretoken import __version__
-
-        print(f"foretoken {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
-    ),
-) -> None:
-    pass
-
-
-def _register() -> None:
-    from foretoken.cli import (
-        bench,
-        certify,
-        chat,
-        datastore,
-        demo,
-        export,
-        generate,
-        layers,
-        methods,
-        report,
-        simulate,
-        train,
-        tune,
-        zoo,
-    )
-
-    app.command("demo")(demo.demo)
-    app.command("bench")(bench.bench)
-    app.command("report")(report.report)
-    app.command("simulate")(simulate.simulate)
-    app.command("generate")(generate.generate)
-    app.command("chat")(chat.chat)
-    app.command("certify")(certify.certify)
-    app.command("tune")(tune.tune)
-    app.command("methods")(methods.methods)
-    app.command("train")(train.train)
-    app.command("export")(export.export)
-    app.command("layers")(layers.layers)
-    app.add_typer(zoo.app, name="zoo")
-    app.add_typer(datastore.app, name="datastore")
-
-
-_register()
+_NEEDED = ("typer", "rich", "jinja2", "yaml")
 
 
 def main(arguments: Seq[str] | None = None) -> None:
     """Run the command line and exit."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        print(
+            f"foretoken: The command line needs {', '.join(missing)}; "
+            "pip install 'foretoken[cli]'.",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+    from foretoken.cli.commands import app
+
     app(args=arguments)

@@ -24,7 +24,7 @@ from foretoken.bench.remote.openai import Endpoint
 from foretoken.bench.remote.runner import RemoteRunner
 from foretoken.bench.run.summary import summarize
 from foretoken.bench.suites.suite import Prompt, Suite
-from foretoken.cli import app
+from foretoken.cli.commands import app
 from foretoken.errors import ForetokenError
 
 FIRST, GAP = 0.06, 0.02  # seconds to the first word, and between words

@@ -17,7 +17,7 @@ from foretoken.bench.measure import metrics
 from foretoken.bench.record import Answer
 from foretoken.bench.report import paired
 from foretoken.bench.report.compare import Change, compare
-from foretoken.cli import app
+from foretoken.cli.commands import app
 from foretoken.files import write_file, write_json
 
 PROMPTS = 24

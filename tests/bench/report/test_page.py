@@ -20,7 +20,7 @@ from foretoken.bench.report import charts, tables, terminal, wording
 from foretoken.bench.report.layout import NONE, Cell, Table
 from foretoken.bench.report.page import cell, fence, read_folder, write_report
 from foretoken.bench.report.samples import each_answer, example, samples, shown
-from foretoken.cli import app
+from foretoken.cli.commands import app
 from foretoken.files import write_json
 
 

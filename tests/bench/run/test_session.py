@@ -178,7 +178,7 @@ def folder(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFact
     from typer.testing import CliRunner
 
     from foretoken.bench.measure import costs
-    from foretoken.cli import app
+    from foretoken.cli.commands import app
 
     out = tmp_path_factory.mktemp("recompute")
     words = ["Hello there.", "Who wrote it?", "Why is the sky blue?", "3 + 4 = ?", "Say: yes!"]

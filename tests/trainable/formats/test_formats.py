@@ -18,7 +18,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from foretoken import ForetokenError, SamplingParams
-from foretoken.cli import app
+from foretoken.cli.commands import app
 from foretoken.config import build
 from foretoken.drafters.eagle3 import NORMS, Eagle3Module
 from foretoken.drafters.hydra import HydraHeads
