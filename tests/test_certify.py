@@ -145,9 +145,9 @@ def test_all_builds_every_method(tmp_path: Path) -> None:
     configs = command._every_method(None, command._datastore(plain, prompt, str(tmp_path)))
     lossless = {row.name for row in METHODS.values() if row.lossless and not row.trained}
     assert {config["method"] for config in configs} >= {*lossless, "pld+sps", "pld|sps"}
-    assert all(command._reaches(plain, config) for config in configs)
+    assert all(command._can_serve(plain, config) for config in configs)
     outside = LLM("mini", model_impl="transformers")
-    beyond = {c["method"] for c in configs if not command._reaches(outside, c)}
+    beyond = {c["method"] for c in configs if not command._can_serve(outside, c)}
     assert beyond == {"draft_verify", "early_exit", "swift", "ppd", "speed"}
 
 

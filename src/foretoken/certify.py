@@ -1,4 +1,4 @@
-"""Whether a method keeps its promise on a given target: the proof that a user can run.
+"""Checks that a method writes what a given target alone would write: the proof users can run.
 
 - *greedy*: at temperature 0 the tokens are plain decoding's, whatever the batch.
 - *seeded*: drafts of chosen tokens write plain decoding's tokens at that seed, at any temperature.
@@ -33,7 +33,7 @@ THRESHOLD = 1e-4
 """A distribution check fails below this corrected probability."""
 MOST_BINS = 64
 _CHILDREN = 7
-_ROWS = 256  # samples taken side by side
+_ROWS = 256  # samples taken at a time
 _BUDGET = 8  # most nodes of a draft in a distribution check
 _ORDER = ("passed", "near_tie", "failed")
 
@@ -84,7 +84,7 @@ class Check:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells it from the other lines of a certificate."""
+        """Different for every line of a certificate."""
         return self.method, self.check, self.cell
 
     def data(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def certify(plain: LLM, config: Mapping[str, Any], plan: Plan) -> Iterator[Check
 
 
 def lines(config: Mapping[str, Any], plan: Plan) -> list[Check]:
-    """What is to be checked of a method, without outcomes."""
+    """The checks of a method, before they are made: without outcomes."""
     method = build(config)
     name, kinds = method.name, method.drafter.kinds
     if name in METHODS and METHODS[name].trained and isinstance(config["model"], (str, Path)):
@@ -152,9 +152,9 @@ def _same(
     """The worst of the prompts."""
     worst, compared = line, 0
     expected = plain.generate([list(p) for p in prompts], params)
-    found = llm.generate([list(p) for p in prompts], params)
-    for prompt, own, other in zip(prompts, expected, found, strict=True):
-        a, b = own.outputs[0].token_ids, other.outputs[0].token_ids
+    drafted = llm.generate([list(p) for p in prompts], params)
+    for prompt, plainly, other in zip(prompts, expected, drafted, strict=True):
+        a, b = plainly.outputs[0].token_ids, other.outputs[0].token_ids
         compared += len(a)
         outcome, gap = compare(plain, prompt, params, a, b)
         outcome = {"identical": "passed", "different": "failed"}.get(outcome, outcome)
@@ -200,7 +200,7 @@ def prefix_bins(
     bins: dict[tuple[int, ...], float] = {(): 1.0}
     whole: dict[tuple[int, ...], float] = {(): 1.0}  # prefixes that may be split yet
     while whole and len(bins) + _CHILDREN <= MOST_BINS:
-        prefix = max(whole, key=lambda known: whole[known])
+        prefix = max(whole, key=lambda prefix: whole[prefix])
         mass = whole.pop(prefix)
         text = [*prompt, *prefix]
         distribution = reference_distribution(logits_after(model, text), text, len(prompt), params)

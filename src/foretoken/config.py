@@ -111,7 +111,7 @@ def build(config: Mapping[str, Any] | None) -> BuiltMethod:
     """Build what a `speculative_config` describes; None decodes plainly.
 
     "verifier" overrides the method's acceptance rule; "tuned" names what `foretoken tune` found, by
-    path or name, and what stands next to it wins; all other keys are the method's options.
+    path or name, and what is given next to it wins; all other keys are the method's options.
 
     Raises:
         ForetokenError: for an unknown name or option, and for a method that can't be built so.
@@ -143,6 +143,11 @@ def parse(method: str) -> MethodName:
         raise ForetokenError(f"Method {method!r} mixes '+' and '|'; put one of them between parts.")
     parts = method.split(found[0])
     return MethodName(COMBINERS[found[0]], tuple(part.strip() for part in parts))
+
+
+def row_of(name: str) -> Method | None:
+    """The table's row of a single method, by its name or an alias."""
+    return METHODS.get(ALIASES.get(name, name))
 
 
 def auto_parts(method: str, options: Collection[str]) -> list[str]:
@@ -217,7 +222,7 @@ def _from_object(drafter: Drafter, options: Mapping[str, Any]) -> BuiltMethod:
 
 def _single(method: str, options: Mapping[str, Any]) -> BuiltMethod:
     """A method that is not made of others."""
-    name, row, cls = ALIASES.get(method, method), _row(method), _part_class(method)
+    name, row, cls = ALIASES.get(method, method), row_of(method), _part_class(method)
     if row is None:
         drafter = create_drafter(cls, name, options)
         return BuiltMethod(drafter, _exact_verifier(drafter), name)
@@ -262,7 +267,7 @@ def _check_parts(method: str, parts: Seq[str]) -> None:
             "drafter's file name count as two)."
         )
     for part in parts:
-        row = _row(part)
+        row = row_of(part)
         if row is not None and row.target is not None:
             others = [repr(other) for other in parts if other != part]
             raise ForetokenError(
@@ -286,18 +291,14 @@ def _shared_out(
     return {name: shared | dict(options.get(name, {})) for name, shared in given.items()}
 
 
-def _row(name: str) -> Method | None:
-    return METHODS.get(ALIASES.get(name, name))
-
-
 def _row_options(name: str) -> Mapping[str, Any]:
-    row = _row(name)
+    row = row_of(name)
     return row.options if row else _NOTHING_GIVEN
 
 
 def _part_class(name: str) -> type[Any]:
     """The class that takes a single method's options: its drafter, or what wraps the target."""
-    row = _row(name)
+    row = row_of(name)
     if row is not None:
         return target_class(row.target) if row.target else drafter_class(row.drafter)
     if name not in drafter_names() and ":" not in name:
@@ -307,7 +308,7 @@ def _part_class(name: str) -> type[Any]:
 
 def _needs_of_part(name: str) -> Need:
     """A row's needs; of a drafter's file name, those of the first method that uses the drafter."""
-    row = _row(name)
+    row = row_of(name)
     rows = [row] if row else [row for row in METHODS.values() if row.drafter == name]
     return rows[0].needs if rows else Need.NOTHING
 

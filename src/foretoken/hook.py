@@ -6,8 +6,8 @@ transformers prepares everything (generation config, logits processors, stopping
 it over; `models/hf_generate.py` reads that row by row. `assisted` carries what transformers keeps
 to itself when `custom_generate` is callable: draft model, streamer, tokenizer and stop strings.
 
-Departures from plain `generate`: logits processors are asked about drafted places too and must
-depend on (input_ids, scores) alone; criteria are asked after every token that is kept, row by row,
+Departures from plain `generate`: logits processors are called for drafted places too and must
+depend on (input_ids, scores) alone; criteria are called after every token that is kept, row by row,
 with scores=None; no padding is seen by built-in processors that look back at tokens; and a row ends
 where the model's context does.
 
@@ -26,17 +26,18 @@ import torch
 import transformers as tf
 from torch import Tensor
 
-from foretoken.config import ALIASES, OPTION_ALIASES, build
+from foretoken.config import OPTION_ALIASES, build, row_of
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput
 from foretoken.engine.stats import EngineStats
 from foretoken.errors import ForetokenError
-from foretoken.methods import METHODS
 from foretoken.models.drafting.draft_model import as_causal_lm
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.hf.generate import Prepared
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
+
+_LENGTH, _SCHEDULE = "num_speculative_tokens", "num_assistant_tokens_schedule"
 
 
 def assisted(
@@ -60,9 +61,9 @@ def assisted(
         method: a name from `foretoken methods`, or a drafter. By default "sps" with a draft model
             and otherwise "pld" (prompt lookup), which needs nothing.
         draft_model: a small model with the same vocabulary: loaded, a folder, or a hub id. What a
-            loaded one's `generation_config.num_assistant_tokens` and `…_schedule` say counts.
+            loaded one's `generation_config.num_assistant_tokens` and `…_schedule` hold counts.
         streamer: as for `generate`; given there instead, it would get the prompt only.
-        tokenizer, stop_strings: as for `generate`, which refuses them beside `custom_generate`.
+        tokenizer, stop_strings: as for `generate`, which refuses them with `custom_generate`.
         prompt_lookup_num_tokens: "pld" with drafts of this length.
         speculative_config: all of this in one mapping, as `foretoken.LLM` takes it.
         options: the method's other options, e.g. `num_speculative_tokens=5`.
@@ -101,7 +102,7 @@ class Assisted:
         """`assisted` makes these."""
         self.config, self.streamer, self.criteria = config, streamer, criteria
         self.stats = EngineStats()
-        self._held: dict[Any, tuple[Any, CausalLM]] = {}
+        self._wrapped: dict[Any, tuple[Any, CausalLM]] = {}
 
     def __call__(
         self,
@@ -147,30 +148,31 @@ class Assisted:
         """Wrapped once for as long as it stays as it is: the check at wrapping takes passes."""
         attention = getattr(model.config, "_attn_implementation", None)
         state = (model.dtype, model.device, attention, model.get_input_embeddings())
-        if model not in self._held or self._held[model][0] != state:
-            self._held[model] = state, HFModel(model)
-        return self._held[model][1]
+        if model not in self._wrapped or self._wrapped[model][0] != state:
+            self._wrapped[model] = state, HFModel(model)
+        return self._wrapped[model][1]
 
     def _configured(self, generation_config: Any, target: ModelTarget) -> dict[str, Any]:
         """The method's options, with those that transformers keeps in generation configs."""
         config = dict(self.config)
-        drafter = _drafter_name(config["method"])
-        found: dict[str, Any] = {}
+        row = row_of(config["method"]) if isinstance(config["method"], str) else None
+        drafter = row.drafter if row else config["method"]
+        kept: dict[str, Any] = {}
         if drafter == "prompt_lookup" and (length := generation_config.prompt_lookup_num_tokens):
-            found["num_speculative_tokens"] = length
-            found["prompt_lookup_max"] = generation_config.max_matching_ngram_size
-        if drafter == "small_lm" and config["method"] != "bild":  # which has a schedule of its own
-            own = getattr(config["model"], "generation_config", None)
-            found["num_speculative_tokens"] = getattr(own, "num_assistant_tokens", None)
-            schedule = getattr(own, "num_assistant_tokens_schedule", None) or ""
+            kept[_LENGTH] = length
+            kept["prompt_lookup_max"] = generation_config.max_matching_ngram_size
+        if drafter == "small_lm" and (row is None or _SCHEDULE not in row.options):
+            drafts = getattr(config["model"], "generation_config", None)
+            kept[_LENGTH] = getattr(drafts, "num_assistant_tokens", None)
+            schedule = getattr(drafts, _SCHEDULE, None) or ""
             # What "heuristic_transient" forgets between calls, our heuristic never keeps.
-            found["num_assistant_tokens_schedule"] = schedule.removesuffix("_transient")
+            kept[_SCHEDULE] = schedule.removesuffix("_transient")
         if "model" in config:
             config["model"] = self._drafting(config["model"], target)
         if "models" in config:
             config["models"] = [self._drafting(model, target) for model in config["models"]]
         taken = {OPTION_ALIASES.get(key, key) for key in config}
-        return config | {k: v for k, v in found.items() if v and k not in taken}
+        return config | {k: v for k, v in kept.items() if v and k not in taken}
 
     def _drafting(self, draft: Any, target: ModelTarget) -> Any:
         """The draft model, loaded or wrapped once."""
@@ -178,9 +180,9 @@ class Assisted:
             return self._wrap(draft)
         if not isinstance(draft, (str, Path)):
             return draft
-        if draft not in self._held:
-            self._held[draft] = None, as_causal_lm(draft, target)
-        return self._held[draft][1]
+        if draft not in self._wrapped:
+            self._wrapped[draft] = None, as_causal_lm(draft, target)
+        return self._wrapped[draft][1]
 
     def _run(self, engine: Engine, batch: Prepared, outputs: Seq[CompletionOutput]) -> None:
         """Decode to the end. A streamer gets what plain decoding gives it: the prompts, then one
@@ -201,14 +203,6 @@ class Assisted:
                 sent = max(sent, ready)
         finally:
             self.streamer.end()
-
-
-def _drafter_name(method: Any) -> str | None:
-    """The drafter's file name, or None for a drafter object."""
-    if not isinstance(method, str):
-        return None
-    name = ALIASES.get(method, method)
-    return METHODS[name].drafter if name in METHODS else name
 
 
 def _longest(outputs: Seq[CompletionOutput]) -> int:

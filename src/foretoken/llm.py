@@ -113,7 +113,7 @@ class LLM:
         return self.engine.stats
 
     def reset_stats(self) -> None:
-        """Start counting anew."""
+        """Start counting again."""
         self.engine.reset_stats()
 
     def generate(
@@ -125,7 +125,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Texts for prompts (strings or token ids), in their order.
 
-        A request that can't be served comes back with `.error` set, and the others go on; reading
+        A request that can't be served comes back with `.error` set and stops no other; reading
         its `.text` raises the error. Interrupting cancels what is unfinished. `use_tqdm` shows a
         progress bar. Raises `ForetokenError` where that can't be drawn.
         """
@@ -176,7 +176,7 @@ class LLM:
         tokenizer = self._need_tokenizer()
         if not getattr(tokenizer, "chat_template", None):
             raise ForetokenError(
-                "The tokenizer has no chat template; use generate() with a prompt of your own."
+                "The tokenizer has no chat template; use generate() with a ready prompt."
             )
         text = tokenizer.apply_chat_template(
             [dict(m) for m in messages], add_generation_prompt=True, tokenize=False
@@ -215,7 +215,7 @@ class LLM:
         return self.engine.add(list(prompt), params)
 
     def _ids(self, text: Prompt) -> Seq[int]:
-        """A reference's token ids; it has no beginning and no end of its own."""
+        """A reference's token ids, without special tokens at its beginning or end."""
         if not isinstance(text, str):
             return text
         ids: list[int] = self._need_tokenizer()(text, add_special_tokens=False)["input_ids"]
@@ -251,7 +251,7 @@ class _Streamed:
     """One sample's text so far, without what might turn into a stop string."""
 
     def __init__(self, tokenizer: Any, params: SamplingParams) -> None:
-        self._held = max(map(len, params.stops), default=1) - 1
+        self._withheld = max(map(len, params.stops), default=1) - 1
         self._tracker = TextTracker(tokenizer, params.skip_special_tokens) if tokenizer else None
         self._read = 0
 
@@ -262,7 +262,7 @@ class _Streamed:
             self._tracker.append(token)
         self._read = len(output.token_ids)
         text = self._tracker.text
-        return text[: len(text) - self._held] if self._held else text
+        return text[: len(text) - self._withheld] if self._withheld else text
 
 
 def _with_texts(output: RequestOutput, texts: list[str]) -> RequestOutput:
@@ -291,7 +291,7 @@ def _tokenizer(given: Any, folder: Path | None, trust_remote_code: bool) -> Any:
     except ForetokenError:
         if given is not None:
             raise
-        return None  # prompts can still be token ids; text raises its own clear error
+        return None  # prompts can still be token ids; a text is refused when it comes
 
 
 def _eos_ids(model: CausalLM, folder: Path | None, tokenizer: Any) -> frozenset[int]:
@@ -299,9 +299,9 @@ def _eos_ids(model: CausalLM, folder: Path | None, tokenizer: Any) -> frozenset[
     if folder is not None and (folder / "generation_config.json").is_file():
         from transformers import GenerationConfig
 
-        found = eos_ids(GenerationConfig.from_pretrained(folder))
-        if found:
-            return found
+        ends = eos_ids(GenerationConfig.from_pretrained(folder))
+        if ends:
+            return ends
     if model.eos_ids:
         return model.eos_ids
     return eos_ids(tokenizer) if tokenizer is not None else frozenset()

@@ -33,12 +33,12 @@ def _outsider(what: str, name: str) -> type[Any]:
     """A class of another package, by "package.module:Class"."""
     module, _, attribute = name.partition(":")
     try:
-        found: type[Any] = getattr(importlib.import_module(module), attribute)
+        cls: type[Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ForetokenError(
             f"{what} {name!r} can't be imported ({error}); give package.module:Class."
         ) from error
-    return found
+    return cls
 
 
 def verifier_class(name: str) -> type[Any]:

@@ -32,18 +32,18 @@ def read_tuned(name: str | Path) -> dict[str, Any]:
     if path.suffix != ".json":
         path = tuned_path(str(name))
     if not path.is_file():
-        known = [found.stem for found in path.parent.glob("*.json")]
+        known = [file.stem for file in path.parent.glob("*.json")]
         if Path(name).suffix != ".json" and known:
             raise unknown("tuned method", str(name), known)
         raise ForetokenError(f"There is no {path}; make it with foretoken tune, or give a path.")
-    found = read_json(path, "a file of foretoken tune", schema=SCHEMA)
-    if not isinstance(found.get("speculative_config"), dict):
+    content = read_json(path, "a file of foretoken tune", schema=SCHEMA)
+    if not isinstance(content.get("speculative_config"), dict):
         raise ForetokenError(f"{path} can't be read as a file of foretoken tune: it has no config.")
-    return dict(found["speculative_config"])
+    return dict(content["speculative_config"])
 
 
 def untuned(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with "tuned" replaced by what it names; what stands beside it wins."""
+    """A config with "tuned" replaced by what it names; what is given next to it wins."""
     given = dict(config)
     name = given.pop("tuned", None)
     return given if name is None else {**read_tuned(name), **given}

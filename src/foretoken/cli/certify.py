@@ -1,4 +1,4 @@
-"""`foretoken certify`: does a method write what the target alone would have written?"""
+"""`foretoken certify`: checks that a method writes what the target alone would write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIX = ("T=0.3 plain", "T=1 top_k", "T=1 top_p", "T=1 repetition", "T=1.5 plain"
 _MANY = 12
 """Prompts of --all."""
 _CODE = ("torch", "transformers", "foretoken", "git_commit")
-"""What of the environment must be equal for a certificate to be gone on with."""
+"""The keys of the environment that must be equal for a certificate to be resumed."""
 _EXACT = options.ModelOptions(dtype="float64")
 _PLAIN = options.SamplingOptions(temperature=1.0)
 _COLOURS = {"passed": "green", "near_tie": "yellow", "failed": "red"}
@@ -75,7 +75,7 @@ def certify(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Write the record here as JSON; goes on with what is there."),
+        typer.Option("--out", help="Write the record here as JSON; one begun is resumed."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead.")] = False,
 ) -> None:
@@ -83,7 +83,7 @@ def certify(
     text.
 
     Exits with 1 if a check failed. Sampling options, if given, are the one cell that is checked.
-    A drafter or rule of your own comes as package.module:Class.
+    Your drafter or rule is given as package.module:Class.
 
     Example: [bold]foretoken certify --method sps --draft-model mini-draft --quick[/bold]
     """
@@ -95,16 +95,16 @@ def certify(
     plan = _plan(plain, prompt, cell, samples, first_tokens, quick, everything)
     trained, others = _trained(plain, drafters) if everything else [], drafters is None
     names = [Path(one["model"]).name for one in trained]
-    told = {"all": draft_model, "trained": names} if others else {"trained": names}
-    head = _head(plain, model, plan, told if everything else config)
-    checks = _begun(out, head)
+    methods = {"all": draft_model, "trained": names} if others else {"trained": names}
+    head = _head(plain, model, plan, methods if everything else config)
+    checks = _read_checks(out, head)
     with TemporaryDirectory() as folder:
         if everything:
             store = _datastore(plain, prompt, folder) if others else ""
             rest = _every_method(draft_model, store) if others else []
-            configs = [one for one in [*rest, *trained] if _reaches(plain, one)]
+            configs = [one for one in [*rest, *trained] if _can_serve(plain, one)]
         else:
-            configs = [config or _none_given()]
+            configs = [config or _no_method()]
         for check in _run(plain, configs, plan, checks, not as_json):
             checks.append(check)
             if out is not None:  # after every check, so that nothing is lost when killed
@@ -117,7 +117,7 @@ def certify(
         raise typer.Exit(1)
 
 
-def _none_given() -> dict[str, Any]:
+def _no_method() -> dict[str, Any]:
     raise ForetokenError("Name what is to be checked, e.g. --method pld, or give --all.")
 
 
@@ -134,7 +134,7 @@ def _datastore(plain: LLM, given: list[str] | None, folder: str) -> str:
     return folder
 
 
-def _reaches(plain: LLM, config: dict[str, Any]) -> bool:
+def _can_serve(plain: LLM, config: dict[str, Any]) -> bool:
     """Whether the target gives what the method needs of it."""
     from foretoken.config import build
 
@@ -155,15 +155,15 @@ def _trained(plain: LLM, folder: Path | None) -> list[dict[str, Any]]:
         return str(cls.module.method)
 
     folders = [zoo.path(name) for name in zoo.names()] if folder is None else [*folder.glob("*/")]
-    found = checkpoints(sorted(folders), plain.model)
-    if folder is not None and not found:
+    drafters = checkpoints(sorted(folders), plain.model)
+    if folder is not None and not drafters:
         raise ForetokenError(f"None of the folders in {folder} holds a drafter for this target.")
     rows = [row for row in METHODS.values() if row.lossless and row.trained]
     reads = {row.name: read_by(row.drafter) for row in rows}
     return [
         {"method": row.name, "model": str(path)}
         for row in rows
-        for path, method in found.items()
+        for path, method in drafters.items()
         if reads[row.name] == method
     ]
 
@@ -199,7 +199,7 @@ def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any
 def _plan(
     plain: LLM,
     given: list[str] | None,
-    own: SamplingParams | None,
+    cell: SamplingParams | None,
     samples: int,
     first_tokens: int,
     quick: bool,
@@ -210,8 +210,8 @@ def _plan(
 
     every = cells(TEMPERATURES, list(PROCESSORS))
     prompts = given_or_bundled(plain, given, 2 if quick else _MANY if everything else 6)
-    if own is not None:
-        chosen = {f"T={own.temperature:g} as given": own}
+    if cell is not None:
+        chosen = {f"T={cell.temperature:g} as given": cell}
     elif everything:
         chosen = {name: cell for name, cell in every.items() if name in _SIX}
     else:
@@ -227,13 +227,13 @@ def _plan(
 
 
 def _run(
-    plain: LLM, configs: list[dict[str, Any]], plan: Plan, known: list[Check], show: bool
+    plain: LLM, configs: list[dict[str, Any]], plan: Plan, done: list[Check], show: bool
 ) -> Iterator[Check]:
-    """The checks that are not `known`, as they are made."""
+    """The checks that are not `done`, as they are made."""
     from foretoken.certify import checked, lines
     from foretoken.progress import track
 
-    keys = {check.key for check in known}
+    keys = {check.key for check in done}
     todo = [(c, line) for c in configs for line in lines(c, plan) if line.key not in keys]
     with track("Checks", len(todo), show) as advance:
         for config, line in todo:
@@ -242,7 +242,7 @@ def _run(
 
 
 def _head(plain: LLM, model: str, plan: Plan, methods: Any) -> dict[str, Any]:
-    """What a certificate is of; only an equal one is gone on with, see `_told`."""
+    """What a certificate is of; only an equal one is resumed, see `_identity`."""
     import hashlib
 
     from foretoken.bench.measure.environment import environment
@@ -260,14 +260,14 @@ def _head(plain: LLM, model: str, plan: Plan, methods: Any) -> dict[str, Any]:
     }
 
 
-def _told(head: dict[str, Any]) -> dict[str, Any]:
-    """A head in JSON's types, with nothing of the environment but the code."""
-    told = json.loads(json.dumps(head))
-    environment = told.pop("environment")
-    return {**told, **{key: environment[key] for key in _CODE}}
+def _identity(head: dict[str, Any]) -> dict[str, Any]:
+    """What must be equal for a certificate to be resumed, in JSON's types."""
+    identity = json.loads(json.dumps(head))
+    environment = identity.pop("environment")
+    return {**identity, **{key: environment[key] for key in _CODE}}
 
 
-def _begun(out: Path | None, head: dict[str, Any]) -> list[Check]:
+def _read_checks(out: Path | None, head: dict[str, Any]) -> list[Check]:
     """The checks that `out` holds. Raises `ForetokenError` for another certificate's."""
     from foretoken.bench.run.resume import check_same
     from foretoken.certify import Check
@@ -276,12 +276,12 @@ def _begun(out: Path | None, head: dict[str, Any]) -> list[Check]:
     if out is None or not out.exists():
         return []
     try:
-        found = read_json(out, "a certificate")
-        checks = [Check(**_renamed(check)) for check in found.pop("checks")]
-        before = _told(found)
+        record = read_json(out, "a certificate")
+        checks = [Check(**_renamed(check)) for check in record.pop("checks")]
+        before = _identity(record)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ForetokenError(f"{out} is no certificate; give another --out.") from error
-    check_same(out, before, _told(head))
+    check_same(out, before, _identity(head))
     return checks
 
 

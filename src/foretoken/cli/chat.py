@@ -80,21 +80,21 @@ class _Conversation:
             if stats.tokens:
                 _note(f"In all: {options.acceptance(stats, self._seconds)}")
 
-    def _turn(self, said: str) -> None:
-        asked = [*self._history, {"role": "user", "content": said}]
+    def _turn(self, line: str) -> None:
+        messages = [*self._history, {"role": "user", "content": line}]
         try:
-            answer = self._answer(asked)
+            answer = self._answer(messages)
         except ForetokenError as error:
             _note(f"{error} ({_HELP})")
             return
-        self._history = [*asked, {"role": "assistant", "content": answer}]
+        self._history = [*messages, {"role": "assistant", "content": answer}]
 
-    def _answer(self, asked: list[dict[str, str]]) -> str:
+    def _answer(self, messages: list[dict[str, str]]) -> str:
         """Print the answer as it comes, then one line on the drafting."""
         began, shown, text = perf_counter(), 0, ""
         output = None
         try:
-            for output in self._llm.stream(asked, self._params):
+            for output in self._llm.stream(messages, self._params):
                 text = output.outputs[0].text
                 print(text[shown:], end="", flush=True)
                 shown = len(text)
@@ -110,7 +110,7 @@ class _Conversation:
 
 
 def _lines() -> Iterator[str]:
-    """What the user says, line by line; with a prompt where there is a terminal."""
+    """What the user types, line by line; with a prompt where there is a terminal."""
     if not sys.stdin.isatty():
         for line in sys.stdin:
             yield line.strip()

@@ -65,8 +65,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         from foretoken import __version__
 
         print(f"foretoken {__version__}")

@@ -106,10 +106,10 @@ def _text(file: Path, number: int, line: bytes, tokenizer: Any) -> str:
     if not written:
         return ""
     try:
-        found = json.loads(written)
-        if "text" in found:
-            return str(found["text"])
-        turns = [{"role": turn["role"], "content": turn["content"]} for turn in found["messages"]]
+        entry = json.loads(written)
+        if "text" in entry:
+            return str(entry["text"])
+        turns = [{"role": turn["role"], "content": turn["content"]} for turn in entry["messages"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ForetokenError(
             f'{file}, line {number}, is no JSON object with "text" or "messages" '

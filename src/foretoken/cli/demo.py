@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from foretoken.bench.record import Results
 
 _FIRST_SHARE = 0.6
-_LEAST_LEFT = 30.0  # seconds without which the inflated part is not begun
+_LEAST_LEFT = 30.0  # seconds; with less the inflated part is left out
 _INFLATED_TOKENS = 32
 
 

@@ -42,10 +42,10 @@ def layers(
     llm = LLM(model, tokenizer=tokenizer, dtype=dtype, device=device, backend=backend)
     search = Search(llm.model, given_or_bundled(llm, prompt, prompts), tokens)
     with track("Searching", trials, True) as advance:
-        found = search.run(trials, seed, advance)
-    layer_set.save(out, found.skipped, llm.engine.target)
+        best = search.run(trials, seed, advance)
+    layer_set.save(out, best.skipped, llm.engine.target)
     print(
-        f"{out}: without sub-layers {', '.join(map(str, found.skipped)) or '–'} a token takes "
-        f"{found.seconds * 1e3:.2f} ms, plainly {found.plain * 1e3:.2f} ms; "
-        f"{found.rate:.0%} of the drafted tokens are accepted."
+        f"{out}: without sub-layers {', '.join(map(str, best.skipped)) or '–'} a token takes "
+        f"{best.seconds * 1e3:.2f} ms, plainly {best.plain * 1e3:.2f} ms; "
+        f"{best.rate:.0%} of the drafted tokens are accepted."
     )

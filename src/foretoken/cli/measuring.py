@@ -1,4 +1,4 @@
-"""What `foretoken bench` and `foretoken demo` do alike: place a target, measure it, show it."""
+"""What `foretoken bench` and `foretoken demo` share: placing a target and showing results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def target_name(model: str, shape: str) -> str:
 def placed(
     model: str, configs: Mapping[str, Mapping[str, Any]], shape: str, dtype: str = "float32"
 ) -> Iterator[tuple[str | Path, Configs]]:
-    """A target and its methods; inflated ones lie in a folder that does not stay.
+    """A target and its methods; inflated ones lie in a temporary folder.
 
     Draft models are inflated to their share of the shape.
     """

@@ -1,4 +1,4 @@
-"""`foretoken methods`: the method table, and the choices along an axis of it."""
+"""`foretoken methods`: the method table, and the acceptance rules."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def table() -> list[dict[str, Any]]:
 
 
 def rules() -> list[dict[str, Any]]:
-    """Every acceptance rule, the lossless ones first: trees and sampling say whether it takes more
+    """Every acceptance rule, the lossless ones first: trees and sampling tell whether it takes more
     than chains and serves temperatures above 0, kinds which nodes it may judge."""
     from foretoken.registry import verifier_class, verifier_names
 
-    found = [(name, verifier_class(name)) for name in verifier_names()]
-    found.sort(key=lambda pair: not pair[1].exact)
+    classes = [(name, verifier_class(name)) for name in verifier_names()]
+    classes.sort(key=lambda pair: not pair[1].exact)
     return [
         {
             "name": name,
@@ -66,12 +66,12 @@ def rules() -> list[dict[str, Any]]:
             "kinds": [kind.name.lower() for kind in sorted(rule.kinds)],
             "source": rule.source,
         }
-        for name, rule in found
+        for name, rule in classes
     ]
 
 
 def _show(rows: Seq[dict[str, Any]], columns: Seq[str]) -> None:
-    """Print a table; a narrow terminal gets fewer columns, and is told so."""
+    """Print a table; a narrow terminal gets fewer columns, and a line that names the others."""
     from rich.console import Console
     from rich.table import Table
 

@@ -24,7 +24,7 @@ def report(
     ],
     reference: Annotated[
         bool,
-        typer.Option("--reference", help="Put published speedups beside the measured ones."),
+        typer.Option("--reference", help="Show published speedups next to the measured ones."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the results or the comparison as JSON instead.")
@@ -36,7 +36,7 @@ def report(
         ),
     ] = False,
 ) -> None:
-    """Make report.md and report.html of a measurement, or say what changed between two.
+    """Make report.md and report.html of a measurement, or show what changed between two.
 
     Two folders are compared method by method, paired over shared prompts where both have samples.
     Worse is: a lower speedup, slower plain decoding on the same machine, or other text than before.
@@ -79,33 +79,36 @@ def _pages(folder: Path, reference: bool, as_json: bool) -> None:
 def _comparison(before: Path, after: Path, as_json: bool, fail_on_regression: bool) -> None:
     from foretoken.bench.report.compare import compare
 
-    found = compare(before, after)
+    comparison = compare(before, after)
     if as_json:
-        print(json.dumps(found.data(), indent=1, ensure_ascii=False))
+        print(json.dumps(comparison.data(), indent=1, ensure_ascii=False))
     else:
-        _show(found)
-    if fail_on_regression and found.regressions:
+        _show(comparison)
+    if fail_on_regression and comparison.regressions:
         raise typer.Exit(1)
 
 
-def _show(found: Comparison) -> None:
+def _show(comparison: Comparison) -> None:
     from rich.text import Text
 
     from foretoken.bench.report import terminal
     from foretoken.bench.report.compare import table
 
     console = _console()
-    console.print(Text(f"{found.before} → {found.after}", "bold"))
-    for difference in found.differences:
+    console.print(Text(f"{comparison.before} → {comparison.after}", "bold"))
+    for difference in comparison.differences:
         console.print(Text(f"different {difference}", "dim"))
-    for names, folder in ((found.only_before, found.before), (found.only_after, found.after)):
+    for names, folder in (
+        (comparison.only_before, comparison.before),
+        (comparison.only_after, comparison.after),
+    ):
         for name in names:
             console.print(Text(f"only in {folder}: {name}"))
-    for change in found.beyond:
+    for change in comparison.beyond:
         style = "red" if change.regression else ""
         console.print(Text(f"{change.sentence} on {change.where}", style))
-    if not found.beyond:
+    if not comparison.beyond:
         console.print("No change beyond noise.")
-    if found.changes:
+    if comparison.changes:
         console.print()
-        console.print(terminal.lines(table(found), console.width))
+        console.print(terminal.lines(table(comparison), console.width))

@@ -34,7 +34,8 @@ _Source = Annotated[
     typer.Option(help="target (it writes), fixed (the file's), drafter, or e.g. target+target@1."),
 ]
 _After = Annotated[
-    list[str] | None, typer.Option(help="A trained small model to stand beside: learn its misses.")
+    list[str] | None,
+    typer.Option(help="A trained small model to draft alongside: learn what it misses."),
 ]
 _Limit = Annotated[int | None, typer.Option(help="Use this many of the prompts, evenly spread.")]
 _Every = Annotated[float, typer.Option(help="Seconds between two saved states.")]
@@ -107,13 +108,13 @@ def _conversations(name: str) -> list[Conversation]:
 
     if name.endswith((".jsonl", ".jsonl.gz")):
         return read_conversations(Path(name))
-    found = []
+    conversations = []
     for prompt in find_suite(name).prompts:
         system = [{"role": "system", "content": prompt.system}] if prompt.system else []
         first, *later = prompt.turns
         messages = (*system, {"role": "user", "content": first})
-        found.append(Conversation(messages, tuple(later)))
-    return found
+        conversations.append(Conversation(messages, tuple(later)))
+    return conversations
 
 
 @contextmanager

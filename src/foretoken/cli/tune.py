@@ -52,7 +52,7 @@ def tune(
     """Find a method's fastest options for a target and prompts, and save them.
 
     Candidates are judged by what is accepted and what passes cost, then the best few by the clock.
-    Options in --speculative-config are kept as they are. What was found is used by
+    Options in --speculative-config are kept as they are. The result is used by
     speculative_config={"tuned": "NAME"}, or by its path.
 
     Example: [bold]foretoken tune --method sps --draft-model mini-draft --trials 20[/bold]
@@ -73,10 +73,10 @@ def tune(
     params = SamplingParams(
         temperature=temperature, max_tokens=max_tokens, seed=seed or 0, ignore_eos=True
     )
-    asked = [prompt_ids(llm, prompt.turns[0]) for prompt in select(suite, None, limit)]
+    ids = [prompt_ids(llm, prompt.turns[0]) for prompt in select(suite, None, limit)]
     with track(f"Tuning {config['method']}", trials + rounds + 1, True) as advance:
-        found = search(
-            Tuner(llm, config, asked, params),
+        tuned = search(
+            Tuner(llm, config, ids, params),
             config,
             trials=trials,
             finalists=finalists,
@@ -85,14 +85,14 @@ def tune(
             advance=advance,
         )
     label = name or f"{Path(model).name}-{config['method']}"
-    about = {"name": label, "model": model, "prompts": len(asked), "suite": suite.name}
+    about = {"name": label, "model": model, "prompts": len(ids), "suite": suite.name}
     settings = {"temperature": temperature, "max_tokens": max_tokens}
     path = out or tuned_path(label)
-    write_json(path, {**about, **settings, **found})
+    write_json(path, {**about, **settings, **tuned})
     if as_json:
-        print(json.dumps({**about, **settings, **found}, indent=1))
+        print(json.dumps({**about, **settings, **tuned}, indent=1))
     else:
-        _show(found, path, None if out else label)
+        _show(tuned, path, None if out else label)
 
 
 def _config(
@@ -111,7 +111,7 @@ def _config(
     return config
 
 
-def _show(found: dict[str, Any], path: Path, label: str | None) -> None:
+def _show(tuned: dict[str, Any], path: Path, label: str | None) -> None:
     """What was timed, the fastest first, and how to use it."""
     from rich.console import Console
     from rich.table import Table
@@ -121,13 +121,13 @@ def _show(found: dict[str, Any], path: Path, label: str | None) -> None:
     for head in ("tokens/s", "speedup"):
         shown.add_column(head, justify="right")
     shown.add_column("options")
-    for row in sorted(found["timed"], key=lambda row: -row["tokens_per_second"]):
-        kept = ("method", "model")
-        words = ", ".join(f"{k}={v}" for k, v in row["options"].items() if k not in kept)
+    for row in sorted(tuned["timed"], key=lambda row: -row["tokens_per_second"]):
+        common = ("method", "model")
+        changed = ", ".join(f"{k}={v}" for k, v in row["options"].items() if k not in common)
         speed = f"{row['tokens_per_second']:,.1f}", f"{row['speedup']:.2f}"
-        shown.add_row(*speed, words or "the defaults")
+        shown.add_row(*speed, changed or "the defaults")
     console.print(shown)
-    if found["speedup"] < 1:
+    if tuned["speedup"] < 1:
         console.print("\nPlain decoding is faster than any of these.")
     given = json.dumps({"tuned": label or str(path)})
     console.print(f"\n-> {path}\n   speculative_config={given}", highlight=False, soft_wrap=True)

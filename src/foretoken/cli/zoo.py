@@ -43,7 +43,7 @@ def show(
 
 
 def _read(folder: Path) -> int:
-    """The parameters that a pass reads; of a trained drafter all that it has of its own."""
+    """The parameters that a pass reads; of a trained drafter all that it adds to its target."""
     from safetensors import safe_open
 
     from foretoken.zoo.shape import Shape, parameters_read
@@ -71,7 +71,7 @@ def inflate(
     ] = "float32",
     seed: Annotated[int, typer.Option("--seed", help="Of the numbers that are added.")] = 0,
 ) -> None:
-    """Write a copy of a model that costs as much as a large one and says the same.
+    """Write a copy of a model that costs as much as a large one and writes the same.
 
     Example: [bold]foretoken zoo inflate mini --shape 135m --out big[/bold]
 

@@ -1,4 +1,5 @@
-"""Which sub-layers a model drafts best without: Bayesian optimisation of the time for a token.
+"""Searches the sub-layers that a model drafts best without: Bayesian optimisation of the time per
+token.
 
 Source: Zhang et al. 2024 (Draft & Verify), section 3.3: 2L yes-or-no variables, and as objective
 the average time for a token of self-speculative decoding on a few prompts, 32 tokens each. The
@@ -26,7 +27,7 @@ from foretoken.verify.speculative import Speculative
 
 
 @dataclass(frozen=True)
-class Found:
+class LayerSet:
     """skipped: the sub-layers to leave out. seconds, plain: for a token with them, and without
     drafting. rate: share of the drafted tokens that was accepted."""
 
@@ -57,8 +58,8 @@ class Search:
 
     def run(
         self, trials: int = 1000, seed: int = 0, advance: Callable[[], None] = lambda: None
-    ) -> Found:
-        """The best of so many candidates. Raises `ForetokenError` where Optuna isn't installed."""
+    ) -> LayerSet:
+        """The best of `trials` candidates. Raises `ForetokenError` where Optuna isn't installed."""
         try:
             import optuna
         except ImportError as error:
@@ -67,13 +68,13 @@ class Search:
             ) from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sublayers = 2 * self._target.layers
-        self.time(Nothing())  # what is built at the first pass isn't timed
+        self.time(Nothing())  # the first pass allocates and compiles
         plain, _ = self.time(Nothing())
 
         def objective(trial: Any) -> float:
             skipped = [s for s in range(sublayers) if trial.suggest_categorical(str(s), [0, 1])]
             seconds, rate = self.time(DraftVerify(skip=skipped, **self._options))
-            trial.set_user_attr("found", (skipped, rate))
+            trial.set_user_attr("drafting", (skipped, rate))
             advance()
             return seconds
 
@@ -81,8 +82,8 @@ class Search:
         start = every_second(self._target.layers)
         study.enqueue_trial({str(s): int(s in start) for s in range(sublayers)})
         study.optimize(objective, n_trials=trials)
-        best, rate = study.best_trial.user_attrs["found"]
-        return Found(tuple(best), study.best_value, plain, rate)
+        best, rate = study.best_trial.user_attrs["drafting"]
+        return LayerSet(tuple(best), study.best_value, plain, rate)
 
     def time(self, drafter: Drafter) -> tuple[float, float]:
         """Seconds for a token, prompts not counted, and the share of drafted tokens accepted."""

@@ -30,6 +30,8 @@ from foretoken.tuned import SCHEMA
 
 _SCHEDULE, _THRESHOLD = "num_assistant_tokens_schedule", "assistant_confidence_threshold"
 
+_TUNED = "tuned"  # the method's label among measured costs
+
 Config = dict[str, Any]
 
 
@@ -43,8 +45,8 @@ class Range:
     def ask(self, trial: Any, name: str) -> float:
         whole = isinstance(self.low, int) and isinstance(self.high, int)
         suggest = trial.suggest_int if whole else trial.suggest_float
-        found: float = suggest(name, self.low, self.high)
-        return found
+        chosen: float = suggest(name, self.low, self.high)
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ SPACE: dict[str, Range | OneOf] = {
         (1, 1, 3, 1, 1, 1, 1, 1),
     ),
 }
-"""Options that change a method's speed and never its distribution, and what is tried of each."""
+"""Options that change a method's speed and never its distribution, and the values to try."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,8 @@ class Candidate:
 class Tuner:
     """One target, method and list of prompts.
 
-    config: the method, and what is not searched. prompts: token ids. Raises `ForetokenError` for a
-    method without options to search, and for one whose drafting costs are not known.
+    config: the method and the options that stay. prompts: token ids. Raises `ForetokenError` for a
+    method without options to search, and for one whose drafting costs can't be measured.
     """
 
     def __init__(
@@ -107,15 +109,15 @@ class Tuner:
     ) -> None:
         self._llm, self._prompts, self._params = llm, [list(p) for p in prompts], params
         self._config, self._loaded = dict(config), {}
-        own = options_of(str(config["method"])) - config.keys()
-        self.space = {name: SPACE[name] for name in SPACE if name in own}
+        free = options_of(str(config["method"])) - config.keys()
+        self.space = {name: SPACE[name] for name in SPACE if name in free}
         if not self.space:
             raise ForetokenError(f"Method {config['method']!r} has no option that can be tuned.")
         first = self._make(self._config)
         if (draft := draft_model(first.engine.drafter)) is not None:
             self._loaded = {"model": draft}  # read once
-        self._costs = measure_costs(llm, {"own": first})
-        if "own" not in self._costs["drafts"]:
+        self._costs = measure_costs(llm, {_TUNED: first})
+        if _TUNED not in self._costs["drafts"]:
             raise ForetokenError(
                 f"What drafting costs method {config['method']!r} is not known, so its options "
                 "can't be searched; choose one that copies or drafts with a single model."
@@ -127,21 +129,21 @@ class Tuner:
         optuna: Any = _optuna()
         sampler = optuna.samplers.TPESampler(seed=seed)
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        found = [self.predicted(self._config)]
+        candidates = [self.predicted(self._config)]
         advance()
 
         def objective(trial: Any) -> float:
             config = self._config | self._asked(trial)
             try:
-                found.append(self.predicted(config))
+                candidates.append(self.predicted(config))
             except ForetokenError as error:  # options that don't go together
                 raise optuna.TrialPruned(str(error)) from error
             finally:
                 advance()
-            return found[-1].tokens_per_second
+            return candidates[-1].tokens_per_second
 
         study.optimize(objective, n_trials=trials - 1)
-        return sorted(found, key=lambda one: -one.tokens_per_second)
+        return sorted(candidates, key=lambda one: -one.tokens_per_second)
 
     def _asked(self, trial: Any) -> Config:
         """A point of the space; a threshold only for a schedule that has one."""
@@ -152,10 +154,10 @@ class Tuner:
         return config
 
     def predicted(self, config: Config) -> Candidate:
-        """What a config brings by its acceptance on the prompts and by pass costs."""
+        """The speed that follows from a config's acceptance on the prompts and from pass costs."""
         part = _measured(self._serve(self._make(config)))
         steps = measured_drafting(part)
-        costs = machine(self._costs, "own", self._plain)
+        costs = machine(self._costs, _TUNED, self._plain)
         row = predict(steps, costs, 1, 0)
         return Candidate(config, row.tokens_per_second, steps.tokens)
 
@@ -164,15 +166,15 @@ class Tuner:
     ) -> list[float]:
         """Tokens a second of plain decoding and of each config: medians of the rounds."""
         llms = [self._llm, *map(self._make, configs)]
-        found: list[list[float]] = [[] for _ in llms]
+        speeds: list[list[float]] = [[] for _ in llms]
         for turn in range(rounds + 1):
             for place in range(len(llms)):
                 place = (place + turn) % len(llms)
                 stats = self._serve(llms[place])
                 if turn:  # the first warms up
-                    found[place].append(stats.tokens / _seconds(stats))
+                    speeds[place].append(stats.tokens / _seconds(stats))
             advance()
-        return [statistics.median(speeds) for speeds in found]
+        return [statistics.median(timed) for timed in speeds]
 
     def _make(self, config: Config) -> LLM:
         return LLM(
@@ -185,7 +187,7 @@ class Tuner:
         )
 
     def _serve(self, llm: LLM) -> EngineStats:
-        """All prompts one by one, the drafter starting anew with each."""
+        """All prompts one by one, the drafter starting from nothing with each."""
         llm.reset_stats()
         for prompt in self._prompts:
             if (shared := llm.engine.drafter.shared) is not None:
@@ -204,8 +206,10 @@ def tune(
     seed: int,
     advance: Callable[[], None],
 ) -> dict[str, Any]:
-    """Search, time the best, and say all that was found. `advance` is called trials + rounds + 1
-    times."""
+    """Search, time the best, and return what the tuned method's file holds.
+
+    `advance` is called trials + rounds + 1 times.
+    """
     candidates = tuner.search(trials, seed, advance)
     best = _different(candidates)[:finalists]
     configs = [config, *(one.config for one in best if one.config != config)]
@@ -219,8 +223,8 @@ def tune(
         "speedup": speeds[fastest] / plain,
         "plain_tokens_per_second": plain,
         "timed": [
-            {"options": own, "tokens_per_second": speed, "speedup": speed / plain}
-            for own, speed in zip(configs, speeds, strict=True)
+            {"options": options, "tokens_per_second": speed, "speedup": speed / plain}
+            for options, speed in zip(configs, speeds, strict=True)
         ],
         "predicted": [dataclasses.asdict(one) for one in best],
         "trials": len(candidates),
@@ -230,11 +234,11 @@ def tune(
 
 def _different(candidates: Seq[Candidate]) -> list[Candidate]:
     """Each config once, in their order."""
-    found: list[Candidate] = []
+    different: list[Candidate] = []
     for one in candidates:
-        if all(one.config != other.config for other in found):
-            found.append(one)
-    return found
+        if all(one.config != other.config for other in different):
+            different.append(one)
+    return different
 
 
 def _fields(schedule: str) -> set[str]:
