@@ -203,7 +203,7 @@ def test_declared_requirements() -> None:
     assert required == {"huggingface-hub", "numpy", "safetensors", "torch", "transformers"}
     extras = project["optional-dependencies"]
     whole = set(re.findall(r"[\w-]+", extras["all"][0].partition("[")[2]))
-    assert whole == set(extras) - {"all", "dev"}
+    assert whole == set(extras) - {"all", "dev", "quant"}
 
 
 def test_both_distributions_have_one_version() -> None:

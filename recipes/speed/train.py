@@ -1,14 +1,14 @@
 """Trains a target whose layers are a few, run through in cycles, as method `speed` wants it.
 
 `python recipes/speed/train.py --data train.jsonl.gz --minutes 20 --out FOLDER`. The layers begin as
-some of a teacher's (a Llama), embedding, norm and head as its own, and what stands after every
-cycle learns the teacher's distribution at every place of the text: the last cycle, as it is what
-speaks, and the others, as they guess. Source of the architecture: Hooper et al. 2023 (SPEED); that
-the guesses are trained too, and from a teacher, is this recipe's.
+some of a teacher's (a Llama), the embedding, norm and head as the teacher's, and the states after
+every cycle learn the teacher's distribution at every place of the text: those after the last cycle
+because they are the output, the others because they are the drafts. Source of the architecture:
+Hooper et al. 2023 (SPEED); that the drafts are trained too, and from a teacher, is this recipe's.
 
-Goes on from FOLDER/state.pt if there is one, and may be killed at any time. What is written is an
-ordinary checkpoint in which layers repeat. At the end it answers the bundled prompts, and
-FOLDER/figures.json says what the pipeline saved.
+Resumes from FOLDER/state.pt if there is one, and may be killed at any time. The result is an
+ordinary checkpoint in which layers repeat. At the end it answers the bundled prompts;
+FOLDER/figures.json has what the pipeline saved.
 
 Legend: B rows, T places, D width, C cycles.
 """
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from foretoken import LLM, SamplingParams, zoo
 from foretoken.bench.suites.suite import load_suite
+from foretoken.files import replacing
 from foretoken.models.load import CYCLE, find, load_model
 from foretoken.train.batches import Batches
 from foretoken.train.data import fixed, read_conversations
@@ -69,13 +69,13 @@ def loss_of(student: LlamaForCausalLM, lesson: Lesson, early: float) -> Tensor:
     ]
     after.append(out.last_hidden_state)
     row, place = (lesson.records >= 0).nonzero(as_tuple=True)
-    said, head = lesson.hidden[-1][row, place], student.lm_head
+    teacher, head = lesson.hidden[-1][row, place], student.lm_head
     shares = [early / max(1, len(after) - 1)] * (len(after) - 1) + [1.0]
 
     def measure(at: slice, *parts: Tensor) -> Tensor:
-        distribution = lesson.head(said[at])
+        distribution = lesson.head(teacher[at])
         losses = [s * kl_div(head(x), distribution) for s, x in zip(shares, parts, strict=True)]
-        return torch.stack(losses).sum() / len(said)
+        return torch.stack(losses).sum() / len(teacher)
 
     return chunked(measure, [states[row, place] for states in after], [head.weight])
 
@@ -99,9 +99,9 @@ def measure(folder: Path, limit: int) -> dict[str, float]:
     return {"tokens": counts.tokens, **{name: round(getattr(counts, name), 4) for name in names}}
 
 
-def save(path: Path, held: dict[str, Any]) -> None:
-    torch.save(held, path.with_suffix(".tmp"))
-    os.replace(path.with_suffix(".tmp"), path)
+def save(path: Path, state: dict[str, Any]) -> None:
+    with replacing(path) as file:
+        torch.save(state, file)
 
 
 def train(given: argparse.Namespace) -> LlamaForCausalLM:
@@ -115,11 +115,11 @@ def train(given: argparse.Namespace) -> LlamaForCausalLM:
     optimizer = torch.optim.AdamW(student.parameters(), given.lr, betas=(0.9, 0.95))
     path, step, spent = given.out / "state.pt", 0, 0.0
     if path.exists():
-        held = torch.load(path, weights_only=True)
-        student.load_state_dict(held["weights"])
-        optimizer.load_state_dict(held["optimizer"])
-        step, spent = held["step"], held["spent"]
-    saved = said = clock = time.monotonic()
+        state = torch.load(path, weights_only=True)
+        student.load_state_dict(state["weights"])
+        optimizer.load_state_dict(state["optimizer"])
+        step, spent = state["step"], state["spent"]
+    saved = reported = clock = time.monotonic()
     while spent < given.minutes:
         done = spent / given.minutes
         for group in optimizer.param_groups:
@@ -131,9 +131,9 @@ def train(given: argparse.Namespace) -> LlamaForCausalLM:
         optimizer.zero_grad()
         now, step = time.monotonic(), step + 1
         spent, clock = spent + (now - clock) / 60, now
-        if now - said > 10:
+        if now - reported > 10:
             print(f"step {step}, {spent:.1f}/{given.minutes:.0f} min, loss {loss:.3f}", flush=True)
-            said = now
+            reported = now
         if now - saved > SAVE_EVERY:
             save(
                 path,

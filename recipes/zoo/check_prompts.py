@@ -21,8 +21,8 @@ def words(text: str) -> list[str]:
 
 
 def runs(text: str, size: int = RUN) -> set[tuple[str, ...]]:
-    found = words(text)
-    return {tuple(found[i : i + size]) for i in range(len(found) - size + 1)}
+    every = words(text)
+    return {tuple(every[i : i + size]) for i in range(len(every) - size + 1)}
 
 
 def shared(prompts: Path, train: Path) -> list[str]:
@@ -32,13 +32,13 @@ def shared(prompts: Path, train: Path) -> list[str]:
         for turn in json.loads(line)["turns"]:
             wanted |= runs(turn)
     starts = {run[:3] for run in wanted}
-    found: set[tuple[str, ...]] = set()
+    repeated: set[tuple[str, ...]] = set()
     for record in corpus.read(train):
         text = words(corpus.text_of(record))
         for i in range(len(text) - RUN + 1):
             if tuple(text[i : i + 3]) in starts and tuple(text[i : i + RUN]) in wanted:
-                found.add(tuple(text[i : i + RUN]))
-    return sorted(" ".join(run) for run in found)
+                repeated.add(tuple(text[i : i + RUN]))
+    return sorted(" ".join(run) for run in repeated)
 
 
 def main() -> None:
@@ -46,10 +46,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--prompts", type=Path, default=PROMPTS)
     args = parser.parse_args()
-    found = shared(args.prompts, (args.data or corpus.default_folder()) / "train.jsonl.gz")
-    for run in found:
+    repeated = shared(args.prompts, (args.data or corpus.default_folder()) / "train.jsonl.gz")
+    for run in repeated:
         print(run)
-    raise SystemExit(f"{len(found)} shared runs" if found else 0)
+    raise SystemExit(f"{len(repeated)} shared runs" if repeated else 0)
 
 
 if __name__ == "__main__":

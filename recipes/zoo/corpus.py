@@ -2,8 +2,8 @@
 
 Records come from `{train,heldout}.jsonl.gz` (a JSON object a line with "src", "task" and either
 "messages" or "text"), from the grammar corruptor and from Python's own standard library. Each
-source becomes one uint16 array of tokens and one uint8 array that says which of them an answer
-holds; records lie one after another, `starts` says where.
+source becomes one uint16 array of tokens and one uint8 array that marks those of answers; records
+lie one after another and begin at `starts`.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ def code_records(limit: int, seed: int = 0) -> list[Record]:
     """Functions of the standard library, as "complete this" and "write the docstring" pairs."""
     rng = random.Random(seed)
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    found: list[Record] = []
+    records: list[Record] = []
     for file in files:
         try:
-            found.extend(_function_records(file.read_text(encoding="utf-8"), rng))
+            records.extend(_function_records(file.read_text(encoding="utf-8"), rng))
         except (SyntaxError, UnicodeDecodeError):
             continue
-    rng.shuffle(found)
-    return found[:limit]
+    rng.shuffle(records)
+    return records[:limit]
 
 
 def records_by_source(folder: Path, split: str, made: int = 40_000) -> dict[str, list[Record]]:
@@ -116,12 +116,12 @@ def encode(record: Record, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     role_ids = {"user": bpe.USER_ID, "assistant": bpe.ASSISTANT_ID, "system": bpe.SYSTEM_ID}
     ids, answer = [bpe.BOS_ID], [0]
     for message in record["messages"]:
-        said = tokenizer.encode(message["content"].strip()).ids
+        content = tokenizer.encode(message["content"].strip()).ids
         ids.append(role_ids[message["role"]])
         answer.append(0)
         is_answer = message["role"] == "assistant"
-        ids += said + [bpe.EOS_ID] * is_answer
-        answer += [int(is_answer)] * (len(said) + is_answer)
+        ids += content + [bpe.EOS_ID] * is_answer
+        answer += [int(is_answer)] * (len(content) + is_answer)
     return ids, answer
 
 

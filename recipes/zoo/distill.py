@@ -1,14 +1,13 @@
 """Distils the drafter: `python distill.py --work WORK --target FOLDER --minutes M --own-minutes N`.
 
 Forward KL from the target's distribution: first along corpus text, then along answers that the
-target wrote itself to training prompts (own.py), which is the text that the drafter will meet. Goes
-on from WORK/draft.pt if there is one.
+target wrote itself to training prompts (own.py), which is the text that the drafter will meet.
+Resumes from WORK/draft.pt if there is one.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from presets import DRAFTS
 from torch import Tensor
 from workers import Loss, Prepare, device_type, workers
 
+from foretoken.files import replacing
 from train import LONGEST_STEP, optimizers
 
 ROWS, LENGTH = 16, 512  # of a batch
@@ -39,7 +39,7 @@ def _kl_kernel(student: Tensor, weight: Tensor, teacher: Tensor) -> tuple[Tensor
 def _best_kernel(
     student: Tensor, weight: Tensor, best: Tensor, chance: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same against the likeliest tokens [T, K] alone, their chances [T, K] made to sum to 1."""
+    """The same against the likeliest tokens [T, K], their probabilities [T, K] made to sum to 1."""
     p, q = chance / chance.sum(-1, keepdim=True), student.float().log_softmax(-1)
     loss = (p * (p.clamp(min=1e-9).log() - q.gather(-1, best))).sum(-1)
     grad = q.exp().scatter_add(-1, best, -p)
@@ -108,7 +108,7 @@ def along_text(target: Llama, draft: Llama) -> Loss:
 
 
 def along_own(draft: Llama) -> Loss:
-    """Divergence along the target's answers, from the guesses kept with them."""
+    """Divergence along the target's answers, from the likeliest tokens kept with them."""
     device = device_type(draft)
     kernel, student = torch.compile(_best_kernel, dynamic=False), torch.compile(draft)
 
@@ -156,9 +156,9 @@ def distil(
             done = f"{spent:.1f}/{phase.minutes:.0f} min, {count * ROWS * LENGTH / 1e6:.2f}"
             print(f"{time.strftime('%H:%M:%S')} {done} M tokens, KL {mean:.4f}", flush=True)
             tokens = count * ROWS * LENGTH
-            held = {"weights": draft.state_dict(), "minutes": spent, "tokens": tokens}
-            torch.save(held, save.with_suffix(".tmp"))
-            os.replace(save.with_suffix(".tmp"), save)
+            with replacing(save) as file:
+                state = {"weights": draft.state_dict(), "minutes": spent, "tokens": tokens}
+                torch.save(state, file)
             logged = clock
     crew.close()
 
@@ -187,10 +187,10 @@ def main() -> None:
         phase = Phase(args.minutes, args.peak, decay=args.own_minutes == 0)
         distil(draft, partial(along_text, target.share_memory()), sampler, phase, path)
     if args.own_minutes > 0:
-        kept = args.work / "own.npz"
-        if not kept.exists():
-            write(target.cpu(), data, args.own).save(kept)
-        own = OwnSampler(Own.load(kept), LENGTH, seed=int(time.time()))
+        answers = args.work / "own.npz"
+        if not answers.exists():
+            write(target.cpu(), data, args.own).save(answers)
+        own = OwnSampler(Own.load(answers), LENGTH, seed=int(time.time()))
         distil(draft, along_own, own, Phase(args.own_minutes, args.peak, True), path)
     save_hf(draft.cpu(), args.work / "draft")
 

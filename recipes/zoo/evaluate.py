@@ -48,12 +48,12 @@ def losses(model: Llama, data: dict[str, Packed], each: int) -> dict[str, float]
     for packed in data.values():
         by_task.setdefault(packed.task, []).append(packed)
     longest = model.config.max_len
-    return {task: task_loss(model, found, longest, each) for task, found in sorted(by_task.items())}
+    return {task: task_loss(model, some, longest, each) for task, some in sorted(by_task.items())}
 
 
 def prompts_of(data: dict[str, Packed], task: str, count: int, longest: int) -> list[list[int]]:
     """Held-out (or training) records of a task, each cut before its first answer."""
-    found: list[list[int]] = []
+    prompts: list[list[int]] = []
     sources = [p for n, p in sorted(data.items()) if p.task == task]
     for at in range(max(len(p.starts) for p in sources) - 1):
         for p in sources:
@@ -62,10 +62,10 @@ def prompts_of(data: dict[str, Packed], task: str, count: int, longest: int) -> 
             ids = p.tokens[p.starts[at] : p.starts[at + 1]].tolist()
             end = ids.index(ASSISTANT_ID) + 1 if ASSISTANT_ID in ids else longest
             if end < longest:
-                found.append(ids[:end])
-            if len(found) == count:
-                return found
-    return found
+                prompts.append(ids[:end])
+            if len(prompts) == count:
+                return prompts
+    return prompts
 
 
 def chain(agree: list[bool], gamma: int = GAMMA) -> tuple[int, int]:
@@ -99,17 +99,17 @@ def acceptance(
 
 
 def cost(work: Path) -> dict[str, str]:
-    """What the checkpoints say of the training: of the drafter, its last phase."""
+    """Tokens and minutes of training by model, from its checkpoint; a drafter's last phase."""
     places = {"mini": ("checkpoint.pt", "total"), "mini-draft": ("draft.pt", "minutes")}
-    found = {}
+    spent = {}
     for name, (file, clock) in places.items():
         if (work / file).exists():
-            held = torch.load(work / file, weights_only=True, map_location="cpu")
-            if clock in held:
-                found[name] = (
-                    f"{held['tokens'] / 1e6:.1f} million tokens in {held[clock]:.0f} minutes"
+            state = torch.load(work / file, weights_only=True, map_location="cpu")
+            if clock in state:
+                spent[name] = (
+                    f"{state['tokens'] / 1e6:.1f} million tokens in {state[clock]:.0f} minutes"
                 )
-    return found
+    return spent
 
 
 def main() -> None:

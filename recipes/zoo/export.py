@@ -66,11 +66,11 @@ def acceptance_table(figures: dict[str, dict[str, float]]) -> str:
         for task, f in figures.items()
     ]
     head = ["| task | first choices equal | tokens a pass |", "|---|--:|--:|"]
-    told = (
+    heading = (
         "\n## Acceptance\n\nGreedy answers of `mini` to held-out prompts, at most 128 tokens;"
         " drafts of four tokens; tokens a pass of the target, its own token included.\n\n"
     )
-    return told + "\n".join([*head, *rows]) + "\n"
+    return heading + "\n".join([*head, *rows]) + "\n"
 
 
 def card(name: str, folder: Path, figures: dict[str, Any]) -> str:

@@ -11,16 +11,16 @@ a few hundred tokens at a time, which at V = 8,192 is what makes training on a C
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from foretoken.files import read_json, write_file
 from foretoken.train.muon import precision
 
 CHUNK = 1024
@@ -228,9 +228,9 @@ def _cross_entropy(logits: Tensor, goal: Tensor, weight: Tensor) -> tuple[Tensor
     top = x.amax(-1, keepdim=True)
     e = (x - top).exp()
     total = e.sum(-1, keepdim=True)
-    hot = torch.arange(x.shape[-1], device=x.device) == goal[:, None]
-    loss = total.log().squeeze(-1) + top.squeeze(-1) - (x * hot).sum(-1)
-    grad = (e / total - hot.float()) * weight[:, None]
+    is_goal = torch.arange(x.shape[-1], device=x.device) == goal[:, None]
+    loss = total.log().squeeze(-1) + top.squeeze(-1) - (x * is_goal).sum(-1)
+    grad = (e / total - is_goal.float()) * weight[:, None]
     return loss, grad.to(logits.dtype)
 
 
@@ -269,19 +269,16 @@ def compile_loss() -> None:
 
 
 def save_hf(model: Llama, folder: Path, dtype: torch.dtype = torch.float16) -> None:
-    """Write config.json and model.safetensors; renamed into place, so never half a file."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write config.json and model.safetensors, each whole or not at all."""
     state = {f"model.{k}": v.detach().to(dtype).contiguous() for k, v in model.state_dict().items()}
-    save_file(state, folder / "model.safetensors.tmp", metadata={"format": "pt"})
-    os.chmod(folder / "model.safetensors.tmp", 0o644)  # safetensors keeps it to its owner
-    os.replace(folder / "model.safetensors.tmp", folder / "model.safetensors")
+    write_file(folder / "model.safetensors", save(state, metadata={"format": "pt"}))
     name = str(dtype).removeprefix("torch.")
-    (folder / "config.json").write_text(json.dumps(model.config.hf(name), indent=2) + "\n")
+    write_file(folder / "config.json", json.dumps(model.config.hf(name), indent=2) + "\n")
 
 
 def load_hf(folder: Path) -> Llama:
     """Read back what `save_hf` wrote, as float32."""
-    raw = json.loads((folder / "config.json").read_text())
+    raw = read_json(folder / "config.json", "a checkpoint's config")
     names = {
         "hidden": "hidden_size",
         "layers": "num_hidden_layers",

@@ -1,10 +1,10 @@
-"""The target's own answers with its best guesses at every place, and batches of them.
+"""The target's own answers, with its likeliest tokens at every place, and batches of them.
 
-A drafter meets the text that its target writes, so that is what it learns from. The guesses are
-kept while the answer is written, so that an hour of training needs no pass of the target: four
+A drafter meets the text that its target writes, so that is what it learns from. Those tokens
+are kept while the answer is written, so that an hour of training needs no pass of the target: four
 times as many tokens in the same time.
 
-Legend: N answers, B rows, T tokens, K guesses.
+Legend: N answers, B rows, T tokens, K likeliest tokens.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ PROMPT_WEIGHT = 0.1  # a prompt's tokens are learned as plain text
 
 @dataclass
 class Own:
-    """Prompts with answers, one after another; `starts` says where each begins.
+    """Prompts with answers, one after another; each begins at one of `starts`.
 
-    best, chance [tokens, K]: what the target held likeliest where a token stands, and how likely.
-    A prompt's token is its own only guess.
+    best, chance [tokens, K]: the target's likeliest tokens in place of each token, and their
+    probabilities. In place of a prompt's token stands that token alone.
     """
 
     tokens: NDArray[np.uint16]
@@ -48,24 +48,24 @@ class Own:
 
     @staticmethod
     def load(path: Path) -> Own:
-        with np.load(path) as held:
-            return Own(**{name: held[name] for name in held.files})
+        with np.load(path) as arrays:
+            return Own(**{name: arrays[name] for name in arrays.files})
 
 
 def write(target: Llama, data: dict[str, Packed], count: int, seed: int = 0) -> Own:
     """`count` answers to training prompts, equally many of each task."""
     rng, prompts = random.Random(seed), []
     for task in SIX:
-        found = prompts_of(data, task, count * 2, longest=LONGEST)
-        prompts += rng.sample(found, min(count // len(SIX), len(found)))
+        some = prompts_of(data, task, count * 2, longest=LONGEST)
+        prompts += rng.sample(some, min(count // len(SIX), len(some)))
     rng.shuffle(prompts)
     noise, greedy = torch.Generator().manual_seed(seed), int(GREEDY * len(prompts))
     parts: list[tuple[NDArray[np.generic], ...]] = []
     began, total = time.time(), 0
     for some, heat in ((prompts[:greedy], 0.0), (prompts[greedy:], 1.0)):
-        for i, said, best, chance in in_batches(target, some, LIMIT, heat, noise):
-            parts.append(_record(some[i], said, best, chance))
-            total += len(said)
+        for i, written, best, chance in in_batches(target, some, LIMIT, heat, noise):
+            parts.append(_record(some[i], written, best, chance))
+            total += len(written)
             if len(parts) % 1000 == 0:
                 print(f"{len(parts)}/{len(prompts)} answers, {total} tokens", flush=True)
     print(f"{total} tokens of answers in {(time.time() - began) / 60:.1f} min", flush=True)
@@ -75,13 +75,13 @@ def write(target: Llama, data: dict[str, Packed], count: int, seed: int = 0) -> 
 
 
 def _record(
-    prompt: list[int], said: list[int], best: Tensor, chance: Tensor
+    prompt: list[int], written: list[int], best: Tensor, chance: Tensor
 ) -> tuple[NDArray[np.generic], ...]:
-    both = np.array(prompt + said, np.uint16)
+    both = np.array(prompt + written, np.uint16)
     ids, odds = np.zeros((len(both), BEST), np.uint16), np.zeros((len(both), BEST), np.float16)
     ids[:, 0], odds[:, 0] = both, 1.0
     ids[len(prompt) :], odds[len(prompt) :] = best.numpy().astype(np.uint16), chance.numpy()
-    answer = np.array([0] * len(prompt) + [1] * len(said), np.uint8)
+    answer = np.array([0] * len(prompt) + [1] * len(written), np.uint8)
     return both, answer, ids, odds
 
 

@@ -29,24 +29,25 @@ def cut(record: Record, rng: random.Random) -> list[dict[str, str]] | None:
     if not ends:
         return None
     chosen = messages[: rng.choice(ends) + 1]
-    said = sum(len(m["content"]) for m in chosen[:-1])
-    return chosen if said <= _LONGEST and chosen[-2]["role"] == "user" else None
+    size = sum(len(m["content"]) for m in chosen[:-1])
+    return chosen if size <= _LONGEST and chosen[-2]["role"] == "user" else None
 
 
 def prompts(records: list[Record], each: int, tasks: tuple[str, ...], seed: int) -> Iterator[Any]:
     """`each` conversations of every task, in turn."""
     rng = random.Random(seed)
     rng.shuffle(records)
-    found: dict[str, list[list[dict[str, str]]]] = defaultdict(list)
+    by_task: dict[str, list[list[dict[str, str]]]] = defaultdict(list)
     for record in records:
-        if record["task"] in tasks and len(found[record["task"]]) < each and "messages" in record:
+        chosen = by_task[record["task"]]
+        if record["task"] in tasks and len(chosen) < each and "messages" in record:
             messages = cut(record, rng)
             if messages is not None:
-                found[record["task"]].append(messages)
+                chosen.append(messages)
     for place in range(each):
         for task in tasks:
-            if place < len(found[task]):
-                yield {"task": task, "messages": found[task][place]}
+            if place < len(by_task[task]):
+                yield {"task": task, "messages": by_task[task][place]}
 
 
 def main() -> None:

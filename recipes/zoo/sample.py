@@ -13,9 +13,9 @@ from model import Llama, Past, mixed, precision
 from tokenizer import EOS_ID
 from torch import Tensor
 
-BEST = 16  # guesses kept of each place
+BEST = 16  # likeliest tokens kept at each place
 Answer = tuple[list[int], Tensor, Tensor]
-"""Tokens, and the model's best guesses [tokens, K] at temperature 1 with their chances."""
+"""Tokens; the model's likeliest tokens in place of each, and their probabilities [tokens, K]."""
 
 
 class Batch:
@@ -112,5 +112,5 @@ def in_batches(
         while len(rows) < min(96, len(order)) and len(prompts[order[len(rows)]]) * len(rows) < room:
             rows.append(order[len(rows)])
         order = order[len(rows) :]
-        found = generate(model, [prompts[i] for i in rows], limit, temperature, generator)
-        yield from ((i, *answer) for i, answer in zip(rows, found, strict=True))
+        answers = generate(model, [prompts[i] for i in rows], limit, temperature, generator)
+        yield from ((i, *answer) for i, answer in zip(rows, answers, strict=True))

@@ -1,8 +1,8 @@
 """Trains the target: `python train.py --preset cpu --work WORK` (after prepare.py).
 
-Runs the preset's stages in turn, and goes on from WORK/checkpoint.pt if there is one. It may be
-killed or suspended at any time: a checkpoint is written beside the old one and then renamed, and
-the clock counts at most ten seconds a step.
+Runs the preset's stages in turn, and resumes from WORK/checkpoint.pt if there is one. It may be
+killed or suspended at any time: a checkpoint replaces the old one whole, and the clock counts
+at most ten seconds a step.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from presets import PRESETS, Stage
 from torch import Tensor, nn
 from workers import Loss, device_type, workers
 
+from foretoken.files import replacing
 from foretoken.train.muon import Muon
 
 AVERAGE = 0.995  # of the running mean of weights that part-way exports are made from
@@ -65,18 +66,18 @@ class Run:
 
     def save(self, path: Path) -> None:
         fields = [f.name for f in dataclasses.fields(self) if f.name != "model"]
-        held: dict[str, Any] = {name: getattr(self, name) for name in fields}
-        held["config"] = dataclasses.asdict(self.model.config)
-        held["weights"] = self.model.state_dict()
-        torch.save(held, path.with_suffix(".tmp"))
-        os.replace(path.with_suffix(".tmp"), path)
+        state: dict[str, Any] = {name: getattr(self, name) for name in fields}
+        state["config"] = dataclasses.asdict(self.model.config)
+        state["weights"] = self.model.state_dict()
+        with replacing(path) as file:
+            torch.save(state, file)
 
     @staticmethod
     def load(path: Path) -> Run:
-        held = torch.load(path, weights_only=True, map_location="cpu")
-        model = Llama(Config(**held.pop("config")))
-        model.load_state_dict(held.pop("weights"))
-        return Run(model, **held)
+        state = torch.load(path, weights_only=True, map_location="cpu")
+        model = Llama(Config(**state.pop("config")))
+        model.load_state_dict(state.pop("weights"))
+        return Run(model, **state)
 
     def follow(self) -> None:
         """Move the running mean of the weights on by one step."""
@@ -107,7 +108,8 @@ def cross_entropy(model: Llama) -> Loss:
     return loss_of
 
 
-def say(run: Run, stage: Stage, loss: float) -> None:
+def report(run: Run, stage: Stage, loss: float) -> None:
+    """Print how far the training is."""
     left = stage.minutes - run.spent
     print(
         f"{time.strftime('%H:%M:%S')} {stage.name} {run.spent:.1f}/{stage.minutes:.0f} min, "
@@ -131,7 +133,7 @@ def run_stage(run: Run, stage: Stage, sampler: Sampler, path: Path, every: float
     opts = optimizers(model, (stage.matrix_lr, stage.vector_lr))
     base = [opt.param_groups[0]["lr"] for opt in opts]
     resume(opts, run.states)
-    mean, said, saved, clock = 0.0, time.time(), time.time(), time.time()
+    mean, reported, saved, clock = 0.0, time.time(), time.time(), time.time()
     while run.spent < stage.minutes:
         for opt, lr in zip(opts, base, strict=True):
             opt.param_groups[0]["lr"] = lr * rate(stage, run.spent)
@@ -144,9 +146,9 @@ def run_stage(run: Run, stage: Stage, sampler: Sampler, path: Path, every: float
         run.spent, run.total = run.spent + used, run.total + used
         run.tokens, run.batches = run.tokens + stage.rows * stage.length, run.batches + 1
         mean = loss if mean == 0 else 0.98 * mean + 0.02 * loss
-        if clock - said > 20:
-            say(run, stage, mean)
-            said = clock
+        if clock - reported > 20:
+            report(run, stage, mean)
+            reported = clock
         if clock - saved > every * 60:
             run.states = [opt.state_dict() for opt in opts]
             run.save(path)

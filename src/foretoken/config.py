@@ -37,7 +37,7 @@ from foretoken.registry import (
     verifier_names,
 )
 from foretoken.tree import Kind
-from foretoken.tuned import untuned
+from foretoken.tuned import resolve_tuned
 
 BASELINE = "autoregressive"
 """The method that drafts nothing."""
@@ -116,7 +116,7 @@ def build(config: Mapping[str, Any] | None) -> BuiltMethod:
     Raises:
         ForetokenError: for an unknown name or option, and for a method that can't be built so.
     """
-    options = untuned(config or {"method": BASELINE})
+    options = resolve_tuned(config or {"method": BASELINE})
     method = options.pop("method", None) or _guessed_method(options)
     rule = options.pop("verifier", None)
     if not isinstance(method, str):

@@ -1,4 +1,4 @@
-"""Options that `foretoken tune` found: a JSON file for a model and a method.
+"""Reads the options that `foretoken tune` found best: a JSON file for a model and a method.
 
 {"schema": 1, "name": "mini-sps", "model": "mini", "method": "sps",
  "speculative_config": {"method": "sps", "model": "mini-draft", "num_speculative_tokens": 5},
@@ -16,15 +16,16 @@ from foretoken.files import read_json
 from foretoken.machine import cache_folder
 
 SCHEMA = 1
+_WHAT = "a file of foretoken tune"
 
 
 def tuned_path(name: str) -> Path:
-    """Where the file of this name lies in the cache folder."""
+    """The path of the file of this name in the cache folder."""
     return cache_folder() / "tuned" / f"{name}.json"
 
 
 def read_tuned(name: str | Path) -> dict[str, Any]:
-    """The `speculative_config` in a file, by its path or by its name in the cache folder.
+    """The `speculative_config` of a file, given by its path or by its name in the cache folder.
 
     Raises `ForetokenError` where there is no such file or it is not one of these.
     """
@@ -36,14 +37,14 @@ def read_tuned(name: str | Path) -> dict[str, Any]:
         if Path(name).suffix != ".json" and known:
             raise unknown("tuned method", str(name), known)
         raise ForetokenError(f"There is no {path}; make it with foretoken tune, or give a path.")
-    content = read_json(path, "a file of foretoken tune", schema=SCHEMA)
-    if not isinstance(content.get("speculative_config"), dict):
-        raise ForetokenError(f"{path} can't be read as a file of foretoken tune: it has no config.")
-    return dict(content["speculative_config"])
+    config = read_json(path, _WHAT, schema=SCHEMA).get("speculative_config")
+    if not isinstance(config, dict):
+        raise ForetokenError(f"{path} can't be read as {_WHAT}: it has no speculative_config.")
+    return config
 
 
-def untuned(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with "tuned" replaced by what it names; what is given next to it wins."""
+def resolve_tuned(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config whose "tuned" is replaced by the options of that name; other options given win."""
     given = dict(config)
     name = given.pop("tuned", None)
     return given if name is None else {**read_tuned(name), **given}

@@ -91,15 +91,6 @@ def test_from_the_command_line_to_the_engine(
         read_tuned(f"{name}x")
 
 
-def test_a_file_that_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "bad.json"
-    path.write_text("{}")
-    with pytest.raises(ForetokenError, match="as a file of foretoken tune: it has schema None"):
-        read_tuned(path)
-    with pytest.raises(ForetokenError, match="make it with foretoken tune"):
-        read_tuned(tmp_path / "none.json")
-
-
 class Counted(ModelTarget):
     """Counts the passes that score."""
 

@@ -1,4 +1,4 @@
-"""An inflated model says what the small one says, and costs what the large one costs."""
+"""An inflated model predicts what the small one does, and costs what the large one costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from safetensors import safe_open
 
 from foretoken import zoo
-from foretoken.zoo.inflate import SHAPES, Shape, inflate, parameters_read, proportional
+from foretoken.zoo.inflate import inflate
+from foretoken.zoo.shape import Shape, parameters_read
 
 transformers = pytest.importorskip("transformers")
 
@@ -47,13 +48,13 @@ def compare(small: Path, large: Path, vocab: int, size: int = 24) -> None:
     ids = torch.randint(5, vocab, (3, size), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         x, y = a(ids).logits, b(ids).logits
-        said = [
+        texts = [
             m.generate(ids[:1], max_new_tokens=16, do_sample=False, pad_token_id=0) for m in (a, b)
         ]
     assert (y[..., :vocab] - x).abs().max() <= 1e-5 * x.abs().max()
     if y.shape[-1] > vocab:
         assert y[..., vocab:].max() < x.min() - 50
-    assert torch.equal(*said)
+    assert torch.equal(*texts)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -66,6 +67,7 @@ def compare(small: Path, large: Path, vocab: int, size: int = 24) -> None:
     ],
 )
 def test_logits_are_kept(tmp_path: Path, shape: Shape, tied: bool) -> None:
+    """The same logits and greedy text at any larger shape, and the config has it."""
     small = tiny(tmp_path / "small", tied)
     large = inflate(small, tmp_path / "large", shape)
     compare(small, large, TINY["vocab_size"])
@@ -75,6 +77,7 @@ def test_logits_are_kept(tmp_path: Path, shape: Shape, tied: bool) -> None:
 
 
 def test_cost_is_real(tmp_path: Path) -> None:
+    """As many numbers as the shape has, and none of them for show."""
     shape = Shape(64, 3, 4, 2, 96, 160, 16)
     large = inflate(tiny(tmp_path / "small", True), tmp_path / "large", shape)
     with safe_open(large / "model.safetensors", "pt") as file:
@@ -85,6 +88,7 @@ def test_cost_is_real(tmp_path: Path) -> None:
 
 
 def test_shards_and_half_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several shards hold the same model, and in float16 nothing overflows."""
     monkeypatch.setattr("foretoken.zoo.inflate.SHARD_BYTES", 40_000)
     small = tiny(tmp_path / "small", True)
     shape = Shape(64, 3, 4, 2, 96, 160, 16)
@@ -96,6 +100,7 @@ def test_shards_and_half_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """Shapes that the original does not fit into, and unknown names."""
     small = tiny(tmp_path / "small", True)
     with pytest.raises(ValueError, match="would shrink"):
         inflate(small, tmp_path / "x", Shape(64, 1, 4, 2, 96, 160, 16))
@@ -107,27 +112,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         inflate(small, tmp_path / "x", "2b")
 
 
-def test_named_shapes_have_their_names_sizes() -> None:
-    sizes = {"135m": 134.5e6, "1.1b": 1.1e9 - 32_000 * 2_048, "7b": 6.74e9 - 32_000 * 4_096}
-    for name, size in sizes.items():
-        assert parameters_read(SHAPES[name]) == pytest.approx(size, rel=0.01)
-
-
-@pytest.mark.parametrize("name", sorted(SHAPES))
-def test_drafter_keeps_its_share(name: str) -> None:
-    draft, target = (
-        json.loads((zoo.path(n) / "config.json").read_text()) for n in ("mini-draft", "mini")
-    )
-    share = parameters_read(Shape.of(draft)) / parameters_read(Shape.of(target))
-    shape = proportional(draft, target, SHAPES[name])
-    assert parameters_read(shape) / parameters_read(SHAPES[name]) == pytest.approx(share, rel=0.1)
-    assert shape.vocab == SHAPES[name].vocab
-    assert shape.hidden > Shape.of(draft).hidden
-    assert shape.hidden % shape.heads == 0 == shape.heads % shape.kv_heads  # transformers insists
-
-
 @pytest.mark.parametrize("name", ["mini", "mini-draft"])
 def test_bundled_models_inflate(name: str, tmp_path: Path) -> None:
+    """The bundled models keep their logits too."""
     config = json.loads((zoo.path(name) / "config.json").read_text())
     old = Shape.of(config)
     shape = Shape(384, old.layers + 2, 6, 3, 1_024, old.vocab + 256, 64)

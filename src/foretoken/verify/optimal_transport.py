@@ -109,8 +109,13 @@ def _largest_plan(
     pairs: list[tuple[int, int]], sets: np.ndarray, distribution: np.ndarray
 ) -> np.ndarray:
     """The mass at each (set, token): the largest in total that keeps both bounds."""
-    from scipy.optimize import linprog
-    from scipy.sparse import csr_array
+    try:
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_array
+    except ImportError as error:
+        raise ForetokenError(
+            "Optimal transport needs SciPy; install it with: pip install 'foretoken[bench]'"
+        ) from error
 
     column = np.arange(len(pairs))
     of_set, of_token = np.array(pairs).T

@@ -2,7 +2,7 @@
 that read the target's states, such as `mini-eagle`.
 
 They come with the distribution foretoken-zoo. The first two are ordinary Hugging Face checkpoint
-folders; the model cards say what all were trained on and how well they do. `recipes/zoo` trains
+folders; the model cards name what all were trained on and what they achieve. `recipes/zoo` trains
 them again.
 """
 

@@ -1,11 +1,11 @@
-"""Blows a small Llama up to the cost of a large one without changing what it says.
+"""Inflates a small Llama to the cost of a large one without changing what it predicts.
 
 A cost can be measured on such a model where a real one of that size is not at hand: it reads as
 many bytes and multiplies as many numbers as the named shape, yet its drafts are accepted exactly
 as often as the small model's.
 
-Shapes: D width, H query heads, K key/value heads, h head width, F feed-forward width, V words;
-primes (`'`) mark the inflated ones.
+Shapes: D width, H query heads, K key/value heads, h head width, F feed-forward width, V
+vocabulary; primes (`'`) mark the inflated ones.
 
 - Added residual dimensions stay zero: the embedding's new columns and the new rows of o_proj and
   down_proj are zero. So are those two's columns for added heads and feed-forward units, and all
@@ -14,7 +14,7 @@ primes (`'`) mark the inflated ones.
   and its epsilon a factor D/D'.
 - Head width h -> h' = m h: dimension i moves to m i, where the rotary frequency is the same; q
   takes a factor sqrt(m), as attention divides by sqrt(h'); q is zero in the dimensions between.
-- Added tokens must never be said. There is no bias, so one spare residual dimension carries a tiny
+- Added tokens must never be predicted. There is no bias, so one spare residual dimension carries a
   constant from the embedding to the end, hidden from the layers by a zero in their norms and
   far too small to move the mean square; the final norm and the head's added rows magnify it to
   about -1,000, half each, so that neither number overflows float16.
@@ -34,7 +34,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, unknown
-from foretoken.files import read_json
+from foretoken.files import read_json, write_file
 from foretoken.zoo.shape import SHAPES, Shape, parameters_read, proportional
 
 __all__ = ["SHAPES", "Shape", "inflate", "parameters_read", "proportional"]
@@ -46,6 +46,7 @@ TOKENIZER_FILES = ("*.jinja", "tokenizer*", "special_tokens_map.json", "generati
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A checkpoint's config and, in float32, its tensors."""
     config = read_json(folder / "config.json", "a checkpoint's config")
     if config.get("model_type") not in ("llama", "mistral"):
         raise ForetokenError(f"inflate knows Llama and Mistral, not {config.get('model_type')!r}.")
@@ -84,7 +85,7 @@ def _check(old: Shape, new: Shape) -> None:
             )
     if new.hidden < old.hidden + (new.vocab > old.vocab):
         raise ForetokenError(
-            f"a width of {new.hidden} leaves no spare dimension beside {old.hidden}: it must be "
+            f"a width of {new.hidden} leaves no spare dimension next to {old.hidden}: it must be "
             "larger than the original's where the vocabulary grows."
         )
     if new.hidden % new.heads or new.heads % new.kv_heads:
@@ -103,25 +104,27 @@ def _layer_sources(old: int, new: int) -> list[int | None]:
 
 
 class _Inflation:
-    """Yields the large model's tensors one at a time, so that only one shard is in memory."""
+    """Makes the large model's tensors one at a time, so that only one shard is in memory."""
 
     def __init__(
         self, state: dict[str, Tensor], old: Shape, new: Shape, final_rms: float, seed: int
     ) -> None:
         self.state, self.old, self.new = state, old, new
-        self.shrink = (old.hidden / new.hidden) ** 0.5
+        self.norm_factor = (old.hidden / new.hidden) ** 0.5
         self.spare = old.hidden  # index of the dimension that carries the constant
         table = state["model.embed_tokens.weight"]
         self.constant = SPARE_SIZE * float(table.norm(dim=1).clamp(min=1e-3).min())
-        # The residual's root mean square over D' dimensions is final_rms * shrink.
-        self.magnify = (ADDED_LOGIT * final_rms * self.shrink / self.constant) ** 0.5
+        # The residual's root mean square over D' dimensions is final_rms * norm_factor.
+        self.magnify = (ADDED_LOGIT * final_rms * self.norm_factor / self.constant) ** 0.5
         self.queries, self.kv_sources = _heads(old, new)
         self.noise = torch.Generator().manual_seed(seed)
 
     def random(self, rows: int, columns: int) -> Tensor:
+        """[rows, columns] normal numbers that keep the size of what they multiply."""
         return torch.empty(rows, columns).normal_(std=columns**-0.5, generator=self.noise)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """All of the checkpoint, by name, in the order of the layers."""
         yield "model.embed_tokens.weight", self.embedding()
         for at, source in enumerate(_layer_sources(self.old.layers, self.new.layers)):
             for name, tensor in self.layer(source):
@@ -132,6 +135,7 @@ class _Inflation:
         yield "lm_head.weight", self.head()
 
     def embedding(self) -> Tensor:
+        """[V', D'], the constant in the spare dimension of every row."""
         old = self.state["model.embed_tokens.weight"]
         table = torch.zeros(self.new.vocab, self.new.hidden)
         added = self.new.vocab - self.old.vocab
@@ -141,6 +145,7 @@ class _Inflation:
         return table
 
     def head(self) -> Tensor:
+        """[V', D'], in the added rows nothing but what makes their logits about -1,000."""
         old = self.state.get("lm_head.weight", self.state["model.embed_tokens.weight"])
         table = self.random(self.new.vocab, self.new.hidden)
         table[:, self.spare :][:, :1] = 0.0
@@ -152,23 +157,24 @@ class _Inflation:
 
     def norm(self, old: Tensor | None) -> Tensor:
         """[D] -> [D']; the spare dimension is hidden from whoever reads the result."""
-        weight = torch.full((self.new.hidden,), self.shrink)
+        weight = torch.full((self.new.hidden,), self.norm_factor)
         if old is not None:
-            weight[: self.old.hidden] = old * self.shrink
+            weight[: self.old.hidden] = old * self.norm_factor
         weight[self.spare :][:1] = 0.0
         return weight
 
     def layer(self, source: int | None) -> Iterator[tuple[str, Tensor]]:
+        """The tensors of a layer made from layer `source`, or of an added one."""
         old: dict[str, Tensor] = {}
         if source is not None:
             prefix = f"model.layers.{source}."
             old = {k[len(prefix) :]: v for k, v in self.state.items() if k.startswith(prefix)}
         for name in ("input_layernorm.weight", "post_attention_layernorm.weight"):
             yield name, self.norm(old.get(name))
-        everyone = list(range(self.old.kv_heads)) if source is not None else []
-        kv = [s if s in everyone else -1 for s in self.kv_sources]
+        originals = list(range(self.old.kv_heads)) if source is not None else []
+        kv = [s if s in originals else -1 for s in self.kv_sources]
         queries: list[int] = [-1] * self.new.heads
-        for i, place in enumerate(self.queries if everyone else []):
+        for i, place in enumerate(self.queries if originals else []):
             queries[place] = i
         for letter, heads in (("q", queries), ("k", kv), ("v", kv)):
             name = f"self_attn.{letter}_proj.weight"
@@ -214,23 +220,23 @@ class _Inflation:
 
 
 def _final_rms(folder: Path, vocab: int) -> float:
-    """Typical root mean square of what the final norm of the small model gets."""
+    """Typical root mean square of the states that the small model's final norm receives."""
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    seen: list[Tensor] = []
-    model.model.norm.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    states: list[Tensor] = []
+    model.model.norm.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
     ids = torch.randint(vocab, (4, 32), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         model(ids)
-    return float(seen[0].float().square().mean(-1).sqrt().median())
+    return float(states[0].float().square().mean(-1).sqrt().median())
 
 
 def _write(
     tensors: Iterator[tuple[str, Tensor]],
     folder: Path,
     dtype: torch.dtype,
-    each: Callable[[], object],
+    advance: Callable[[], object],
 ) -> None:
     """One model.safetensors, or numbered shards of about 2 GiB with an index."""
     shards: list[dict[str, Tensor]] = [{}]
@@ -243,7 +249,7 @@ def _write(
         shards[-1] = {}
 
     for name, tensor in tensors:
-        each()
+        advance()
         stored = tensor.to(dtype).contiguous()
         if size and size + stored.nbytes > SHARD_BYTES:
             flush()
@@ -262,7 +268,7 @@ def _write(
         "metadata": {"total_size": total},
         "weight_map": {k: files[i] for k, i in where.items()},
     }
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+    write_file(folder / "model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
 
 
 def inflate(
@@ -271,12 +277,13 @@ def inflate(
     shape: Shape | str,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
-    each: Callable[[], object] = lambda: None,
+    advance: Callable[[], object] = lambda: None,
 ) -> Path:
     """Write the model in `source_dir`, inflated to `shape`, into `out_dir` and return that.
 
-    `shape` is a `Shape` or a name in `SHAPES`; `proportional` works one out for a drafter. `each`
-    is called for every tensor, of which there are 3 and 9 a layer.
+    `shape` is a `Shape` or a name in `SHAPES`; `proportional` finds one for a drafter.
+    `advance` is called for every tensor, of which there are 3 and 9 a layer. Raises
+    `ForetokenError` for a model or a shape that can't be inflated.
     """
     if isinstance(shape, str) and shape not in SHAPES:
         raise unknown("shape", shape, SHAPES)
@@ -288,7 +295,7 @@ def inflate(
     _check(old, new)
     work = _Inflation(state, old, new, _final_rms(source, old.vocab), seed)
     out.mkdir(parents=True, exist_ok=True)
-    _write(work.tensors(), out, dtype, each)
+    _write(work.tensors(), out, dtype, advance)
     config |= {
         "hidden_size": new.hidden,
         "num_hidden_layers": new.layers,
@@ -302,7 +309,7 @@ def inflate(
         "dtype": str(dtype).removeprefix("torch."),
         "foretoken_inflated": {"from": source.name, "shape": label, **asdict(new)},
     }
-    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_file(out / "config.json", json.dumps(config, indent=2) + "\n")
     for pattern in TOKENIZER_FILES:
         for file in source.glob(pattern):
             shutil.copy(file, out / file.name)

@@ -1,4 +1,4 @@
-"""What decides a Llama's cost: its shape, the shapes of well-known sizes, a drafter's share."""
+"""Shapes of Llamas, which decide what a pass costs: well-known ones, and a drafter's for each."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from foretoken.files import write_file
 from foretoken.machine import cache_folder
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
@@ -75,14 +76,13 @@ def _built(compiler: str) -> Path:
     file = cache_folder() / "kernels" / f"{hashlib.sha256(known.encode()).hexdigest()[:16]}.so"
     if file.is_file():
         return file
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         parts = [str(Path(folder, name)) for name in ("kernels.o", "kernels.so")]
         run = functools.partial(subprocess.run, check=True, capture_output=True)
         run([compiler, *_FLAGS, "-c", str(_SOURCE), "-o", parts[0]])
         # Without -fopenmp: it then uses the threads of the OpenMP that torch has loaded already.
         run([compiler, "-shared", parts[0], "-o", parts[1]])
-        os.replace(parts[1], file)
+        write_file(file, Path(parts[1]).read_bytes())
     return file
 
 

@@ -1,0 +1,22 @@
+"""The recipe's scripts can be imported in these tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+RECIPES = Path(__file__).parents[2] / "recipes" / "zoo"
+
+
+@pytest.fixture(autouse=True)
+def recipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The recipe's files are scripts in one folder, not a package."""
+    monkeypatch.syspath_prepend(str(RECIPES))
+    yield
+    ours = {p.stem for p in RECIPES.glob("*.py")}
+    for name in ours & set(sys.modules):
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(RECIPES)):
+            del sys.modules[name]
