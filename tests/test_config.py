@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -154,6 +154,8 @@ class Wrapper:
     """What wraps it."""
 
     every: int = 1
+
+    levels: ClassVar[str] = "a"
 
     def __call__(self, target: ModelTarget) -> ModelTarget:
         return Wrapped(target, self.every)

@@ -170,7 +170,7 @@ def test_closing_a_stream_cancels_it(llm: LLM) -> None:
     [other] = llm.generate(PROMPTS[1], GREEDY)
     assert len(other.token_ids) == 16
     stream.close()
-    assert not llm.engine.busy and llm.engine.target.cache.free == 8
+    assert not llm.engine.busy and llm.engine.target.free == 8
 
 
 def test_statistics(llm: LLM) -> None:

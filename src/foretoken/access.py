@@ -5,7 +5,7 @@ Legend: B sequences, S slots of a pass, V vocabulary, D width, T tokens, L layer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree
+from foretoken.tree import DraftTree, Entry
 
 LEVELS = {
     "a": "logits for appended tokens",
@@ -50,11 +50,11 @@ class Pass:
 class Access(Protocol):
     """A target's inside, as far as its levels reach; handed to `Drafter.bind`.
 
-    tokenizer: the target's, if the engine was given one. source: the folder or the loaded
-    transformers model that its weights are from, None where that isn't known. scratches: passes
-    made by `scratch` and its like so far, each of which overwrites the one before. hidden: layers
-    whose states a scoring pass must bring, as `Wants` counts them. cycle: after how many layers
-    their weights begin anew.
+    tokenizer: the target's, if it was given one. source: the folder or the loaded transformers
+    model that its weights are from, None where that isn't known.
+
+    A draft pass writes its keys and values after each committed length, where the next pass over
+    that sequence overwrites them.
     """
 
     levels: frozenset[str]
@@ -70,67 +70,53 @@ class Access(Protocol):
     backend: str
     tokenizer: Any
     source: Any
-    scratches: int
-    hidden: tuple[int, ...]
-    cycle: int
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D] (level c)."""
-        ...
-
-    def head(self, states: Tensor) -> Tensor:
-        """Normed last states [..., D] -> logits [..., V] (level c)."""
-        ...
-
-    def scratch(self, sequences: Seq[Sequence], tokens: Seq[Seq[int]]) -> Any:
-        """A pass of plain tokens after the committed length, where scoring will overwrite it."""
-        ...
-
-    def scratch_next(self, sequences: Seq[Sequence], tokens: Tensor, ahead: int) -> Any:
-        """The same for alternatives [B, M] of one place, after the `ahead` scratch tokens before
-        it, which each sees; alternatives don't see each other."""
-        ...
-
-    def scratch_again(self, sequences: Seq[Sequence], count: int) -> Any:
-        """The same for the `count` tokens before each last one, at their own positions and blind to
-        their committed run."""
-        ...
-
-    def scratch_first(self, sequence: Sequence, place: int) -> None:
-        """Bring a scratch cell to the front, right after the committed length."""
-        ...
-
-    def scratch_tree(self, sequences: Seq[Sequence], trees: DraftTree) -> Any:
-        """The same for each sequence's root and a tree below it (level b, where it's no chain)."""
-        ...
-
-    def extra_tokens(self, embeddings: Tensor) -> int:
-        """The number of the first of new tokens, which passes read as these [K, D] embeddings;
-        trees name them in `extras` (level d)."""
-        ...
-
-    def run(self, states: Tensor, feed: Any, sublayers: Iterable[int]) -> Tensor:
-        """Run the named ones of the 2L sub-layers on [B, T, D], in order (level e).
-
-        2i is the attention of layer i and 2i + 1 its feed-forward; a prefix can be continued.
-        """
-        ...
-
-    def run_beside(self, states: Tensor, feeds: Seq[Any], firsts: Seq[int], count: int) -> Tensor:
-        """Run `count` layers on tokens [R, 1, D], each from a layer of its own on, with its own
-        feed; layers that share their weights run as one product (level e)."""
         ...
 
     def norm(self, states: Tensor) -> Tensor:
         """The final norm, which stands between the last layer's states and `head` (level e)."""
         ...
 
-    def score_by(self, run: Callable[[Seq[Sequence], Any], Pass]) -> None:
-        """Scoring passes are from now on run by `run` (level e), which gives what `whole` gives."""
+    def head(self, states: Tensor) -> Tensor:
+        """Normed last states [..., D] -> logits [..., V] (level c)."""
         ...
 
-    def whole(self, sequences: Seq[Sequence], feed: Any) -> Pass:
-        """A scoring pass as the model runs it."""
+    def draft_states(
+        self, sequences: Seq[Sequence], tokens: Tensor, ahead: int, sublayers: Iterable[int]
+    ) -> Tensor:
+        """[B, M, D] states of alternatives [B, M] for one place after the named ones of the 2L
+        sub-layers: a draft pass (level e).
+
+        2i is the attention of layer i and 2i + 1 its feed-forward. Each alternative sees the text
+        before the root, the `ahead` tokens of the draft passes before this one, and itself.
+        """
+        ...
+
+    def rerun_states(
+        self, sequences: Seq[Sequence], count: int, sublayers: Iterable[int]
+    ) -> Tensor:
+        """[B, T, D] the same for the T = `count` tokens before each last one, at their own
+        positions and blind to their committed run (level e)."""
+        ...
+
+    def draft_logits(self, sequences: Seq[Sequence], trees: DraftTree) -> Tensor:
+        """[B, S, V] logits at each root and its tree: a draft pass (level d)."""
+        ...
+
+    def entry(self, layers: int, tokens: Tensor, states: Tensor) -> Entry:
+        """What hands states of draft passes over to the scoring pass (level e).
+
+        tokens [B, K], states [B, K, D]: the root and the nodes after it, one a draft pass, as they
+        come out of the first `layers` layers. A scoring pass goes on from them where they are those
+        of its trees, and runs all layers otherwise.
+        """
+        ...
+
+    def extra_tokens(self, embeddings: Tensor) -> int:
+        """The number of the first of new tokens, which passes read as these [K, D] embeddings;
+        trees name them in `extras` (level d)."""
         ...
 
     def kv(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor]:

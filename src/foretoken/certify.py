@@ -167,12 +167,12 @@ def _same(
 def _distribution(
     plain: LLM, config: Mapping[str, Any], plan: Plan, params: SamplingParams, line: Check
 ) -> Check:
-    prompt, model, rule = plan.prompts[0], plain.model, build(config).verifier
+    prompt, model, method = plan.prompts[0], plain.model, build(config)
     expected = prefix_bins(model, prompt, params, plan.first_tokens)
     counts = sampled_counts(
         model,
         lambda: build(config).drafter,
-        rule,
+        method.verifier,
         prompt,
         params,
         plan.first_tokens,
@@ -180,6 +180,7 @@ def _distribution(
         rows=_ROWS,
         budget=_BUDGET,
         tokenizer=plain.tokenizer,
+        wrap=method.wrapped,
     )
     binned: Counter[tuple[int, ...]] = Counter()
     for text, count in counts.items():

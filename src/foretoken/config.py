@@ -28,7 +28,7 @@ from typing import Any, Protocol
 from foretoken.errors import ForetokenError, unknown
 from foretoken.methods import METHODS, Method, Need
 from foretoken.models.target import ModelTarget
-from foretoken.protocols import Drafter, Verifier
+from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.registry import (
     drafter_class,
     drafter_names,
@@ -79,9 +79,12 @@ _NOTHING_GIVEN: Mapping[str, Any] = MappingProxyType({})
 
 
 class TargetWrapper(Protocol):
-    """Makes of a target one that scores in its own way."""
+    """Makes of a target one that scores in its own way. levels: the access that this needs."""
 
-    def __call__(self, target: ModelTarget) -> ModelTarget: ...
+    @property
+    def levels(self) -> str: ...
+
+    def __call__(self, target: ModelTarget) -> Target: ...
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,13 @@ class BuiltMethod:
     name: str
     wrap_target: TargetWrapper | None = None
 
-    def wrapped(self, target: ModelTarget) -> ModelTarget:
+    @property
+    def levels(self) -> frozenset[str]:
+        """The levels of access to the target that the method needs."""
+        own = "" if self.wrap_target is None else self.wrap_target.levels
+        return frozenset(self.drafter.wants.levels + own)
+
+    def wrapped(self, target: ModelTarget) -> Target:
         """The target as this method wants it."""
         return target if self.wrap_target is None else self.wrap_target(target)
 

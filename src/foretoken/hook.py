@@ -141,8 +141,8 @@ class Assisted:
         longest = batch.width - min(batch.starts) + batch.limit
         target = ModelTarget(model, batch.rows, min(longest, model.max_length))
         method = build(self._configured(batch.config, target))
-        target = method.wrapped(target)
-        return Engine(target, method.drafter, method.verifier, eos_ids=batch.eos_ids)
+        wrapped = method.wrapped(target)
+        return Engine(wrapped, method.drafter, method.verifier, eos_ids=batch.eos_ids)
 
     def _wrap(self, model: Any) -> CausalLM:
         """Wrapped once for as long as it stays as it is: the check at wrapping takes passes."""

@@ -97,13 +97,12 @@ class LLM:
                 "lower max_model_len."
             )
         ends = _eos_ids(self.model, folder, self.tokenizer) if eos_ids is None else eos_ids
-        target = method.wrapped(ModelTarget(self.model, max_num_seqs, length))
+        target = ModelTarget(self.model, max_num_seqs, length, tokenizer=self.tokenizer)
         self.engine = Engine(
-            target,
+            method.wrapped(target),
             method.drafter,
             method.verifier,
             eos_ids=frozenset(ends),
-            tokenizer=self.tokenizer,
             chunk=max_num_batched_tokens,
         )
 

@@ -357,12 +357,20 @@ _ROWS = (
     ),
     Method(
         name="ppd",
-        drafter="ppd",
+        drafter="nothing",
+        target="ppd",
         length="–",
         tree="–",
         paper="Yang et al. 2024 (Predictive Pipelined Decoding)",
     ),
-    Method(name="speed", drafter="speed", length="–", tree="–", paper="Hooper et al. 2023 (SPEED)"),
+    Method(
+        name="speed",
+        drafter="nothing",
+        target="speed",
+        length="–",
+        tree="–",
+        paper="Hooper et al. 2023 (SPEED)",
+    ),
     Method(
         name="online",
         drafter="online",

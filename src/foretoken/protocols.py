@@ -8,6 +8,7 @@ Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, D width, T tok
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access, Pass, Wants
+from foretoken.control.cost_model import CostModel
 from foretoken.draws import Draws, KeyedDraws
 from foretoken.sampling.fold import Folded
 from foretoken.sampling.sequence import Sequence
@@ -103,11 +105,24 @@ class Scorer(Protocol):
 
 
 class Target(Scorer, Protocol):
-    """The model whose text is wanted."""
+    """The model whose text is wanted. model: the `CausalLM` that makes the passes. tokenizer: the
+    model's, if there is one. nodes: the most of a sequence's tree."""
 
+    model: Any
+    tokenizer: Any
     vocab_size: int
     max_length: int
     levels: frozenset[str]
+    nodes: int
+
+    @property
+    def free(self) -> int:
+        """Cache slots that no sequence owns."""
+        ...
+
+    def bind(self, drafter: Drafter) -> None:
+        """Give a drafter access; passes bring the states that it wants from now on."""
+        ...
 
     def begin(self, sequence: Sequence) -> None:
         """Take a cache slot."""
@@ -178,6 +193,10 @@ class Drafter(Protocol):
 
     def bind(self, access: Access) -> None:
         """Once, before the first sequence: what the drafter may use of the target."""
+        return
+
+    def price(self, measure: Callable[[Mapping[str, Drafter]], CostModel]) -> None:
+        """Once, after `bind`: a drafter that decides by costs has its parts measured, by name."""
         return
 
     def begin(self, sequence: Sequence) -> None:

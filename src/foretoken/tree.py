@@ -35,6 +35,28 @@ def _chain_ancestors(slots: int, device: torch.device) -> Tensor:
     return torch.ones(slots, slots, dtype=torch.bool, device=device).tril()
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a pass over chains can be entered: what the target's first layers made of them already.
+
+    layers: how many. tokens [B, K], states [B, K, D]: of the root and the first K - 1 nodes.
+    changes: the target's count of changes to its cache by then; with the next one they are void.
+    """
+
+    layers: int
+    tokens: Tensor
+    states: Tensor
+    changes: int
+
+    def take(self, rows: Tensor) -> Entry:
+        """Those of some of the sequences."""
+        return replace(self, tokens=self.tokens[rows], states=self.states[rows])
+
+    def trim(self, slots: int) -> Entry:
+        """Those of the first slots."""
+        return replace(self, tokens=self.tokens[:, :slots], states=self.states[:, :slots])
+
+
 @dataclass
 class DraftTree:
     """One token tree for each sequence of a batch.
@@ -59,6 +81,7 @@ class DraftTree:
     proposals: Tensor | None = None
     rows: Tensor | None = None
     extras: Tensor | None = None
+    entry: Entry | None = None
 
     @property
     def batch(self) -> int:
@@ -177,6 +200,7 @@ class DraftTree:
         index = torch.tensor(list(rows), dtype=torch.int64, device=self.tokens.device)
         tree = self._cut([self.counts[row] for row in rows], lambda x: x[index])
         tree.proposals = None if self.proposals is None else self.proposals[index]
+        tree.entry = None if self.entry is None else self.entry.take(index)
         return tree
 
     def trim(self, budgets: Seq[int]) -> DraftTree:
@@ -190,7 +214,9 @@ class DraftTree:
         width = max(counts, default=0)
         if counts == self.counts and width == self.nodes:
             return self
-        return self._cut(counts, lambda x: x[:, :width])
+        tree = self._cut(counts, lambda x: x[:, :width])
+        tree.entry = None if self.entry is None else self.entry.trim(width + 1)
+        return tree
 
     def _cut(self, counts: list[int], cut: Callable[[Tensor], Tensor]) -> DraftTree:
         """The tree with `cut` applied to whatever it has for each node."""

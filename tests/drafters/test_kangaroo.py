@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from foretoken import ForetokenError
 from foretoken.config import build
 from foretoken.drafters.kangaroo import Kangaroo, KangarooAdapter
 from foretoken.draws import GreedyDraws
+from foretoken.models.native.transformer import Transformer
+from foretoken.models.ppd import PPD
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.step import prefill, step
@@ -63,19 +66,18 @@ def test_verification_runs_the_upper_layers_alone(
     """In batches of drafts of unlike length no token of a step goes through the lower layers
     twice, and the scores are those of a whole pass."""
     ran: list[int] = []
-    lower, scored = ModelTarget.run, ModelTarget.score
+    run, scored = Transformer.run, ModelTarget.score
     checked = []
 
-    def noted(self: ModelTarget, states: Any, feed: Any, sublayers: Any) -> Any:
+    def noted(self: Transformer, states: Any, feed: Any, cache: Any, sublayers: Any) -> Any:
         ran.append(states.shape[1] if min(sublayers) == 0 else 0)
-        return lower(self, states, feed, sublayers)
+        return run(self, states, feed, cache, sublayers)
 
     def compared(self: ModelTarget, sequences: Any, trees: Any) -> Any:
         out = scored(self, sequences, trees)
         assert sum(ran) == trees.nodes + 1 or not trees.nodes
         ran.clear()
-        feed = self._fed(sequences, trees)
-        plain = self.whole(sequences, feed)
+        plain = scored(self, sequences, replace(trees, entry=None))
         for row, count in enumerate(trees.counts):
             torch.testing.assert_close(out.logits[row, : count + 1], plain.logits[row, : count + 1])
             torch.testing.assert_close(
@@ -84,7 +86,7 @@ def test_verification_runs_the_upper_layers_alone(
         checked.append(trees.counts)
         return out
 
-    monkeypatch.setattr(ModelTarget, "run", noted)
+    monkeypatch.setattr(Transformer, "run", noted)
     monkeypatch.setattr(ModelTarget, "score", compared)
     params = [
         dataclasses.replace(GREEDY, temperature=temperature, max_tokens=12 + i, seed=i)
@@ -97,8 +99,7 @@ def test_verification_runs_the_upper_layers_alone(
 
 def begun(target: ModelTarget, drafter: Kangaroo, texts: list[list[int]]) -> list[Sequence]:
     """Sequences whose texts but for the last token are read."""
-    drafter.bind(target)
-    target.hidden = drafter.wants.hidden
+    target.bind(drafter)
     sequences = [Sequence.start(text, GREEDY) for text in texts]
     for sequence in sequences:
         target.begin(sequence)
@@ -126,29 +127,68 @@ def test_distributions_follow_from_the_text(small: Pair, adapter: KangarooAdapte
 
 @torch.inference_mode()
 def test_other_drafts_are_scored_as_a_whole(small: Pair, adapter: KangarooAdapter) -> None:
-    """Another token, the same ones as siblings, a longer chain, or rows in another order."""
+    """Another token, the same ones as siblings, a longer chain, rows in another order, passes in
+    between, or states that nobody handed over: the states of the draft are used for none but its
+    own trees."""
     drafter, target = Kangaroo(adapter, 3, 0.0), ModelTarget(small.target, 2, 64)
     sequences, plain = begun(target, drafter, [[1, 2, 3], [4, 5, 6]]), GreedyDraws()
-    mine = drafter.draft(sequences, [3, 3], plain).tokens
-    other, flat = mine.clone(), torch.tensor([[0, 0, 0]] * 2)
+    mine = drafter.draft(sequences, [3, 3], plain)
+    assert mine.entry is not None
+    other, flat = mine.tokens.clone(), torch.tensor([[0, 0, 0]] * 2)
     other[:, 1] = (other[:, 1] + 1) % 23
-    for tree, order in (
-        (DraftTree(mine, [3, 3]), 1),
-        (DraftTree(other, [3, 3]), 1),
-        (DraftTree(mine, [3, 3], flat), 1),
-        (DraftTree(mine[:, [0, 1, 2, 2]], [4, 4]), 1),
-        (DraftTree(mine[:, :2], [2, 2]), 1),
-        (DraftTree(mine.flip(0), [3, 3]), -1),
-    ):
-        drafter.draft(sequences, [3, 3], plain)
-        found = target.score(sequences[::order], tree)
-        expected = target.whole(sequences[::order], target._fed(sequences[::order], tree))
-        torch.testing.assert_close(found.logits, expected.logits)
+
+    def own() -> DraftTree:
+        return drafter.draft(sequences, [3, 3], plain)
+
+    def overwritten() -> DraftTree:
+        tree = own()
+        target.draft_states(sequences, torch.tensor([[7], [8]]), 1, range(4))
+        return tree
+
+    def outdated() -> DraftTree:
+        tree = own()
+        target.score(sequences, DraftTree(other, [3, 3]))
+        return tree
+
+    resumed = [
+        (own, 1),
+        (lambda: own().trim([2, 2]), 1),
+        (lambda: own().take([1, 0]), -1),
+    ]
+    whole = [
+        (lambda: replace(own(), entry=None), 1),
+        (lambda: replace(own(), tokens=other), 1),
+        (lambda: replace(own(), parents=flat), 1),
+        (lambda: replace(own(), tokens=mine.tokens[:, [0, 1, 2, 2, 2]], counts=[5, 5]), 1),
+        (lambda: replace(own(), tokens=mine.tokens.flip(0)), -1),
+        (overwritten, 1),
+        (outdated, 1),
+    ]
+    forward, passes = target.model.forward, []
+
+    def noted(*given: Any) -> Any:
+        passes.append(given)
+        return forward(*given)
+
+    for entered, cases in ((True, resumed), (False, whole)):
+        for make, order in cases:
+            tree = make()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(target.model, "forward", noted)
+                out = target.score(sequences[::order], tree)
+            assert (not passes) == entered
+            passes.clear()
+            expected = target.score(sequences[::order], replace(tree, entry=None))
+            torch.testing.assert_close(out.logits, expected.logits)
 
 
-@pytest.mark.parametrize("method", ["kangaroo+pld", "ppd+kangaroo", "kangaroo+eagle2"])
-def test_together_with_others(small: Pair, adapter: KangarooAdapter, method: str) -> None:
-    """Another drafter's nodes are scored by whole passes, and so are states that it reads."""
+@pytest.mark.parametrize("method", ["pld+kangaroo", "kangaroo+pld", "kangaroo+eagle2"])
+@pytest.mark.parametrize("wrap", [None, PPD()])
+def test_together_with_others(
+    small: Pair, adapter: KangarooAdapter, method: str, wrap: PPD | None
+) -> None:
+    """Another drafter's nodes are scored by whole passes, and so are states that it reads; a target
+    that scores in its own way stays exact with it."""
     from foretoken.trainable.eagle import EagleModule
 
     options: dict[str, Any] = {"method": method, "kangaroo": {"model": adapter}}
@@ -161,6 +201,7 @@ def test_together_with_others(small: Pair, adapter: KangarooAdapter, method: str
         slots=3,
         prompts=PROMPTS[:4],
         tokens=LIMIT,
+        wrap=wrap,
     )
 
 

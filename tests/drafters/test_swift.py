@@ -14,7 +14,6 @@ from foretoken import LLM, SamplingParams
 from foretoken.config import build
 from foretoken.drafters.draft_verify import DraftVerify
 from foretoken.drafters.early_exit import EarlyExit
-from foretoken.drafters.ppd import PPD, Pipelining
 from foretoken.drafters.pruned import Pruned
 from foretoken.drafters.swift import Search, Swift, upper_bounds
 from foretoken.engine.engine import Engine
@@ -22,6 +21,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models import layer_set
 from foretoken.models.drafting.self_model import SelfModel
 from foretoken.models.hf.adapter import HFModel
+from foretoken.models.load import build_native
 from foretoken.models.prune import prune
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
@@ -29,7 +29,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.testing import check_company, check_greedy, check_seeded, logits_after, native
 from foretoken.testing.checks import PROMPTS, SAMPLED, serve
 from foretoken.testing.models import Pair, tiny_pair, tiny_transformers
-from foretoken.tree import chains, empty
+from foretoken.tree import chains
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 
@@ -124,13 +124,17 @@ def test_a_rerun_sees_the_history_and_itself(deep: Pair) -> None:
 
 @pytest.mark.parametrize(
     "drafter",
-    [DraftVerify((2, 5)), DraftVerify(), EarlyExit(2), Swift(context_window=4), PPD(), Pruned()],
+    [DraftVerify((2, 5)), DraftVerify(), EarlyExit(2), Swift(context_window=4), Pruned()],
     ids=lambda drafter: type(drafter).__name__,
 )
 def test_text_is_the_targets_and_drafts_are_accepted(deep: Pair, drafter: Drafter) -> None:
     """In batches, greedy and sampled, on four layers; and more than one token comes of a pass."""
-    target = dataclasses.replace(deep, target=native(deep.transformers))
-    target.target.source = deep.transformers  # type: ignore[attr-defined]
+    model = deep.transformers
+    weights = model.state_dict().__getitem__
+    own = build_native(
+        model.config, weights, torch.float64, torch.device("cpu"), "plain", source=model
+    )
+    target = dataclasses.replace(deep, target=own)
     rule = build({"method": drafter}).verifier
 
     def make(_: Pair) -> Drafter:
@@ -138,8 +142,7 @@ def test_text_is_the_targets_and_drafts_are_accepted(deep: Pair, drafter: Drafte
 
     for slots in (1, 3):
         outputs = check_greedy(make, rule, target, slots=slots, prompts=PROMPTS, tokens=40)
-    if not isinstance(drafter, PPD):
-        assert sum(output.stats.accepted for output in outputs) > 10
+    assert sum(output.stats.accepted for output in outputs) > 10
     check_company(make, rule, target)
     if isinstance(rule, TargetOnly):
         check_seeded(make, rule, target, slots=3)
@@ -185,7 +188,6 @@ def test_settings_that_cannot_be(deep: Pair) -> None:
     for drafter, part in (
         (DraftVerify((1, 8)), "sub-layers"),
         (EarlyExit(4), "exit_layer"),
-        (PPD(3, 4), "guess_lay"),
         (Pruned(), "where the target's weights"),
     ):
         with pytest.raises(ForetokenError, match=part):
@@ -193,7 +195,6 @@ def test_settings_that_cannot_be(deep: Pair) -> None:
     for make in (
         lambda: Swift(context_window=1),
         lambda: Swift(skip_ratio=1.0),
-        lambda: PPD(0),
         lambda: Swift(opt_interval=0),
         lambda: Pruned(kept_columns=0.0),
     ):
@@ -248,50 +249,9 @@ def test_upper_bounds_prefer_what_is_good_or_unknown() -> None:
     assert far > good
 
 
-def test_pipelining_counts(deep: Pair) -> None:
-    """Guesses of all tokens always match; latency and extra compute are by the layers saved."""
-    target = ModelTarget(deep.target, 1, 64)
-    every = PPD(32, 3)
-    engine = Engine(target, every, TargetOnly())
-    engine.add(PROMPTS[0], dataclasses.replace(GREEDY, max_tokens=21))
-    while engine.busy:
-        engine.step()
-    counts = every.pipelining
-    assert (counts.tokens, counts.tried) == (21, 20)
-    assert counts.matched > 10  # the upper layer changes little
-    fixed = Pipelining(4, 3, 5, tokens=20, tried=19, matched=10)
-    assert fixed.match_rate == 10 / 19
-    assert fixed.extra_compute == (5 * 20 - 10) * 3 / (4 * 20)
-    assert fixed.predicted_latency == 1 - 0.25 * 10 / 20
-    none = Pipelining(4, 3, 5)
-    assert (none.match_rate, none.extra_compute, none.predicted_latency) == (0, 0, 1)
-
-
-def test_guesses_are_used(deep: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A match saves the lower layers' run: with all tokens guessed they run for the first alone."""
-    tiny = tiny_pair(20, layers=LAYERS)
-    drafter = PPD(20, 2)
-    target = ModelTarget(tiny.target, 1, 64)
-    widths: list[tuple[int, int]] = []
-    run = ModelTarget.run
-
-    def noted(self: ModelTarget, states: Any, feed: Any, sublayers: Any) -> Any:
-        widths.append((states.shape[1], min(sublayers)))
-        return run(self, states, feed, sublayers)
-
-    monkeypatch.setattr(ModelTarget, "run", noted)
-    engine = Engine(target, drafter, TargetOnly())
-    engine.add([5, 9, 2], dataclasses.replace(GREEDY, max_tokens=10))
-    while engine.busy:
-        engine.step()
-    assert widths.count((1, 0)) == 1
-    assert widths.count((20, 0)) == widths.count((1, 4)) == 10
-    assert drafter.pipelining.match_rate == 1
-
-
-@pytest.mark.parametrize("method", ["ppd+pld", "swift+ppd", "early_exit|ppd", "draft_verify+pld"])
+@pytest.mark.parametrize("method", ["draft_verify+pld", "swift+early_exit", "early_exit|pld"])
 def test_together_with_others(deep: Pair, method: str) -> None:
-    """Another drafter's passes and nodes between two of the pipeline's don't end up in its text."""
+    """Another drafter's passes and nodes in between don't end up in the text."""
     options: dict[str, Any] = {"method": method}
     if "swift" in method:
         options["context_window"] = 3
@@ -301,39 +261,6 @@ def test_together_with_others(deep: Pair, method: str) -> None:
         check_greedy(
             lambda _: build(options).drafter, rule, deep, slots=slots, prompts=PROMPTS, tokens=30
         )
-
-
-@torch.inference_mode()
-def test_guesses_written_over_are_not_used(deep: Pair) -> None:
-    """Between two passes another drafter runs a part of the target where the guesses' keys and
-    values stand: the next pass gives what plain decoding's does."""
-    target, plain = ModelTarget(deep.target, 1, 64), ModelTarget(deep.target, 1, 64)
-    drafter = PPD(32, 3)
-    drafter.bind(target)
-    none = empty(1, target.device)
-    said = []
-    for one in (target, plain):
-        [sequence] = begun(one, [5, 9, 2, 7])
-        logits = one.score([sequence], none).logits
-        assert logits is not None
-        one.commit([sequence], [[]])
-        sequence.tokens.append(int(logits[0, 0].argmax()))
-        over = one.scratch_next([sequence], torch.arange(40, 72)[None], 0)
-        one.run(one.embed(over.tokens), over, range(6))
-        said.append(one.score([sequence], none).logits)
-    assert drafter.pipelining.tried == 0
-    assert torch.allclose(said[0], said[1], atol=1e-12)
-
-
-def test_guesses_stay_behind_when_a_slot_moves(deep: Pair) -> None:
-    """Requests that end early let others move; the text stays plain decoding's."""
-    params = [dataclasses.replace(SAMPLED, max_tokens=n, seed=n) for n in (3, 20, 9, 25)]
-    alone = [
-        serve(deep.target, PPD(30), TargetOnly(), [prompt], own)[0].token_ids
-        for prompt, own in zip(PROMPTS, params, strict=True)
-    ]
-    mixed = serve(deep.target, PPD(30), TargetOnly(), PROMPTS, params, slots=4)
-    assert [output.token_ids for output in mixed] == alone
 
 
 def test_pruned_whole_is_the_model(deep: Pair) -> None:

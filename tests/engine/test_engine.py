@@ -44,7 +44,8 @@ BYTES = ByteTokenizer()
 
 def engine_of(pair: Pair, drafter: Drafter | None = None, **options: Any) -> Engine:
     slots, length = options.pop("slots", 3), options.pop("length", 256)
-    target = ModelTarget(pair.target, slots, length)
+    tokenizer = options.pop("tokenizer", None)
+    target = ModelTarget(pair.target, slots, length, tokenizer=tokenizer)
     return Engine(target, drafter or Nothing(), options.pop("rule", TargetOnly()), **options)
 
 
@@ -198,7 +199,7 @@ def test_more_requests_than_slots(pair: Pair) -> None:
         text = known(pair)[tuple(PROMPTS[i])][: 4 * i + 1]
         assert request.samples[0].output.token_ids == text
     assert late.samples[0].output.token_ids == known(pair)[tuple(PROMPTS[1])]
-    assert engine.target.cache.free == 2
+    assert engine.target.free == 2
 
 
 def test_long_prompts_do_not_hold_up_the_others(pair: Pair) -> None:
@@ -231,7 +232,7 @@ def test_cancelling(pair: Pair) -> None:
     assert [s.output.token_ids for s in requests[1].samples] == [known(pair)[tuple(PROMPTS[1])]] * 2
     engine.cancel(requests[1].id)
     assert requests[1].samples[0].output.finish_reason == "length"
-    assert engine.target.cache.free == 2 and not engine.busy
+    assert engine.target.free == 2 and not engine.busy
 
 
 def test_samples_share_the_prompt(pair: Pair) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -59,7 +61,7 @@ def begun(target: ModelTarget, tokens: list[int]) -> Sequence:
 def test_hidden_states_embedding_and_head(target: ModelTarget, reference: LlamaForCausalLM) -> None:
     """Levels c and d: asked-for layers equal transformers' own, and the head turns the last into
     the logits."""
-    target.hidden = (0, 1, LAYERS - 1, -1)
+    target = ModelTarget(target.model, 2, 64, hidden=(0, 1, LAYERS - 1, -1))
     sequence = begun(target, [3, 1, 4, 1, 5])
     out = target.score([sequence], chains([[9, 2]], CPU))
     own = reference(torch.tensor([[3, 1, 4, 1, 5, 9, 2]]), output_hidden_states=True)
@@ -82,17 +84,19 @@ def test_the_cache_can_be_read(target: ModelTarget, reference: LlamaForCausalLM)
 
 @torch.inference_mode()
 def test_part_of_the_model_can_run_and_be_continued(reference: LlamaForCausalLM) -> None:
-    """Level e: a prefix, then the rest, is the whole pass; scoring overwrites the scratch."""
+    """Level e: a prefix, then the rest, is the whole pass; scoring overwrites draft passes."""
     weights = reference.state_dict().__getitem__
     native = build_native(reference.config, weights, torch.float64, CPU, "plain")
     target = ModelTarget(native, 2, 64)
     sequence = begun(target, [3, 1, 4, 1, 5])
     expected = target.score([sequence], empty(1, CPU)).logits
-    feed = target.scratch([sequence], [[5]])
-    states = target.run(target.embed(feed.tokens), feed, range(3))
-    states = target.run(states, feed, range(3, 2 * LAYERS))
+    root = torch.tensor([[5]])
+    states = target.draft_states([sequence], root, 0, range(2 * LAYERS))
     assert torch.equal(target.head(target.norm(states)), expected)
-    target.run(target.embed(feed.tokens), feed, [0, 3, 4])
+    half = target.draft_states([sequence], root, 0, range(2))
+    tree = replace(empty(1, CPU), entry=target.entry(1, root, half))
+    assert torch.equal(target.score([sequence], tree).logits, expected)
+    target.draft_states([sequence], root, 0, [0, 3, 4])
     assert torch.equal(target.score([sequence], empty(1, CPU)).logits, expected)
 
 
@@ -105,8 +109,7 @@ def test_skipping_a_layer_equals_the_model_without_it(reference: LlamaForCausalL
     short = build_native(config, weights.__getitem__, torch.float64, CPU, "plain")
     target, other = ModelTarget(whole, 1, 64), ModelTarget(short, 1, 64)
     sequence, same = begun(target, [3, 1, 4, 1, 5]), begun(other, [3, 1, 4, 1, 5])
-    feed = target.scratch([sequence], [[5]])
-    states = target.run(target.embed(feed.tokens), feed, range(2 * (LAYERS - 1)))
+    states = target.draft_states([sequence], torch.tensor([[5]]), 0, range(2 * (LAYERS - 1)))
     expected = other.score([same], empty(1, CPU)).logits
     assert torch.equal(target.head(target.norm(states)), expected)
 

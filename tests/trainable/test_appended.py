@@ -148,7 +148,7 @@ def test_prompt_tokens_learn(small: Pair, records: Records) -> None:
 def test_extra_tokens_of_a_tree(small: Pair, kind: str) -> None:
     """A node with a number is read as that embedding, wherever trimming and joining put it."""
     model = small.target if kind == "native" else HFModel(small.transformers)
-    target = ModelTarget(model, 2, 64)
+    target = ModelTarget(model, 2, 64, hidden=(-1,))
     one, two = (torch.randn(2, 32, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
     assert (target.extra_tokens(one), target.extra_tokens(two)) == (1, 3)
     sequence = Sequence.start([3, 1, 4], GREEDY)
@@ -159,7 +159,6 @@ def test_extra_tokens_of_a_tree(small: Pair, kind: str) -> None:
         prompts = DraftTree(torch.zeros_like(numbers), [3], kind=Kind.AUXILIARY, extras=numbers)
         tree = join((chains([[5, 6]], torch.device("cpu")), prompts)).trim([4]).take([0])
         assert tree.extras is not None and tree.extras.tolist() == [[0, 0, 1, 4]]
-        target.hidden = (-1,)
         out = target.score([sequence], tree).hidden[-1][0, 3:]
         want = alone(model, [3, 1, 4], torch.stack((one[0], two[1])).double())
     torch.testing.assert_close(out, want)

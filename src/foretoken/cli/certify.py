@@ -138,7 +138,7 @@ def _can_serve(plain: LLM, config: dict[str, Any]) -> bool:
     """Whether the target gives what the method needs of it."""
     from foretoken.config import build
 
-    return plain.engine.target.levels.issuperset(build(config).drafter.wants.levels)
+    return plain.engine.target.levels >= build(config).levels
 
 
 def _trained(plain: LLM, folder: Path | None) -> list[dict[str, Any]]:

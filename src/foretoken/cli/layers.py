@@ -43,7 +43,7 @@ def layers(
     search = Search(llm.model, given_or_bundled(llm, prompt, prompts), tokens)
     with track("Searching", trials, True) as advance:
         best = search.run(trials, seed, advance)
-    layer_set.save(out, best.skipped, llm.engine.target)
+    layer_set.save(out, best.skipped, llm.model)
     print(
         f"{out}: without sub-layers {', '.join(map(str, best.skipped)) or '–'} a token takes "
         f"{best.seconds * 1e3:.2f} ms, plainly {best.plain * 1e3:.2f} ms; "

@@ -15,7 +15,7 @@ Legend: B sequences, P parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from foretoken.control.rates import History, Shape, chain
 from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.protocols import Shared, Step
+from foretoken.protocols import Drafter, Shared, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, Kind, empty
 from foretoken.trees.join import assemble
@@ -98,6 +98,13 @@ class Auto(Wrapper):
         super().bind(access)
         self.shared = _Learned(self, self.shared)
         self._watching = [part for part in self.drafters if not part.follows]
+
+    def price(self, measure: Callable[[Mapping[str, Drafter]], CostModel]) -> None:
+        if self.costs is None:
+            costs = measure(dict(zip(self.names, self.drafters, strict=True)))
+            if self.shared is not None:
+                self.shared.reset()  # what was drafted for was no text
+            self.costs = costs
 
     @property
     def control(self) -> Controller:

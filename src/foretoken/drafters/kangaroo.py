@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -144,11 +144,15 @@ class Kangaroo(ChainDrafter):
     def bind(self, access: Access) -> None:
         adapter = KangarooAdapter.load(self.model, access)
         self.wants = Wants("acde", (adapter.exit_layer,))
-        self._lm = ShallowModel(access, adapter.exit_layer, adapter, adapter.layer_shape)
+        self._lm: ShallowModel = ShallowModel(
+            access, adapter.exit_layer, adapter, adapter.layer_shape
+        )
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        """Sequences that draft nothing are run too, so that verification can go on from all."""
-        return self._chain(sequences, self._limits(sequences, budgets), draws)
+        """Sequences that draft nothing are run too, so that verification can resume from all."""
+        tree = self._chain(sequences, self._limits(sequences, budgets), draws)
+        entry = self._lm.entry()
+        return tree if entry is None else replace(tree, entry=entry)
 
     def acceptance(self, adapter: KangarooAdapter, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root stands there accepts more than n places, at

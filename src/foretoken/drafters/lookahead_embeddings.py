@@ -65,10 +65,7 @@ class LookaheadModel(AllAtOnce, OnTarget):
             kind=Kind.AUXILIARY,
             extras=numbers.expand(shape),
         )
-        feed = self._access.scratch_tree(sequences, blocks)
-        logits = self._access.whole(sequences, feed).logits
-        assert logits is not None
-        return logits
+        return self._access.draft_logits(sequences, blocks)
 
 
 @dataclass(eq=False)

@@ -1,12 +1,12 @@
-"""Measures what steps cost on this machine, for a drafter that decides by it, and keeps it.
+"""Measures what steps cost on this machine, for a drafter that decides by it, and caches it.
 
 The target's pass is timed over 1 to 64 tokens after a short context, in 12 passes, and each part's
-step (draft and observe) at two lengths; again and again where that takes next to no time, since a
-fast model's first passes are several times as slow as the later ones. What was measured is kept in
-the cache folder under machine, threads, model and drafter: a model's speed is that of its shape,
-dtype and backend, whatever its weights are called. What is kept must agree with one pass or step
-made now, since a machine may have been busy when it was measured; else it is measured anew, as it
-is each time where nothing can be kept.
+step (draft and observe) at two lengths; repeatedly where that takes next to no time, since a fast
+model's first passes are several times as slow as the later ones. Measurements are cached in files
+under machine, threads, model and drafter: a model's speed is that of its shape, dtype and backend,
+whatever its weights are called. A cached measurement must agree with one pass or step made now,
+since the machine may have been busy when it was made; else it is repeated, as it is each time where
+no file can be written.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -31,7 +31,7 @@ from foretoken.files import read_json, write_json
 from foretoken.machine import cache_folder, cores, processor
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
-from foretoken.protocols import Drafter, Verifier
+from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 from foretoken.step import prefill, step
@@ -44,47 +44,42 @@ _TWICE = 16  # passes up to so many tokens are made twice, and the first time do
 _CONTEXT = 64
 _LENGTHS = (1, 4)  # of drafts that are timed,
 _ROUNDS = 8  # each so often,
-_BRIEF = 0.2  # at least twice, and then for so many seconds; the same for passes
-_PERIOD = 16  # after which the text that they follow comes again
-_DEARER = 1.5
-_AGREES = 1.5  # times as long, or as short, as what is kept
+_ENOUGH = 0.2  # at least twice, and then for so many seconds; the same for passes
+_PERIOD = 16  # after which the tokens of the text repeat
+_PER_LEVEL = 1.5  # times as long as the short draft: a long one that takes more pays for its levels
+_AGREES = 1.5  # times as long, or as short, as what is cached
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
-@runtime_checkable
-class Priced(Drafter, Protocol):
-    """A drafter that decides by costs; where `costs` is None they are measured, once it is bound.
+@dataclass(frozen=True)
+class Stepping:
+    """What real steps are timed with. drafter: the whole one, whose parts are timed alone."""
 
-    names, drafters: its parts.
-    """
-
-    names: Seq[str]
-    drafters: Seq[Drafter]
-    costs: CostModel | None
+    target: Target
+    drafter: Drafter
+    verifier: Verifier
 
 
-def price(target: ModelTarget, drafter: Drafter, verifier: Verifier) -> None:
+def price(target: Target, drafter: Drafter, verifier: Verifier) -> None:
     """Give a drafter that decides by costs what it needs; others cost nothing here."""
-    if isinstance(drafter, Priced) and drafter.costs is None:
-        drafter.costs = measured(target, drafter, verifier)
+    drafter.price(partial(measured, Stepping(target, drafter, verifier)))
 
 
 @torch.inference_mode()
-def measured(target: ModelTarget, drafter: Priced, verifier: Verifier) -> CostModel:
+def measured(stepping: Stepping, parts: Mapping[str, Drafter]) -> CostModel:
     """Passes of the target and steps of each part, measured now or earlier; serves no request."""
+    target = stepping.target
     here = [*_machine(target.device), *shape_of(target.model)]
-    passes = _kept(here, partial(_passes, target.model), partial(_still, target.model))
+    passes = _cached(here, partial(_passes, target.model), partial(_pass_agrees, target.model))
     drafts: dict[str, DraftCost] = {}
-    for name, part in zip(drafter.names, drafter.drafters, strict=True):
+    for name, part in parts.items():
         if _room(target) > 0:
-            tried = target, drafter, part, verifier
-            found = _kept([*here, *_identity(part)], partial(_draft, *tried), partial(_so, *tried))
-            drafts[name] = DraftCost(**found)
+            key, given = [*here, *_identity(part)], (stepping, part)
+            ms = _cached(key, partial(_draft, *given), partial(_draft_agrees, *given))
+            drafts[name] = DraftCost(**ms)
         else:
             drafts[name] = unmeasured(passes["1"], not part.kinds <= _CHOSEN)
-    if drafter.shared is not None:
-        drafter.shared.reset()  # what was drafted for was no text
     return CostModel({int(size): ms for size, ms in passes.items()}, drafts)
 
 
@@ -140,18 +135,19 @@ def _probe(model: CausalLM) -> PassProbe:
     return PassProbe(model, 1, context, max(WIDTHS))
 
 
-def _still(model: CausalLM, kept: dict[str, float]) -> bool:
-    """Whether a pass over one token takes what is kept."""
+def _pass_agrees(model: CausalLM, cached: dict[str, float]) -> bool:
+    """Whether a pass over one token takes the cached time."""
     probe = _probe(model)
     probe.run(1)  # the first one is slow
-    return _agree(timed(partial(probe.run, 1), model.device), kept["1"])
+    return _agree(timed(partial(probe.run, 1), model.device), cached["1"])
 
 
-def _agree(ms: float, kept: float) -> bool:
-    return kept / _AGREES <= ms <= kept * _AGREES
+def _agree(ms: float, cached: float) -> bool:
+    return cached / _AGREES <= ms <= cached * _AGREES
 
 
 def _passes(model: CausalLM) -> dict[str, float]:
+    """Milliseconds of a pass by its tokens."""
     probe = _probe(model)
     for width in WIDTHS:
         if width <= _TWICE:
@@ -162,66 +158,63 @@ def _passes(model: CausalLM) -> dict[str, float]:
 
 def _rounds(work: Callable[[], list[float]], least: int) -> list[list[float]]:
     """Of at most `_ROUNDS` rounds in a short time the later half: the first ones are slow."""
-    began, found = perf_counter(), [work() for _ in range(least)]
-    while len(found) < _ROUNDS and perf_counter() - began < _BRIEF:
-        found.append(work())
-    return found[len(found) // 2 :]
+    began, rounds = perf_counter(), [work() for _ in range(least)]
+    while len(rounds) < _ROUNDS and perf_counter() - began < _ENOUGH:
+        rounds.append(work())
+    return rounds[len(rounds) // 2 :]
 
 
-def _draft(
-    target: ModelTarget, whole: Drafter, part: Drafter, verifier: Verifier
-) -> dict[str, float]:
+def _draft(stepping: Stepping, part: Drafter) -> dict[str, float]:
     """`DraftCost` of a part, by real steps after a text with something to copy."""
-    with _text(target, whole) as sequence:
+    with _text(stepping) as sequence:
         rounds = _rounds(
-            lambda: [x for n in _LENGTHS for x in _step(target, part, verifier, sequence, n)], 2
+            lambda: [x for n in _LENGTHS for x in _step(stepping, part, sequence, n)], 2
         )
     return _line(*map(median, zip(*rounds, strict=True)))
 
 
-def _so(
-    target: ModelTarget, whole: Drafter, part: Drafter, verifier: Verifier, kept: dict[str, float]
-) -> bool:
-    """Whether a step takes what is kept."""
-    with _text(target, whole) as sequence:
-        _step(target, part, verifier, sequence, max(_LENGTHS))
-        levels, ms = _step(target, part, verifier, sequence, max(_LENGTHS))
-    return _agree(ms, DraftCost(**kept)(1, levels))
+def _draft_agrees(stepping: Stepping, part: Drafter, cached: dict[str, float]) -> bool:
+    """Whether a step of the part takes the cached time."""
+    with _text(stepping) as sequence:
+        _step(stepping, part, sequence, max(_LENGTHS))
+        levels, ms = _step(stepping, part, sequence, max(_LENGTHS))
+    return _agree(ms, DraftCost(**cached)(1, levels))
 
 
 @contextlib.contextmanager
-def _text(target: ModelTarget, whole: Drafter) -> Iterator[Sequence]:
+def _text(stepping: Stepping) -> Iterator[Sequence]:
     """A text with something to copy, read by the target and by the drafter."""
+    target, drafter = stepping.target, stepping.drafter
     context = min(_CONTEXT, _room(target))
     tokens = [i % min(_PERIOD, target.vocab_size) for i in range(context)]
     sequence = Sequence.start(tokens, SamplingParams(temperature=0))
     target.begin(sequence)
-    whole.begin(sequence)
+    drafter.begin(sequence)
     while target.pending(sequence):
-        prefill(target, whole, [sequence], _CONTEXT)
+        prefill(target, drafter, [sequence], _CONTEXT)
     yield sequence
-    whole.end([sequence])
+    drafter.end([sequence])
     target.end(sequence)
 
 
-def _room(target: ModelTarget) -> int:
+def _room(target: Target) -> int:
     """Tokens of context that leave enough for the timed steps."""
     return target.max_length - _ROUNDS * sum(1 + nodes for nodes in _LENGTHS) - 1
 
 
-def _step(
-    target: ModelTarget, part: Drafter, verifier: Verifier, sequence: Sequence, nodes: int
-) -> tuple[float, float]:
+def _step(stepping: Stepping, part: Drafter, sequence: Sequence, nodes: int) -> tuple[float, float]:
     """How deep the draft was, and the milliseconds of the drafter's own work."""
     clock = Clock()
-    [done] = step(target, TimedDrafter(part, clock), verifier, [sequence], [nodes])
+    timed_part = TimedDrafter(part, clock)
+    [done] = step(stepping.target, timed_part, stepping.verifier, [sequence], [nodes])
     levels = int(done.tree.depths[done.row].max())
     return levels, 1000 * clock.draft
 
 
 def _line(few: float, short: float, many: float, long: float) -> dict[str, float]:
-    """Levels count where a deeper draft clearly takes longer."""
-    if many <= few or long < _DEARER * short:
+    """`DraftCost` of two drafts, by levels and milliseconds: levels count where the deeper one
+    clearly takes longer."""
+    if many <= few or long < _PER_LEVEL * short:
         return {"call": max(short, long)}
     level = (long - short) / (many - few)
     return {"call": max(0.0, short - few * level), "level": level}
@@ -231,17 +224,10 @@ def _identity(part: Drafter) -> list[str]:
     """What a drafter's speed depends on: its kind, its options, the models that it runs."""
     own = {key: value for key, value in vars(part).items() if not key.startswith("_")}
     options = [f"{key}={own[key]}" for key in sorted(own) if isinstance(own[key], _PLAIN)]
-    return [type(part).__name__, *options, *_models(part)]
-
-
-def _models(part: object) -> list[str]:
-    """The shapes of the models that an object holds, itself or one step away."""
-    found = []
-    for value in vars(part).values():
-        for each in (value, getattr(value, "lm", None)):
-            if each is not None and hasattr(each, "bytes_read"):
-                found += shape_of(each)
-    return found
+    # One that was given as an object comes twice, as in the files of earlier versions.
+    models = [model for value in own.values() for model in part.small_models if model is value]
+    shapes = [line for model in (*models, *part.small_models) for line in shape_of(model)]
+    return [type(part).__name__, *options, *shapes]
 
 
 def _machine(device: torch.device) -> list[str]:
@@ -250,21 +236,21 @@ def _machine(device: torch.device) -> list[str]:
     return [processor(), str(cores()), gpu, torch.__version__, f"{threads} threads", str(device)]
 
 
-def _kept(
+def _cached(
     key: Seq[str],
     measure: Callable[[], dict[str, float]],
     agrees: Callable[[dict[str, float]], bool],
 ) -> dict[str, float]:
-    """What was measured under this key, now if it never was or doesn't agree any more."""
+    """The file's measurement under this key, or a new one where there is none that agrees."""
     name = hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:24]
     path = cache_folder() / "costs" / f"{name}.json"
     try:
-        kept: dict[str, float] = read_json(path, "measured costs")["ms"]
-        if agrees(kept):
-            return kept
+        cached: dict[str, float] = read_json(path, "measured costs")["ms"]
+        if agrees(cached):
+            return cached
     except (ValueError, LookupError, TypeError):
-        pass  # nothing is kept, or it is damaged
-    found = measure()
-    with contextlib.suppress(ForetokenError):  # the cache may be read-only
-        write_json(path, {"of": list(key), "ms": found})
-    return found
+        pass  # there is no file, or it is damaged
+    ms = measure()
+    with contextlib.suppress(ForetokenError):  # the folder may be read-only
+        write_json(path, {"of": list(key), "ms": ms})
+    return ms

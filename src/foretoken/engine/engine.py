@@ -10,7 +10,6 @@ import secrets
 from collections import deque
 from collections.abc import Sequence as Seq
 from time import perf_counter
-from typing import Any
 
 import torch
 
@@ -23,8 +22,7 @@ from foretoken.engine.request import Request, Sample
 from foretoken.engine.stats import EngineStats
 from foretoken.engine.stopping import Criterion
 from foretoken.errors import ForetokenError
-from foretoken.models.target import ModelTarget
-from foretoken.protocols import Drafter, Step, Verifier
+from foretoken.protocols import Drafter, Step, Target, Verifier
 from foretoken.sampling.params import SamplingParams
 from foretoken.step import prefill, step
 
@@ -34,12 +32,11 @@ class Engine:
 
     def __init__(
         self,
-        target: ModelTarget,
+        target: Target,
         drafter: Drafter,
         verifier: Verifier,
         *,
         eos_ids: frozenset[int] = frozenset(),
-        tokenizer: Any = None,
         chunk: int = 512,
     ) -> None:
         """`chunk`: prompt tokens read in one step, all prompts together."""
@@ -47,14 +44,12 @@ class Engine:
         self.target, self.drafter, self.verifier = target, drafter, verifier
         # A tokenizer may know ends that the model can't write.
         self.eos_ids = frozenset(i for i in eos_ids if i < target.vocab_size)
-        self.tokenizer, self.chunk = tokenizer, chunk
+        self.tokenizer, self.chunk = target.tokenizer, chunk
         self.reset_stats()
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
         self._requests: dict[int, Request] = {}
-        target.tokenizer = tokenizer
-        drafter.bind(target)
-        target.hidden = drafter.wants.hidden  # some learn it from the target
+        target.bind(drafter)
         price(target, drafter, verifier)
 
     @property
@@ -111,7 +106,7 @@ class Engine:
                 f"Verifier {name} serves greedy decoding only and the temperature is "
                 f"{params.temperature}; use temperature 0 or another verifier."
             )
-        if params.edits and getattr(self.verifier, "reads_logits", False):
+        if params.edits and self.verifier.reads_logits:
             raise ForetokenError(
                 f"Verifier {name} reads the raw logits, which know nothing of penalties, biases, "
                 "allowed or bad ids, min_tokens and processors; leave these out or use another "
@@ -173,7 +168,7 @@ class Engine:
         return outputs
 
     def _admit(self) -> None:
-        while self._waiting and self.target.cache.free:
+        while self._waiting and self.target.free:
             sample = self._waiting.popleft()
             self.target.begin(sample.sequence)
             self.drafter.begin(sample.sequence)
@@ -264,7 +259,7 @@ class Engine:
         self._timed = TimedTarget(self.target, self.clock), TimedDrafter(self.drafter, self.clock)
 
 
-def check_pairing(target: ModelTarget, drafter: Drafter, verifier: Verifier) -> None:
+def check_pairing(target: Target, drafter: Drafter, verifier: Verifier) -> None:
     """Refuse a drafter that needs what the target can't give, or that the verifier can't take."""
     missing = [level for level in drafter.wants.levels if level not in target.levels]
     if missing:

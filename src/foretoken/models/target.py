@@ -1,11 +1,11 @@
 """A language model as the target of the loop: cache slots, prefill, scoring, commit.
 
-Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
+Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, D width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -19,29 +19,50 @@ from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, again_feed, chain_feed, scratch_feed, tree_feed
 from foretoken.models.model import CausalLM
 from foretoken.models.native.transformer import Transformer
+from foretoken.protocols import Drafter
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree
+from foretoken.tree import DraftTree, Entry
 
 
 class ModelTarget:
-    """`Target` over any `CausalLM`; also the `Access` that drafters are bound to."""
+    """`Target` over any `CausalLM`; also the `Access` that drafters are bound to.
 
-    def __init__(self, model: CausalLM, slots: int, max_length: int, nodes: int = 64) -> None:
+    hidden: the layers whose states every pass brings, as `Wants` counts them. draft_passes: those
+    made so far; each may overwrite what an earlier one put after the committed lengths.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        slots: int,
+        max_length: int,
+        nodes: int = 64,
+        *,
+        tokenizer: Any = None,
+        hidden: Seq[int] = (),
+    ) -> None:
         """`slots` sequences at a time, each up to `max_length` tokens and trees of `nodes`."""
         self.model = model
         self.vocab_size, self.max_length, self.slots = model.vocab_size, max_length, slots
         self.levels, self.width, self.layers = model.levels, model.width, model.layers
         self.kv_heads, self.head_dim = model.kv_heads, model.head_dim
         self.device, self.dtype, self.backend = model.device, model.dtype, model.backend
-        self.nodes = nodes
+        self.source, self.tokenizer = model.source, tokenizer
+        self.nodes, self.hidden = nodes, tuple(hidden)
         self.cache: KVCache = model.new_cache(slots, max_length + nodes + 1)
-        self.hidden: tuple[int, ...] = ()
-        self.source = model.source
-        self.cycle: int = getattr(model, "cycle", model.layers)
-        self.tokenizer: Any = None
-        self.scratches = 0
         self._extra = torch.empty(0, self.width, dtype=self.dtype, device=self.device)
-        self._score_by: Callable[[Seq[Sequence], Feed], Pass] = self.whole
+        self.draft_passes = 0
+        self._changes = 0  # to the cache: passes, and sequences that take or leave slots
+
+    @property
+    def free(self) -> int:
+        """Slots that no sequence owns."""
+        return self.cache.free
+
+    def bind(self, drafter: Drafter) -> None:
+        """Give a drafter access; passes bring the states that it wants from now on."""
+        drafter.bind(self)
+        self.hidden = drafter.wants.hidden  # some learn it in `bind`
 
     def begin(self, sequence: Sequence) -> None:
         self.cache.acquire(sequence.id)
@@ -50,18 +71,18 @@ class ModelTarget:
         return self.cache.owns(sequence.id)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        source, target = self.cache.slot(sequence.id), self.cache.slot(copy.id)
+        source, target = self._slots([sequence, copy])
         self.cache.copy(source, target, copy.prompt_length - 1)
 
     def pending(self, sequence: Sequence) -> int:
         return len(sequence.tokens) - 1 - self.cache.lengths[self.cache.slot(sequence.id)]
 
     def prefill(self, sequences: Seq[Sequence], chunk: int) -> Pass:
-        slots = [self.cache.slot(s.id) for s in sequences]
-        held = [self.cache.lengths[slot] for slot in slots]
+        slots = self._slots(sequences)
+        starts = [self.cache.lengths[slot] for slot in slots]
         chunks = [
             s.tokens[start : min(start + chunk, len(s.tokens) - 1)]
-            for s, start in zip(sequences, held, strict=True)
+            for s, start in zip(sequences, starts, strict=True)
         ]
         feed = chain_feed(self.cache, slots, chunks, logits=False)
         out = self.model.forward(feed, self.cache, self.hidden)
@@ -70,78 +91,102 @@ class ModelTarget:
         return out
 
     def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
-        return self._score_by(sequences, self._fed(sequences, trees))
+        entry, valid = trees.entry, self._changes
+        feed = self.feed(sequences, trees)
+        if entry is not None and entry.changes == valid and self._fits(entry, trees, feed):
+            return self._entered(entry, feed)
+        return self.model.forward(feed, self.cache, self.hidden)
 
-    def _fed(self, sequences: Seq[Sequence], trees: DraftTree) -> Feed:
-        slots = [self.cache.slot(s.id) for s in sequences]
-        feed = tree_feed(self.cache, slots, [s.tokens[-1] for s in sequences], trees)
+    def feed(self, sequences: Seq[Sequence], trees: DraftTree) -> Feed:
+        """A pass over root and nodes of every tree."""
+        roots = [s.tokens[-1] for s in sequences]
+        feed = tree_feed(self.cache, self._slots(sequences), roots, trees)
         if trees.extras is not None:
             numbers = F.pad(trees.extras, (1, 0))  # the root's is 0
             feed.replaced = numbers > 0, self._extra[numbers.clamp(min=1) - 1]
         return feed
 
-    def score_by(self, run: Callable[[Seq[Sequence], Feed], Pass]) -> None:
-        self._score_by = run
-
-    def whole(self, sequences: Seq[Sequence], feed: Feed) -> Pass:
-        return self.model.forward(feed, self.cache, self.hidden)
-
     def commit(self, sequences: Seq[Sequence], paths: Seq[Seq[int]]) -> None:
-        self.cache.keep([self.cache.slot(s.id) for s in sequences], paths)
+        self.cache.keep(self._slots(sequences), paths)
 
     def end(self, sequence: Sequence) -> None:
+        self._changes += 1
         self.cache.release(sequence.id)
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.model.embed(tokens)
 
+    def norm(self, states: Tensor) -> Tensor:
+        return self.native.normed(states)
+
     def head(self, states: Tensor) -> Tensor:
         return self.model.head(states)
 
-    def scratch(self, sequences: Seq[Sequence], tokens: Seq[Seq[int]]) -> Feed:
-        self.scratches += 1
-        return chain_feed(self.cache, [self.cache.slot(s.id) for s in sequences], tokens)
+    def draft_states(
+        self, sequences: Seq[Sequence], tokens: Tensor, ahead: int, sublayers: Iterable[int]
+    ) -> Tensor:
+        self.draft_passes += 1
+        feed = scratch_feed(self.cache, self._slots(sequences), tokens, ahead)
+        return self._run(feed, sublayers)
 
-    def scratch_next(self, sequences: Seq[Sequence], tokens: Tensor, ahead: int) -> Feed:
-        self.scratches += 1
-        return scratch_feed(self.cache, [self.cache.slot(s.id) for s in sequences], tokens, ahead)
+    def rerun_states(
+        self, sequences: Seq[Sequence], count: int, sublayers: Iterable[int]
+    ) -> Tensor:
+        self.draft_passes += 1
+        tokens = torch.tensor([s.tokens[-1 - count : -1] for s in sequences], device=self.device)
+        return self._run(again_feed(self.cache, self._slots(sequences), tokens), sublayers)
 
-    def scratch_again(self, sequences: Seq[Sequence], count: int) -> Feed:
-        self.scratches += 1
-        tokens = [s.tokens[-1 - count : -1] for s in sequences]
-        slots = [self.cache.slot(s.id) for s in sequences]
-        return again_feed(self.cache, slots, torch.tensor(tokens, device=self.device))
+    def draft_logits(self, sequences: Seq[Sequence], trees: DraftTree) -> Tensor:
+        self.draft_passes += 1
+        logits = self.model.forward(self.feed(sequences, trees), self.cache).logits
+        assert logits is not None
+        return logits
 
-    def scratch_tree(self, sequences: Seq[Sequence], trees: DraftTree) -> Feed:
-        self.scratches += 1
-        return self._fed(sequences, trees)
+    def entry(self, layers: int, tokens: Tensor, states: Tensor) -> Entry:
+        return Entry(layers, tokens, states, self._changes)
 
     def extra_tokens(self, embeddings: Tensor) -> int:
         self._extra = torch.cat((self._extra, embeddings.detach().to(self._extra)))
         return len(self._extra) - len(embeddings) + 1
 
-    def scratch_first(self, sequence: Sequence, place: int) -> None:
+    def kv(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor]:
         slot = self.cache.slot(sequence.id)
-        first = self.cache.lengths[slot]
-        self.cache.data[:, :, slot, :, first] = self.cache.data[:, :, slot, :, first + place]
+        keys, values = self.cache.layer[layer][:, slot, :, : self.cache.lengths[slot]]
+        return keys, values
 
-    def run(self, states: Tensor, feed: Feed, sublayers: Iterable[int]) -> Tensor:
-        return self._partial().run(states, feed, self.cache, sublayers)
-
-    def run_beside(self, states: Tensor, feeds: Seq[Feed], firsts: Seq[int], count: int) -> Tensor:
-        return self._partial().run_beside(states, feeds, firsts, count, self.cache)
-
-    def norm(self, states: Tensor) -> Tensor:
-        return self._partial().normed(states)
-
-    def _partial(self) -> Transformer:
+    @property
+    def native(self) -> Transformer:
+        """The model, if it can run single sub-layers. Raises `ForetokenError` otherwise."""
         if not isinstance(self.model, Transformer):
             raise ForetokenError(
                 "Only the native model runs single sub-layers; use model_impl='native'."
             )
         return self.model
 
-    def kv(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor]:
-        slot = self.cache.slot(sequence.id)
-        held = self.cache.layer[layer][:, slot, :, : self.cache.lengths[slot]]
-        return held[0], held[1]
+    def _slots(self, sequences: Seq[Sequence]) -> list[int]:
+        """The sequences' cache slots, which are about to be written."""
+        self._changes += 1
+        return [self.cache.slot(s.id) for s in sequences]
+
+    def _run(self, feed: Feed, sublayers: Iterable[int]) -> Tensor:
+        model = self.native
+        return model.run(model.embed(feed.tokens), feed, self.cache, sublayers)
+
+    def _fits(self, entry: Entry, trees: DraftTree, feed: Feed) -> bool:
+        """Whether the states are those of these trees, but for at most the last node, and of no
+        other layers than are asked for."""
+        known, width = entry.tokens.shape[1], feed.tokens.shape[1]
+        wanted = set(self.hidden) - {entry.layers, -1}
+        if wanted or not trees.is_chain or not width - 1 <= known <= width:
+            return False
+        return torch.equal(entry.tokens, feed.tokens[:, :known])
+
+    def _entered(self, entry: Entry, feed: Feed) -> Pass:
+        """A scoring pass that goes on from the states that a drafter left."""
+        model, states, known = self.native, entry.states, entry.states.shape[1]
+        if known < feed.tokens.shape[1]:  # the last token was drafted and not run
+            last = scratch_feed(self.cache, feed.slots, feed.tokens[:, -1:], known)
+            states = torch.cat((states, self._run(last, range(2 * entry.layers))), 1)
+        upper = range(2 * entry.layers, 2 * self.layers)
+        normed = model.normed(model.run(states, feed, self.cache, upper))
+        return Pass(model.head(normed), {entry.layers: states, -1: normed})

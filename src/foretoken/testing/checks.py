@@ -15,7 +15,7 @@ from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import RequestOutput
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
-from foretoken.protocols import Drafter, Verifier
+from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
 from foretoken.testing.distributions import distance, joint_distribution, target_distribution
 from foretoken.testing.models import Pair, logits_after, table_pair, tiny_pair
@@ -23,6 +23,7 @@ from foretoken.tree import Kind
 from foretoken.verify.target_only import TargetOnly
 
 Make = Callable[[Pair], Drafter]
+Wrap = Callable[[ModelTarget], Target]
 
 PROMPTS = ([5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3], [11] * 3, [60, 61, 62, 63, 60, 61, 62])
 """Token ids with something to copy."""
@@ -50,10 +51,14 @@ def serve(
     tokenizer: Any = None,
     eos_ids: frozenset[int] = frozenset(),
     chunk: int = 512,
+    wrap: Wrap | None = None,
 ) -> list[RequestOutput]:
-    """Serve prompts to the end on a new engine; the outputs in the prompts' order."""
-    target = ModelTarget(model, slots, model.max_length)
-    engine = Engine(target, drafter, verifier, eos_ids=eos_ids, tokenizer=tokenizer, chunk=chunk)
+    """Serve prompts to the end on a new engine; the outputs in the prompts' order.
+
+    `wrap`: makes the target of a method that scores in its own way."""
+    target = ModelTarget(model, slots, model.max_length, tokenizer=tokenizer)
+    served = target if wrap is None else wrap(target)
+    engine = Engine(served, drafter, verifier, eos_ids=eos_ids, chunk=chunk)
     each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
     requests = [engine.add(p, own) for p, own in zip(prompts, each, strict=True)]
     while engine.busy:
@@ -83,10 +88,11 @@ def check_greedy(
     tokens: int = 24,
     prompts: Seq[Seq[int]] = PROMPTS[:2],
     expected: Seq[Seq[int]] | None = None,
+    wrap: Wrap | None = None,
 ) -> list[RequestOutput]:
     """At temperature 0 the tokens are plain decoding's (`expected`, or computed here)."""
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
-    outputs = serve(pair.target, make(pair), verifier, prompts, params, slots=slots)
+    outputs = serve(pair.target, make(pair), verifier, prompts, params, slots=slots, wrap=wrap)
     if expected is None:
         expected = [greedy_reference(pair.target, prompt, tokens) for prompt in prompts]
     _same(texts(outputs), expected, f"greedy decoding in batches of {slots}")
@@ -101,26 +107,34 @@ def check_seeded(
     slots: int = 1,
     params: SamplingParams = SAMPLED,
     prompts: Seq[Seq[int]] = PROMPTS,
+    wrap: Wrap | None = None,
 ) -> list[RequestOutput]:
     """Chosen drafts: at any temperature the tokens are those of plain decoding with that seed."""
     expected = [texts(serve(pair.target, Nothing(), TargetOnly(), [p], params)) for p in prompts]
-    outputs = serve(pair.target, make(pair), verifier, prompts, params, slots=slots)
+    outputs = serve(pair.target, make(pair), verifier, prompts, params, slots=slots, wrap=wrap)
     _same(texts(outputs), [text for [text] in expected], f"sampling in batches of {slots}")
     return outputs
 
 
 def check_company(
-    make: Make, verifier: Verifier, pair: Pair, params: SamplingParams = SAMPLED
+    make: Make,
+    verifier: Verifier,
+    pair: Pair,
+    params: SamplingParams = SAMPLED,
+    *,
+    wrap: Wrap | None = None,
 ) -> None:
     """A request's tokens depend neither on its company nor on how its prompt was cut."""
-    alone = [texts(serve(pair.target, make(pair), verifier, [p], params))[0] for p in PROMPTS]
+
+    def written(prompts: Seq[Seq[int]], **options: Any) -> list[list[int]]:
+        return texts(
+            serve(pair.target, make(pair), verifier, prompts, params, wrap=wrap, **options)
+        )
+
+    alone = [written([prompt])[0] for prompt in PROMPTS]
     for slots, chunk in ((len(PROMPTS), 512), (2, 3)):
-        together = serve(
-            pair.target, make(pair), verifier, PROMPTS, params, slots=slots, chunk=chunk
-        )
-        _same(
-            texts(together), alone, f"{len(PROMPTS)} requests in {slots} slots against each alone"
-        )
+        together = written(PROMPTS, slots=slots, chunk=chunk)
+        _same(together, alone, f"{len(PROMPTS)} requests in {slots} slots against each alone")
 
 
 def check_distribution(

@@ -115,19 +115,20 @@ def joint_distribution(
     rows: int = 1,
     budget: int | None = None,
     end_ids: frozenset[int] = frozenset(),
+    wrap: Callable[[ModelTarget], Target] | None = None,
 ) -> Distribution:
     """The exact distribution of the first `tokens` tokens that the method writes after `prompt`.
 
     After `steps` steps (None: no end) the rest is taken from the target's own distribution.
     `budget` bounds the nodes of each draft (None: as in the engine, one less than the tokens left).
     `rows` scripts run side by side, for speed where drafts are equally long in all rows; else leave
-    it at 1."""
+    it at 1. `wrap` makes the target of a method that scores in its own way."""
     distribution: Distribution = defaultdict(float)
     todo: list[list[int]] = [[]]
     while todo:
         scripts = [Script(todo.pop()) for _ in range(min(rows, len(todo)))]
         start = [Sequence.start(prompt, params, end_ids=end_ids) for _ in scripts]
-        _run(model, make(), verifier, start, tokens, steps, scripts, budget)
+        _run(model, make(), verifier, start, tokens, steps, scripts, budget, wrap=wrap)
         for sequence, script in zip(start, scripts, strict=True):
             todo += script.others
             distribution[tuple(sequence.output[:tokens])] += script.weight
@@ -153,6 +154,7 @@ def sampled_counts(
     rows: int = 4096,
     budget: int | None = None,
     tokenizer: Any = None,
+    wrap: Callable[[ModelTarget], Target] | None = None,
 ) -> Counter[tuple[int, ...]]:
     """How often each text of `tokens` tokens was written with the seeds from `seed` on.
 
@@ -162,7 +164,7 @@ def sampled_counts(
     for begin in range(seed, seed + samples, rows):
         end = min(begin + rows, seed + samples)
         batch = [Sequence.start(prompt, params, seed=i) for i in range(begin, end)]
-        _run(model, make(), verifier, batch, tokens, budget=budget, tokenizer=tokenizer)
+        _run(model, make(), verifier, batch, tokens, budget=budget, tokenizer=tokenizer, wrap=wrap)
         counts.update(tuple(s.output[:tokens]) for s in batch)
     return counts
 
@@ -178,13 +180,13 @@ def _run(
     scripts: list[Script] | None = None,
     budget: int | None = None,
     tokenizer: Any = None,
+    wrap: Callable[[ModelTarget], Target] | None = None,
 ) -> None:
     """Step all sequences, of one prompt, until each holds `tokens` tokens of output."""
     longest = len(sequences[0].tokens) + tokens
-    target = ModelTarget(model, len(sequences), longest + 32, nodes=32)
-    target.tokenizer = tokenizer
-    drafter.bind(target)
-    target.hidden = drafter.wants.hidden
+    scorer = ModelTarget(model, len(sequences), longest + 32, nodes=32, tokenizer=tokenizer)
+    target: Target = scorer if wrap is None else wrap(scorer)
+    target.bind(drafter)
     for sequence in sequences:
         target.begin(sequence)
         drafter.begin(sequence)

@@ -387,7 +387,7 @@ def test_log_likelihood_is_that_of_the_raw_logits(tiny: LLM, count: int) -> None
     [out] = tiny.generate([[1, 2, 3]], params)
     found = log_likelihood(tiny, [1, 2, 3], out.token_ids)
     assert found == pytest.approx(out.outputs[0].cumulative_logprob, rel=1e-9)
-    assert tiny.engine.target.cache.free == 1
+    assert tiny.engine.target.free == 1
     assert log_likelihood(tiny, [1, 2, 3], []) == 0.0
 
 

@@ -62,18 +62,16 @@ class SelfModel(OnTarget):
         return self._next(sequences, tokens)
 
     def _next(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
-        feed = self._access.scratch_next(sequences, tokens[:, None], self._ahead)
+        """[B, 1, V] logits after a token [B] that follows those run before."""
+        access = self._access
+        states = access.draft_states(sequences, tokens[:, None], self._ahead, self.sublayers)
         self._ahead += 1
-        return self._logits(feed)
+        return access.head(access.norm(states))
 
     def again(self, sequences: Seq[Sequence], count: int) -> Tensor:
         """[B, T, V] logits after each of the T = `count` tokens before the last one, at least 2.
 
         The history before them is the target's; of themselves it sees its own run.
         """
-        return self._logits(self._access.scratch_again(sequences, count))
-
-    def _logits(self, feed: object) -> Tensor:
-        access = self._access
-        states = access.run(access.embed(feed.tokens), feed, self.sublayers)  # type: ignore[attr-defined]
-        return access.head(access.norm(states))
+        states = self._access.rerun_states(sequences, count, self.sublayers)
+        return self._access.head(self._access.norm(states))

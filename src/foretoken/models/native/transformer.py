@@ -207,7 +207,7 @@ class Transformer:
                 states = self._mlp(states, sublayer // 2)
         return states
 
-    def run_beside(
+    def run_together(
         self, states: Tensor, feeds: Seq[Feed], firsts: Seq[int], count: int, cache: KVCache
     ) -> Tensor:
         """`count` layers on [R, 1, D], of each row from its own first layer on; a feed of a row and
@@ -218,13 +218,13 @@ class Transformer:
         out = torch.empty_like(states)
         for rows in groups.values():
             some = [feeds[row] for row in rows], [firsts[row] for row in rows]
-            out[rows] = self._beside(states[rows], *some, count, cache)
+            out[rows] = self._together(states[rows], *some, count, cache)
         return out
 
-    def _beside(
+    def _together(
         self, states: Tensor, feeds: Seq[Feed], firsts: Seq[int], count: int, cache: KVCache
     ) -> Tensor:
-        """`run_beside` where all rows' layers have the weights of the first row's."""
+        """`run_together` where all rows' layers have the weights of the first row's."""
         rotary = self.rotary(torch.cat([feed.positions for feed in feeds]))
         for index in range(firsts[0], firsts[0] + count):
             turned, mixed = self._turned(states, index, rotary), []

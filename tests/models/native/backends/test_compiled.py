@@ -48,9 +48,9 @@ def fresh(windowed: bool = False, device: torch.device = CPU) -> Transformer:
     )
 
 
-def begun(model: Transformer) -> tuple[ModelTarget, list[Sequence]]:
+def begun(model: Transformer, hidden: tuple[int, ...] = ()) -> tuple[ModelTarget, list[Sequence]]:
     """Three sequences with 3, 20 and 70 tokens."""
-    target, rng = ModelTarget(model, 3, 150, nodes=40), random.Random(0)
+    target, rng = ModelTarget(model, 3, 150, nodes=40, hidden=hidden), random.Random(0)
     sequences = []
     for length in (3, 20, 70):
         prompt = [rng.randrange(VOCAB) for _ in range(length)]
@@ -192,11 +192,9 @@ def test_states_of_layers(pair: Pair) -> None:
     """A drafter that reads states between layers gets them, without the runner."""
     model = fresh()
     model.run_by(Compiled, "compiled")
-    target, sequences = begun(model)
-    target.hidden = (1, -1)
+    target, sequences = begun(model, (1, -1))
     out = target.score(sequences, empty(3, CPU))
-    plain, others = begun(fresh())
-    plain.hidden = (1, -1)
+    plain, others = begun(fresh(), (1, -1))
     wanted = plain.score(others, empty(3, CPU))
     assert all(torch.equal(out.hidden[layer], wanted.hidden[layer]) for layer in (1, -1))
 

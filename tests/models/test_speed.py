@@ -11,11 +11,12 @@ import torch
 
 from foretoken import LLM, SamplingParams
 from foretoken.config import build
-from foretoken.drafters.speed import Pipeline, Speed
+from foretoken.drafters.nothing import Nothing
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
 from foretoken.models.load import CYCLE
 from foretoken.models.native.transformer import Transformer
+from foretoken.models.speed import CyclicTarget, Pipeline, Speed
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
 from foretoken.testing import check_company, check_distribution, check_greedy, check_seeded, native
@@ -48,11 +49,18 @@ def shared() -> Pair:
     return Pair(native(model), native(model), model)
 
 
-def served(target: ModelTarget, drafter: Speed, prompt: list[int], params: SamplingParams) -> None:
-    engine = Engine(target, drafter, TargetOnly())
+def served(model: Any, prompt: list[int], params: SamplingParams) -> Pipeline:
+    """What the pipeline counted of one request."""
+    target = CyclicTarget(ModelTarget(model, 1, 64))
+    engine = Engine(target, Nothing(), TargetOnly())
     engine.add(prompt, params)
     while engine.busy:
         engine.step()
+    return target.pipeline
+
+
+def nothing(_: Pair) -> Drafter:
+    return Nothing()
 
 
 def test_a_cycle_is_held_once(shared: Pair) -> None:
@@ -85,16 +93,18 @@ def test_layers_that_differ_are_no_cycle(tmp_path: Path) -> None:
 
 def test_text_is_the_targets(shared: Pair) -> None:
     """Greedy and at a seed, alone and in batches, with the context's end in reach."""
-    made: list[Speed] = []
+    made: list[CyclicTarget] = []
 
-    def make(_: Pair) -> Drafter:
-        made.append(Speed())
+    def wrap(target: ModelTarget) -> CyclicTarget:
+        made.append(Speed()(target))
         return made[-1]
 
     for slots in (1, 3):
-        check_greedy(make, TargetOnly(), shared, slots=slots, prompts=PROMPTS, tokens=40)
-        check_seeded(make, TargetOnly(), shared, slots=slots)
-    check_company(make, TargetOnly(), shared)
+        check_greedy(
+            nothing, TargetOnly(), shared, slots=slots, prompts=PROMPTS, tokens=40, wrap=wrap
+        )
+        check_seeded(nothing, TargetOnly(), shared, slots=slots, wrap=wrap)
+    check_company(nothing, TargetOnly(), shared, wrap=wrap)
     counts = made[0].pipeline
     assert counts.stages == CYCLES
     assert counts.matched > 10
@@ -103,8 +113,8 @@ def test_text_is_the_targets(shared: Pair) -> None:
     pair = Pair(native(short), native(short), short)
     unbounded = dataclasses.replace(GREEDY, max_tokens=None)
     outputs = [
-        serve(pair.target, drafter, TargetOnly(), PROMPTS, unbounded)
-        for drafter in (Speed(), build(None).drafter)
+        serve(pair.target, Nothing(), TargetOnly(), PROMPTS, unbounded, wrap=wrap)
+        for wrap in (Speed(), None)
     ]
     assert [o.token_ids for o in outputs[0]] == [o.token_ids for o in outputs[1]]
 
@@ -114,7 +124,7 @@ def test_distribution_is_the_targets() -> None:
     model = cyclic(4, width=8)
     pair = Pair(native(model), native(model), model)
     check_distribution(
-        lambda _: Speed(), TargetOnly(), pair, SamplingParams(temperature=0.7), 3, rows=1
+        nothing, TargetOnly(), pair, SamplingParams(temperature=0.7), 3, rows=1, wrap=Speed()
     )
 
 
@@ -130,9 +140,7 @@ def test_one_read_serves_all_on_their_way(shared: Pair, monkeypatch: pytest.Monk
 
     for layer in target.stack[::LAYERS]:
         layer.gate_up = noted
-    drafter = Speed()
-    served(ModelTarget(target, 1, 64), drafter, PROMPTS[0][:1], GREEDY)
-    counts = drafter.pipeline
+    counts = served(target, PROMPTS[0][:1], GREEDY)
     assert len(widths) == counts.ticks == counts.reads
     assert sum(widths) == counts.runs
     assert max(widths) == CYCLES
@@ -142,9 +150,7 @@ def test_a_sure_guess_costs_one_cycle() -> None:
     """Where later cycles change nothing every guess is right: after the first token each costs a
     tick, and nothing is run in vain but what the end cuts off."""
     model = cyclic(calm=0.0)
-    drafter = Speed()
-    served(ModelTarget(native(model), 1, 64), drafter, PROMPTS[0], GREEDY)
-    counts = drafter.pipeline
+    counts = served(native(model), PROMPTS[0], GREEDY)
     assert (counts.tokens, counts.tried, counts.matched) == (40, 39, 39)
     assert counts.ticks == CYCLES + 39
     assert counts.runs == CYCLES * 40 + CYCLES  # 2 + 1 stages of the two that came too late
@@ -153,6 +159,7 @@ def test_a_sure_guess_costs_one_cycle() -> None:
 
 
 def test_counts() -> None:
+    """Rates of what was counted, and of nothing."""
     counts = Pipeline(4, passes=10, ticks=25, reads=25, runs=70, tokens=10, tried=8, matched=6)
     assert (counts.match_rate, counts.passes_per_token) == (0.75, 25 / 40)
     assert counts.extra_compute == 0.75
@@ -163,11 +170,15 @@ def test_counts() -> None:
 def test_guessing_later(shared: Pair) -> None:
     """After two cycles guesses are better and save less; after all of them there is nothing to
     save."""
-    found = []
+    found: list[Pipeline] = []
     for at in (1, 2, 3):
-        drafter = Speed(exit_stage=at)
-        check_greedy(lambda _, d=drafter: d, TargetOnly(), shared, prompts=PROMPTS, tokens=40)  # type: ignore[misc]
-        found.append(drafter.pipeline)
+
+        def wrap(target: ModelTarget, at: int = at) -> CyclicTarget:
+            wrapped = Speed(exit_stage=at)(target)
+            found.append(wrapped.pipeline)
+            return wrapped
+
+        check_greedy(nothing, TargetOnly(), shared, prompts=PROMPTS, tokens=40, wrap=wrap)
     rates = [counts.match_rate for counts in found]
     assert rates == sorted(rates) and rates[2] == 1
     assert found[2].passes_per_token == 1
@@ -178,26 +189,31 @@ def test_what_is_on_its_way_stays_when_a_slot_moves(shared: Pair) -> None:
     """Requests that end early let others move; the text stays plain decoding's."""
     params = [dataclasses.replace(SAMPLED, max_tokens=n, seed=n) for n in (3, 20, 9, 25)]
     alone = [
-        serve(shared.target, Speed(), TargetOnly(), [prompt], own)[0].token_ids
+        serve(shared.target, Nothing(), TargetOnly(), [prompt], own, wrap=Speed())[0].token_ids
         for prompt, own in zip(PROMPTS, params, strict=True)
     ]
-    mixed = serve(shared.target, Speed(), TargetOnly(), PROMPTS, params, slots=4)
+    mixed = serve(shared.target, Nothing(), TargetOnly(), PROMPTS, params, slots=4, wrap=Speed())
     assert [output.token_ids for output in mixed] == alone
 
 
-@pytest.mark.parametrize("method", ["speed+pld", "early_exit|speed"])
-def test_together_with_others(shared: Pair, method: str) -> None:
-    """Another drafter's passes and nodes between two of the pipeline's don't end up in its text."""
-    built = build({"method": method})
-    rule = built.verifier
+@pytest.mark.parametrize("method", ["pld", "early_exit"])
+def test_together_with_a_drafter(shared: Pair, method: str) -> None:
+    """A drafter's passes and nodes between two of the pipeline's don't end up in its text."""
+    rule = build({"method": method}).verifier
     for slots in (1, 3):
         check_greedy(
-            lambda _: build({"method": method}).drafter, rule, shared, slots=slots, prompts=PROMPTS
+            lambda _: build({"method": method}).drafter,
+            rule,
+            shared,
+            slots=slots,
+            prompts=PROMPTS,
+            wrap=Speed(),
         )
 
 
 def test_settings_that_cannot_be(shared: Pair) -> None:
+    """Stages that don't divide the layers, and exits that aren't there, are refused."""
     target = ModelTarget(shared.target, 1, 8)
-    for drafter, part in ((Speed(4), "divide"), (Speed(0), "divide"), (Speed(2, 4), "exit_stage")):
+    for wrap, part in ((Speed(4), "divide"), (Speed(0), "divide"), (Speed(2, 4), "exit_stage")):
         with pytest.raises(ForetokenError, match=part):
-            drafter.bind(target)
+            wrap(target)
