@@ -47,7 +47,7 @@ from foretoken.testing import (
     tiny_pair,
     tiny_transformers,
 )
-from foretoken.testing.checks import SAMPLED, texts
+from foretoken.testing.checks import SAMPLED, Wrap, texts
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
@@ -115,7 +115,10 @@ other tests."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"hydra_plus": ("hydra", {"prefix": {}})}
 """Further shapes of what is trained, under names of their own in these tests: file name, shape."""
 
-NAMES = [*drafter_names(), *VARIANTS]
+WRAPPING = [row.name for row in METHODS.values() if row.target]
+"""Methods that wrap the target and draft nothing; they are in these tests like drafters."""
+
+NAMES = [*drafter_names(), *VARIANTS, *WRAPPING]
 
 LEARNS: set[str] = {
     "auto",
@@ -175,12 +178,20 @@ def untrained(module: type[Trained], pair: Pair, name: str) -> Trained:
 
 
 def make_drafter(name: str, pair: Pair, purpose: str = "") -> Drafter:
-    """A new drafter by file name, or a variant, with what it needs."""
+    """A new drafter by file name, or a variant, with what it needs; or a method's that wraps the
+    target."""
+    if name in WRAPPING:
+        return build({"method": name}).drafter
     cls = class_of(name)
     fields = [f.name for f in dataclasses.fields(cls)]
     options = given(name, pair)
     options |= {f: SETTINGS[f][purpose] for f in fields if purpose in SETTINGS.get(f, {})}
     return create_drafter(cls, name, options)
+
+
+def wrap_of(name: str) -> Wrap | None:
+    """What makes the target that the drafter is served with, where it isn't a plain one."""
+    return build({"method": name}).wrap_target if name in WRAPPING else None
 
 
 @cache
@@ -234,6 +245,8 @@ each_repeatable_cell = pytest.mark.parametrize(
 
 
 def needs_only(name: str, levels: frozenset[str], pair: Pair) -> bool:
+    if name in WRAPPING:
+        return build({"method": name}).levels <= levels
     return set(make_drafter(name, pair).wants.levels) <= levels
 
 
@@ -261,6 +274,7 @@ def test_greedy_is_transformers_generate(name: str, rule: Verifier, kind: str, b
         prompts=prompts,
         tokens=TOKENS,
         expected=[generated(tuple(prompt)) for prompt in prompts],
+        wrap=wrap_of(name),
     )
 
 
@@ -270,9 +284,14 @@ def test_sampled_text_is_plain_decodings(name: str, rule: Verifier, batch: int) 
     """Chosen drafts under target-only sampling: the very tokens of plain decoding at that seed."""
     pair = models("native")
     outputs = check_seeded(
-        lambda p: make_drafter(name, p), rule, pair, slots=batch, prompts=PROMPTS
+        lambda p: make_drafter(name, p),
+        rule,
+        pair,
+        slots=batch,
+        prompts=PROMPTS,
+        wrap=wrap_of(name),
     )
-    assert name in ("nothing", "ppd", "speed") or sum(output.stats.drafted for output in outputs)
+    assert name in ("nothing", *WRAPPING) or sum(output.stats.drafted for output in outputs)
 
 
 @each_cell
@@ -283,17 +302,23 @@ def test_distribution_is_the_targets(name: str, rule: Verifier) -> None:
         small = tiny_pair(4, width=8, noise=0.1)
     for params in (SamplingParams(temperature=0.7), SamplingParams(top_k=2, presence_penalty=0.6)):
         check_distribution(
-            lambda p: make_drafter(name, p, "distribution"), rule, small, params, 3, rows=1
+            lambda p: make_drafter(name, p, "distribution"),
+            rule,
+            small,
+            params,
+            3,
+            rows=1,
+            wrap=wrap_of(name),
         )
 
 
 @each_repeatable_cell
 def test_company_and_chunks_change_nothing(name: str, rule: Verifier) -> None:
     """A seeded request's tokens are the same alone, among others, and however its prompt is cut."""
-    check_company(lambda p: make_drafter(name, p), rule, models("native"))
+    check_company(lambda p: make_drafter(name, p), rule, models("native"), wrap=wrap_of(name))
 
 
-def states_hold(make: Make, rule: Verifier, pair: Pair) -> None:
+def states_hold(make: Make, rule: Verifier, pair: Pair, wrap: Wrap | None = None) -> None:
     """Requests of unlike settings join, leave and move slots; each is served as if alone."""
     settings = [
         dict(temperature=0.7, top_p=0.9, max_tokens=3),
@@ -307,14 +332,14 @@ def states_hold(make: Make, rule: Verifier, pair: Pair) -> None:
     ]
     params = [SamplingParams(seed=i, **own) for i, own in enumerate(settings)]  # type: ignore[arg-type]
     alone = [
-        serve(pair.target, make(pair), rule, [prompt], own)[0].token_ids
+        serve(pair.target, make(pair), rule, [prompt], own, wrap=wrap)[0].token_ids
         for prompt, own in zip(PROMPTS, params, strict=True)
     ]
-    mixed = serve(pair.target, make(pair), rule, PROMPTS, params, slots=3, chunk=4)
+    mixed = serve(pair.target, make(pair), rule, PROMPTS, params, slots=3, chunk=4, wrap=wrap)
     assert [output.token_ids for output in mixed] == alone
 
 
-def stops_hold(make: Make, rule: Verifier, pair: Pair) -> None:
+def stops_hold(make: Make, rule: Verifier, pair: Pair, wrap: Wrap | None = None) -> None:
     """End of text, stop ids, stop strings and the limit, each at several places of one text."""
     tokenizer, prompt = ByteTokenizer(97), PROMPTS[0]
     text = generated(tuple(prompt))
@@ -332,7 +357,14 @@ def stops_hold(make: Make, rule: Verifier, pair: Pair) -> None:
         ):
             params = SamplingParams(temperature=0, **{"max_tokens": TOKENS, **own})  # type: ignore[arg-type]
             [output] = serve(
-                pair.target, make(pair), rule, [prompt], params, tokenizer=tokenizer, eos_ids=ends
+                pair.target,
+                make(pair),
+                rule,
+                [prompt],
+                params,
+                tokenizer=tokenizer,
+                eos_ids=ends,
+                wrap=wrap,
             )
             assert output.token_ids == text[:length]
             assert output.outputs[0].finish_reason == reason
@@ -340,7 +372,7 @@ def stops_hold(make: Make, rule: Verifier, pair: Pair) -> None:
             assert output.stats.accepted <= length
 
 
-def samples_hold(make: Make, rule: Verifier, pair: Pair) -> None:
+def samples_hold(make: Make, rule: Verifier, pair: Pair, wrap: Wrap | None = None) -> None:
     """Sample i of a request is the same for any n and any room, and samples differ."""
     wide, narrow = (
         serve(
@@ -351,6 +383,7 @@ def samples_hold(make: Make, rule: Verifier, pair: Pair) -> None:
             dataclasses.replace(SAMPLED, n=n, max_tokens=12),
             slots=slots,
             chunk=3,
+            wrap=wrap,
         )
         for n, slots in ((3, 8), (2, 1))
     )
@@ -380,8 +413,7 @@ def drafts_follow(make: Make, rule: Verifier, pair: Pair) -> None:
 
 def _begun(pair: Pair, drafter: Drafter, sequences: list[Sequence]) -> ModelTarget:
     target = ModelTarget(pair.target, len(sequences), 128)
-    drafter.bind(target)
-    target.hidden = drafter.wants.hidden
+    target.bind(drafter)
     for sequence in sequences:
         target.begin(sequence)
         drafter.begin(sequence)
@@ -393,13 +425,13 @@ def _begun(pair: Pair, drafter: Drafter, sequences: list[Sequence]) -> ModelTarg
 @each_repeatable_cell
 def test_states_do_not_mix(name: str, rule: Verifier) -> None:
     """A request is served alike when others join, leave, or move its cache slot."""
-    states_hold(lambda p: make_drafter(name, p), rule, models("native"))
+    states_hold(lambda p: make_drafter(name, p), rule, models("native"), wrap_of(name))
 
 
 @each_cell
 def test_stops_are_where_plain_decoding_stops(name: str, rule: Verifier) -> None:
     """Every kind of end falls at the reference's place, and nothing after it is counted."""
-    stops_hold(lambda p: make_drafter(name, p), rule, models("native"))
+    stops_hold(lambda p: make_drafter(name, p), rule, models("native"), wrap_of(name))
 
 
 def test_stops_in_the_middle_of_an_accepted_draft() -> None:
@@ -413,7 +445,8 @@ def test_stops_in_the_middle_of_an_accepted_draft() -> None:
 def test_cancelling_leaves_the_others_alone(name: str, rule: Verifier) -> None:
     """A request cancelled while it decodes keeps what it wrote; its neighbours don't notice."""
     pair = models("native")
-    engine = Engine(ModelTarget(pair.target, 3, 256), make_drafter(name, pair), rule)
+    target, wrap = ModelTarget(pair.target, 3, 256), wrap_of(name)
+    engine = Engine(target if wrap is None else wrap(target), make_drafter(name, pair), rule)
     params = SamplingParams(temperature=0, max_tokens=TOKENS)
     requests = [engine.add(prompt, params) for prompt in PROMPTS[:4]]
     for _ in range(3):
@@ -431,7 +464,7 @@ def test_cancelling_leaves_the_others_alone(name: str, rule: Verifier) -> None:
 @each_repeatable_cell
 def test_samples_of_one_request(name: str, rule: Verifier) -> None:
     """n samples share the prompt; sample i's text is the same for any n and any room."""
-    samples_hold(lambda p: make_drafter(name, p), rule, models("native"))
+    samples_hold(lambda p: make_drafter(name, p), rule, models("native"), wrap_of(name))
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in LEARNS])
