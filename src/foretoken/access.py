@@ -73,15 +73,12 @@ class Access(Protocol):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D] (level c)."""
-        ...
 
     def norm(self, states: Tensor) -> Tensor:
         """The final norm, which stands between the last layer's states and `head` (level e)."""
-        ...
 
     def head(self, states: Tensor) -> Tensor:
         """Normed last states [..., D] -> logits [..., V] (level c)."""
-        ...
 
     def draft_states(
         self, sequences: Seq[Sequence], tokens: Tensor, ahead: int, sublayers: Iterable[int]
@@ -92,18 +89,15 @@ class Access(Protocol):
         2i is the attention of layer i and 2i + 1 its feed-forward. Each alternative sees the text
         before the root, the `ahead` tokens of the draft passes before this one, and itself.
         """
-        ...
 
     def rerun_states(
         self, sequences: Seq[Sequence], count: int, sublayers: Iterable[int]
     ) -> Tensor:
         """[B, T, D] the same for the T = `count` tokens before each last one, at their own
         positions and blind to their committed run (level e)."""
-        ...
 
     def draft_logits(self, sequences: Seq[Sequence], trees: DraftTree) -> Tensor:
         """[B, S, V] logits at each root and its tree: a draft pass (level d)."""
-        ...
 
     def entry(self, layers: int, tokens: Tensor, states: Tensor) -> Entry:
         """What hands states of draft passes over to the scoring pass (level e).
@@ -112,13 +106,10 @@ class Access(Protocol):
         come out of the first `layers` layers. A scoring pass goes on from them where they are those
         of its trees, and runs all layers otherwise.
         """
-        ...
 
     def extra_tokens(self, embeddings: Tensor) -> int:
         """The number of the first of new tokens, which passes read as these [K, D] embeddings;
         trees name them in `extras` (level d)."""
-        ...
 
     def kv(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor]:
         """Read-only keys and values [kv_heads, committed length, head_dim] (level f)."""
-        ...

@@ -97,11 +97,9 @@ class Scorer(Protocol):
 
     def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
         """One pass over root and nodes of every tree."""
-        ...
 
     def commit(self, sequences: Seq[Sequence], paths: Seq[Seq[int]]) -> None:
         """Keep root and accepted slots in the cache, forget the rest of the pass."""
-        ...
 
 
 class Target(Scorer, Protocol):
@@ -118,35 +116,27 @@ class Target(Scorer, Protocol):
     @property
     def free(self) -> int:
         """Cache slots that no sequence owns."""
-        ...
 
     def bind(self, drafter: Drafter) -> None:
         """Give a drafter access; passes bring the states that it wants from now on."""
-        ...
 
     def begin(self, sequence: Sequence) -> None:
         """Take a cache slot."""
-        ...
 
     def holds(self, sequence: Sequence) -> bool:
         """Whether the sequence has a cache slot."""
-        ...
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         """Copy the prompt's cache to another sample of the same request."""
-        ...
 
     def pending(self, sequence: Sequence) -> int:
         """Tokens before the root that are not yet in the cache."""
-        ...
 
     def prefill(self, sequences: Seq[Sequence], chunk: int) -> Pass:
         """Put up to `chunk` pending tokens of each sequence into the cache."""
-        ...
 
     def end(self, sequence: Sequence) -> None:
         """Give the slot back."""
-        ...
 
 
 class Shared(Protocol):
@@ -154,13 +144,11 @@ class Shared(Protocol):
 
     def reset(self) -> None:
         """Forget it. The benchmark does so before every answer, unless told to stay warm."""
-        ...
 
     def save(self, path: str | Path) -> None: ...
 
     def load(self, path: str | Path) -> None:
         """Replace it. Raises `ForetokenError` for a damaged file or one of another target."""
-        ...
 
 
 @runtime_checkable
@@ -204,7 +192,6 @@ class Drafter(Protocol):
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         """A tree for each sequence, of at most `budgets[b]` nodes (more are cut off)."""
-        ...
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """Learn what the target predicted; the sequences already end with the emitted tokens."""

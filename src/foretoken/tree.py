@@ -14,7 +14,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,9 +35,8 @@ def _chain_ancestors(slots: int, device: torch.device) -> Tensor:
     return torch.ones(slots, slots, dtype=torch.bool, device=device).tril()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Where a pass over chains can be entered: what the target's first layers made of them already.
+class Entry(NamedTuple):
+    """What the target's first layers made of chains, from where a scoring pass can resume.
 
     layers: how many. tokens [B, K], states [B, K, D]: of the root and the first K - 1 nodes.
     changes: the target's count of changes to its cache by then; with the next one they are void.
@@ -48,13 +47,8 @@ class Entry:
     states: Tensor
     changes: int
 
-    def take(self, rows: Tensor) -> Entry:
-        """Those of some of the sequences."""
-        return replace(self, tokens=self.tokens[rows], states=self.states[rows])
-
-    def trim(self, slots: int) -> Entry:
-        """Those of the first slots."""
-        return replace(self, tokens=self.tokens[:, :slots], states=self.states[:, :slots])
+    def cut(self, cut: Callable[[Tensor], Tensor]) -> Entry:
+        return self._replace(tokens=cut(self.tokens), states=cut(self.states))
 
 
 @dataclass
@@ -200,7 +194,7 @@ class DraftTree:
         index = torch.tensor(list(rows), dtype=torch.int64, device=self.tokens.device)
         tree = self._cut([self.counts[row] for row in rows], lambda x: x[index])
         tree.proposals = None if self.proposals is None else self.proposals[index]
-        tree.entry = None if self.entry is None else self.entry.take(index)
+        tree.entry = self.entry and self.entry.cut(lambda x: x[index])
         return tree
 
     def trim(self, budgets: Seq[int]) -> DraftTree:
@@ -215,7 +209,7 @@ class DraftTree:
         if counts == self.counts and width == self.nodes:
             return self
         tree = self._cut(counts, lambda x: x[:, :width])
-        tree.entry = None if self.entry is None else self.entry.trim(width + 1)
+        tree.entry = self.entry and self.entry.cut(lambda x: x[:, : width + 1])
         return tree
 
     def _cut(self, counts: list[int], cut: Callable[[Tensor], Tensor]) -> DraftTree:

@@ -104,7 +104,7 @@ class Counted(ModelTarget):
 def test_costs_are_measured_once(pair: Pair, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In 12 passes, of a fast model more in no time; then a second one tells whether it holds."""
     monkeypatch.setattr(costs, "ModelTarget", Counted)
-    monkeypatch.setattr(costs, "_BRIEF", 0.0)  # as if each pass took long
+    monkeypatch.setattr(costs, "_ENOUGH", 0.0)  # as if each pass took long
     monkeypatch.setattr(costs, "_agree", lambda ms, kept: True)
     config = {"method": "auto", "model": pair.draft}
 
