@@ -26,8 +26,9 @@ def show(
 
     Example: [bold]foretoken zoo list[/bold]
     """
-    from foretoken import bundled, zoo
+    from foretoken import zoo
     from foretoken.errors import ForetokenError
+    from foretoken.models import bundled
 
     if not zoo.names():
         raise ForetokenError(f"The bundled models need {bundled.INSTALL}.")

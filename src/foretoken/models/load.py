@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretoken import bundled
 from foretoken.errors import ForetokenError
 from foretoken.files import read_json
+from foretoken.models import bundled
 from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.native import attention, backends, loop_attention, rope, transformer
 from foretoken.models.native import norm as norms

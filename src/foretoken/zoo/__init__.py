@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foretoken.bundled import names, path
+from foretoken.models.bundled import names, path
 
 __all__ = ["names", "path", "prompts_path"]
 
