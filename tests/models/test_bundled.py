@@ -6,7 +6,8 @@ from importlib import resources
 
 import pytest
 
-from foretoken import ForetokenError, bundled
+from foretoken import ForetokenError
+from foretoken.models import bundled
 from foretoken.models.load import find
 
 
