@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 import torch
 
-from foretoken.testing import Pair, related, tiny_pair, tiny_transformers
+from foretoken.testing import Pair, native, related, tiny_pair, tiny_transformers
 
 torch.set_num_threads(1)
 
@@ -24,6 +24,18 @@ TEMPLATE = "{% for m in messages %}{{ m['role'][0] }}: {{ m['content'] }}\n{% en
 def pair() -> Pair:
     """A native float64 target of 97 tokens, a related draft model, the target in transformers."""
     return tiny_pair()
+
+
+@pytest.fixture(scope="session")
+def deep() -> Pair:
+    """A target of four layers whose upper ones change little, so that a part of it agrees with it
+    now and then."""
+    model = tiny_transformers(layers=4)
+    with torch.no_grad():
+        for layer in model.model.layers[1:]:
+            layer.self_attn.o_proj.weight *= 0.2
+            layer.mlp.down_proj.weight *= 0.2
+    return Pair(native(model), native(model), model)
 
 
 def letters() -> Any:

@@ -1,0 +1,111 @@
+"""The learner: steps taken while decoding goes on, versions, and steps that fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from foretoken.drafters.online import Online
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.errors import ForetokenError
+from foretoken.testing import Pair, logits_after
+from foretoken.testing.checks import greedy_reference
+from foretoken.trainable.losses import Objective
+from online_serving import GREEDY, PROMPTS_OF_23, answered, served
+
+
+def test_decoding_never_waits(small: Pair, folder: Path) -> None:
+    """While a step of learning hangs, requests are served by the old weights to their end; the new
+    ones serve from the first draft after it is done."""
+    drafter = Online([SmallLM(str(folder), 3)], every=1)
+    engine, _ = served(drafter, small, [])
+    learner, go = drafter.learner, threading.Event()
+    made: Callable[[], Any] = learner.weights.build
+    learner.weights.build = lambda: (go.wait(60), made())[1]  # type: ignore[method-assign]
+    before = drafter.parts[0].small_models[0]
+    for prompt in PROMPTS_OF_23 * 2:
+        request = engine.add(prompt, GREEDY)
+        while engine.busy:
+            engine.step()
+        assert request.finished
+    assert learner.version == 0 and drafter.parts[0].small_models[0] is before
+    go.set()
+    learner._job.exception()  # type: ignore[union-attr]
+    assert learner.version == 0  # not before a draft begins
+    engine.add([1, 2], GREEDY)
+    engine.step()
+    engine.step()
+    assert learner.version == 1 and drafter.parts[0].small_models[0] is not before
+    learner.settle()
+
+
+def test_versions(small: Pair, folder: Path, tmp_path: Path) -> None:
+    """Rolled back, frozen, saved, loaded, forgotten; numbers are never used twice."""
+    drafter = Online([SmallLM(str(folder), 3)], every=1, lr=1e-2, versions=2)
+    engine, _ = served(drafter, small, PROMPTS_OF_23[:4])
+    learner = drafter.learner
+    assert learner.version == 4 and sorted(learner._versions) == [0, 3, 4]
+    with pytest.raises(ForetokenError, match="version '1'"):
+        learner.rollback(1)
+    drafts = [says(drafter, small, [5, 9, 2])]
+    learner.rollback(3)
+    assert learner.version == 3
+    drafts.append(says(drafter, small, [5, 9, 2]))
+    learner.freeze()
+    answered(engine, PROMPTS_OF_23[0])
+    assert learner.version == 3
+    learner.save(tmp_path / "learned")
+    again = Online([SmallLM(str(tmp_path / "learned"), 3)])
+    served(again, small, [])
+    assert torch.equal(says(again, small, [5, 9, 2]), drafts[1])
+    learner.thaw()
+    answered(engine, PROMPTS_OF_23[0])
+    assert learner.version == 5
+    learner.reset()
+    assert learner.version == 0
+    first = Online([SmallLM(str(folder), 3)])
+    served(first, small, [])
+    assert torch.equal(says(drafter, small, [5, 9, 2]), says(first, small, [5, 9, 2]))
+    learner.load(tmp_path / "learned")
+    assert learner.version == 6
+    assert torch.equal(says(drafter, small, [5, 9, 2]), drafts[1])
+    assert not torch.equal(drafts[0], drafts[1])
+
+
+def says(drafter: Online, pair: Pair, text: list[int]) -> Tensor:
+    """What the small model that serves says after a text."""
+    return logits_after(drafter.parts[0].small_models[0], text)
+
+
+def test_a_loss_that_is_no_number_changes_nothing(
+    small: Pair, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = Online([SmallLM(str(folder), 3)], every=1)
+    engine, _ = served(drafter, small, [])
+    monkeypatch.setattr(
+        Objective, "__call__", lambda self, mine, target, goal: mine.sum(-1) * torch.nan
+    )
+    answered(engine, PROMPTS_OF_23[0])
+    assert drafter.learner.version == 0 and drafter.learner.loss != drafter.learner.loss
+    assert all(bool(w.isfinite().all()) for w in drafter.learner.weights.student.parameters())
+
+
+def test_a_step_that_fails_ends_learning_and_not_serving(small: Pair, folder: Path) -> None:
+    drafter = Online([SmallLM(str(folder), 3)], every=1)
+    engine, _ = served(drafter, small, [])
+
+    def fail() -> None:
+        raise RuntimeError("out of memory")
+
+    drafter.learner.weights.build = fail  # type: ignore[method-assign]
+    with pytest.warns(UserWarning, match="stopped learning: out of memory"):
+        answered(engine, PROMPTS_OF_23[0])
+    assert drafter.learner.frozen
+    expected = greedy_reference(small.target, PROMPTS_OF_23[1], 24)
+    assert answered(engine, PROMPTS_OF_23[1]).token_ids == expected

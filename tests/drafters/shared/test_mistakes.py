@@ -1,0 +1,81 @@
+"""What is noted of a drafter's mistakes, and the lessons made of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from foretoken.drafters.shared.mistakes import Buffer, Example, Recording, lesson
+from foretoken.protocols import Scores, Step
+from foretoken.tree import DraftTree, chains
+from foretoken.trees.from_lists import from_paths
+from online_serving import CPU
+
+
+def done(tree: DraftTree, path: list[int], states: Tensor, read: int = 0) -> Step:
+    none = torch.empty(1, 0)
+    scores = Scores(none, none, none, {-1: states[None]})
+    return Step([0] * (len(path) + 1) if not read else [], path, 0, 0, tree, scores, read=read)
+
+
+def numbered(first: int, count: int) -> Tensor:
+    """States that say at which place they stand."""
+    return torch.arange(first, first + count, dtype=torch.float64)[:, None].expand(-1, 3)
+
+
+def test_where_a_draft_was_wrong() -> None:
+    """The first refused place of a chain and of a tree; what was accepted whole, or not drafted, is
+    no mistake; states stand at their tokens."""
+    recording, nothing = Recording(100), chains([[]], CPU)
+    recording.add(done(nothing, [], numbered(0, 4), read=4))  # the root is token 4
+    recording.add(done(chains([[7, 8, 9]], CPU), [1], numbered(4, 4)))  # 5 right, 6 wrong
+    recording.add(done(chains([[7, 8]], CPU), [1, 2], numbered(6, 3)))  # 7 and 8 right, 9 beyond
+    recording.add(done(nothing, [], numbered(9, 1)))  # 10 not drafted
+    tree = from_paths([[[1, 2], [3, 4]]], CPU)
+    slots = [tree.tokens[0].tolist().index(3) + 1]
+    states = torch.zeros(5, 3, dtype=torch.float64)
+    states[[0, *slots]] = numbered(10, 2)
+    recording.add(done(tree, slots, states))  # 11 right, 12 wrong
+    assert recording.wrong == [6, 12]
+    example = recording.example(list(range(100, 113)), 5)
+    assert example is not None
+    assert (list(example.wrong), example.first, len(example.tokens)) == ([6, 12], 0, 13)
+    assert example.written == 5
+    assert torch.equal(example.hidden[-1], numbered(0, 12))
+    cut = recording.example(list(range(100, 112)), 5)  # the text ended before
+    assert cut is not None and list(cut.wrong) == [6] and list(cut.tokens)[-1] == 106
+    assert recording.example([1, 2, 3], 1) is None
+
+
+def test_a_window_of_a_long_text() -> None:
+    """Old states go; places are still the text's."""
+    recording = Recording(4)
+    recording.add(done(chains([[]], CPU), [], numbered(0, 6), read=6))
+    for place in range(6, 12):
+        recording.add(done(chains([[1]], CPU), [], numbered(place, 2)))
+    example = recording.example(list(range(50, 63)), 6)
+    assert example is not None
+    assert example.first >= 6 and list(example.tokens)[-1] == 62 and example.written == 1
+    assert torch.equal(example.hidden[-1], numbered(example.first, 12 - example.first))
+    assert [example.tokens[i] - 50 for i in example.wrong] == list(range(example.first + 1, 13))
+    young, late = recording.copy(6), recording.copy(10)
+    assert (young.read, young.wrong) == (6, [])
+    assert late.read == 10 and late.example(list(range(11)), 6) is None
+
+
+def test_the_buffer_is_bounded() -> None:
+    """By bytes; the oldest go, and a lesson has a row for each that is left, whose right tokens
+    count less than its wrong ones and whose prompt counts nothing."""
+    examples = [Example([1, 2, 3 + i], 5, 1, [2], {-1: numbered(i, 2)}) for i in range(4)]
+    each = examples[0].bytes
+    buffer = Buffer(2 * each + 1)
+    for example in examples:
+        buffer.add(example)
+    assert (len(buffer), buffer.bytes) == (2, 2 * each)
+    taken = buffer.take()
+    assert [example.tokens[2] for example in taken] == [5, 6]
+    assert (len(buffer), buffer.bytes) == (0, 0)
+    made = lesson(taken, torch.exp, torch.exp, torch.float64, known=0.25)
+    assert made.positions.tolist() == [[5, 6, 7]] * 2
+    assert made.weight.tolist() == [[0, 0.25, 1]] * 2
+    assert torch.equal(made.hidden[-1][1, :2], numbered(3, 2))

@@ -1,0 +1,90 @@
+"""A draft for each sequence, chosen from several drafters' (+)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from foretoken import SamplingParams
+from foretoken.drafters.either import Either
+from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.drafters.small_tree import SmallTree
+from foretoken.testing import (
+    Oracle,
+    Pair,
+    check_distribution,
+    serve,
+    table_pair,
+)
+from foretoken.tree import DraftTree
+from foretoken.verify.multi_candidate import MultiCandidate
+from foretoken.verify.speculative import Speculative
+from foretoken.verify.target_only import TargetOnly
+
+
+@dataclass(eq=False)
+class Asked(SmallLM):
+    """Notes for how many sequences it is asked, and how many nodes it hears that it drafted."""
+
+    rows: list[int] = field(default_factory=list)
+    heard: int = 0
+
+    def observe(self, sequences: Any, steps: Any) -> None:
+        self.heard += sum(step.drafted for step in steps)
+        super().observe(sequences, steps)
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        self.rows.append(len(sequences))
+        return super().draft(sequences, budgets, draws)
+
+
+def test_what_draws_is_asked_only_where_it_is_taken(pair: Pair) -> None:
+    """With the right text at hand the small model never drafts; where there is none it does."""
+    prompts = [[5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3]]
+    params = SamplingParams(temperature=0, max_tokens=24)
+    texts = [o.token_ids for o in serve(pair.target, PromptLookup(), TargetOnly(), prompts, params)]
+    known = {tuple(prompts[0]): texts[0], tuple(prompts[1]): []}
+    small = Asked(pair.draft)
+    outputs = serve(
+        pair.target, Either([Oracle(known), small]), Speculative(), prompts, params, slots=2
+    )
+    assert [o.token_ids for o in outputs] == texts
+    assert set(small.rows) == {1} and outputs[0].stats.mean_acceptance_length > 4
+    assert outputs[1].stats.drafted == small.heard > 0
+
+
+def test_a_part_that_fails_is_left_and_tried_again(pair: Pair) -> None:
+    """Wrong copies lose against the small model, and come back as what is known fades."""
+    prompt = [5, 9, 2, 5, 9, 2, 5]
+    wrong, small = Oracle({tuple(prompt): [1] * 200}, 4), Asked(pair.target)
+    drafter = Either([wrong, small], decay=0.8, level_cost=0.3)
+    params = SamplingParams(temperature=0, max_tokens=100)
+    [output] = serve(pair.target, drafter, Speculative(), [prompt], params)
+    steps = output.stats.passes
+    assert steps / 2 < len(small.rows) < steps - 1
+    drafter = Either([wrong, Asked(pair.target)], level_cost=9.0)
+    [output] = serve(pair.target, drafter, Speculative(), [prompt], params)
+    assert output.stats.drafts < output.stats.passes  # neither pays
+
+
+WARM = SamplingParams(temperature=0.7)
+MAKERS: dict[str, tuple[Any, dict[str, int]]] = {
+    "either": (lambda p: Either([PromptLookup(2), SmallLM(p.draft, 2)]), {"steps": 2}),
+    "two that draw": (
+        lambda p: Either([SmallLM(p.draft, 1), SmallTree(p.draft, widths=(2,))]),
+        {"steps": 2, "budget": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_distribution(name: str) -> None:
+    """Every outcome: choosing between drafts keeps the target's distribution."""
+    make, size = MAKERS[name]
+    drafter = make(table_pair(3))
+    rule = MultiCandidate() if drafter.trees else Speculative()
+    options = {"rows": 1, "budget": 3, **size}
+    check_distribution(make, rule, table_pair(3), WARM, 3, prompt=[0, 1, 2, 0, 1], **options)

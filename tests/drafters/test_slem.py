@@ -1,0 +1,56 @@
+"""SLEM: drafted text in the target's tokens."""
+
+from __future__ import annotations
+
+from foretoken import SamplingParams
+from foretoken.drafters.slem import Slem
+from foretoken.models.drafting.vocabulary import Vocabulary, shared
+from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence
+from foretoken.testing import (
+    Pair,
+    TableModel,
+    check_distribution,
+)
+from foretoken.verify.target_only import TargetOnly
+from pieces import Pieces
+
+GREEDY = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
+
+
+def test_drafted_text_joins_the_last_word() -> None:
+    """Retokenized with the word where this begins alike, by itself where it doesn't."""
+    theirs, own = Pieces(["a", "b", "c", "ab", " "]), Pieces(["c", "b", "a", " ", "ca"])
+    drafter = Slem(TableModel.random(5), own, theirs)
+    drafter.bind(ModelTarget(TableModel.random(5), 1, 32))
+    assert drafter._joined([2], "ab") == [3]
+    assert drafter._joined([0], "bc") == [1, 2]  # "abc" would be ab, c: not what stands there
+    assert drafter._joined([2], " ab") == [4, 3]
+
+
+def test_ends_are_one_token() -> None:
+    """The end of a text is shared whatever it is called, and a drafted end is the target's."""
+    theirs, own = Pieces(["a", "b", "<end>"], end=2), Pieces(["</s>", "b", "c"], end=0)
+    assert set(shared(Vocabulary(own, 3), Vocabulary(theirs, 3))) == {(1, 1), (0, 2)}
+    drafter = Slem(TableModel.random(3), own, theirs)
+    drafter.bind(ModelTarget(TableModel.random(3), 1, 32))
+    sequence = Sequence.start([0, 1], GREEDY)
+    drafter.begin(sequence)
+    drafter._lm.room(sequence)
+    assert drafter._retokenized(sequence, [1, 0, 1]) == [1, 2]
+
+
+def test_distribution_where_few_tokens_are_shared() -> None:
+    """Every outcome enumerated; the request's own bias and ban are of target ids, and one ban
+    leaves no shared token."""
+    theirs, own = Pieces(["a", "b", "c"]), Pieces(["c", "b", "aa"])
+    pair = Pair(TableModel.random(3, 1), TableModel.random(3, 2))
+    for params in (
+        SamplingParams(logit_bias={1: 2.0}, temperature=0.8),
+        SamplingParams(frequency_penalty=0.9, top_p=0.9),
+        SamplingParams(bad_token_ids=[1, 2]),
+        SamplingParams(temperature=0),
+    ):
+        check_distribution(
+            lambda p: Slem(p.draft, own, theirs, 2), TargetOnly(), pair, params, 3, rows=1
+        )

@@ -1,0 +1,59 @@
+"""A small model that drafts chains."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretoken import SamplingParams
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.draws import GreedyDraws
+from foretoken.errors import ForetokenError
+from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence
+from foretoken.testing import Pair, serve
+from foretoken.testing.checks import greedy_reference
+from foretoken.tree import Kind
+from foretoken.verify.speculative import Speculative
+
+
+def draft_of(drafter: SmallLM, text: list[int], budget: int) -> list[int]:
+    """What a bound drafter drafts greedily after a text."""
+    sequence = Sequence.start(text, SamplingParams(temperature=0))
+    drafter.begin(sequence)
+    tree = drafter.draft([sequence], [budget], GreedyDraws())
+    drafter.end([sequence])
+    assert tree.kind == Kind.CHOSEN
+    return tree.tokens[0, : tree.counts[0]].tolist()
+
+
+def test_a_greedy_draft_is_the_small_models_text(pair: Pair) -> None:
+    """Of the given length, or as long as the budget allows."""
+    drafter = SmallLM(pair.draft, 4)
+    drafter.bind(ModelTarget(pair.target, 1, 64))
+    expected = greedy_reference(pair.draft, [5, 9, 2], 4)
+    assert draft_of(drafter, [5, 9, 2], 9) == expected
+    assert draft_of(drafter, [5, 9, 2], 2) == expected[:2]
+
+
+def test_its_model_can_be_replaced(pair: Pair) -> None:
+    """From the next draft on another model of the same shape drafts, and is declared."""
+    drafter = SmallLM(pair.draft, 3)
+    drafter.bind(ModelTarget(pair.target, 1, 64))
+    assert drafter.pass_per_token and [*drafter.small_models] == [pair.draft]
+    drafter.replace_model(pair.target)
+    assert [*drafter.small_models] == [pair.target]
+    assert draft_of(drafter, [5, 9, 2], 3) == greedy_reference(pair.target, [5, 9, 2], 3)
+
+
+def test_the_target_itself_is_always_right(pair: Pair) -> None:
+    """Drafts of the target's own weights are all accepted, greedy and sampled."""
+    for temperature in (0.0, 0.8):
+        params = SamplingParams(temperature=temperature, max_tokens=20, seed=1, ignore_eos=True)
+        [output] = serve(pair.target, SmallLM(pair.target, 3), Speculative(), [[5, 9, 2]], params)
+        assert 0 < output.stats.accepted == output.stats.drafted
+
+
+def test_a_model_is_needed() -> None:
+    """Without one the message says how to name it."""
+    with pytest.raises(ForetokenError, match="drafts with a small model; name it"):
+        SmallLM()

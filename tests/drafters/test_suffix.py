@@ -1,0 +1,102 @@
+"""Suffix decoding, against counting by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+
+import pytest
+from hypothesis import given
+
+from copying_drafters import bound, draft, ends, few, paths, sequence, some
+from foretoken import ForetokenError
+from foretoken.drafters.suffix import Suffix
+
+
+def tree_by_hand(
+    texts: Seq[Seq[int]], phrase: Seq[int], most: int, least: float, starts: int | None = None
+) -> list[float]:
+    """Weights of the likeliest paths after a phrase, counted in texts; falling.
+
+    starts: only phrases that begin before it count.
+    """
+    known = [(text, at) for text in texts for at in ends(text, phrase)]
+    known = [(t, at) for t, at in known if starts is None or at - len(phrase) < starts]
+    found: list[float] = []
+    waiting = [((), known, 1.0)]
+    while waiting:
+        path, places, weight = waiting.pop()
+        for token in {t[at] for t, at in places if at < len(t)}:
+            after = [(t, at + 1) for t, at in places if at < len(t) and t[at] == token]
+            share = weight * len(after) / len(places)
+            if share >= least and len(phrase) + len(path) < 6:
+                found.append(share)
+                waiting.append(((*path, token), after, share))  # type: ignore[arg-type]
+    return sorted(found, reverse=True)[:most]
+
+
+@given(few, some)
+def test_suffix_decoding(text: list[int], earlier: list[list[int]]) -> None:
+    """The score is the best over both trees and all phrases, counted by hand; and the draft has
+    that score."""
+    drafter = bound(Suffix(4, max_tree_depth=6, min_token_prob=0.2))
+    for output in earlier:
+        drafter.end([sequence([9], output)])
+    own = sequence(text)
+    guess = drafter.guess(own, 4)
+    first = next(i for i in range(len(text) + 1) if _stood_before(text, i))
+    best = 0.0
+    for size in range(1, 6):
+        if size > len(text):
+            break
+        phrase = text[-size:]
+        others = tree_by_hand(earlier, phrase, min(4, size), 0.2)
+        mine = tree_by_hand([text], phrase, min(4, size), 0.2, first)
+        best = max(best, sum(others), sum(mine) if size <= len(text) - first else 0)
+    assert guess.score == pytest.approx(best)
+    assert len(paths(drafter, own)) == len(guess.tokens)
+
+
+def _stood_before(text: list[int], start: int) -> bool:
+    """Whether all from `start` on is a phrase of earlier, and not too long to be looked for."""
+    size = len(text) - start
+    earlier = any(text[at : at + size] == text[start:] for at in range(start))
+    return size == 0 or (size < 6 and earlier)
+
+
+def test_suffix_paths_and_trees() -> None:
+    """Branches by their counts; with one child each, the most frequent path, as a chain."""
+    text = [1, 2, 3, 0, 1, 2, 3, 5, 1, 2, 4, 6, 1, 2]
+    tree, path = bound(Suffix(max_spec_factor=2)), bound(Suffix(max_spec_factor=2, max_children=1))
+    assert paths(tree, sequence(text)) == {(3,), (4,), (3, 0), (3, 5)}
+    assert (tree.trees, tree.wants.levels) == (True, "ab")
+    assert (path.trees, path.wants.levels) == (False, "a")
+    chain = path.draft([sequence(text)], [64], None)
+    assert chain.is_chain and chain.tokens.tolist() == [[3, 0, 1, 2]]
+    assert path.draft([sequence([1, 2, 1])], [0], None).counts == [0]
+
+
+def test_suffix_learns_from_outputs() -> None:
+    """What ended is drafted for others; prompts are not kept."""
+    drafter = bound(Suffix())
+    drafter.end([sequence([7, 8, 9], [1, 2, 3, 4])])
+    assert draft(drafter, sequence([5, 1, 2])) == [3, 4]
+    assert draft(drafter, sequence([5, 7, 8])) == []
+    assert drafter.shared.tokens == 4
+    assert bound(Suffix(max_cached_tokens=0)).shared is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Suffix(0), "at least 1 and 2"),
+        (lambda: Suffix(max_tree_depth=1), "at least 1 and 2"),
+        (lambda: Suffix(max_spec_factor=-1), "max_spec_factor is -1"),
+        (lambda: Suffix(max_children=0), "max_children 0"),
+        (lambda: bound(Suffix(max_cached_tokens=-1)), "max_cached_tokens is -1"),
+    ],
+)
+def test_wrong_options(make: Callable[[], object], message: str) -> None:
+    """The message names the option and what it must be."""
+    with pytest.raises(ForetokenError, match=message):
+        make()

@@ -1,0 +1,46 @@
+"""Pruned copies of a model: their shape, and what is left out."""
+
+from __future__ import annotations
+
+import torch
+
+from foretoken.models.prune import prune
+from foretoken.models.target import ModelTarget
+from foretoken.testing import logits_after, native
+from foretoken.testing.checks import PROMPTS
+from foretoken.testing.models import Pair
+from partial_target import LAYERS
+
+
+def test_pruned_whole_is_the_model(deep: Pair) -> None:
+    """All heads and columns kept is the target itself; a share of them has that shape."""
+    target = ModelTarget(deep.target, 1, 64)
+    text = PROMPTS[0]
+    whole = prune(deep.transformers, 1.0, 1.0, target)
+    assert torch.equal(logits_after(whole, text), logits_after(deep.target, text))
+    small = prune(deep.transformers, 0.5, 0.25, target)
+    # Of a layer's 32·32 weights of q and o and 32·16 of k and v half, of 3·32·64 a quarter.
+    gone = LAYERS * ((2 * 32 * 32 + 2 * 32 * 16) // 2 + 3 * 32 * 64 * 3 // 4)
+    assert small.parameters == deep.target.parameters - gone
+    assert not torch.allclose(logits_after(small, text), logits_after(deep.target, text))
+
+
+def test_what_is_pruned_is_what_weighs_least(deep: Pair) -> None:
+    """Columns and heads without weight go first, so that leaving them out changes nothing."""
+    import copy
+
+    model = copy.deepcopy(deep.transformers)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            for rows in (layer.mlp.gate_proj, layer.mlp.up_proj):
+                rows.weight[::2] = 0
+            layer.mlp.down_proj.weight[:, ::2] = 0
+            attention = layer.self_attn
+            attention.q_proj.weight[:16] = 0  # the two query heads of the first key/value head
+            attention.o_proj.weight[:, :16] = 0
+            attention.k_proj.weight[:8] = 0
+            attention.v_proj.weight[:8] = 0
+    target = ModelTarget(native(model), 1, 64)
+    small = prune(model, 0.5, 0.5, target)
+    expected = logits_after(target.model, PROMPTS[0])
+    assert torch.allclose(logits_after(small, PROMPTS[0]), expected, atol=1e-10)
