@@ -206,6 +206,12 @@ def test_declared_requirements() -> None:
     assert whole == set(extras) - {"all", "dev", "quant"}
 
 
+def test_the_wheel_is_small() -> None:
+    """What the wheel is made of, unpacked, is under 2 MB: the models are elsewhere."""
+    files = [path for path in project_files() if SOURCE in path.parents]
+    assert sum(path.stat().st_size for path in files) < 2 * 2**20
+
+
 def test_both_distributions_have_one_version() -> None:
     """The models are released together with the library that finds them."""
     texts = [(ROOT / name).read_text("utf-8") for name in ("pyproject.toml", "zoo/pyproject.toml")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from foretoken.methods import METHODS
     from foretoken.sampling.params import SamplingParams
 
-__version__ = version("foretoken")
+    __version__: str
 
 _HOMES = {
     "LLM": "foretoken.llm",
@@ -43,6 +42,10 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # which takes longer than all else here
+
+        return version("foretoken")
     if name not in _HOMES:
         raise AttributeError(f"module 'foretoken' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -6,7 +6,6 @@ be compared is which methods gain on which tasks, and by Spec-Bench's own defini
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from functools import cache
@@ -17,6 +16,7 @@ from foretoken.bench.record import BASELINE, Results, Run
 from foretoken.bench.report import selection
 from foretoken.bench.report.layout import NONE, Cell, Group, Head, Row, Table
 from foretoken.bench.report.wording import number, times
+from foretoken.files import read_json
 
 _FOLDER = Path(__file__).parent / "published"
 
@@ -24,7 +24,7 @@ _FOLDER = Path(__file__).parent / "published"
 @cache
 def sources() -> list[dict[str, Any]]:
     """The published tables as they stand in the files."""
-    return [json.loads(p.read_text(encoding="utf-8")) for p in sorted(_FOLDER.glob("*.json"))]
+    return [read_json(path, "a published table") for path in sorted(_FOLDER.glob("*.json"))]
 
 
 def _published(method: str, temperature: float, tasks: Seq[str]) -> Iterator[Row]:

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
+from foretoken.files import write_file
 from foretoken.trainable.formats.published import EMBEDDING
 
 PROGRAMS = ("speculators", "vllm", "hf")
@@ -68,7 +69,7 @@ def _save(out: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
     out.mkdir(parents=True, exist_ok=True)
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(whole, out / "model.safetensors", metadata={"format": "pt"})
-    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_file(out / "config.json", json.dumps(config, indent=2) + "\n")
 
 
 def model(folder: Path, to: str, out: Path) -> None:
