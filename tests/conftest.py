@@ -61,3 +61,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         model.save_pretrained(path)
         tokenizer.save_pretrained(path)
     return paths
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache folder."""
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

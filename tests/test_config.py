@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -22,12 +21,10 @@ from foretoken.config import (
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
-from foretoken.length import Fixed, Heuristic, schedule
 from foretoken.methods import Method, Need
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import BaseDrafter
 from foretoken.registry import drafter_class, drafter_names
-from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair
 from foretoken.tree import Kind
 from foretoken.verify.speculative import Speculative
@@ -230,41 +227,3 @@ def test_options_meet_needs_by_any_of_their_names() -> None:
     for option in ("model", "draft_model", "assistant_model", "models"):
         assert unmet_needs({"method": "pld+cs_drafting", option: "x"}) is Need.NOTHING
     assert unmet_needs({"method": "pld+sps", "sps": {"model": "x"}}) is Need.NOTHING
-
-
-def test_a_model_of_another_vocabulary_is_refused(pair: Pair) -> None:
-    """Both sizes are named."""
-    drafter = SmallLM(pair.draft)
-    access = SimpleNamespace(vocab_size=98, max_length=10, slots=1, backend="plain")
-    with pytest.raises(ForetokenError, match="97 tokens and the target's 98"):
-        drafter.bind(access)  # type: ignore[arg-type]
-
-
-def test_length_rules() -> None:
-    """Fixed stays; the heuristic adds two after whole acceptance, else takes one, down to one."""
-    one, other = (Sequence.start([1], SamplingParams()) for _ in range(2))
-    fixed, heuristic = Fixed(4), schedule("heuristic", 2)
-    fixed.observe(one, 4, 4)
-    assert fixed.limit(one) == 4 and isinstance(heuristic, Heuristic)
-    wanted = []
-    for drafted, accepted in ((2, 2), (4, 3), (3, 0), (0, 0), (2, 0), (1, 0), (1, 1)):
-        heuristic.observe(one, drafted, accepted)
-        wanted.append(heuristic.limit(one))
-    assert wanted == [4, 3, 2, 2, 1, 1, 3]
-    assert heuristic.limit(other) == 2
-
-
-def test_prompt_lookup_takes_the_longest_then_the_latest() -> None:
-    """The longest n-gram wins, then its most recent occurrence; short continuations count."""
-    drafter = PromptLookup(num_speculative_tokens=3)
-    drafter.bind(SimpleNamespace(device="cpu"))  # type: ignore[arg-type]
-
-    def draft(tokens: list[int], limit: int = 3) -> list[int]:
-        sequence = Sequence.start(tokens, SamplingParams())
-        tree = drafter.draft([sequence], [limit], None)  # type: ignore[arg-type]
-        return tree.tokens[0, : tree.counts[0]].tolist()
-
-    assert draft([1, 2, 3, 9, 8, 2, 3, 7, 7, 1, 2, 3]) == [9, 8, 2]  # three beat two
-    assert draft([2, 3, 9, 5, 2, 3, 7, 6, 2, 3]) == [7, 6, 2]  # the later one
-    assert draft([4, 4]) == [4]  # one token is a draft
-    assert draft([1, 2, 3]) == [] and draft([1]) == [] and draft([4, 4], 0) == []

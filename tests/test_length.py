@@ -22,6 +22,7 @@ from foretoken.length import (
     Entropy,
     ExpectedGain,
     Fixed,
+    Heuristic,
     schedule,
     speedup,
 )
@@ -410,3 +411,17 @@ def test_fallback_keeps_the_distribution() -> None:
         make, Speculative(), table_pair(3, seed=5), WARM, 4, rows=1, steps=1, budget=3
     )
     assert len({count for drafter in made for [count] in drafter.counts}) > 1
+
+
+def test_length_rules() -> None:
+    """Fixed stays; the heuristic adds two after whole acceptance, else takes one, down to one."""
+    one, other = (Sequence.start([1], SamplingParams()) for _ in range(2))
+    fixed, heuristic = Fixed(4), schedule("heuristic", 2)
+    fixed.observe(one, 4, 4)
+    assert fixed.limit(one) == 4 and isinstance(heuristic, Heuristic)
+    wanted = []
+    for drafted, accepted in ((2, 2), (4, 3), (3, 0), (0, 0), (2, 0), (1, 0), (1, 1)):
+        heuristic.observe(one, drafted, accepted)
+        wanted.append(heuristic.limit(one))
+    assert wanted == [4, 3, 2, 2, 1, 1, 3]
+    assert heuristic.limit(other) == 2

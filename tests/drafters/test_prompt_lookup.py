@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given
 
 from copying_drafters import bound, draft, ends, few, sequence, some
+from foretoken import SamplingParams
 from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.sampling.sequence import Sequence
 
 
 def looked_up(texts: Seq[Seq[int]], tail: Seq[int], sizes: Seq[int]) -> list[int]:
@@ -47,3 +50,19 @@ def test_prompt_lookup_forgets_across_requests_by_default() -> None:
     assert draft(assisted, sequence([1, 2, 3])) == []  # an output's end is not drafted
     assisted.shared.reset()
     assert draft(assisted, sequence([4, 1])) == []
+
+
+def test_prompt_lookup_takes_the_longest_then_the_latest() -> None:
+    """The longest n-gram wins, then its most recent occurrence; short continuations count."""
+    drafter = PromptLookup(num_speculative_tokens=3)
+    drafter.bind(SimpleNamespace(device="cpu"))  # type: ignore[arg-type]
+
+    def draft(tokens: list[int], limit: int = 3) -> list[int]:
+        sequence = Sequence.start(tokens, SamplingParams())
+        tree = drafter.draft([sequence], [limit], None)  # type: ignore[arg-type]
+        return tree.tokens[0, : tree.counts[0]].tolist()
+
+    assert draft([1, 2, 3, 9, 8, 2, 3, 7, 7, 1, 2, 3]) == [9, 8, 2]  # three beat two
+    assert draft([2, 3, 9, 5, 2, 3, 7, 6, 2, 3]) == [7, 6, 2]  # the later one
+    assert draft([4, 4]) == [4]  # one token is a draft
+    assert draft([1, 2, 3]) == [] and draft([1]) == [] and draft([4, 4], 0) == []

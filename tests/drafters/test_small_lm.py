@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from foretoken import SamplingParams
@@ -57,3 +59,11 @@ def test_a_model_is_needed() -> None:
     """Without one the message says how to name it."""
     with pytest.raises(ForetokenError, match="drafts with a small model; name it"):
         SmallLM()
+
+
+def test_a_model_of_another_vocabulary_is_refused(pair: Pair) -> None:
+    """Both sizes are named."""
+    drafter = SmallLM(pair.draft)
+    access = SimpleNamespace(vocab_size=98, max_length=10, slots=1, backend="plain")
+    with pytest.raises(ForetokenError, match="97 tokens and the target's 98"):
+        drafter.bind(access)  # type: ignore[arg-type]

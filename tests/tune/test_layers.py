@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from foretoken import LLM, ForetokenError
+from foretoken import ForetokenError
 from foretoken.drafters.draft_verify import DraftVerify
 from foretoken.models import layer_set
 from foretoken.models.hf.adapter import HFModel
-from foretoken.models.load import load_model
-from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
 from foretoken.testing.checks import PROMPTS
 from foretoken.testing.models import tiny_pair, tiny_transformers
@@ -53,22 +49,3 @@ def test_what_cannot_be_searched() -> None:
         Search(HFModel(tiny_transformers()), PROMPTS)
     with pytest.raises(ForetokenError, match="no prompts"):
         Search(tiny_pair().target, [])
-
-
-def test_the_command(tmp_path: Path) -> None:
-    """`foretoken layers` writes a file that draft_verify takes for this model and for no other."""
-    pytest.importorskip("optuna")
-    from typer.testing import CliRunner
-
-    from foretoken.cli.commands import app
-
-    out = tmp_path / "mini.npz"
-    command = f"layers --trials 2 --tokens 4 --prompts 1 --out {out}"
-    done = CliRunner().invoke(app, command.split())
-    assert done.exit_code == 0, done.output
-    assert "a token takes" in done.output
-    mini = ModelTarget(load_model("mini"), 1, 64)
-    assert set(layer_set.load(out, mini)) <= set(range(14))
-    assert LLM("mini", speculative_config={"method": "draft_verify", "skip": str(out)})
-    with pytest.raises(ForetokenError, match="use a layer set of this target's"):
-        LLM("mini-draft", speculative_config={"method": "draft_verify", "skip": str(out)})

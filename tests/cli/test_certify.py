@@ -1,0 +1,113 @@
+"""`foretoken certify`: the certificate, its record and its exit status."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from foretoken import LLM, METHODS, ForetokenError
+from foretoken.certify import Plan, lines
+from foretoken.cli import certify as command
+from foretoken.cli.commands import app
+from foretoken.drafters.hydra import HydraHeads
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.eagle import EagleModule
+from foretoken.verify.speculative import Speculative
+
+
+@dataclass(frozen=True)
+class Credulous(Speculative):
+    """Accepts everything."""
+
+    def __call__(self, trees: Any, scores: Any, draws: Any) -> Any:
+        verdict = super().__call__(trees, scores, draws)
+        lengths = torch.tensor(trees.counts)
+        return verdict._replace(lengths=lengths)
+
+
+def test_command_says_it_with_its_exit_status(tmp_path: Path) -> None:
+    """0 where all checks pass, 1 where one fails; the record says the same."""
+    arguments = ["certify", "--method", "pld", "--quick", "--prompt", "A b c a b c.", "--json"]
+    done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "record.json")])
+    assert done.exit_code == 0, done.output
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert {c["outcome"] for c in record["checks"]} == {"passed"} and record["dtype"] == "float64"
+    wrong = [
+        "--method",
+        "sps",
+        "--draft-model",
+        "mini-draft",
+        "--verifier",
+        f"{__name__}:Credulous",
+    ]
+    done = CliRunner().invoke(app, ["certify", *wrong, "--quick", "--prompt", "A b c a b c."])
+    assert done.exit_code == 1 and "failed" in done.output
+
+
+def test_a_record_is_resumed(tmp_path: Path) -> None:
+    """What it holds is not checked again; another certificate's is refused."""
+    out = tmp_path / "record.json"
+    asked = ["certify", "--method", "pld", "--quick", "--dtype", "float32", "--out", str(out)]
+    first = CliRunner().invoke(app, [*asked, "--prompt", "A b c a b c."])
+    assert first.exit_code == 0, first.output
+    record = json.loads(out.read_text())
+    kept = {**record["checks"][0], "compared": "kept"}
+    out.write_text(json.dumps({**record, "checks": [kept]}))
+    again = CliRunner().invoke(app, [*asked, "--prompt", "A b c a b c."])
+    assert again.exit_code == 0, again.output
+    assert json.loads(out.read_text())["checks"] == [kept, *record["checks"][1:]]
+    for change in (["--prompt", "D e f."], ["--num-speculative-tokens", "3"], ["--top-p", "0.9"]):
+        other = CliRunner().invoke(app, [*asked, "--prompt", "A b c a b c.", *change])
+        assert other.exit_code == 1 and "another --out" in " ".join(other.output.split())
+
+
+def test_all_builds_every_method(tmp_path: Path) -> None:
+    """With the bundled small model and a datastore of the target's own answers; what needs more
+    than the target gives is left out."""
+    plain = LLM("mini", max_num_seqs=4)
+    prompt = ["A b c a b c."]
+    configs = command._every_method(None, command._datastore(plain, prompt, str(tmp_path)))
+    lossless = {row.name for row in METHODS.values() if row.lossless and not row.trained}
+    assert {config["method"] for config in configs} >= {*lossless, "pld+sps", "pld|sps"}
+    assert all(command._can_serve(plain, config) for config in configs)
+    outside = LLM("mini", model_impl="transformers")
+    beyond = {c["method"] for c in configs if not command._can_serve(outside, c)}
+    assert beyond == {"draft_verify", "early_exit", "swift", "ppd", "speed"}
+
+
+def test_all_takes_trained_drafters(tmp_path: Path) -> None:
+    """Each checkpoint with every method that reads it; what is another target's is no drafter."""
+    plain = LLM("mini", max_num_seqs=4)
+    facts = Facts.of(plain.model)
+    for folder, module in {
+        "eagle": EagleModule(facts),
+        "hydra": HydraHeads(facts, own_lm_heads=False),
+        "hydra-plus": HydraHeads(facts, own_lm_heads=False, num_layers=2),
+        "foreign": EagleModule(Facts(32, 64, 2)),
+    }.items():
+        module.save(tmp_path / folder, {})
+    configs = command._trained(plain, tmp_path)
+    found = [(each["method"], Path(each["model"]).name) for each in configs]
+    assert found == [
+        ("hydra", "hydra"),
+        ("hydra", "hydra-plus"),
+        ("eagle", "eagle"),
+        ("eagle2", "eagle"),
+    ]
+    plan = Plan(((1, 2),), {}, max_tokens=4)
+    named = [line.method for config in configs for line in lines(config, plan)]
+    assert len({*named}) == 4 and "hydra with hydra-plus" in named
+    with pytest.raises(ForetokenError, match="None of the folders"):
+        command._trained(plain, tmp_path / "eagle")
+
+
+def test_command_asks_for_a_method() -> None:
+    """Without one there is nothing to check."""
+    done = CliRunner().invoke(app, ["certify", "--quick", "--prompt", "x"])
+    assert done.exit_code != 0

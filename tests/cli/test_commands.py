@@ -1,0 +1,66 @@
+"""All commands: their help, and that bad input is one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from command_line import Pair, model, one_sentence, process, run
+from foretoken.cli.commands import app
+
+
+def commands(group: Any = None, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The words of every command, those of groups included."""
+    group = group or get_command(app)
+    if not hasattr(group, "commands"):
+        return [path]
+    nested = [commands(own, (*path, name)) for name, own in group.commands.items()]
+    return [path, *(words for own in nested for words in own)]
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_help_has_an_example(command: tuple[str, ...]) -> None:
+    """Every command's help shows how it is used; a group's lists its commands."""
+    result = run(*command, "--help")
+    assert result.exit_code == 0 and "Usage" in result.output
+    assert "Example" in result.output or command in ((), ("zoo",), ("datastore",))
+
+
+def test_help_is_light() -> None:
+    """The commands are known without loading anything heavy."""
+    code = "import sys; from foretoken.cli.commands import app; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert not {"torch", "transformers", "numpy", "jinja2"} & set(done.stdout.split())
+
+
+BAD = {
+    "no such command": ("generat",),
+    "no such option": ("generate", "x", "--temprature", "1"),
+    "no number": ("generate", "x", "--temperature", "warm"),
+    "no such model": ("generate", "x", "--model", "nowhere"),
+    "nowhere at all": ("generate", "x", "--model", "./nowhere"),
+    "no prompt": ("generate", ""),
+    "no such shape": ("zoo", "inflate", "mini", "--shape", "9b", "--out", "x"),
+    "demo, no such shape": ("demo", "--shape", "9b"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, and no file is left behind."""
+    monkeypatch.chdir(tmp_path)
+    one_sentence(run(*BAD[case]))
+    assert not list(tmp_path.iterdir())
+
+
+def test_exit_codes_of_the_process(checkpoints: Pair) -> None:
+    """0 and 1, as a shell sees them."""
+    good, bad = process("--version"), process("generate", "word " * 5000, *model(checkpoints))
+    assert (good.returncode, bad.returncode) == (0, 1)
+    assert good.stdout.startswith("foretoken ")
+    assert bad.stderr.count("\n") == 1 and "context" in bad.stderr

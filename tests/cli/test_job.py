@@ -1,0 +1,69 @@
+"""From the options of `foretoken bench` to what is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foretoken import ForetokenError
+from foretoken.cli.bench_options import BenchOptions
+from foretoken.cli.job import make_job
+from foretoken.cli.options import ModelOptions
+
+
+def test_every_target_in_every_shape_and_precision(checkpoints: tuple[Path, Path]) -> None:
+    """Each has a file of its own, the first one results.json; all share the plan."""
+    given = BenchOptions(
+        suite="bundled",
+        model=",".join(map(str, checkpoints)),
+        methods="pld",
+        inflate="none,135m",
+        dtypes="float32,float64",
+        temperatures="0.5",
+        batch_sizes="1,2",
+    )
+    job = make_job(given, ModelOptions(device="cpu", max_model_len=99))
+    assert [(part.shape, part.dtype) for part in job.parts] == 2 * [
+        ("none", "float32"),
+        ("none", "float64"),
+        ("135m", "float32"),
+        ("135m", "float64"),
+    ]
+    files = [part.file for part in job.parts]
+    assert files[0] == "results.json" and len({*files}) == 8
+    assert files[-1] == "results-draft-135m-float64.json"
+    assert job.plan.temperatures == (0.5,) and job.plan.batch_sizes == (1, 2)
+    assert (job.plan.max_model_len, job.plan.device, job.plan.lenient) == (99, "cpu", False)
+
+
+def test_the_record_tells_what_decides(checkpoints: tuple[Path, Path]) -> None:
+    """Lists as JSON has them; device and backend only where they were chosen."""
+    given = BenchOptions(suite="bundled", model=str(checkpoints[0]), methods="pld", limit=1)
+    plain = make_job(given, ModelOptions()).record(None)
+    chosen = make_job(given, ModelOptions(device="cpu", backend="plain")).record("1/2")
+    assert plain["temperatures"] == [0.0, 1.0] and plain["shard"] is None
+    assert plain["targets"][0]["methods"] == {"pld": {"method": "pld"}}
+    assert not {"device", "backend"} & {*plain}
+    assert chosen == {**plain, "shard": "1/2", "device": "cpu", "backend": "plain"}
+
+
+@pytest.mark.parametrize(
+    ("running", "option"),
+    [
+        (ModelOptions(dtype="float32"), "--dtype"),
+        (ModelOptions(device="cpu"), "--device"),
+        (ModelOptions(backend="plain"), "--backend"),
+        (ModelOptions(threads=1), "--threads"),
+        (ModelOptions(trust_remote_code=True), "--trust-remote-code"),
+        (ModelOptions(speculative_config="{}"), "--speculative-config"),
+    ],
+    ids=str,
+)
+def test_a_server_runs_as_it_runs(running: ModelOptions, option: str) -> None:
+    """What it can't be told is refused by the option's name; the context's limit is ours."""
+    given = BenchOptions(suite="bundled", engine="openai", base_url="http://localhost/v1")
+    with pytest.raises(ForetokenError, match=f"so {option} can't be obeyed"):
+        make_job(given, running)
+    job = make_job(given, ModelOptions(max_model_len=300))
+    assert job.plan.max_model_len == 300 and [*job.parts[0].configs] == ["server"]
