@@ -94,7 +94,7 @@ def measure(folder: Path, limit: int) -> dict[str, float]:
     asked = load_suite(zoo.prompts_path(), "bundled prompts").round_robin(limit)
     talks = [[{"role": "user", "content": prompt.turns[0]}] for prompt in asked]
     llm.chat(talks, SamplingParams(temperature=0, max_tokens=64))
-    counts: Any = llm.engine.drafter.pipeline  # type: ignore[attr-defined]
+    counts: Any = llm.engine.target.pipeline  # type: ignore[attr-defined]
     names = ("match_rate", "passes_per_token", "extra_compute")
     return {"tokens": counts.tokens, **{name: round(getattr(counts, name), 4) for name in names}}
 

@@ -103,7 +103,7 @@ class Access(Protocol):
         """What hands states of draft passes over to the scoring pass (level e).
 
         tokens [B, K], states [B, K, D]: the root and the nodes after it, one a draft pass, as they
-        come out of the first `layers` layers. A scoring pass goes on from them where they are those
+        come out of the first `layers` layers. A scoring pass resumes from them where they are those
         of its trees, and runs all layers otherwise.
         """
 

@@ -111,7 +111,7 @@ def test_ends_are_found_token_by_token(
             assert (at, reason) == (length, "")
             return
         ending = checker.check(block)
-        at += ending.kept
+        at += ending.emitted
         if ending.finish_reason:
             assert (at, ending.finish_reason) == (length, reason)
             return
@@ -123,7 +123,7 @@ def test_the_text_ends_with_or_before_the_stop_string(include: bool) -> None:
     params = SamplingParams(stop=["wor", "orld", "o w"], include_stop_str_in_output=include)
     checker = StopChecker(params, frozenset(), 100, BYTES)
     ending = checker.check(BYTES.encode("hello world"))
-    assert (ending.kept, ending.finish_reason, ending.stop_reason) == (7, "stop", "o w")
+    assert (ending.emitted, ending.finish_reason, ending.stop_reason) == (7, "stop", "o w")
     assert ending.text == ("hello w" if include else "hell")
 
 

@@ -98,5 +98,5 @@ class Slem(WithModel):
         theirs = self._lm.theirs
         if word[0] in theirs.special:
             return theirs.starting(text)
-        whole = theirs.going_on(theirs.text(word) + text)
-        return whole[len(word) :] if whole[: len(word)] == word else theirs.going_on(text)
+        whole = theirs.continuing(theirs.text(word) + text)
+        return whole[len(word) :] if whole[: len(word)] == word else theirs.continuing(text)

@@ -15,7 +15,7 @@ from foretoken.tree import DraftTree
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds spent in each part; what the parts leave of `total` is the loop's own work."""
+    """Seconds spent in each part; what the parts leave of `total` is the loop's work."""
 
     draft: float = 0.0
     verify: float = 0.0

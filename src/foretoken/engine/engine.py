@@ -209,7 +209,7 @@ class Engine:
         sequence, request = sample.sequence, sample.request
         block = done.tokens[:-1] if done.failed else done.tokens
         ending = sample.stop.check(block)
-        block = block[: ending.kept]
+        block = block[: ending.emitted]
         if request.params.logprobs is not None:
             self._logprobs(sample, done, block)
         accepted = min(len(done.path), len(block))
@@ -254,7 +254,7 @@ class Engine:
         stats.verify_time, stats.other_time = clock.verify, clock.other
 
     def reset_stats(self) -> None:
-        """Start counting anew."""
+        """Start counting again from zero."""
         self.clock, self.stats = Clock(), EngineStats()
         self._timed = TimedTarget(self.target, self.clock), TimedDrafter(self.drafter, self.clock)
 

@@ -64,7 +64,7 @@ class Request:
         self.stats.total_time = now
 
     def snapshot(self) -> RequestOutput:
-        """The request as it stands; the output objects are shared and go on growing."""
+        """The request as it stands; the output objects are shared and keep growing."""
         outputs = [sample.output for sample in self.samples]
         return RequestOutput(self.id, self.text, self.prompt, outputs, self.stats, self.error)
 

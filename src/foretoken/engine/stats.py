@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 
 @dataclass(slots=True)
@@ -48,13 +49,14 @@ class AcceptanceStats:
 
     def add(self, other: AcceptanceStats) -> None:
         """Take another's totals in."""
-        for name in ("tokens", "passes", "drafts", "drafted", "accepted", "strayed"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("drafted_at", "accepted_at"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            mine.extend([0] * (len(theirs) - len(mine)))
-            for i, value in enumerate(theirs):
-                mine[i] += value
+        self.tokens += other.tokens
+        self.passes += other.passes
+        self.drafts += other.drafts
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.strayed += other.strayed
+        self.drafted_at = _sums(self.drafted_at, other.drafted_at)
+        self.accepted_at = _sums(self.accepted_at, other.accepted_at)
         self.chosen.update(other.chosen)
 
     @property
@@ -77,6 +79,11 @@ class AcceptanceStats:
         """Share of the drafts that reached a position in which it was accepted."""
         pairs = zip(self.accepted_at, self.drafted_at, strict=True)
         return [accepted / drafted for accepted, drafted in pairs]
+
+
+def _sums(mine: list[int], theirs: list[int]) -> list[int]:
+    """Position by position; what one list lacks counts as 0."""
+    return [a + b for a, b in zip_longest(mine, theirs, fillvalue=0)]
 
 
 @dataclass(slots=True)

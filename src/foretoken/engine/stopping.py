@@ -23,7 +23,7 @@ class TextTracker:
     """Text that grows token by token.
 
     Decoding a window that overlaps the last piece, rather than the new token alone, keeps spaces
-    and multi-token characters right; an incomplete character is held back.
+    and multi-token characters right; an incomplete character waits.
     """
 
     def __init__(self, tokenizer: Any, skip_special_tokens: bool) -> None:
@@ -46,7 +46,7 @@ class TextTracker:
         return new
 
     def finish(self) -> str:
-        """The text, with whatever is still held back."""
+        """The text, an incomplete character included."""
         before = self._decode(self._ids[self._window : self._shown])
         return self.text + self._decode(self._ids[self._window :])[len(before) :]
 
@@ -59,9 +59,9 @@ class TextTracker:
 
 @dataclass(slots=True)
 class Ending:
-    """kept: tokens of the block that are emitted; the rest is dropped."""
+    """Where a block ends. emitted: its tokens that count; the rest is dropped."""
 
-    kept: int
+    emitted: int
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     text: str | None = None
@@ -105,16 +105,16 @@ class StopChecker:
 
     def _might_end(self, block: list[int]) -> bool:
         ends = self._eos or self._stop_ids
-        found = bool(ends) and any(t in self._eos or t in self._stop_ids for t in block)
-        return found or self._written + len(block) >= self._limit
+        ended = bool(ends) and any(t in self._eos or t in self._stop_ids for t in block)
+        return ended or self._written + len(block) >= self._limit
 
     def _after(self, token: int, place: int) -> Ending | None:
         met = self._met(token)
         if self.tracker is not None:
             new = self.tracker.append(token)
-            found = self._stop_string(len(new))
-            if found is not None and self._written > self._params.min_tokens:
-                stop, at = found
+            match = self._stop_string(len(new))
+            if match is not None and self._written > self._params.min_tokens:
+                stop, at = match
                 end = at + len(stop) if self._params.include_stop_str_in_output else at
                 return Ending(place, "stop", stop, self.tracker.text[:end])
         if token in self._stop_ids:
@@ -137,9 +137,9 @@ class StopChecker:
             return None
         text = self.tracker.text
         after = len(text) - new + 1
-        found = [(text.find(s, max(0, after - len(s))), s) for s in self._params.stops]
-        hits = [(at, stop) for at, stop in found if at >= 0]
-        if not hits:
+        places = [(text.find(s, max(0, after - len(s))), s) for s in self._params.stops]
+        matches = [(at, stop) for at, stop in places if at >= 0]
+        if not matches:
             return None
-        at, stop = min(hits)
+        at, stop = min(matches)
         return stop, at

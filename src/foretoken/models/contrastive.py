@@ -1,4 +1,4 @@
-"""Contrastive decoding as a target: an expert model, less what a weaker amateur would say too.
+"""Contrastive decoding as a target: an expert model, less what a weaker amateur predicts too.
 
 The distribution is the softmax, over the tokens x with p_e(x) >= alpha · max p_e, of
 
@@ -13,7 +13,7 @@ nothing of it.
     LLM(Contrastive("expert", "amateur"), tokenizer="expert")
 
 The amateur may draft as well (`{"method": "sps", "model": "amateur"}`), as in Speculative
-Contrastive Decoding. It then keeps a second cache of its own; letting the draft's pass serve as the
+Contrastive Decoding. It then keeps a second cache; letting the draft's pass serve as the
 amateur's too would be faster and is not done.
 
 Legend: B rows, T tokens of a pass, V vocabulary, D width.
@@ -88,17 +88,17 @@ class Contrastive:
 
     def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
         assert isinstance(cache, PairedCache)
-        says = self.expert.forward(feed, cache.expert, hidden)
-        doubts = self.amateur.forward(feed, cache.amateur)
-        if says.logits is None or doubts.logits is None:
-            return says
-        return Output(self._combined(says.logits, doubts.logits), says.hidden)
+        expert = self.expert.forward(feed, cache.expert, hidden)
+        amateur = self.amateur.forward(feed, cache.amateur)
+        if expert.logits is None or amateur.logits is None:
+            return expert
+        return Output(self._combined(expert.logits, amateur.logits), expert.hidden)
 
     def _combined(self, expert: Tensor, amateur: Tensor) -> Tensor:
         """[B, T, V] logits of both -> logits of the contrastive distribution, in float32 at
         least."""
         expert, amateur = _log_distribution(expert), _log_distribution(amateur)
-        # An amateur's zero would be an infinite merit: it counts as the smallest number there is.
+        # An amateur's zero would weigh infinitely: it counts as the smallest number there is.
         amateur = amateur.clamp(min=math.log(torch.finfo(amateur.dtype).tiny))
         logits = (1 + self.beta) * expert - self.beta * amateur
         if self.alpha == 0:
@@ -111,7 +111,7 @@ class Contrastive:
         return self.expert.embed(tokens)
 
     def head(self, states: Tensor) -> Tensor:
-        """The expert's own logits, [B, T, D] -> [B, T, V]: what a head drafts from."""
+        """The expert's logits, [B, T, D] -> [B, T, V]: what a head drafts from."""
         return self.expert.head(states)
 
 

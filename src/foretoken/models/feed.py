@@ -122,7 +122,7 @@ class Feed:
 
     def key_positions(self) -> Tensor:
         """[B, L] the position of what stands at each cache place: in the history its place, in the
-        E + T others their own."""
+        E + T others their own positions."""
         place, inside = self._places()
         own = self.positions
         if self.earlier is not None:

@@ -1,7 +1,7 @@
 """Which of a target's sub-layers a drafter leaves out: given, in a file, or every second layer.
 
-Sub-layer 2i is the attention of layer i and 2i + 1 its feed-forward. A file names the model it was
-found for, by the signs of its embedding: they are the same in every dtype that it is loaded in.
+Sub-layer 2i is the attention of layer i and 2i + 1 its feed-forward. A file names the model that
+it was searched for, by the signs of its embedding, which are the same in every dtype.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ def save(path: str | Path, left_out: Seq[int], model: Embedder) -> None:
 
 def load(path: str | Path, model: Embedder) -> tuple[int, ...]:
     """A file's set. Raises `ForetokenError` for a damaged file or one of another model."""
-    found = read_arrays(path, _KIND, made_for(model), ("skipped",))["skipped"]
-    return _checked(found.tolist(), model)
+    stored = read_arrays(path, _KIND, made_for(model), ("skipped",))["skipped"]
+    return _checked(stored.tolist(), model)
 
 
 def made_for(model: Embedder) -> dict[str, int | str]:
-    """What tells the target from other models."""
+    """What tells the model from others."""
     some = torch.arange(min(_TOKENS, model.vocab_size), device=model.device)
     signs = (model.embed(some) > 0).cpu().numpy()
-    print_ = hashlib.sha256(np.packbits(signs).tobytes()).hexdigest()[:16]
-    return {"sublayers": 2 * model.layers, "model": print_}
+    fingerprint = hashlib.sha256(np.packbits(signs).tobytes()).hexdigest()[:16]
+    return {"sublayers": 2 * model.layers, "model": fingerprint}
 
 
 def _checked(left_out: Seq[int], model: Embedder) -> tuple[int, ...]:

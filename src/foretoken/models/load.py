@@ -1,7 +1,7 @@
 """From a checkpoint folder, a hub id or a bundled name to a `CausalLM`.
 
 Configurations and tokenizers are read by transformers, weights by safetensors, one layer at a
-time, so that a backend that packs its weights never holds the model twice.
+time, so that a backend that packs its weights never stores the model twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from foretoken.models.native.backends import compiled, cuda_graphs
 from foretoken.models.native.layer import Layer, Linear, Mix, Shape
 
 CYCLE = "layer_cycle"
-"""In a config.json: after how many layers their weights begin anew (Hooper et al. 2023)."""
+"""In a config.json: after how many layers their weights repeat (Hooper et al. 2023)."""
 
 Weights = Callable[[str], Tensor]
 """Name of a tensor -> the tensor as stored; KeyError where there is none."""
@@ -67,7 +67,7 @@ def load_model(
 
 def find(source: str | Path, also: Sequence[str] = ()) -> Path:
     """The folder of a checkpoint: a path, a bundled name, or a hub id (downloaded or cached; with
-    files of patterns beside the usual ones)."""
+    files of patterns in addition to the usual ones)."""
     folder, known = Path(source), bundled.names()
     if folder.is_dir():
         return folder
@@ -107,12 +107,12 @@ def pick_device(device: str | torch.device) -> torch.device:
     if str(device) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(device)
+        chosen = torch.device(device)
     except RuntimeError as error:
         raise ForetokenError(f"There is no device {device!r}; give auto, cpu or cuda.") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
+    if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ForetokenError("No CUDA device can be used here; give device auto or cpu.")
-    return found
+    return chosen
 
 
 def pick_dtype(dtype: str | torch.dtype, config: Any, device: torch.device) -> torch.dtype:
@@ -123,13 +123,13 @@ def pick_dtype(dtype: str | torch.dtype, config: Any, device: torch.device) -> t
         if device.type != "cpu" and isinstance(stored, torch.dtype):
             return stored
         return torch.float32
-    found = getattr(torch, {"half": "float16", "float": "float32"}.get(dtype, dtype), None)
-    if not isinstance(found, torch.dtype):
+    kind = getattr(torch, {"half": "float16", "float": "float32"}.get(dtype, dtype), None)
+    if not isinstance(kind, torch.dtype):
         raise ForetokenError(
             f"dtype {dtype!r} is not known; use 'auto', 'float32', 'bfloat16', 'float16' or "
             "'float64'."
         )
-    return found
+    return kind
 
 
 def stored_weights(folder: Path) -> Weights:
@@ -162,7 +162,7 @@ def stored_weights(folder: Path) -> Weights:
             ) from error
 
     def get(name: str) -> Tensor:
-        # Opened anew, as a handle keeps every page that was read through it in memory.
+        # Opened each time, as a handle keeps every page that was read through it in memory.
         with safe_open(places[name], framework="pt") as handle:
             tensor: Tensor = handle.get_tensor(name)
         return tensor
@@ -210,9 +210,9 @@ def build_native(
 
     def find_all(keys: Iterable[str]) -> list[Tensor]:
         nonlocal count
-        found = [stored(key) for key in keys]
-        count += sum(tensor.numel() for tensor in found)
-        return found
+        tensors = [stored(key) for key in keys]
+        count += sum(tensor.numel() for tensor in tensors)
+        return tensors
 
     def made(weight: Tensor, bias: Tensor | None) -> Linear:
         nonlocal read
@@ -235,7 +235,7 @@ def build_native(
     shape, normed = _shape(config), config.model_type == "qwen3"
     looped = name != "plain" and loop_attention.supports(dtype, device, shape.head_dim)
     mixing = loop_attention.mix if looped else attention.mix
-    # The widest matrix first: while it is packed, nothing else is held yet.
+    # The widest matrix first: while it is packed, nothing else is in memory yet.
     [embedding] = find_all(["model.embed_tokens.weight"])
     tied = bool(config.tie_word_embeddings)
     head = [embedding] if tied else find_all(["lm_head.weight"])

@@ -21,7 +21,7 @@ wants none); hidden: layer -> [B, T, D]."""
 
 
 class CausalLM(Protocol):
-    """One model, without any cache of its own: the cache is passed in.
+    """One model without a cache: the cache is passed in.
 
     bytes_read: of the matrices that a pass over one token reads, as they lie in memory. source: the
     folder or the loaded transformers model that its weights are from, None where that isn't known.

@@ -1,4 +1,4 @@
-"""A smaller copy of a model by structured pruning: whole heads and feed-forward columns go.
+"""Copies a model in a smaller shape by structured pruning: whole heads and columns are left out.
 
 In each layer those stay whose weights have the largest norm: a key/value head together with the
 query heads that read it (rows of q, k and v, columns of o), a column of the feed-forward layer with
@@ -42,7 +42,7 @@ def prune(source: Any, heads: float, columns: float, access: Access) -> CausalLM
     source: a folder, hub id, bundled name or loaded transformers model of a family that is served
     natively. It runs where and as `access`' target does.
     """
-    config, stored = _opened(source)
+    config, stored = _open(source)
     if reason := transformer.unsupported(config):
         raise ForetokenError(f"The model can't be pruned: {reason}; use method 'sps' with a model.")
     small = copy.deepcopy(config)
@@ -57,7 +57,7 @@ def prune(source: Any, heads: float, columns: float, access: Access) -> CausalLM
     return build_native(small, weights, access.dtype, access.device, backend)
 
 
-def _opened(source: Any) -> tuple[Any, Weights]:
+def _open(source: Any) -> tuple[Any, Weights]:
     if isinstance(source, (str, Path)):
         folder = find(source)
         return read_config(folder), stored_weights(folder)
@@ -78,10 +78,10 @@ def _pruned(stored: Weights, small: Any, groups: int, width: int) -> Weights:
 
     def get(name: str) -> Tensor:
         tensor = stored(name)
-        found = _ROWS.fullmatch(name)
-        if found is None:
+        match = _ROWS.fullmatch(name)
+        if match is None:
             return tensor
-        stays, (_, matrix, part) = kept(int(found[1])), found.groups()
+        stays, (_, matrix, part) = kept(int(match[1])), match.groups()
         if matrix in ("o", "down"):
             inside = stays.query if matrix == "o" else stays.columns
             return tensor if part == "bias" else tensor[:, inside]

@@ -182,7 +182,7 @@ class ModelTarget:
         return torch.equal(entry.tokens, feed.tokens[:, :known])
 
     def _entered(self, entry: Entry, feed: Feed) -> Pass:
-        """A scoring pass that goes on from the states that a drafter left."""
+        """A scoring pass that resumes from the states that a drafter left."""
         model, states, known = self.native, entry.states, entry.states.shape[1]
         if known < feed.tokens.shape[1]:  # the last token was drafted and not run
             last = scratch_feed(self.cache, feed.slots, feed.tokens[:, -1:], known)

@@ -150,7 +150,7 @@ def test_a_real_tokenizer_of_another_kind(small: Path) -> None:
     model = llm.engine.drafter._lm  # type: ignore[attr-defined]
     assert len(shared(model.own, model.theirs)) > 250
     text = " Lily wanted to play, but it was naïve."
-    assert model.own.text(model.own.going_on(text)) == text
-    assert model.theirs.text(model.theirs.going_on(text)) == text
-    for ids in ([*model.theirs.going_on(text)], model.theirs.starting(text[1:])):
+    assert model.own.text(model.own.continuing(text)) == text
+    assert model.theirs.text(model.theirs.continuing(text)) == text
+    for ids in ([*model.theirs.continuing(text)], model.theirs.starting(text[1:])):
         assert [i for group in model.theirs.groups(ids) for i in group] == ids

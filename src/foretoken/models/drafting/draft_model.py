@@ -1,10 +1,10 @@
-"""A model that drafts: its own cache, which follows the text, and the passes that drafting takes.
+"""A model that drafts: a cache that follows the text, and the passes that drafting takes.
 
-It drafts a chain (`after`, then `after` for each further token), a tree (`level` for each of its
-levels), or it is itself the target of a `foretoken.step` loop whose text becomes the draft (it has
-the verbs of `Target`). A chain stays in the cache as far as it is accepted; the nodes of a tree are
-forgotten, and the few that were accepted are run again with the next draft's first pass, which
-costs less than moving them would.
+It drafts a chain (`root_logits`, then `next_logits` for each further token) or a tree (`level` for
+each of its levels), or it is itself the target of a `foretoken.step` loop whose text becomes the
+draft (it has the methods of `Target`). A chain stays in the cache as far as it is accepted; the
+nodes of a tree are forgotten, and the few that were accepted are run again with the next draft's
+first pass, which costs less than moving them would.
 
 Legend: B sequences, M nodes of a level, N tree nodes, S = N + 1 slots, V vocabulary.
 """
@@ -30,7 +30,7 @@ from foretoken.tree import DraftTree
 from foretoken.trees.grow import Frontier
 
 _CHUNK = 512  # prompt tokens a pass while catching up
-_BEHIND = 16  # a row that lacks more than this catches up alone, so that the others need no padding
+_MISSING = 16  # a row that lacks more catches up alone, so that the others need no padding
 _SPARE = 64  # cache places after the context, for drafts that reach over its end
 
 
@@ -69,8 +69,8 @@ class DraftModel:
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         """Copy what is cached of the prompt."""
         source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
-        held = min(self._cache.lengths[source], copy.prompt_length - 1)
-        self._cache.copy(source, target, held)
+        length = min(self._cache.lengths[source], copy.prompt_length - 1)
+        self._cache.copy(source, target, length)
 
     def end(self, sequence: Sequence) -> None:
         self._cache.release(sequence.id)
@@ -80,14 +80,14 @@ class DraftModel:
         return max(0, self.max_length - len(sequence.tokens))
 
     def follow(self, sequence: Sequence, step: Step) -> None:
-        """After a target's step: read a chunk of the prompt beside it, or keep what is accepted of
-        the draft whose nodes `step.path` are (its first ones, if it was this model's)."""
+        """After a target's step: read a chunk of the prompt too, or keep what is accepted of the
+        draft whose nodes `step.path` are (its first ones, if it was this model's)."""
         slot = self._cache.slot(sequence.id)
         if not step.tokens:
             self._read(sequence, _CHUNK)
             return
-        kept = len(sequence.tokens) - len(step.tokens) + len(step.path)
-        self._cache.lengths[slot] = min(self._cache.lengths[slot], kept)
+        length = len(sequence.tokens) - len(step.tokens) + len(step.path)
+        self._cache.lengths[slot] = min(self._cache.lengths[slot], length)
 
     def keep(self, sequence: Sequence, tokens: int) -> None:
         """Forget all but the first `tokens`."""
@@ -150,11 +150,11 @@ class DraftModel:
         """One pass over root and nodes of every tree; what is pending goes along before them.
 
         All rows bring as many tokens before the root as the one that lacks most, so that roots
-        stand side by side.
+        stand in one column.
         """
         shortest = min(len(s.tokens) for s in sequences) - 1
         for sequence in sequences:
-            self._close(sequence, min(_BEHIND, shortest))
+            self._catch_up(sequence, min(_MISSING, shortest))
         lead = max(self.pending(s) for s in sequences)
         slots = self._slots(sequences)
         roots = [len(s.tokens) - 1 for s in sequences]
@@ -175,9 +175,9 @@ class DraftModel:
         """Slots, and the few last tokens of each text that are not in the cache."""
         slots = self._slots(sequences)
         for sequence in sequences:
-            self._close(sequence, _BEHIND)
-        held = self._cache.lengths
-        return slots, [s.tokens[held[slot] :] for s, slot in zip(sequences, slots, strict=True)]
+            self._catch_up(sequence, _MISSING)
+        lengths = self._cache.lengths
+        return slots, [s.tokens[lengths[slot] :] for s, slot in zip(sequences, slots, strict=True)]
 
     def _keep(self, slots: Seq[int], tokens: Seq[Seq[int]]) -> None:
         """These tokens are in the cache now."""
@@ -192,7 +192,7 @@ class DraftModel:
         assert logits is not None
         return logits
 
-    def _close(self, sequence: Sequence, gap: int) -> None:
+    def _catch_up(self, sequence: Sequence, gap: int) -> None:
         """Leave no more than `gap` tokens before the root to be read."""
         while self.pending(sequence) > gap and self._read(sequence, _CHUNK):
             pass

@@ -28,7 +28,7 @@ from foretoken.models.load import load_tokenizer
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 
-_LONGER = 2  # own tokens that are held for each of the target's, if the model's context allows
+_LONGER = 2  # own tokens that are stored for each of the target's, if the model's context allows
 _WORDS = 1 << 16  # groups whose tokens are remembered
 
 
@@ -90,12 +90,12 @@ class ForeignModel:
         self._model.end(sequence.state.pop(self).text)
 
     def follow(self, sequence: Sequence, step: Step) -> None:
-        """Read a chunk of the prompt beside the target; later text is read when it is needed."""
+        """Read a chunk of the prompt too; later text is read when it is needed."""
         if not step.tokens:
             self._model.follow(sequence.state[self].text, step)
 
     def room(self, sequence: Sequence) -> int:
-        """How many own tokens may be drafted after what now stands there."""
+        """How many own tokens may be drafted after the text so far."""
         reading = sequence.state[self]
         self._read(sequence, reading)
         return self._model.room(reading.text) if reading.text.tokens else 0
@@ -132,7 +132,7 @@ class ForeignModel:
             there = name == "<bos>" and self.own.beginning
             return [self.own.ids[name]] if name in self.own.ids and not there else []
         text = self.theirs.text(group)
-        return self.own.starting(text) if fresh else self.own.going_on(text)
+        return self.own.starting(text) if fresh else self.own.continuing(text)
 
 
 class SharedTokensModel(ForeignModel):

@@ -1,6 +1,6 @@
-"""The target's own sub-layers, or some of them, as a model that drafts on the target's own cache.
+"""The target's sub-layers, or some of them, as a model that drafts on the target's cache.
 
-It has no cache of its own. The history it reads is the target's, computed with all layers (as in
+The history it reads is the target's, computed with all layers (as in
 Zhang et al. 2024; for a prefix of the layers it is exactly what the prefix alone would compute);
 what it drafts is written after the committed length, where the next scoring pass writes the same
 cells of every layer. So nothing has to be rolled back, and layers that were left out get their
@@ -23,7 +23,7 @@ from foretoken.sampling.sequence import Sequence
 
 
 class OnTarget:
-    """What a `ChainModel` on the target's own cache does as sequences come and go: nothing."""
+    """What a `ChainModel` on the target's cache does as sequences come and go: nothing."""
 
     def begin(self, sequence: Sequence) -> None:
         pass
@@ -71,7 +71,7 @@ class SelfModel(OnTarget):
     def again(self, sequences: Seq[Sequence], count: int) -> Tensor:
         """[B, T, V] logits after each of the T = `count` tokens before the last one, at least 2.
 
-        The history before them is the target's; of themselves it sees its own run.
+        The history before them is the target's; of these tokens it sees its own run.
         """
         states = self._access.rerun_states(sequences, count, self.sublayers)
         return self._access.head(self._access.norm(states))

@@ -1,8 +1,8 @@
 """What the tokens of a tokenizer stand for, so that two tokenizers can be brought together.
 
 Tokenizers differ in what they do at the beginning of a text (a space put before it, or taken away).
-So a token's text, and the tokens of a text that goes on, are always asked for after an anchor: a
-character that stands before them and is then taken away again.
+So a token's text, and the tokens of a text that follows another, are always taken after an anchor:
+a character that stands before them and is then taken away again.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Vocabulary:
 
     @cached_property
     def texts(self) -> list[str | None]:
-        """Each token's text; None for a special one, and where it has none of its own."""
+        """Each token's text; None for a special one, and where it has none."""
         known = range(min(self.size, len(self._tokenizer)))
-        found = [self._own_text(text) for text in self._each([[*self._anchor, i] for i in known])]
-        found += [None] * (self.size - len(found))
+        texts = [self._own_text(text) for text in self._each([[*self._anchor, i] for i in known])]
+        texts += [None] * (self.size - len(texts))
         for i in self.special:
-            found[i] = None
-        return found
+            texts[i] = None
+        return texts
 
     def _own_text(self, decoded: str) -> str | None:
         text = decoded[self._shown :]
@@ -76,7 +76,7 @@ class Vocabulary:
         """The tokens of a text with nothing before it."""
         return self._ids(text)
 
-    def going_on(self, text: str) -> list[int]:
+    def continuing(self, text: str) -> list[int]:
         """The tokens of a text that stands after other text."""
         for anchor in _ANCHORS:
             head, whole = self._ids(anchor), self._ids(anchor + text)

@@ -77,7 +77,7 @@ def load(
 
 
 class HFModel:
-    """A `CausalLM` over a loaded transformers model, whose dtype, device and mode stay its own."""
+    """A `CausalLM` over a loaded transformers model, whose dtype, device and mode don't change."""
 
     backend = "transformers"
 
@@ -108,18 +108,18 @@ class HFModel:
         return self._storage.new(slots, max_length, self.max_length)
 
     def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
-        """One pass, in evaluation mode whatever the model's own."""
-        kept: dict[int, Tensor] = {}
+        """One pass, in evaluation mode whatever mode the model is in."""
+        states: dict[int, Tensor] = {}
         inputs = self._inputs(feed, cache)
         short = "c" in self.levels and (feed.last is not None or not feed.logits)
         with evaluating(self.model):
-            with grouped_heads(self.device), self._taps(hidden, kept):
+            with grouped_heads(self.device), self._taps(hidden, states):
                 out = self._decoder(**inputs) if short else self.model(**inputs)
             if not feed.logits:
-                return Output(None, kept)
+                return Output(None, states)
             if short:
-                return Output(self.head(_at(out[0], feed.last)), kept)
-            return Output(_at(out.logits, feed.last), kept)
+                return Output(self.head(_at_places(out[0], feed.last)), states)
+            return Output(_at_places(out.logits, feed.last), states)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D], in the space of `inputs_embeds`."""
@@ -130,7 +130,7 @@ class HFModel:
         """Normed last states [..., D] -> logits [..., V].
 
         Through the model's own forward, with the decoder answering these states: families scale or
-        cap logits in ways of their own.
+        cap logits in different ways.
         """
         flat = states.reshape(-1, 1, states.shape[-1])
         with self._answers(self._answer(last_hidden_state=flat)):
@@ -155,7 +155,7 @@ class HFModel:
         return {"inputs_embeds": embeds, **inputs}
 
     @contextmanager
-    def _taps(self, hidden: Seq[int], kept: dict[int, Tensor]) -> Iterator[None]:
+    def _taps(self, hidden: Seq[int], states: dict[int, Tensor]) -> Iterator[None]:
         """Catch the states asked for: 0 enters the first layer, i leaves layer i, -1 the decoder.
 
         Not `output_hidden_states`: there the last layer's states are normed already. Another
@@ -165,11 +165,11 @@ class HFModel:
 
         def leave(layer: int, output: Any) -> None:
             if get_ident() == mine:
-                kept[layer] = output if isinstance(output, Tensor) else output[0]
+                states[layer] = output if isinstance(output, Tensor) else output[0]
 
         def enter(_: Any, args: Any, kwargs: Any) -> None:
             if get_ident() == mine:
-                kept[0] = args[0] if args else kwargs["hidden_states"]
+                states[0] = args[0] if args else kwargs["hidden_states"]
 
         try:
             for layer in hidden:
@@ -243,7 +243,7 @@ class HFModel:
             return False
         try:
             return self._close(self.head(states), logits)
-        except Exception:  # a forward of its own kind: logits then come from whole passes only
+        except Exception:  # an unusual forward: logits then come from whole passes only
             return False
 
     def _scored(self, rows: list[list[int]], branches: list[list[list[int]]]) -> Tensor:
@@ -270,7 +270,7 @@ class HFModel:
 
 
 def _stack(decoder: Any, layers: int) -> Any:
-    """The list of the decoder's layers, or None where it isn't found."""
+    """The list of the decoder's layers, or None where there is none."""
     for module in decoder.modules():
         if isinstance(module, torch.nn.ModuleList) and len(module) == layers:
             return module
@@ -284,7 +284,7 @@ def _matrices(model: PreTrainedModel) -> list[Tensor]:
     return [p for p in model.parameters() if p.ndim > 1 and (tied or p is not table)]
 
 
-def _at(states: Tensor, places: list[int] | None) -> Tensor:
+def _at_places(states: Tensor, places: list[int] | None) -> Tensor:
     """[B, T, X] at one place of each row -> [B, 1, X]; as it is without places."""
     if places is None:
         return states

@@ -63,7 +63,7 @@ def _alibi(config: Any) -> bool:
 
 
 def unfit(model: PreTrainedModel, decoder: Any) -> str | None:
-    """Like `unsupported`, from what the object tells: its class, its forward, its devices."""
+    """Like `unsupported`, from the loaded model: its class, its forward, its devices."""
     if getattr(model, "_is_stateful", False):
         return (
             "it keeps a recurrent state, which can't go back to before a rejected draft; use a "
@@ -133,10 +133,10 @@ class Rows(CacheLayerMixin):
         else:
             self.data[0][slots, :, places] = key_states.transpose(1, 2)
             self.data[1][slots, :, places] = value_states.transpose(1, 2)
-        held = self._held(slots)
-        return held[0], held[1]
+        keys, values = self._rows(slots)
+        return keys, values
 
-    def _held(self, slots: Tensor) -> Tensor:
+    def _rows(self, slots: Tensor) -> Tensor:
         """[2, B, K, L, W]: a view where the rows lie together, else a copy."""
         first, length = self.feed.slots[0], self.feed.length
         if self.together:
@@ -165,7 +165,7 @@ def pass_cache(cache: KVCache, feed: Feed) -> Cache:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """The model without dropout; every module's own mode is put back."""
+    """The model without dropout; every module's mode is put back."""
     training = [m for m in model.modules() if m.training] if model.training else []
     for module in training:
         module.training = False
@@ -179,7 +179,7 @@ def evaluating(model: Any) -> Iterator[None]:
 class Answers:
     """Has a module answer something given, to those threads alone that ask for it.
 
-    A drafter that learns beside decoding reads the head while the decoder runs.
+    A drafter that learns during decoding reads the head while the decoder runs.
     """
 
     def __init__(self, module: Any) -> None:
@@ -233,7 +233,7 @@ def grouped_heads(device: torch.device) -> Iterator[None]:
 
 
 class Storage:
-    """What one layer keeps of one token, read off a pass of the model over an empty cache."""
+    """The shape that a layer stores of a token, read off a pass over an empty cache."""
 
     def __init__(self, name: str, seen: DynamicCache) -> None:
         keys = [layer.keys for layer in seen.layers if getattr(layer, "keys", None) is not None]
@@ -248,7 +248,7 @@ class Storage:
             listed = ", ".join(f"{heads}×{width}" for heads, width in sorted(shapes))
             raise ForetokenError(
                 f"{name} can't be served: its keys and values differ in shape (heads × width: "
-                f"{listed}) and one cache can't hold them; use a model where all are alike."
+                f"{listed}) and one cache can't store them; use a model where all are alike."
             )
         self.layers = len(keys)
         self.heads, self.width = keys[0].shape[1], keys[0].shape[3]

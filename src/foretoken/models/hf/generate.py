@@ -112,7 +112,7 @@ class Prepared:
         ]
 
     def _own(self, sampled: bool) -> tuple[dict[str, Any], list[Any]]:
-        """The last processors as our own parameters, for as long as the distribution is the same;
+        """The last processors as sampling parameters, for as long as the distribution is the same;
         the rest.
 
         Ours fold a whole pass at once; a processor is called at every drafted place.
@@ -178,15 +178,15 @@ class Prepared:
         if not (self.config.output_scores or self.config.output_logits):
             return {}
         logits = self._logits(sequences)
-        found: dict[str, Any] = {}
+        extras: dict[str, Any] = {}
         if self.config.output_logits:
-            found["logits"] = logits.unbind(1)
+            extras["logits"] = logits.unbind(1)
         if self.config.output_scores:
-            found["scores"] = tuple(
+            extras["scores"] = tuple(
                 torch.cat([self._scores(sequences, logits, t, row) for row in range(self.rows)])
                 for t in range(logits.shape[1])
             )
-        return found
+        return extras
 
     def _logits(self, sequences: Tensor) -> Tensor:
         """[B, T, V] the model's own, in float32 like transformers'."""
@@ -257,8 +257,8 @@ def _refuse(model: Any, config: Any, processors: Seq[Any], model_kwargs: Mapping
         refused[f"{type(process).__name__}, which keeps a state"] = isinstance(process, _STATEFUL)
     for name, value in model_kwargs.items():
         refused[f"the model input {name}"] = name not in _INPUTS and value is not None
-    for what, holds in refused.items():
-        if holds:
+    for what, is_asked in refused.items():
+        if is_asked:
             raise ForetokenError(
                 f"foretoken.assisted does not support {what}; leave it out, or call generate "
                 "without custom_generate."
@@ -266,7 +266,7 @@ def _refuse(model: Any, config: Any, processors: Seq[Any], model_kwargs: Mapping
 
 
 def _starts(input_ids: Tensor, model_kwargs: Mapping[str, Any]) -> list[int]:
-    """Where each row's left padding ends. Raises for any other mask, or positions of one's own."""
+    """Where each row's left padding ends. Raises for any other mask, or other positions."""
     rows, width = input_ids.shape
     mask, positions = model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
     if mask is None:

@@ -47,8 +47,8 @@ def attend(
     mask = feed.mask(query.dtype, window, groups)  # [B, 1, G·T, L]
     if feed.aligned or len(feed.slots) == 1:
         first = feed.slots[0]
-        held = layer[:, first : first + len(feed.slots), :, : feed.length]
-        return _grouped(query, held, mask, scale)
+        cached = layer[:, first : first + len(feed.slots), :, : feed.length]
+        return _grouped(query, cached, mask, scale)
     rows = []
     for b, slot in enumerate(feed.slots):
         end = feed.starts[b] + query.shape[1]
@@ -57,19 +57,21 @@ def attend(
     return torch.cat(rows)
 
 
-def _grouped(query: Tensor, held: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """One attention call: query [B, T, H, W], held [2, B, K, L, W], mask [B, 1, G·T, L]."""
+def _grouped(query: Tensor, cached: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """One attention call: query [B, T, H, W], cached [2, B, K, L, W], mask [B, 1, G·T, L]."""
     batch, width, heads, size = query.shape
-    groups = heads // held.shape[2]
+    groups = heads // cached.shape[2]
     if width == 1:  # nothing to reorder
         stacked = query.view(batch, -1, groups, size)
-        out = F.scaled_dot_product_attention(stacked, held[0], held[1], attn_mask=mask, scale=scale)
+        out = F.scaled_dot_product_attention(
+            stacked, cached[0], cached[1], attn_mask=mask, scale=scale
+        )
         return out.reshape(batch, 1, heads * size)
     stacked = query.view(batch, width, -1, groups, size).permute(0, 2, 3, 1, 4)
     out = F.scaled_dot_product_attention(
         stacked.reshape(batch, -1, groups * width, size),
-        held[0],
-        held[1],
+        cached[0],
+        cached[1],
         attn_mask=mask,
         scale=scale,
     )

@@ -1,10 +1,10 @@
-"""Attention by a loop of `backends/kernels.cpp`: the same bits for a token whatever its company.
+"""Attention by a loop of `backends/kernels.cpp`: a token has the same bits alone and among others.
 
-torch's own attention rounds differently for one token and for several, for a chain and for a tree,
+torch's attention rounds differently for one token and for several, for a chain and for a tree,
 so plain decoding and speculation are two models, one near tie in a million apart. Here the sums
 over the cache go in the order of its cells, and what a token does not see adds zero. With linear
-layers whose rows are alone too (`panels`, `int8`), a pass over a tree says bit for bit what passes
-over single tokens say.
+layers whose rows are alone too (`panels`, `int8`), a pass over a tree gives bit for bit what passes
+over single tokens give.
 
 Legend: B rows, T tokens, H query heads, K key/value heads, W head width, L cache length.
 """

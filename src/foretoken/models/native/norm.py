@@ -27,7 +27,7 @@ def make(weight: Tensor, eps: float) -> Norm:
 
 
 class Fast:
-    """float32 on a CPU. torch's own norm is eight small operations there, half of a small model's
+    """float32 on a CPU. torch's norm is eight small operations there, half of a small model's
     overhead; with the D of the mean moved into weight and eps five do."""
 
     __slots__ = ("_floor", "_scaled", "eps", "weight")

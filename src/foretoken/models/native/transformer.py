@@ -2,7 +2,7 @@
 
 Few operations a layer (q, k, v in one product, gate and up in one, one norm operation, rotary in
 three), a preallocated cache, and sub-layers that can be run one by one. Numerically it is
-transformers' own forward with SDPA: norms and the rotary table in float32, also for float64 models.
+transformers' forward with SDPA: norms and the rotary table in float32, also for float64 models.
 
 Legend: B rows, T tokens, D width, H query heads, K key/value heads, W head width, F feed-forward,
 V vocabulary, L layers.
@@ -110,25 +110,27 @@ class Transformer:
         states = self.embed(feed.tokens)
         if feed.replaced is not None:
             states = torch.where(feed.replaced[0][..., None], feed.replaced[1], states)
-        kept: dict[int, Tensor] = {0: states} if 0 in hidden else {}
+        states_of: dict[int, Tensor] = {0: states} if 0 in hidden else {}
         if self.runner is not None and not any(index > 0 for index in hidden):
             states = self.runner(states, feed, cache)
         elif self.whole is not None:
-            states = self._by_loops(self.whole, states, feed, cache, hidden, kept)
+            states = self._by_loops(self.whole, states, feed, cache, hidden, states_of)
         else:
-            states = self.through(states, self.rotary(feed.positions), feed, cache, hidden, kept)
+            states = self.through(
+                states, self.rotary(feed.positions), feed, cache, hidden, states_of
+            )
         if not feed.logits and -1 not in hidden:
-            return Output(None, kept)
+            return Output(None, states_of)
         if feed.last is not None and -1 not in hidden:
             states = _at(states, feed.last)
         states = self._norm(states)
         if -1 in hidden:
-            kept[-1] = states
+            states_of[-1] = states
         if not feed.logits:
-            return Output(None, kept)
+            return Output(None, states_of)
         if feed.last is not None and -1 in hidden:
             states = _at(states, feed.last)
-        return Output(self.head(states), kept)
+        return Output(self.head(states), states_of)
 
     def through(
         self,
@@ -137,14 +139,14 @@ class Transformer:
         feed: Feed,
         cache: KVCache,
         hidden: Seq[int] = (),
-        kept: dict[int, Tensor] | None = None,
+        states_of: dict[int, Tensor] | None = None,
     ) -> Tensor:
-        """All layers; the states after those named in `hidden` are put into `kept`."""
+        """All layers; the states after those named in `hidden` are put into `states_of`."""
         for index in range(self.layers):
             states = self._attention(states, index, rotary, feed, cache)
             states = self._mlp(states, index)
-            if kept is not None and index + 1 in hidden:
-                kept[index + 1] = states
+            if states_of is not None and index + 1 in hidden:
+                states_of[index + 1] = states
         return states
 
     def _by_loops(
@@ -154,15 +156,15 @@ class Transformer:
         feed: Feed,
         cache: KVCache,
         hidden: Seq[int],
-        kept: dict[int, Tensor],
+        states_of: dict[int, Tensor],
     ) -> Tensor:
-        """`through`, from one state that is kept to the next."""
+        """`through`, from one layer that is asked for to the next."""
         first = 0
         for end in sorted({self.layers, *(index for index in hidden if index > 0)}):
-            states = kept[end] = whole(states, feed, cache, first, 2 * end)
+            states = states_of[end] = whole(states, feed, cache, first, 2 * end)
             first = 2 * end
         if self.layers not in hidden:
-            del kept[self.layers]
+            del states_of[self.layers]
         return states
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -184,10 +186,10 @@ class Transformer:
         """
         shape = self.shape
         cos, sin = self.rope[positions][..., None, :].unbind(2)  # [B, T, 1, W]
-        still = torch.ones_like(cos).expand(-1, -1, shape.kv_heads, -1)
+        ones = torch.ones_like(cos).expand(-1, -1, shape.kv_heads, -1)
         turning = (-1, -1, shape.heads + shape.kv_heads, -1)
-        none = torch.zeros_like(cos).expand_as(still)
-        return torch.cat((cos.expand(turning), still), 2), torch.cat((sin.expand(turning), none), 2)
+        zeros = torch.zeros_like(cos).expand_as(ones)
+        return torch.cat((cos.expand(turning), ones), 2), torch.cat((sin.expand(turning), zeros), 2)
 
     def run(self, states: Tensor, feed: Feed, cache: KVCache, sublayers: Iterable[int]) -> Tensor:
         """Run the named ones of the 2L sub-layers on [B, T, D], in order, and hand the states back.
@@ -210,7 +212,7 @@ class Transformer:
     def run_together(
         self, states: Tensor, feeds: Seq[Feed], firsts: Seq[int], count: int, cache: KVCache
     ) -> Tensor:
-        """`count` layers on [R, 1, D], of each row from its own first layer on; a feed of a row and
+        """`count` layers on [R, 1, D], of each row from its first one on; a feed of a row and
         a token for each. Rows whose layers share their weights go through them in one product."""
         groups: dict[int, list[int]] = {}
         for row, first in enumerate(firsts):
@@ -259,7 +261,7 @@ class Transformer:
 
 
 def _cycle(layers: Seq[Layer]) -> int:
-    """After how many layers their weights begin anew; all, where they never do."""
+    """After how many layers their weights repeat; all, where they never do."""
     again = (i for i, layer in enumerate(layers) if i and layer.qkv is layers[0].qkv)
     return next(again, len(layers))
 

@@ -154,7 +154,7 @@ def test_half_takes_only_what_it_holds_exactly() -> None:
     """A matrix whose numbers lie too close together, or too far apart, stays float32."""
     for values in ((1 + 2**-12, 1.0), (1e6, 1 + 2**-8), (2.0**-40, 1.0)):
         weight, x = torch.tensor(values).repeat(64, 480), torch.ones(1, 1, 960)
-        assert not half.holds(weight)
+        assert not half.is_exact(weight)
         with torch.inference_mode():
             assert torch.allclose(half.make(weight, None)(x), x @ weight.t(), rtol=1e-6)
 
@@ -169,7 +169,7 @@ def test_half_keeps_every_bit(dtype: torch.dtype, bias: bool) -> None:
     if dtype == torch.bfloat16:
         weight[0, :3] = torch.tensor([2.0**-24, 1.0078125 * 2.0**-20, 0.8984375])
     offset = torch.zeros(64) if bias else None
-    assert half.holds(weight)
+    assert half.is_exact(weight)
     with torch.inference_mode():
         assert torch.equal(half.make(weight.clone(), offset)(torch.eye(96)).t(), weight)
 

@@ -217,10 +217,10 @@ def test_where_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """In the user's cache folder, or where the user says; torch's own choice is a temporary one."""
     monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    compiled._keep()
+    compiled._store_results()
     assert compiled.os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inductor")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
-    compiled._keep()
+    compiled._store_results()
     assert compiled.os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/elsewhere"
 
 

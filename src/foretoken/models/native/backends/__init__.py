@@ -75,14 +75,14 @@ def choose(
 
 
 def itemsize(layer: Linear, dtype: torch.dtype) -> float:
-    """Bytes that one weight takes in memory as a layer made for this dtype holds it."""
+    """Bytes that one weight takes in memory in a layer made for this dtype."""
     if isinstance(layer, panels.Product):
-        return layer.held.itemsize
+        return layer.panels.itemsize
     narrow = {"half": 2, "int8": 1, "int4": 0.5}
     return narrow.get(layer.__module__.rpartition(".")[2], dtype.itemsize)
 
 
 def _automatic(dtype: torch.dtype, device: torch.device, sample: Tensor | None) -> str:
-    if half.supports(dtype, device) and sample is not None and half.holds(sample):
+    if half.supports(dtype, device) and sample is not None and half.is_exact(sample):
         return "half"
     return next(n for n in ("panels", "packed", "plain") if MODULES[n].supports(dtype, device))

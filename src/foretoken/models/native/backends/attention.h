@@ -20,7 +20,7 @@ static inline lanes exponential(lanes x) {
   return (lanes)((whole)e & (x > -87.0f));
 }
 
-// One pass's attention; `attend` below says what is what.
+// One pass's attention; see `attend` below.
 struct Pass {
   const float *turned;
   float *keys, *values;

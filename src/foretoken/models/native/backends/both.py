@@ -1,8 +1,8 @@
 """Each matrix twice in memory: as it is for one row, packed for oneDNN for more.
 
-oneDNN's layout costs up to a half more than torch's own where a pass has one row, and a quarter
-of it where it has eight. Holding both is never chosen by itself; `panels` is as fast as either at
-its own and holds one.
+oneDNN's layout costs up to a half more than torch's where a pass has one row, and a quarter of
+it where it has eight. Storing both is never chosen by itself; `panels` is as fast as the faster of
+the two, and stores one.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The products and the attention stay what they are, called from the compiled code
 any linear backend. What is compiled works on each token alone; a pass is filled up to one of a few
 token counts, and the filling goes neither into a product nor into the attention.
 
-Compiled once, when the model is loaded or, as `compiled_in_background`, in a thread beside the
-first requests; kept in the cache folder's inductor/ (or TORCHINDUCTOR_CACHE_DIR). A pass of more
+Compiled once, when the model is loaded or, as `compiled_in_background`, in a thread during the
+first requests; stored in the cache folder's inductor/ (or TORCHINDUCTOR_CACHE_DIR). A pass of more
 tokens, or one that comes before its size is ready, runs as it would without.
 
 Legend: B rows, T tokens, N = B·T, P the count N is filled up to, D width, H query heads,
@@ -102,7 +102,7 @@ class Compiled:
         """Compiles every bucket, at once or in a thread. Raises `ForetokenError` where it can't."""
         self._model = model
         self._ready: dict[int, Traced] = {}
-        _keep()
+        _store_results()
         self.thread = threading.Thread(target=self._compile_quietly, daemon=True)
         if background:
             self.thread.start()
@@ -168,8 +168,8 @@ class Compiled:
         return run
 
 
-def _keep() -> None:
-    """Lasting results, unless the user says where: torch itself names a temporary folder."""
+def _store_results() -> None:
+    """Store results for good, unless the user names a folder; torch's is a temporary one."""
     temporary = str(Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"))
     if os.environ.get("TORCHINDUCTOR_CACHE_DIR", temporary) == temporary:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder() / "inductor")
@@ -178,13 +178,15 @@ def _keep() -> None:
 def _compiled(function: Traced, bucket: int) -> Traced:
     """A copy of the function, compiled by its first call and never again.
 
-    torch.compile keeps its results by code object and asks before every call which of them fits;
+    torch.compile stores its results by code object and asks before every call which of them fits;
     each size has a code object of its own and exactly one result, so nothing is asked.
     """
     code = function.__code__.replace(co_name=f"pass_of_{bucket}")
-    own = types.FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
+    copied = types.FunctionType(
+        code, function.__globals__, code.co_name, None, function.__closure__
+    )
     unasked: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    run: Traced = torch.compile(own, fullgraph=True, dynamic=False, options=unasked)
+    run: Traced = torch.compile(copied, fullgraph=True, dynamic=False, options=unasked)
     return run
 
 

@@ -36,9 +36,9 @@ Capture = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
 
 @dataclass(slots=True)
 class StaticFeed(Feed):
-    """A feed whose tensors stay where they are; `take` makes them say what another feed says."""
+    """A feed whose tensors stay where they are; `take` copies another feed into them."""
 
-    _held: dict[tuple[int | None, torch.dtype, int], Tensor] = field(default_factory=dict)
+    _fixed_masks: dict[tuple[int | None, torch.dtype, int], Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, size: Size, cache: KVCache) -> StaticFeed:
@@ -60,18 +60,18 @@ class StaticFeed(Feed):
 
     def mask(self, dtype: torch.dtype, window: int | None = None, groups: int = 1) -> Tensor:
         key = (window, dtype, groups)
-        if key not in self._held:
+        if key not in self._fixed_masks:
             rows, width = self.tokens.shape
             shape = (rows, 1, groups * width, self.limit)
-            self._held[key] = torch.zeros(shape, dtype=dtype, device=self.tokens.device)
-        return self._held[key]
+            self._fixed_masks[key] = torch.zeros(shape, dtype=dtype, device=self.tokens.device)
+        return self._fixed_masks[key]
 
     def take(self, feed: Feed, cache: KVCache) -> None:
         rows, width = feed.tokens.shape
         self.positions.zero_()[:rows, :width] = feed.positions
         assert self._index is not None
         self._index[1].fill_(cache.max_length)[:rows, :width] = feed.cells()[1]
-        for (window, _, groups), mask in self._held.items():
+        for (window, _, groups), mask in self._fixed_masks.items():
             seen = mask.fill_(-torch.inf).unflatten(2, (groups, -1))
             seen[..., 0] = 0
             now = torch.zeros_like(seen[:rows, :, 0, :width, : feed.length])

@@ -1,4 +1,4 @@
-"""float32 arithmetic over weights that lie in memory as float16, where that loses nothing.
+"""float32 arithmetic over weights that are stored as float16, where that loses nothing.
 
 A checkpoint saved as float16 holds float16 numbers whatever it is loaded as, and one saved as
 bfloat16 too, once a matrix is scaled by a power of two so that its largest number is as large as
@@ -34,7 +34,7 @@ def supports(dtype: torch.dtype, device: torch.device) -> bool:
     )
 
 
-def holds(weight: Tensor) -> bool:
+def is_exact(weight: Tensor) -> bool:
     """Whether float16 can hold this matrix, scaled or not."""
     return _scale(weight) is not None
 
@@ -48,11 +48,11 @@ def make(weight: Tensor, bias: Tensor | None) -> Linear:
     weight, unit = weight.mul_(scale), 1 / scale
     if kernels.library() is not None:
         return panels.Product(weight.half(), bias, unit)
-    held = torch.ops.quantized.linear_prepack_fp16(weight, None)
+    packed_weight = torch.ops.quantized.linear_prepack_fp16(weight, None)
     run = torch.ops.quantized.linear_dynamic_fp16.default
     if bias is None:
-        return lambda x: run(x, held).mul_(unit)
-    return lambda x: run(x, held).mul_(unit).add_(bias)
+        return lambda x: run(x, packed_weight).mul_(unit)
+    return lambda x: run(x, packed_weight).mul_(unit).add_(bias)
 
 
 def _scale(weight: Tensor) -> float | None:

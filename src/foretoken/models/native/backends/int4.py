@@ -15,8 +15,8 @@ def supports(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def make(weight: Tensor, bias: Tensor | None) -> Linear:
-    """A matrix whose inputs don't divide into groups that share a scale is held as int8."""
+    """A matrix whose inputs don't divide into groups that share a scale is stored as int8."""
     if weight.shape[1] % weight_only.GROUP:
         return int8.make(weight, bias)
-    held = weight_only.int4(weight)
-    return lambda x: F.linear(x, held, bias)
+    narrow = weight_only.int4(weight)
+    return lambda x: F.linear(x, narrow, bias)

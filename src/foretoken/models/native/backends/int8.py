@@ -1,9 +1,9 @@
 """int8 weights, one scale an output channel; on a CPU int8 activations, one scale a row.
 
-The model so quantised *is* the target: its text is that of its own plain decoding. That needs a
-row's numbers to be the row's own. torch's dynamic quantisation takes one scale for all rows of a
-pass, so a token would depend on its neighbours; here each row is divided by its largest magnitude
-first, and the product of integers is exact.
+The model so quantised *is* the target: its text is that of its plain decoding. That needs a
+row's numbers to depend on that row alone. torch's dynamic quantisation takes one scale for all rows
+of a pass, so a token would depend on its neighbours; here each row is divided by its largest
+magnitude first, and the product of integers is exact.
 
 On CPUs that add neighbouring products of bytes in 16 bits, sums of 8-bit activations and weights
 overflow, so activations take 7 bits there. A loop of `kernels.cpp` multiplies where it can be built
@@ -49,12 +49,12 @@ def make(weight: Tensor, bias: Tensor | None) -> Linear:
     whole, scales = _quantized(weight)
     if _looped():
         return panels.Product(whole, bias, scales=scales)
-    held, levels = _pack(whole, scales), _levels()
+    packed_weight, levels = _pack(whole, scales), _levels()
     run = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 
     def linear(x: Tensor) -> Tensor:
         size = x.abs().amax(-1, keepdim=True).clamp_min_(_TINY)
-        result: Tensor = run(x / size, 1 / levels, levels + 1, held).mul_(size)
+        result: Tensor = run(x / size, 1 / levels, levels + 1, packed_weight).mul_(size)
         return result if bias is None else result.add_(bias)
 
     return linear
@@ -79,9 +79,9 @@ def _quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
 def _levels() -> int:
     """How many activation levels on either side of zero this CPU multiplies without overflow."""
     most = torch.full((1, 64), 127.0)
-    held = _pack(most.to(torch.int8), torch.ones(1))
+    packed_weight = _pack(most.to(torch.int8), torch.ones(1))
     run = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
-    return 127 if run(most, 1.0, 128, held).item() == 127 * 127 * 64 else 63
+    return 127 if run(most, 1.0, 128, packed_weight).item() == 127 * 127 * 64 else 63
 
 
 def _pack(levels: Tensor, scales: Tensor) -> Any:

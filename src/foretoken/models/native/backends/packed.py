@@ -1,7 +1,7 @@
 """Weights reordered once for oneDNN's kernels: checking eight tokens costs little more than one.
 
 The reordered weight is opaque and the original is released (pack layer by layer, and only one
-layer is ever held twice). A row alone goes through another kernel than a row among others and
+layer is ever stored twice). A row alone goes through another kernel than a row among others and
 differs by rounding (3e-6 relative, float32), so near ties can flip; the row's neighbours' values
 never matter.
 """
@@ -15,7 +15,7 @@ from foretoken.models.native.backends import plain
 from foretoken.models.native.layer import Linear
 
 _TUNED_ROWS = 8  # the batch the blocked layout is chosen for; any number of rows is accepted
-# Below this many weights a call's own cost (about 10 µs) is more than the blocked kernel saves:
+# Below this many weights a call's fixed cost (about 10 µs) is more than the blocked kernel saves:
 # 176×88 at 1 and 5 rows: plain 2 and 4 µs, packed 11 and 11; 288×384: 6 and 22, 15 and 16.
 _SMALLEST = 48 * 1024
 

@@ -1,6 +1,6 @@
 """float32 weights in one layout that serves one row and many, by a loop of `kernels.cpp`.
 
-oneDNN's packed layout costs up to a half more than torch's own at one row and uses half of the
+oneDNN's packed layout costs up to a half more than torch's at one row and uses half of the
 CPU's arithmetic at sixteen. This one streams at the memory's speed up to six rows and comes near
 the CPU's peak beyond. A row's result has the same bits alone and among others, whatever they are.
 """
@@ -48,10 +48,10 @@ class Product:
     """x -> x wᵀ · unit + bias, for a weight [out, in] in float32, float16 or int8.
 
     int8 weights in [-127, 127] have `scales` [out]; activations then are quantised, row by row.
-    held: the weight's panels. matrix: all that the loops need. shared: worth several threads.
+    panels: the weight, reordered. matrix: all that the loops need. shared: worth several threads.
     """
 
-    __slots__ = ("_kept", "_loops", "held", "inputs", "matrix", "outputs", "shared")
+    __slots__ = ("_loops", "_tensors", "inputs", "matrix", "outputs", "panels", "shared")
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None, unit: float = 1.0, scales: Tensor | None = None
@@ -64,16 +64,16 @@ class Product:
         filled = -(-self.outputs // width) * width
         shifts = None
         if scales is None:
-            self.held = pack(weight, width)
+            self.panels = pack(weight, width)
         else:
             sums = [part.sum(1, dtype=torch.int32) for part in weight.split(_PART)]
             shifts = _filled(_ZERO * torch.cat(sums), filled)
-            scales, self.held = _filled(scales, filled), pack_fours(weight, width)
+            scales, self.panels = _filled(scales, filled), pack_fours(weight, width)
         bias = None if bias is None else _filled(bias, filled)
-        self._kept = (bias, scales, shifts)  # whose memory `matrix` points to
-        places = (None if x is None else x.data_ptr() for x in self._kept)
+        self._tensors = (bias, scales, shifts)  # whose memory `matrix` points to
+        places = (None if x is None else x.data_ptr() for x in self._tensors)
         self.matrix = Matrix(
-            self.held.data_ptr(), *places, filled, self.inputs, unit, _KINDS[weight.dtype]
+            self.panels.data_ptr(), *places, filled, self.inputs, unit, _KINDS[weight.dtype]
         )
 
     def __call__(self, x: Tensor) -> Tensor:

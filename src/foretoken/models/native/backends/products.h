@@ -1,6 +1,6 @@
 // Products with packed weights, and the vectors that all loops here are written with.
 //
-// Every sum goes over its terms in their order, whatever else is computed beside it, so that a
+// Every sum goes over its terms in their order, whatever else is computed with it, so that a
 // row's numbers have the same bits alone and among others. Written with the compilers' vector
 // extension, for any CPU; int8 wants AVX2.
 //
@@ -75,7 +75,7 @@ static void block(Rows<float> x, Rows<W> w, long between, float *sums, long apar
     for (int s = 0; s < S; s++) {
       lanes left = loaded(p + s * between), right = loaded(p + s * between + LANES);
 #if defined(__AVX512F__) && LANES == 16 || defined(__AVX__) && LANES == 8
-      // g++ would load them anew for every row, if it saw where they are from.
+      // g++ would load them again for every row, if it saw where they are from.
       if (R > 1 && (S == 1 || R == 2)) __asm__("" : "+x"(left), "+x"(right));
 #endif
 #pragma GCC unroll 8

@@ -1,7 +1,7 @@
 """int8 and int4 weights on a GPU, by torchao: activations keep their dtype.
 
 A pass over few tokens takes the time that its weights take to arrive, so narrow weights alone are
-what counts there. A row's result is its own.
+what counts there. A row's result depends on that row alone.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ a pass of a small model is hardly anything else. Here norms, products, rotation,
 SwiGLU of all layers are one call, in which the threads meet at barriers. Models whose matrices are
 too small to be shared run on one thread.
 
-As in `panels`, a token's numbers have the same bits alone and in any company.
+As in `panels`, a token's numbers have the same bits alone and among others.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Pass(ctypes.Structure):
 
 
 def whole_for(shape: Shape, layers: Seq[Layer], rope: Tensor) -> Whole | None:
-    """What runs these layers, or None where some part of them is not the loops'; `rope` has the
+    """What runs these layers, or None where the loops can't run some part of them; `rope` has the
     model's dtype."""
     loops = kernels.library()
     if loops is None or rope.dtype != torch.float32 or rope.device.type != "cpu":
@@ -150,10 +150,10 @@ def _window(layer: Layer) -> int | None:
 
 def spans(sublayers: Iterable[int]) -> list[tuple[int, int]]:
     """[first, last) of each run of consecutive numbers."""
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for at in sublayers:
-        if found and found[-1][1] == at:
-            found[-1] = (found[-1][0], at + 1)
+        if runs and runs[-1][1] == at:
+            runs[-1] = (runs[-1][0], at + 1)
         else:
-            found.append((at, at + 1))
-    return found
+            runs.append((at, at + 1))
+    return runs
