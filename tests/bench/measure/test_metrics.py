@@ -1,81 +1,24 @@
-"""The numbers of a measurement: what is computed from answers, and what an answer records."""
+"""The numbers of a measurement, from its answers."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from foretoken import LLM, ForetokenError, SamplingParams
-from foretoken.bench import record
-from foretoken.bench.measure import identity, metrics
-from foretoken.bench.measure.energy import Energy
-from foretoken.bench.measure.environment import environment
-from foretoken.bench.measure.likelihood import log_likelihood
-from foretoken.bench.measure.memory import PeakMemory
+from foretoken.bench.measure import metrics
 from foretoken.bench.record import Answer
-from foretoken.files import write_json
-from foretoken.testing import Pair
-
-
-def answer(**given: Any) -> Answer:
-    """Four tokens in two passes, a tenth of a second in all."""
-    seconds = {
-        "prefill": 0.01,
-        "draft": 0.02,
-        "verify": 0.07,
-        "other": 0.01,
-        "ttft": 0.03,
-        "total": 0.12,
-    }
-    plain = Answer(
-        target="t",
-        method="pld",
-        temperature=0.0,
-        id="a-1",
-        task="a",
-        turn=0,
-        prompt="Hi <b>",
-        text="w x y z",
-        finish_reason="length",
-        token_ids=[5, 6, 7, 8],
-        pieces=["w", " x", " y", " <z>"],
-        accepted=[True, True, False, False],
-        passes=2,
-        drafted=3,
-        drafted_at=[2, 1],
-        accepted_at=[1, 1],
-        seconds=seconds,
-        peak_memory_mib=10.0,
-        sameness="identical",
-    )
-    return replace(plain, **{"group": given.get("id", "a-1"), **given})
-
-
-def plain(**given: Any) -> Answer:
-    return answer(
-        method="autoregressive",
-        passes=4,
-        drafted=0,
-        drafted_at=[],
-        accepted_at=[],
-        accepted=[False] * 4,
-        **given,
-    )
+from measured_answers import answer, plain
 
 
 def taking(seconds: float) -> dict[str, float]:
     return {**answer().seconds, "draft": 0.0, "other": 0.0, "verify": seconds}
 
 
-# --- numbers -------------------------------------------------------------------------------------
-
-
 def test_distinct_4() -> None:
+    """Different 4-grams ÷ all 4-grams; 1 for texts that have none."""
     assert metrics.distinct_4([1, 2, 3]) == 1.0
     assert metrics.distinct_4(range(20)) == 1.0
     assert metrics.distinct_4([1] * 23) == 1 / 20
@@ -83,15 +26,18 @@ def test_distinct_4() -> None:
 
 
 def test_looping_looks_at_every_turn() -> None:
+    """A prompt loops if its second turn does."""
     loop = plain(id="b", turn=1, token_ids=[1] * 9)
     assert metrics.looping([plain(id="a"), plain(id="b"), loop]) == ["b"]
 
 
 def test_bootstrap_of_equal_prompts_is_a_point() -> None:
+    """Every resample has the same speedup."""
     assert metrics.bootstrap([10] * 5, [1.0] * 5, [10] * 5, [2.0] * 5) == [2.0, 2.0]
 
 
 def test_bootstrap_of_one_prompt_is_nothing() -> None:
+    """A single group has no interval."""
     assert metrics.bootstrap([10], [1.0], [10], [2.0]) is None
 
 
@@ -131,12 +77,9 @@ def test_measure() -> None:
     assert found["identical_to_autoregressive"] == same
 
 
-def test_prefill_is_timed_apart() -> None:
-    slow_prompt = {**answer().seconds, "prefill": 9.0}
-    assert answer(seconds=slow_prompt).decoding == answer().decoding
-
-
 def test_a_prompt_is_as_same_as_its_worst_turn() -> None:
+    """A near tie in one turn makes the prompt one; an answer without a claim leaves nothing to
+    count."""
     turns = [answer(), answer(turn=1, sameness="near_tie"), answer(id="b", sameness="different")]
     found = metrics.measure(turns, [])["identical_to_autoregressive"]
     assert found == {"prompts": 2, "identical": 0, "near_tie": 1, "different": 1}
@@ -144,6 +87,7 @@ def test_a_prompt_is_as_same_as_its_worst_turn() -> None:
 
 
 def test_nothing_kept_is_null_and_not_an_error() -> None:
+    """All prompts loop: no speedup, and JSON can hold the run."""
     found = metrics.runs([answer(), plain()], ["a-1"], repeats=1)
     assert [run["speedup"] for run in found] == [None, None]
     assert [run["prompts"] for run in found] == [0, 0]
@@ -183,6 +127,7 @@ def test_a_step_of_a_batch_is_one_pass_over_it() -> None:
 
 
 def test_batch_sizes_are_held_against_their_own_baseline() -> None:
+    """Each batch size is compared with plain decoding at the same one."""
     answers = [answer(seconds=taking(0.1)), plain(seconds=taking(0.2))]
     answers += group_of(2, "a", 0.4) + group_of(2, "a", 0.4, plain=True)
     found = metrics.runs(answers, [], repeats=1)
@@ -193,9 +138,6 @@ def test_batch_sizes_are_held_against_their_own_baseline() -> None:
         ("pld", 2, 1.0),
         ("autoregressive", 2, 1.0),
     ]
-
-
-# --- failures ------------------------------------------------------------------------------------
 
 
 def broken(of: Answer, **given: Any) -> Answer:
@@ -230,12 +172,10 @@ def test_a_failed_prompt_counts_nowhere() -> None:
 
 
 def test_all_failed_is_null_and_not_an_error() -> None:
+    """A run of failures has counts of them and no other number."""
     [pld, _] = metrics.runs([broken(answer()), plain()], [], repeats=1)
     assert (pld["failed"], pld["prompts"], pld["speedup"], pld["tokens"]) == (1, 0, None, 0)
     json.dumps(pld, allow_nan=False)
-
-
-# --- what only some have -------------------------------------------------------------------------
 
 
 def test_spec_bench_counts_prefill_and_weighs_questions_alike() -> None:
@@ -251,6 +191,7 @@ def test_spec_bench_counts_prefill_and_weighs_questions_alike() -> None:
 
 
 def test_spec_bench_leaves_no_loop_out() -> None:
+    """Its columns count a prompt that the others leave out."""
     answers = [answer(id=i) for i in "ab"] + [plain(id=i) for i in "ab"]
     slow = [replace(a, seconds={**a.seconds, "total": 0.4}) if a.id == "b" else a for a in answers]
     [pld, _] = metrics.runs(slow, ["b"], repeats=1)
@@ -271,6 +212,7 @@ def test_what_approximate_methods_cost() -> None:
 
 
 def test_scores_are_means_over_who_has_them() -> None:
+    """An answer without a score does not lower the mean."""
     mine = [answer(id="a", scores={"accuracy": 1.0}), answer(id="b", scores={"accuracy": 0.0})]
     found = metrics.measure([*mine, answer(id="c")], [])
     assert found["scores"] == {"accuracy": 0.5}
@@ -288,137 +230,7 @@ def test_bleu_is_of_all_translations_together() -> None:
 
 
 def test_energy_is_null_unless_all_was_counted() -> None:
+    """One answer without a count leaves no mean."""
     mine = [answer(id="a", energy_j=2.0), answer(id="b", energy_j=4.0)]
     assert metrics.measure(mine, [])["energy_j_per_token"] == 6 / 8
     assert metrics.measure([*mine, answer(id="c")], [])["energy_j_per_token"] is None
-
-
-def counters(folder: Path, *values: int) -> None:
-    for i, value in enumerate(values):
-        package = folder / f"intel-rapl:{i}"
-        package.mkdir(exist_ok=True, parents=True)
-        (package / "energy_uj").write_text(f"{value}\n")
-        (package / "max_energy_range_uj").write_text("1000000\n")
-        part = folder / f"intel-rapl:{i}:0"  # already in the package's own count
-        part.mkdir(exist_ok=True)
-        (part / "energy_uj").write_text("5\n")
-
-
-def test_energy_adds_packages_and_survives_a_wrap(tmp_path: Path) -> None:
-    counters(tmp_path, 100_000, 900_000)
-    energy = Energy(torch.device("cpu"), tmp_path)
-    energy.reset()
-    counters(tmp_path, 400_000, 100_000)
-    assert energy.joules() == pytest.approx(0.3 + 0.2)
-
-
-def test_no_counter_is_no_energy(tmp_path: Path) -> None:
-    assert Energy(torch.device("cpu"), tmp_path).joules() is None
-
-
-# --- identity ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tiny(pair: Pair) -> LLM:
-    return LLM(pair.target, max_num_seqs=1)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_wrong_token_is_no_near_tie(tiny: LLM, temperature: float) -> None:
-    params = SamplingParams(temperature=temperature, seed=3, max_tokens=12, ignore_eos=True)
-    [out] = tiny.generate([[1, 2, 3]], params)
-    right = out.token_ids
-    assert identity.compare(tiny, [1, 2, 3], params, right, right) == ("identical", None)
-    wrong = [*right[:5], (right[5] + 1) % 90, *right[6:]]
-    verdict, margin = identity.compare(tiny, [1, 2, 3], params, right, wrong)
-    assert verdict == "different" and margin is not None and margin > 1e-9
-    assert identity.compare(tiny, [1, 2, 3], params, right, right[:4])[0] == "different"
-
-
-def test_margin_is_the_gap(tiny: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = SamplingParams(temperature=0, logprobs=2, max_tokens=1)
-    [out] = tiny.generate([[4, 9, 2]], params)
-    assert out.outputs[0].logprobs is not None
-    best, second = sorted((e.logprob for e in out.outputs[0].logprobs[0].values()), reverse=True)
-    assert identity.margin_at(tiny, [4, 9, 2], params) == pytest.approx(best - second)
-    monkeypatch.setitem(identity.TOLERANCE, torch.float64, 1e9)
-    assert identity.compare(tiny, [4, 9, 2], params, [1], [2])[0] == "near_tie"
-
-
-def test_sampled_margin_is_the_distance_to_an_edge(tiny: LLM) -> None:
-    """Moving the distribution by less than the margin changes no token; the margin is below every
-    edge."""
-    params = SamplingParams(temperature=1.0, seed=5)
-    assert 0 < identity.margin_at(tiny, [4, 9, 2], params) < 0.5
-    assert not tiny.engine.busy
-
-
-# --- the machine ---------------------------------------------------------------------------------
-
-
-def test_environment_is_complete() -> None:
-    wanted = (
-        "cpu cores memory_gib gpu os python torch transformers foretoken git_commit threads date"
-    )
-    found = environment()
-    assert set(found) == set(wanted.split())
-    assert found["cores"] >= 1 and json.dumps(found)
-
-
-def test_peak_memory_rises() -> None:
-    memory = PeakMemory(torch.device("cpu"))
-    memory.reset()
-    before = memory.mib()
-    held = torch.ones(16 * 2**20)  # 64 MiB
-    after = memory.mib()
-    assert held[0] == 1
-    if before is not None and after is not None:
-        assert after >= before
-
-
-# --- likelihood and the record -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [1, 5, 150])
-def test_log_likelihood_is_that_of_the_raw_logits(tiny: LLM, count: int) -> None:
-    """More than a pass's nodes, too; and the slot that was borrowed is given back."""
-    params = SamplingParams(temperature=0.7, seed=2, max_tokens=count, ignore_eos=True, logprobs=0)
-    [out] = tiny.generate([[1, 2, 3]], params)
-    found = log_likelihood(tiny, [1, 2, 3], out.token_ids)
-    assert found == pytest.approx(out.outputs[0].cumulative_logprob, rel=1e-9)
-    assert tiny.engine.target.free == 1
-    assert log_likelihood(tiny, [1, 2, 3], []) == 0.0
-
-
-def test_an_old_line_still_parses() -> None:
-    """A line without the fields that came later, and with one that went."""
-    found = json.loads(plain().line())
-    for name in ("batch_size", "group", "decodings", "engine_steps", "category", "error"):
-        del found[name]
-    old = Answer.parse(json.dumps({**found, "gone": 1}))
-    assert (old.batch_size, old.group, old.category, old.error) == (1, "a-1", "a", None)
-    assert old.decodings == [old.decoding] and old.engine_steps == old.passes
-
-
-@pytest.mark.parametrize("missing", ["runs", "suite", "schema", "costs"])
-def test_a_broken_record_is_one_sentence(tmp_path: Path, missing: str) -> None:
-    target = {"name": "t", "parameters": 1, "dtype": "float32", "backend": "plain"}
-    suite = dict.fromkeys(record.Suite.__annotations__, 0)
-    found: dict[str, Any] = {
-        "schema": 1,
-        "environment": {},
-        "target": target,
-        "suite": suite,
-        "costs": None,
-        "runs": metrics.runs([answer(), plain()], [], repeats=1),
-    }
-    path = tmp_path / "results.json"
-    write_json(path, found)
-    assert record.read_results(path) == found
-    write_json(path, {key: value for key, value in found.items() if key != missing})
-    with pytest.raises(ForetokenError, match=missing):
-        record.read_results(path)
-    write_json(path, {**found, "schema": 99})
-    with pytest.raises(ForetokenError, match="schema 99"):
-        record.read_results(path)

@@ -37,11 +37,13 @@ def ask(category: str, *right: str) -> Prompt:
     ],
 )
 def test_numbers(text: str, wanted: list[str]) -> None:
+    """Thousands, decimals, signs and currencies as people write them."""
     assert scores.numbers(text) == [Fraction(number) for number in wanted]
 
 
 @given(st.integers(-(10**9), 10**9), st.sampled_from(["", "$"]), st.sampled_from(["", ".0", ".00"]))
 def test_a_number_is_read_as_it_is_written(value: int, currency: str, decimals: str) -> None:
+    """Any amount, among other numbers and after ####."""
     written = f"{'-' if value < 0 else ''}{currency}{abs(value):,}{decimals}"
     assert scores.numbers(f"So, of 3 things, it is {written}.") == [3, value]
     assert scores.final_answer(f"3 + 4 = <<3+4=7>>7\n#### {written}") == value
@@ -59,10 +61,12 @@ def test_a_number_is_read_as_it_is_written(value: int, currency: str, decimals: 
     ],
 )
 def test_final_answer(reference: str, wanted: int | None) -> None:
+    """The number after ####, or a reference that is a number; else none."""
     assert scores.final_answer(reference) == wanted
 
 
 def test_mathematics_is_the_last_number() -> None:
+    """The last number of the answer counts; a reference without one is compared as text."""
     prompt = ask("math_reasoning", "It takes 2/2=1 bolt.\n#### 3")
     assert scores.score(prompt, 0, "2 and 1 make 3.0 bolts.") == {"accuracy": 1}
     assert scores.score(prompt, 0, "There are 3, no, 4 bolts.") == {"accuracy": 0}
@@ -71,6 +75,7 @@ def test_mathematics_is_the_last_number() -> None:
 
 
 def test_translation_is_bleu() -> None:
+    """sacrebleu's sentence BLEU, and the value worked out by hand."""
     import sacrebleu
 
     (text, right), *_ = PAIRS.items()
@@ -94,12 +99,14 @@ def test_corpus_bleu_is_of_the_whole() -> None:
 
 
 def test_other_corpora_are_means() -> None:
+    """Over the answers with a reference."""
     right = [("#### 3",), ("#### 4",), ()]
     assert scores.corpus("math_reasoning", ["3", "5", "9"], right) == {"accuracy": 0.5}
     assert scores.corpus("translation", ["x"], [()]) == {}
 
 
 def test_a_short_answer_is_held() -> None:
+    """A right answer counts anywhere in the text, as whole words, without case and punctuation."""
     prompt = ask("rag", "The euro", "UNICEF 's  programs")
     found = scores.score(prompt, 0, "There, people pay with Euro, of course.")
     assert found["accuracy"] == 1 and 0 < found["rouge_l"] < 0.5
@@ -109,6 +116,7 @@ def test_a_short_answer_is_held() -> None:
 
 
 def test_summaries_get_the_best_rouge_l() -> None:
+    """Of several references the nearest counts."""
     prompt = ask("summarization", "nothing of it", "the cat sat on the mat")
     # the longest common subsequence has 4 words, of 5 and of 6
     assert scores.score(prompt, 0, "a cat sat on mat")["rouge_l"] == pytest.approx(8 / 11)
@@ -117,12 +125,14 @@ def test_summaries_get_the_best_rouge_l() -> None:
 
 
 def test_no_reference_no_score() -> None:
+    """Neither for a prompt without any nor for a turn without one."""
     assert scores.score(Prompt("1", "math_reasoning", ("a",)), 0, "3") == {}
     two = Prompt("1", "math", ("a", "b"), reference=((), ("7",)))
     assert scores.score(two, 0, "7") == {} and scores.score(two, 1, "7") == {"accuracy": 1}
 
 
 def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what to install."""
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(ForetokenError, match=r"needs sacrebleu; .*foretoken\[bench\]"):
         scores.score(ask("translation", "x"), 0, "x")

@@ -87,6 +87,7 @@ def test_tasks_that_spec_bench_lacks_are_not_shown_as_its_own() -> None:
 
 
 def test_only_methods_of_both_sides_are_shown() -> None:
+    """There is no table where no measured method was published."""
     part = synthetic.results(temperatures=(0.0,), sizes=(1,))
     part["runs"] = [run for run in part["runs"] if run["method"] == "medusa_typical"]
     found = published([part])

@@ -117,6 +117,7 @@ def test_workers_share_the_machine(two_workers: None) -> None:
 
 
 def test_commands_name_their_shard() -> None:
+    """Each with its folder and its number."""
     assert [c[2:] for c in cluster.shard_commands(["bench", "--limit", "1"], 2)] == [
         ["bench", "--limit", "1", "--out", cluster.FOLDER, "--shard", "1/2"],
         ["bench", "--limit", "1", "--out", cluster.FOLDER, "--shard", "2/2"],
@@ -124,6 +125,7 @@ def test_commands_name_their_shard() -> None:
 
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence says what to install."""
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ForetokenError, match=r"pip install 'foretoken\[ray\]'"), cluster.cluster():
         pass
@@ -131,6 +133,7 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("address", ["somewhere", "ray://127.0.0.1:10001", "127.0.0.1:port"])
 def test_an_address_that_is_none(address: str) -> None:
+    """One sentence, before Ray tries for minutes."""
     pytest.importorskip("ray")
     with pytest.raises(ForetokenError, match="host:port"), cluster.cluster(address):
         pass

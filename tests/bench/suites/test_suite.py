@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,23 +16,13 @@ from foretoken import ForetokenError
 from foretoken.bench.suites import data, suite
 from foretoken.bench.suites.description import read_description
 from foretoken.bench.suites.suite import Prompt, find_suite, load_suite, room_left
+from suite_files import OWN, describe, write
 
 TEXTS = data.folder()
+
 needs_texts = pytest.mark.skipif(TEXTS is None, reason="FORETOKEN_DATA names no folder of texts")
 
 OFFICIAL_TASKS = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
-OWN = {"id": "a", "task": "qa", "turns": ["Who?"]}
-
-
-def write(path: Path, rows: list[Any]) -> Path:
-    text = "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows)
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def describe(path: Path, **keys: Any) -> Path:
-    path.write_text(json.dumps(keys))  # every JSON text is YAML
-    return path
 
 
 def official() -> list[dict[str, Any]]:
@@ -54,10 +38,8 @@ def spec_bench() -> Any:
     return read_description(Path(suite.__file__).parent / "spec-bench.yaml")
 
 
-# --- the prompts ---------------------------------------------------------------------------------
-
-
 def test_a_prompt_needs_three_things() -> None:
+    """The category is the task where none is given."""
     prompt = Prompt("1", "qa", ("Who?",))
     assert (prompt.category, prompt.reference, prompt.stop) == ("qa", (), ())
     assert Prompt("1", "mt_bench", ("Who?",), "stem").category == "stem"
@@ -65,15 +47,18 @@ def test_a_prompt_needs_three_things() -> None:
 
 @given(st.integers(0, 10_000), st.integers(1, 10_000))
 def test_room(prompt: int, context: int) -> None:
+    """Never negative, and what the prompt leaves of the context."""
     left = room_left(prompt, context)
     assert left >= 0 and (left == 0 or prompt + left == context)
 
 
 def test_room_of_256_is_the_least() -> None:
+    """256 tokens are enough and 255 are not."""
     assert room_left(1792, 2048) == suite.LEAST_ROOM and room_left(1793, 2048) < suite.LEAST_ROOM
 
 
 def test_own_format(tmp_path: Path) -> None:
+    """Ids, categories and references are the row's; the name and the sha256 are the file's."""
     rows = [
         {**OWN, "turns": ["Who\u2028is it?"], "reference": ["Ann", "Anna"]},  # no line ends there
         {"id": 7, "task": "chat", "category": "small talk", "turns": ["Hi", "So?"]},
@@ -109,154 +94,20 @@ BAD_LINES = [
 
 @pytest.mark.parametrize(("row", "message"), BAD_LINES)
 def test_a_bad_line_is_named(tmp_path: Path, row: Any, message: str) -> None:
+    """With its number and what is wrong with it."""
     path = write(tmp_path / "some.jsonl", [OWN, row])
     with pytest.raises(ForetokenError, match=r"some\.jsonl, " + message):
         find_suite(path)
 
 
-def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "some.jsonl"
-    path.write_bytes(json.dumps(OWN).encode() + b'\n{"id": "\xff"}')
-    with pytest.raises(ForetokenError, match=r"some\.jsonl, line 2: not JSON"):
-        find_suite(path)
-
-
-def test_no_file_no_prompts(tmp_path: Path) -> None:
-    with pytest.raises(ForetokenError, match=r"none\.jsonl can't be read: No such file"):
-        find_suite(tmp_path / "none.jsonl")
-    with pytest.raises(ForetokenError, match=r"some\.jsonl holds no prompts"):
-        find_suite(write(tmp_path / "some.jsonl", ["", " "]))
-    (tmp_path / "some.jsonl.gz").write_bytes(b"not gzip")
-    with pytest.raises(ForetokenError, match=r"some\.jsonl\.gz can't be unpacked"):
-        find_suite(tmp_path / "some.jsonl.gz")
-
-
 def test_an_unknown_name_names_the_nearest() -> None:
+    """And which paths could be given instead."""
     with pytest.raises(ForetokenError, match=r"'spec-bensh'. Did you mean 'spec-bench'\?.*\.jsonl"):
         find_suite("spec-bensh")
 
 
-# --- descriptions --------------------------------------------------------------------------------
-
-
-def test_a_description_says_which_field_is_what(tmp_path: Path) -> None:
-    rows = [
-        {"q": "Who {is} it?", "answers": {"text": ["Ann", "Anna"]}, "kind": "who"},
-        {"q": "How many?", "answers": {"text": [3]}, "kind": "number"},
-    ]
-    write(tmp_path / "questions.jsonl", rows)
-    path = describe(
-        tmp_path / "mine.yaml",
-        name="mine",
-        source={"file": "questions.jsonl"},
-        id="q-{line}",
-        task="qa",
-        category="kind",
-        template="{{In a word}} {q} ({answers.text.0})",
-        reference="answers.text",
-        system="You know {kind}.",
-        stop=["\n"],
-        max_tokens=5,
-    )
-    assert find_suite(path).prompts == (
-        Prompt(
-            "q-1",
-            "qa",
-            ("{In a word} Who {is} it? (Ann)",),
-            "who",
-            (("Ann", "Anna"),),
-            ("\n",),
-            5,
-            "You know who.",
-        ),
-        Prompt(
-            "q-2",
-            "qa",
-            ("{In a word} How many? (3)",),
-            "number",
-            (("3",),),
-            ("\n",),
-            5,
-            "You know number.",
-        ),
-    )
-
-
-def test_messages_are_turns(tmp_path: Path) -> None:
-    said = [
-        {"role": r, "content": c} for r, c in [("user", "a"), ("assistant", "b"), ("user", "c")]
-    ]
-    write(tmp_path / "chats.jsonl", [{**OWN, "messages": said}])
-    path = describe(
-        tmp_path / "c.yaml",
-        name="c",
-        source={"file": "chats.jsonl"},
-        turns="messages",
-        reference="messages.1.content",
-    )
-    [prompt] = find_suite(path).prompts
-    assert prompt.turns == ("a", "c") and prompt.reference == (("b",), ())
-
-
-BAD_DESCRIPTIONS = [
-    ({"templat": "x"}, r"Unknown key 'templat'\. Did you mean 'template'"),
-    ({"source": {"fil": "x"}}, "Unknown key 'fil'. Did you mean 'file'"),
-    ({"source": None}, "source must be given as keys"),
-    ({"source": {}}, "either a file or a dataset"),
-    ({"source": {"file": "x", "dataset": "y", "split": "z"}}, "either a file or a dataset"),
-    ({"source": {"file": "x", "url": "https:x"}}, "url without a sha256"),
-    ({"source": {"file": "x", "url": "ftp:x", "sha256": "0"}}, "starts with https:"),
-    ({"source": {"file": "x", "split": "test"}}, "go with a dataset"),
-    ({"source": {"dataset": "x"}}, "needs a split"),
-    ({"name": 3}, "name is 3; it must be text"),
-    ({"max_tokens": 0}, "max_tokens is 0; it must be a number of 1 or more"),
-    ({"max_tokens": True}, "max_tokens is True"),
-    ({"stop": "\n"}, "must be a list of texts"),
-    ({"tasks": {"a": "b"}}, "each with a list of its categories"),
-    ({"tasks": {"a": ["b"]}, "task": "a"}, "either task or tasks"),
-    ({"template": "{x}", "turns": "x"}, "either template or turns"),
-    ({"template": "def f(): {"}, "braces that hold no field"),
-    ({"template": '{"a": 1}'}, "braces that hold no field"),
-    ({"template": "{}"}, "braces that hold no field"),
-]
-
-
-@pytest.mark.parametrize(("keys", "message"), BAD_DESCRIPTIONS)
-def test_a_bad_description_is_one_sentence(
-    tmp_path: Path, keys: dict[str, Any], message: str
-) -> None:
-    given = {"name": "mine", "source": {"file": "x.jsonl"}, **keys}
-    with pytest.raises(ForetokenError, match=r"mine\.yaml: .*" + message):
-        find_suite(describe(tmp_path / "mine.yaml", **given))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("a: [", "is not YAML: .*line 1"), ("- a", "must be given as keys"), ("{}", "needs a name")],
-)
-def test_what_is_no_description(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "x.yaml").write_text(text)
-    with pytest.raises(ForetokenError, match=message):
-        find_suite(tmp_path / "x.yaml")
-    with pytest.raises(ForetokenError, match=r"y\.yaml can't be read"):
-        find_suite(tmp_path / "y.yaml")
-
-
-def test_fields_that_are_not_there(tmp_path: Path) -> None:
-    write(tmp_path / "x.jsonl", [{**OWN, "answer": "Ann"}])
-    given: dict[str, Any] = {"name": "mine", "source": {"file": "x.jsonl"}}
-    with pytest.raises(ForetokenError, match=r"x\.jsonl, line 1: there is no 'question'"):
-        find_suite(describe(tmp_path / "a.yaml", **given, template="{question}"))
-    with pytest.raises(ForetokenError, match=r"No row of .*x\.jsonl has a 'answr'"):
-        find_suite(describe(tmp_path / "b.yaml", **given, reference="answr"))
-    with pytest.raises(ForetokenError, match=r"line 1: turns is \['Who\?'\]; it must be text"):
-        find_suite(describe(tmp_path / "c.yaml", **given, template="{turns}"))
-    given["source"] = {"file": "nowhere.jsonl"}
-    with pytest.raises(ForetokenError, match=r"There is no file .*nowhere\.jsonl"):
-        find_suite(describe(tmp_path / "d.yaml", **given))
-
-
 def test_rows_without_their_text_are_refused(tmp_path: Path) -> None:
+    """A publisher's placeholder is no prompt; complete rows are read."""
     masked = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
     rows = [
         {"question_id": str(i), "category": "rag", "turns": turns}
@@ -269,107 +120,9 @@ def test_rows_without_their_text_are_refused(tmp_path: Path) -> None:
     assert (prompt.id, prompt.task, prompt.turns) == ("0", "rag", ("Who?",))
 
 
-# --- the hub -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A datasets library that notes how it is called and has two rows."""
-    calls: list[Any] = []
-
-    def load_dataset(*args: Any, **options: Any) -> list[dict[str, Any]]:
-        calls.append((args, options))
-        if args[0] == "gone":
-            raise ConnectionError("no route")
-        return [{**OWN, "id": i} for i in (1, 2)]
-
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    return calls
-
-
-def test_a_hub_dataset(tmp_path: Path, hub: list[Any]) -> None:
-    source = {"dataset": "who/what", "config": "small", "split": "test", "revision": "1234"}
-    found = find_suite(describe(tmp_path / "h.yml", name="h", source=source))
-    assert hub == [(("who/what", "small"), {"split": "test", "revision": "1234"})]
-    assert [p.id for p in found.prompts] == ["1", "2"] and len(found.sha256) == 64
-    source["dataset"] = "gone"
-    with pytest.raises(ForetokenError, match="The dataset gone can't be read: no route"):
-        find_suite(describe(tmp_path / "h.yml", name="h", source=source))
-
-
-def test_a_parquet_file(tmp_path: Path, hub: list[Any]) -> None:
-    with pytest.raises(ForetokenError, match=r"There is no file .*x\.parquet"):
-        find_suite(tmp_path / "x.parquet")
-    (tmp_path / "x.parquet").touch()
-    assert len(find_suite(tmp_path / "x.parquet").prompts) == 2
-
-
-def test_the_hub_needs_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ForetokenError, match="pip install datasets"):
-        find_suite("speed-bench-throughput")
-
-
-# --- downloading ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """A web server on this machine: its address and the files that it has."""
-    files: dict[str, bytes] = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path in files else 404)
-            self.end_headers()
-            self.wfile.write(files.get(self.path, b""))
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    yield f"http://127.0.0.1:{server.server_port}", files
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_file_is_downloaded_once(tmp_path: Path, home: tuple[str, dict[str, bytes]]) -> None:
-    address, files = home
-    content = files["/q.jsonl.gz"] = gzip.compress(json.dumps(OWN).encode())
-    sha256 = hashlib.sha256(content).hexdigest()
-    source = {"file": "q.jsonl.gz", "url": f"{address}/q.jsonl.gz", "sha256": sha256}
-    path, cache = describe(tmp_path / "d.yaml", name="d", source=source), tmp_path / "cache"
-    with pytest.raises(ForetokenError, match="downloading it is switched off"):
-        find_suite(path, cache=cache, download=False)
-    found = find_suite(path, cache=cache)
-    assert found.sha256 == sha256 and [p.id for p in found.prompts] == ["a"]
-    assert [p.name for p in (cache / "suites").iterdir()] == [f"{sha256[:16]}-q.jsonl.gz"]
-    files.clear()
-    assert find_suite(path, cache=cache, download=False) == found
-
-
-def test_a_wrong_download_leaves_nothing(
-    tmp_path: Path, home: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, files = home
-    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))
-    source = {"file": "q.jsonl", "url": f"{address}/q.jsonl", "sha256": "0" * 64}
-    path = describe(tmp_path / "d.yaml", name="d", source=source)
-    with pytest.raises(ForetokenError, match=r"can't be downloaded .*Not Found.*NAME=PATH"):
-        find_suite(path)
-    files["/q.jsonl"] = json.dumps(OWN).encode()
-    with pytest.raises(ForetokenError, match=r"q\.jsonl has the sha256 .* published file has 0000"):
-        find_suite(path)
-    assert not (tmp_path / "cache").exists()
-
-
-# --- the official file ---------------------------------------------------------------------------
-
-
 @needs_texts
 def test_the_official_file() -> None:
+    """Spec-Bench: 480 questions, 560 turns, six tasks."""
     found = find_suite("spec-bench", download=False)
     assert len(found.prompts) == 480
     assert sum(len(p.turns) for p in found.prompts) == 560
@@ -409,6 +162,7 @@ def test_every_reference_of_the_official_file_scores() -> None:
 
 @needs_texts
 def test_a_changed_official_file_is_reported(tmp_path: Path) -> None:
+    """Its sha256 is not the published one."""
     assert TEXTS is not None
     rows = (TEXTS / "spec_bench" / "question.jsonl").read_text(encoding="utf-8").splitlines()
     path = tmp_path / "question.jsonl"
@@ -441,10 +195,8 @@ def test_files_of_the_official_form(tmp_path: Path) -> None:
         find_suite(f"spec-bench={write(path, rows)}")
 
 
-# --- the others ----------------------------------------------------------------------------------
-
-
 def test_packaged_descriptions_are_sound() -> None:
+    """Each can be read, and a file with an address has its sha256."""
     names = suite.packaged()
     assert {"bundled", "spec-bench", "mt-bench", "gsm8k", "humaneval"} <= set(names)
     for name in names:
@@ -454,6 +206,7 @@ def test_packaged_descriptions_are_sound() -> None:
 
 
 def test_bundled() -> None:
+    """The package's own prompts."""
     from foretoken import zoo
 
     found = find_suite("bundled")
@@ -499,6 +252,7 @@ def test_bundled() -> None:
 def test_rows_of_published_files(
     tmp_path: Path, name: str, row: dict[str, Any], prompt: Prompt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One row of each published form becomes the prompt that it should."""
     path = write(tmp_path / "one.jsonl", [row])
     with pytest.raises(ForetokenError, match="has the sha256"):
         find_suite(f"{name}={path}")
@@ -524,6 +278,7 @@ def test_rows_of_published_files(
 def test_files_in_another_form_take_a_short_description(
     tmp_path: Path, file: str, keys: dict[str, Any], prompts: int, turns: int, references: int
 ) -> None:
+    """A few keys are enough for files of other benchmarks."""
     source = {"file": f"eval/{file}.jsonl"}  # in the folder of texts
     path = describe(tmp_path / "x.yaml", name="x", source=source, id="{line}", **keys)
     found = find_suite(path).prompts

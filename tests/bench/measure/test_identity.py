@@ -1,0 +1,41 @@
+"""Equal tokens, near ties and differences."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foretoken import LLM, SamplingParams
+from foretoken.bench.measure import identity
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_wrong_token_is_no_near_tie(tiny: LLM, temperature: float) -> None:
+    """One changed token, and a text that ends early, are differences."""
+    params = SamplingParams(temperature=temperature, seed=3, max_tokens=12, ignore_eos=True)
+    [out] = tiny.generate([[1, 2, 3]], params)
+    right = out.token_ids
+    assert identity.compare(tiny, [1, 2, 3], params, right, right) == ("identical", None)
+    wrong = [*right[:5], (right[5] + 1) % 90, *right[6:]]
+    verdict, margin = identity.compare(tiny, [1, 2, 3], params, right, wrong)
+    assert verdict == "different" and margin is not None and margin > 1e-9
+    assert identity.compare(tiny, [1, 2, 3], params, right, right[:4])[0] == "different"
+
+
+def test_margin_is_the_gap(tiny: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At temperature 0 the margin is the gap between the two best log-probabilities."""
+    params = SamplingParams(temperature=0, logprobs=2, max_tokens=1)
+    [out] = tiny.generate([[4, 9, 2]], params)
+    assert out.outputs[0].logprobs is not None
+    best, second = sorted((e.logprob for e in out.outputs[0].logprobs[0].values()), reverse=True)
+    assert identity.margin_at(tiny, [4, 9, 2], params) == pytest.approx(best - second)
+    monkeypatch.setitem(identity.TOLERANCE, torch.float64, 1e9)
+    assert identity.compare(tiny, [4, 9, 2], params, [1], [2])[0] == "near_tie"
+
+
+def test_sampled_margin_is_the_distance_to_an_edge(tiny: LLM) -> None:
+    """Moving the distribution by less than the margin changes no token; the margin is below every
+    edge."""
+    params = SamplingParams(temperature=1.0, seed=5)
+    assert 0 < identity.margin_at(tiny, [4, 9, 2], params) < 0.5
+    assert not tiny.engine.busy

@@ -1,0 +1,32 @@
+"""Acceptance from a server's counters."""
+
+from __future__ import annotations
+
+import pytest
+
+from fake_server import vllm
+from foretoken.bench.remote.counters import acceptance_between, parse
+
+
+def test_counters_of_several_engines_add_up_and_a_restart_is_noticed() -> None:
+    """Labels are summed; counters that fell are no counts."""
+    two = parse(vllm(1).replace('engine="0"', 'engine="1"') + vllm(2))
+    found = acceptance_between(parse(vllm(1)), two, 100, 3)
+    assert found is not None
+    assert (found.drafts, found.drafted, found.accepted_at) == (4, 8, (4, 2))
+    assert found.passes == 100 - 6
+    assert acceptance_between(parse(vllm(2)), parse(vllm(1)), 100, 1) is None
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 7])
+def test_shares_add_up(members: int) -> None:
+    """And no member keeps more at a position than it has drafts, or drafts without a draft."""
+    whole = acceptance_between(parse(vllm(0)), parse(vllm(2)), 19, 2)
+    assert whole is not None
+    shares = [whole.share(m, members) for m in range(members)]
+    assert sum(s.passes for s in shares) == whole.passes
+    assert sum(s.drafts for s in shares) == whole.drafts
+    assert sum(s.drafted for s in shares) == whole.drafted
+    assert tuple(map(sum, zip(*(s.accepted_at for s in shares), strict=True))) == whole.accepted_at
+    assert all(max(s.accepted_at) <= s.drafts <= s.drafted for s in shares)
+    assert all(s.drafts or not s.drafted for s in shares)

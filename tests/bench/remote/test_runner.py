@@ -1,0 +1,281 @@
+"""Measuring a server: what is timed, counted and recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from conftest import letters
+from fake_server import FIRST, GAP, PROMPT, WORDS, plan, serving, vllm
+from foretoken.bench.measure import metrics
+from foretoken.bench.plan import Unit, blocks, units
+from foretoken.bench.record import BASELINE, Answer, check, read_results
+from foretoken.bench.remote.openai import Endpoint
+from foretoken.bench.remote.runner import RemoteRunner
+from foretoken.bench.run.summary import summarize
+from foretoken.bench.suites.suite import Prompt, Suite
+from foretoken.cli.commands import app
+from foretoken.errors import ForetokenError
+
+
+def sglang(requests: int) -> str:
+    """Each answer of eight words took three verifications after its first token."""
+    return (
+        f'sglang:spec_verify_calls_total{{model_name="m"}} {3 * requests}\n'
+        'sglang:spec_accept_length{model_name="m",tp_rank="0"} 2.5\n'
+        'sglang:spec_accept_rate{model_name="m",tp_rank="0"} 0.4\n'
+    )
+
+
+def serve(runner: RemoteRunner, *prompts: Prompt) -> list[Answer]:
+    todo = [u for b in blocks(prompts, runner.plan.batch_sizes) for u in units(b, runner.plan)]
+    return [answer for unit in todo for answer in runner.serve(unit)]
+
+
+def test_an_answer_is_timed_from_its_stream() -> None:
+    """First token, total, and decoding as the time per token between the first and the end."""
+    with serving(pace=1.0) as (_, endpoint):
+        [answer] = RemoteRunner(plan(), endpoint).serve(Unit((PROMPT,), 1, 0.0))
+    assert answer.error is None
+    assert (answer.text, answer.finish_reason) == ("".join(WORDS), "stop")
+    assert (answer.tokens, answer.prompt_tokens, answer.token_ids) == (8, 5, [])
+    spent, took = answer.seconds, GAP * len(WORDS)
+    assert spent["ttft"] >= FIRST
+    assert spent["total"] - spent["ttft"] > took / 2
+    assert spent["other"] == pytest.approx((spent["total"] - spent["ttft"]) * 8 / 7)
+    assert spent["prefill"] + spent["other"] == pytest.approx(spent["total"])
+
+
+def test_a_lone_piece_is_all_decoding() -> None:
+    """Where nothing lies between first and last, the prompt's share can't be told."""
+    from foretoken.bench.remote.openai import Reply
+    from foretoken.bench.remote.runner import seconds
+
+    whole = Reply(began=1.0, arrivals=[3.0], ended=3.0)
+    assert seconds([whole], 5) == {"prefill": 0, "draft": 0, "verify": 0, "other": 2.0}
+    pair = [
+        Reply(began=0.0, arrivals=[2.0, 6.0], ended=6.0),
+        Reply(began=0.0, arrivals=[1.0], ended=5.0),
+    ]
+    assert seconds(pair, 6)["other"] == pytest.approx((6 - 1) * 6 / 5 / 2)
+
+
+@pytest.mark.parametrize(
+    ("counters", "source", "passes", "drafted", "per_position"),
+    [
+        (vllm, "vllm's counters", 5, 4, [1.0, 0.5]),
+        (lambda n: vllm(n, "foretoken", ""), "foretoken's counters", 5, 4, [1.0, 0.5]),
+        (sglang, "SGLang's counters", 4, 0, []),
+        (lambda n: "sglang:spec_accept_length 2\n", "SGLang's gauge of the last seconds", 4, 0, []),
+        (lambda n: "vllm:num_requests_running 0\nnonsense\n", "nobody", 0, 0, []),
+        (None, "nobody", 0, 0, []),
+    ],
+)
+def test_acceptance_comes_from_the_counters(
+    counters: Callable[[int], str] | None,
+    source: str,
+    passes: int,
+    drafted: int,
+    per_position: list[float],
+) -> None:
+    """Of each family, of none, and of a server without /metrics."""
+    with serving(counters) as (_, endpoint):
+        runner = RemoteRunner(plan(), endpoint)
+        [answer] = runner.serve(Unit((PROMPT,), 1, 0.0))
+    assert runner.target["acceptance_from"] == source
+    assert (answer.passes, answer.drafted) == (passes, drafted)
+    found = metrics.measure([answer], [])
+    assert found["acceptance_rate_per_position"] == per_position
+    assert found["mean_acceptance_length"] == (8 / passes if passes else None)
+    assert found["draft_acceptance_rate"] == (3 / 4 if drafted else None)
+    assert found["tokens"] == 8
+
+
+def test_a_failed_prompt_is_recorded_and_spoils_no_other() -> None:
+    """A refusal, an error in mid-stream and a broken stream; later turns aren't asked."""
+    prompts = [
+        Prompt("a", "qa", ("fine",)),
+        Prompt("b", "qa", ("refuse",)),
+        Prompt("c", "qa", ("break off",)),
+        Prompt("d", "qa", ("hang up",)),
+        Prompt("e", "mt", ("refuse", "and then?")),
+        Prompt("f", "qa", ("talk nonsense",)),
+    ]
+    with serving() as (fake, endpoint):
+        found = serve(RemoteRunner(plan(batch_sizes=(4,)), endpoint), *prompts)
+    assert [(a.id, a.turn, a.error) for a in found] == [
+        ("a", 0, None),
+        ("b", 0, "status 400: too long"),
+        ("c", 0, "out of memory"),
+        ("d", 0, "the stream ended before the answer"),
+        ("e", 0, "status 400: too long"),
+        ("e", 1, "status 400: too long"),
+        ("f", 0, "'list' object has no attribute 'get'"),
+    ]
+    assert all(a.tokens == a.passes == sum(a.seconds.values()) == 0 for a in found if a.error)
+    assert found[0].tokens == 8
+    assert found[0].passes == 0, "counters that others share are not to be given to one"
+    assert len(fake.asked) == 6
+
+
+def test_concurrency_sends_a_group_at_once() -> None:
+    """All of it, and the group's time is shared equally."""
+    prompts = [Prompt(str(i), "qa", (f"Number {i}?",)) for i in range(4)]
+    with serving(pace=1.0) as (fake, endpoint):
+        found = serve(RemoteRunner(plan(batch_sizes=(4,)), endpoint), *prompts)
+        assert fake.busiest == 4
+    assert {a.seconds["other"] for a in found} == {found[0].seconds["other"]}
+    assert {(a.batch_size, a.group) for a in found} == {(4, "0+3")}
+    assert 4 * found[0].seconds["other"] < 2 * GAP * len(WORDS)
+    assert sum(a.passes for a in found) == 4 * 5
+
+
+CHAT = Prompt("chat", "chat", ("One?", "Two?"))
+
+
+def test_turns_follow_the_servers_own_answers() -> None:
+    """Without a baseline the second turn continues the server's first answer."""
+    with serving() as (fake, endpoint):
+        found = serve(RemoteRunner(plan(), endpoint), CHAT)
+    assert [a.turn for a in found] == [0, 1]
+    assert [m["content"] for m in fake.asked[1]["messages"]] == ["One?", "".join(WORDS), "Two?"]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_baseline_gives_a_speedup_and_the_history(own: bool) -> None:
+    """Both answer every turn, and go on from plain decoding's answer or each from its own."""
+    others = [word.upper() for word in WORDS]
+    with serving() as (quick, server), serving(None, pace=0.3, words=others) as (slow, plain):
+        runner = RemoteRunner(plan(own_history=own, repeats=2), server, plain)
+        found = serve(runner, CHAT, Prompt("2", "chat", ("Three?", "Four?")))
+    assert runner.labels == [BASELINE, "server"]
+    assert [(a.turn, a.method) for a in found[:4]] == [
+        (0, BASELINE),
+        (0, "server"),
+        (1, BASELINE),
+        (1, "server"),
+    ]
+    assert len(quick.asked) == len(slow.asked) == 8
+    assert all(len(a.decodings) == 2 for a in found)
+    told = quick.asked[2]["messages"][1]["content"]
+    assert told == "".join(WORDS if own else others)
+    fast, base = ([a for a in found if a.method == method] for method in ("server", BASELINE))
+    measured = metrics.measure(fast, base)
+    assert measured["speedup"] is not None and measured["speedup"] > 1
+    assert metrics.measure(base, base)["mean_acceptance_length"] == 1
+
+
+def test_the_baseline_must_not_speculate() -> None:
+    """Counters that show drafts end the run at the warm-up."""
+    with serving() as (_, server), serving() as (_, plain):
+        runner = RemoteRunner(plan(), server, plain)
+        with pytest.raises(ForetokenError, match="speculates"):
+            runner.warm_up(PROMPT)
+
+
+def test_without_usage_a_tokenizer_counts() -> None:
+    """And the record says so; without a tokenizer the run doesn't begin."""
+    with serving(usage=False) as (_, endpoint):
+        with pytest.raises(ForetokenError, match="--tokenizer"):
+            RemoteRunner(plan(), endpoint).warm_up(PROMPT)
+        runner = RemoteRunner(plan(), endpoint, tokenizer=letters())
+        runner.warm_up(PROMPT)
+        [answer] = runner.serve(Unit((PROMPT,), 1, 0.0))
+    assert answer.tokens == len("".join(WORDS))
+    assert runner.target["tokens_from"] == "the tokenizer"
+
+
+def test_a_long_prompt_is_skipped_where_the_context_is_known() -> None:
+    """The server has 300 tokens of context, and 256 are to be left after the last turn."""
+    short, long = Prompt("1", "qa", ("x" * 40,)), Prompt("2", "qa", ("x" * 50,))
+    later = Prompt("3", "chat", ("x", "y"))
+    with serving() as (_, endpoint):
+        known = RemoteRunner(plan(max_tokens=50), endpoint, tokenizer=letters())
+        assert known.fitting([short, long, later]) == ([short], ["2", "3"])
+        assert RemoteRunner(plan(), endpoint).fitting([long]) == ([long], [])
+
+
+def test_a_refused_warm_up_ends_the_run() -> None:
+    """What is refused there would be refused every time."""
+    with serving() as (_, endpoint), pytest.raises(ForetokenError, match="400: too long"):
+        RemoteRunner(plan(), endpoint).warm_up(Prompt("1", "qa", ("refuse",)))
+
+
+def test_results_without_a_baseline_have_no_speedup() -> None:
+    """The contract holds, and nothing is made up."""
+    suite = Suite("s", "0", (CHAT, PROMPT))
+    with serving() as (_, endpoint):
+        runner = RemoteRunner(plan(batch_sizes=(1, 2)), endpoint)
+        runner.warm_up(PROMPT)
+        found = serve(runner, *suite.prompts)
+    results = summarize(found, plan=runner.plan, suite=suite, target=runner.target)
+    check(json.loads(json.dumps(results)))
+    assert results["suite"] | {"prompts": 2, "turns": 3, "history": "own"} == results["suite"]
+    assert [(run["method"], run["batch_size"]) for run in results["runs"]] == [
+        ("server", 1),
+        ("server", 2),
+    ]
+    for run in results["runs"]:
+        assert run["speedup"] is run["speedup_ci95"] is run["spec_bench"]["speedup"] is None
+        assert run["identical_to_autoregressive"] is run["ideal"] is None
+        assert run["tokens"] == 3 * len(WORDS)
+        assert run["mean_acceptance_length"] == 8 / 5
+
+
+def command(endpoint: Endpoint, folder: Path, *more: str) -> list[str]:
+    """`foretoken bench` on three prompts, one of which is refused."""
+    suite = folder / "few.jsonl"
+    turns = [["One?", "Two?"], ["Three?"], ["refuse"]]
+    rows = [{"id": str(i), "task": "qa", "turns": own} for i, own in enumerate(turns)]
+    suite.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [
+        "bench",
+        "--engine",
+        "openai",
+        "--base-url",
+        endpoint.base_url,
+        "--model",
+        "m",
+        "--suite",
+        str(suite),
+        "--temperatures",
+        "0",
+        "--out",
+        str(folder / "out"),
+        *more,
+    ]
+
+
+def test_the_command_writes_its_four_files_and_goes_on_with_them(tmp_path: Path) -> None:
+    """With a baseline; the second time nothing is asked any more."""
+    with serving() as (fake, endpoint), serving(None, pace=0.2) as (_, plain):
+        words = command(endpoint, tmp_path, "--baseline-url", plain.base_url)
+        first = CliRunner().invoke(app, words)
+        asked = len(fake.asked)
+        again = CliRunner().invoke(app, words)
+    assert first.exit_code == again.exit_code == 0, first.output
+    assert len(fake.asked) == asked
+    results = read_results(tmp_path / "out" / "results.json")
+    assert results["target"]["server"] in first.output
+    assert results["target"]["acceptance_from"] == "vllm's counters"
+    base, own = results["runs"]
+    assert (base["method"], base["speedup"], base["failed"]) == (BASELINE, 1.0, 1)
+    assert own["speedup"] is not None and own["failed"] == 1
+    assert own["mean_acceptance_length"] == 8 / 5
+    lines = (tmp_path / "out" / "samples.jsonl").read_text().splitlines()
+    assert [Answer.parse(line).tokens for line in lines] == [8] * 6 + [0] * 2
+    for page in ("report.md", "report.html"):
+        assert results["target"]["server"] in (tmp_path / "out" / page).read_text()
+
+
+def test_the_command_needs_an_address(tmp_path: Path) -> None:
+    """Without --base-url one sentence asks for it."""
+    words = command(Endpoint("http://127.0.0.1:9", "m"), tmp_path)
+    at = words.index("--base-url")
+    done = CliRunner().invoke(app, words[:at] + words[at + 2 :])
+    assert done.exit_code == 1
+    assert "give --base-url" in done.output

@@ -1,0 +1,50 @@
+"""Where the marks of charts lie."""
+
+from __future__ import annotations
+
+import pytest
+
+import synthetic
+from foretoken.bench.report import charts
+
+
+def test_methods_are_told_apart_by_more_than_colour() -> None:
+    """32 methods have different pairs of colour and shape; plain decoding is grey."""
+    names = [f"m{i}" for i in range(32)]
+    found = charts.looks(["autoregressive", *names])
+    assert len({found[name] for name in names}) == 32
+    assert found["autoregressive"].colour == 0 not in {found[name].colour for name in names}
+
+
+def test_marks_lie_where_their_numbers_are() -> None:
+    """A mark, its interval and the line of plain decoding against the axis they are drawn on."""
+    part = synthetic.results(temperatures=(0.0, 1.0), sizes=(1,))
+    [chart] = charts.sweeps(part)
+    assert [label for _, label in chart.x_ticks] == ["0", "1"]
+    (floor, zero), (top, end) = chart.y_ticks[0], chart.y_ticks[-1]
+    assert zero == "0" and chart.one is not None
+
+    def value(place: float) -> float:
+        return (floor - place) / (floor - top) * float(end)
+
+    line = next(line for line in chart.lines if line.method == "sps")
+    runs = [run for run in part["runs"] if run["method"] == "sps"]
+    assert [value(mark.y) for mark in line.marks] == pytest.approx([r["speedup"] for r in runs])
+    ends = runs[0]["speedup_ci95"]
+    assert [value(y) for y in (line.marks[0].low, line.marks[0].high) if y] == pytest.approx(ends)
+    assert value(chart.one) == pytest.approx(1)
+    assert abs(line.marks[0].x - chart.x_ticks[0][0]) < 15
+
+
+@pytest.mark.parametrize("end", [0.3, 1.0, 1.98, 2.0, 7.3, 100.0])
+def test_axes_end_just_beyond_what_they_show(end: float) -> None:
+    """By at most one step, in three to eight steps."""
+    found = charts.steps(end)
+    assert found[0] == 0 and end <= found[-1] * 1.0001 < end + found[1] * 1.0001
+    assert 3 <= len(found) <= 8
+
+
+def test_shares_stay_on_the_axis() -> None:
+    """Values outside of it lie at its ends."""
+    assert charts.share(1, 2) == "50.00%" and charts.share(1.5, 2, 1) == "50.00%"
+    assert charts.share(9, 2) == "100.00%" and charts.share(-1, 2) == "0.00%"

@@ -1,0 +1,51 @@
+"""Which answers of samples.jsonl a report shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import synthetic
+from foretoken.bench.record import Answer
+from foretoken.bench.report.samples import each_answer, example, samples, shown
+
+
+def test_samples_prefer_prompts_that_do_not_loop() -> None:
+    """One prompt a task: the first that counts, or the first of all where none does."""
+    record = synthetic.results(sizes=(1,))
+    record["suite"]["left_out"] = ["a-1", "b-1"]
+    answers = [
+        synthetic.answer(method, task, id=f"{task}-{number}")
+        for task, numbers in (("a", (1, 2, 3)), ("b", (1,)))
+        for number in numbers
+        for method in ("autoregressive", "pld", "sps")
+    ]
+    found = samples(record, iter(answers))
+    assert [(s.first.id, [a.method for a in s.answers]) for s in found] == [
+        ("a-2", ["sps", "pld"]),  # the fastest first
+        ("b-1", ["sps", "pld"]),
+    ]
+    seen = example(record, answers, "pld")
+    assert seen is not None and (seen.id, seen.method) == ("a-2", "pld")
+
+
+def test_samples_are_of_one_target_and_of_first_turns() -> None:
+    """At the smallest batch size; failures are listed apart."""
+    record = synthetic.results("bfloat16")
+    answers = [
+        synthetic.answer("pld", "a", dtype="float32"),
+        synthetic.answer("pld", "a", dtype="bfloat16", turn=1),
+        synthetic.answer("pld", "a", dtype="bfloat16", batch_size=4),
+        synthetic.answer("pld", "a", dtype="bfloat16", id="the-one"),
+    ]
+    assert [s.first.id for s in samples(record, answers)] == ["the-one"]
+    [found] = shown([record], [synthetic.answer("pld", "a", dtype="bfloat16", error="gone")])
+    assert not found.samples and [a.error for a in found.failures] == ["gone"]
+
+
+def test_samples_are_read_line_by_line(tmp_path: Path) -> None:
+    """Empty lines are skipped, and a missing file has no answers."""
+    path = tmp_path / "samples.jsonl"
+    path.write_text(synthetic.answer("pld", "a").line() + "\n\n")
+    [found] = each_answer(path)
+    assert isinstance(found, Answer)
+    assert list(each_answer(tmp_path / "missing.jsonl")) == []

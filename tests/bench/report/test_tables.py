@@ -1,0 +1,55 @@
+"""The tables of a report: what is bold, left out, put together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import synthetic
+from foretoken.bench.report import tables
+from foretoken.bench.report.layout import NONE, Cell, Table
+from foretoken.bench.report.page import read_folder
+
+
+def test_the_best_is_bold_and_never_an_approximate_method() -> None:
+    """The fastest is approximate and marked; the fastest lossless one is in bold."""
+    found = tables.headline([synthetic.results(temperatures=(0.0,), sizes=(1,))])
+    assert found is not None
+    strong = [r.name for g in found.groups for r in g.rows if any(c.strong for c in r.cells)]
+    assert strong == ["sps"]
+    names = [row.name for row in found.groups[0].rows]
+    assert names[:3] == ["autoregressive", "medusa_typical ≈", "sps"]
+
+
+def test_two_precisions_stand_in_one_table(folder: Path) -> None:
+    """Side by side, with gaps where one was not measured."""
+    found = tables.headline(read_folder(folder))
+    assert found is not None
+    assert found.spans == [("synthetic, float32", 4), ("synthetic, bfloat16, inflated", 4)]
+    second = found.groups[1].rows[2].cells  # the second was measured at temperature 0 only
+    assert [c.text for c in second[4:]] == [NONE] * 4 and second[0].text != NONE
+
+
+def test_where_speculation_stops_paying() -> None:
+    """Between sizes, beyond the largest, at none, and predicted."""
+    part = synthetic.results(temperatures=(0.0,))
+    part["crossover"][1]["predicted"] = True
+    slow = next(run for run in part["runs"] if run["method"] == "lookahead")
+    slow["speedup"] = 0.9
+    found = tables.sweep(part)
+    assert found is not None
+    ends = {row.method: row.cells[-1].text for row in found.groups[0].rows}
+    assert ends["pld"] == "5.2" and ends["sps"] == "5, predicted"
+    assert ends["medusa_typical"] == "over 8" and ends["lookahead"] == "never"
+
+
+def test_a_column_that_says_nothing_is_left_out() -> None:
+    """Joules appear as soon as one run has them."""
+    part = synthetic.results(sizes=(1,))
+    found = tables.resources(part)
+    assert found is not None
+    assert "joules a token" not in [head.text for head in found.heads]
+    part["runs"][0]["energy_j_per_token"] = 0.25
+    again = tables.resources(part)
+    assert again is not None and "joules a token" in [head.text for head in again.heads]
+    assert all(isinstance(c, Cell) for g in again.groups for r in g.rows for c in r.cells)
+    assert isinstance(again, Table)

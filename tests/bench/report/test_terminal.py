@@ -1,0 +1,29 @@
+"""Results in a terminal: the report's numbers, in as many columns as fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import synthetic
+from foretoken.bench.report import wording
+from foretoken.bench.report.layout import NONE
+from foretoken.bench.report.page import read_folder
+from report_pages import printed
+
+
+def test_the_terminal_says_the_same(folder: Path) -> None:
+    """Every number of a run is printed."""
+    results = read_folder(folder)
+    text = printed(results)
+    for run in results[0]["runs"]:
+        numbers = [cell for cell in wording.cells(run) if cell != NONE]
+        assert any(all(n in line for n in numbers) for line in text.splitlines()), run["method"]
+    assert "Speedup on each target" in text and "What the text is worth" in text
+
+
+def test_a_narrow_terminal_goes_without_some_columns(folder: Path) -> None:
+    """Nothing is cut: at 80 columns the split of a step's time is left out."""
+    results = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    narrow, wide = printed([results], 80), printed([results], 120)
+    assert "verify" in wide and "verify" not in narrow
+    assert "…" not in narrow and "yes, but 1 near tie" in narrow

@@ -1,0 +1,29 @@
+"""A run's numbers as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import synthetic
+from foretoken.bench.report import wording
+from foretoken.bench.report.layout import NONE
+
+
+def test_headline_names_the_fastest_with_its_interval() -> None:
+    """And on how many prompts its tokens were the same."""
+    text = wording.headline(synthetic.results(sizes=(1,)))
+    assert text.startswith("At temperature 0, sps is the fastest: 1.52 times")
+    assert "interval 1.38–1.68" in text and "27 of 28 prompts" in text
+    assert "Approximate methods are left aside" in text
+
+
+def test_words() -> None:
+    """How equal texts, near ties, differences and other claims are worded."""
+    base: Any = {"prompts": 4, "identical": 4, "near_tie": 0, "different": 0}
+    assert wording.sameness("pld", base) == "yes"
+    assert wording.sameness("pld", {**base, "near_tie": 1}) == "yes, but 1 near tie"
+    assert wording.sameness("pld", {**base, "near_tie": 2}) == "yes, but 2 near ties"
+    assert wording.sameness("pld", {**base, "different": 1}) == "1 of 4 differ"
+    assert wording.sameness("sps", None) == "same distribution"
+    assert wording.sameness("outsider", None) == "not claimed"
+    assert wording.sameness("autoregressive", base) == NONE

@@ -1,0 +1,34 @@
+"""The checks that authors of drafters call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.testing import (
+    check_drafter,
+)
+
+
+def test_check_drafter_passes_honest_ones() -> None:
+    """One that copies and one that draws."""
+    check_drafter(lambda pair: PromptLookup(3))
+    check_drafter(lambda pair: SmallLM(pair.draft, 2))
+
+
+class Dishonest(SmallLM):
+    """Says that its tokens were drawn from a flat distribution."""
+
+    def draft(self, sequences, budgets, draws):  # type: ignore[no-untyped-def]
+        tree = super().draft(sequences, budgets, draws)
+        if tree.proposals is not None:
+            tree.proposals = torch.full_like(tree.proposals, 1 / tree.proposals.shape[-1])
+        return tree
+
+
+def test_check_drafter_fails_a_dishonest_one() -> None:
+    """The distribution is off, and it says by how much."""
+    with pytest.raises(AssertionError, match="is off by"):
+        check_drafter(lambda pair: Dishonest(pair.draft, 2))
