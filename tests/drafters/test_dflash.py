@@ -17,7 +17,7 @@ from foretoken.testing import Pair, serve, tiny_pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
-from foretoken.trainable.block_layers import BlockModule, usual
+from foretoken.trainable.block_layers import BlockModule, default_layers
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import DIVERGENCES, Objective
@@ -160,7 +160,11 @@ def test_checkpoint_names_and_targets(small: Pair) -> None:
     for drafter in (DFlash(module), DFlashTree(module)):
         drafter.bind(ModelTarget(small.target, 1, 32))
         assert drafter.wants.hidden == (2, 1)
-    assert usual(36) == [1, 9, 17, 25, 33] and usual(7) == [0, 2, 5] and usual(1) == [0]
+    assert (
+        default_layers(36) == [1, 9, 17, 25, 33]
+        and default_layers(7) == [0, 2, 5]
+        and default_layers(1) == [0]
+    )
     with pytest.raises(ForetokenError, match=r"hidden_size 32 and this target has 16"):
         DFlash(module).bind(ModelTarget(tiny_pair(23, width=16).target, 1, 32))
     with pytest.raises(ForetokenError, match="trained for its target; name"):

@@ -12,7 +12,7 @@ import torch
 from foretoken import ForetokenError
 from foretoken.drafters.eagle import TREE, Eagle
 from foretoken.drafters.eagle2 import Eagle2
-from foretoken.drafters.eagle3 import Eagle3, Eagle3Module, usual
+from foretoken.drafters.eagle3 import Eagle3, Eagle3Module, default_capture
 from foretoken.drafters.shared.feature_trees import in_beam
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair, serve, tiny_pair
@@ -198,7 +198,7 @@ def test_eagle3_keeps_to_its_vocabulary(small: Pair, records: Records) -> None:
     known = set(module.ids.tolist())
     assert known == set(counts.sort(descending=True, stable=True).indices[:6].tolist())
     assert module.t2d.nonzero()[:, 0].tolist() == sorted(known)
-    layers = tuple(dict.fromkeys((*usual(small.target.layers), -1)))
+    layers = tuple(dict.fromkeys((*default_capture(small.target.layers), -1)))
     assert module.hidden == layers
     said = module.logits(torch.randn(2, 3, 32).double(), frozen.head)
     assert set(said[0, 0].isfinite().nonzero()[:, 0].tolist()) == known
@@ -212,7 +212,7 @@ def test_eagle3_keeps_to_its_vocabulary(small: Pair, records: Records) -> None:
             weight += share
             for i in range(2):
                 if share and token in known and int(lesson.positions[b, n]) >= 2 + i:
-                    mine = module.few(outputs[b, n - 2 - i, i])
+                    mine = module.reduced_logits(outputs[b, n - 2 - i, i])
                     goal = frozen.head(lesson.hidden[-1][b, n - 1])[module.ids]
                     total += share * 0.5**i * float(DIVERGENCES["kl_div"](mine, goal).detach())
     assert total > 0

@@ -25,8 +25,11 @@ def test_a_pair(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     assert expected == pytest.approx(served, rel=0.05)
     assert expected >= first.expected.acceptance_length
     lesson = random_lesson(checkpoints[0], 0.0)
-    former = TrainedLM(Facts(0, 97, 0), model=str(tmp_path / "one"))
-    weight, right = EarlierDrafters([former], 0.25).weigh(lesson), former.chances(lesson)[:, :-1]
+    earlier = TrainedLM(Facts(0, 97, 0), model=str(tmp_path / "one"))
+    weight, right = (
+        EarlierDrafters([earlier], 0.25).weigh(lesson),
+        earlier.token_acceptance(lesson)[:, :-1],
+    )
     counted = lesson.weight[:, 1:] > 0
     assert torch.equal(weight[:, 1:][counted] == 0.25, right[counted] == 1)
     assert json.loads((tmp_path / "two" / "training.json").read_text())["after"]

@@ -12,7 +12,7 @@ def test_every_recipe_can_be_read() -> None:
     """Each names objectives that exist; numbers may be written as YAML doesn't read them."""
     assert {"medusa", "hydra", "blockwise"} <= set(recipes())
     for name in recipes():
-        assert read_recipe(name).goal.mix
+        assert read_recipe(name).goal.weights
     assert read_recipe("medusa", {"lr": "5e-4"}).lr == 5e-4  # what YAML makes of --set lr=5e-4
 
 

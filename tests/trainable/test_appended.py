@@ -21,7 +21,7 @@ from foretoken.testing import Pair, tiny_pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
-from foretoken.trainable.appended import drawn
+from foretoken.trainable.appended import draw_places
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import DIVERGENCES, Objective
 from foretoken.tree import DraftTree, Kind, chains
@@ -94,7 +94,7 @@ def test_the_loss_by_hand(small: Pair, records: Records) -> None:
     torch.manual_seed(5)
     loss = module(lesson, Objective({"kl_div": 1.0}, 0.5))
     torch.manual_seed(5)
-    places = drawn(lesson, 4, 2)
+    places = draw_places(lesson, 4, 2)
     assert (lesson.weight.gather(1, places + 2) > 0).all()
     total = 0.0
     for i in range(3):

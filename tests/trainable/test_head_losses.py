@@ -23,9 +23,11 @@ from foretoken.train.batches import Batches, Rows, collate
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts, Trained
-from foretoken.trainable.head_losses import LastStates, accepted, heads_loss, plan, tree_of
+from foretoken.trainable.head_losses import heads_loss
 from foretoken.trainable.lesson import Estimate, estimate
 from foretoken.trainable.losses import DIVERGENCES, Objective, nll
+from foretoken.trainable.rank_trees import plan_tree, tree_acceptance, tree_from_option
+from foretoken.trainable.root_states import LastStates
 from foretoken.tree import empty
 from foretoken.trees.grow import MEDUSA_63
 from foretoken.verify.target_only import TargetOnly
@@ -125,7 +127,7 @@ def test_a_tree_by_ranks() -> None:
     paths = ((0,), (1,), (0, 0), (0, 2), (1, 1), (0, 2, 0))
     ranks = torch.tensor([[[0, 2, 0], [1, 1, 0], [2, 0, 0], [0, 1, 0], [0, 2, 0], [0, 2, 0]]])
     room = torch.tensor([[9, 9, 9, 9, 3, 0]])
-    lengths = accepted(ranks, room, paths).sum(-1)
+    lengths = tree_acceptance(ranks, room, paths).sum(-1)
     assert lengths.tolist() == [[3, 2, 0, 1, 1, 0]]
 
 
@@ -179,7 +181,7 @@ def test_hydra_heads_see_what_was_drafted(small: Pair, records: Records) -> None
     """A lesson's states are the heads' own on the true tokens, each of which counts."""
     heads = randomised(HydraHeads(Facts.of(small.target), num_layers=2))
     lesson = Frozen(small.target).lesson(packed(records), (-1,))
-    states = heads.along(lesson, torch.tensor([[9, 5]]))
+    states = heads.head_states(lesson, torch.tensor([[9, 5]]))
     for i, head in enumerate(heads.heads):
         near = lesson.embed(lesson.tokens[0, 6 : 7 + i])
         torch.testing.assert_close(states[0, 1, i], head(lesson.hidden[-1][0, 5], near))
@@ -193,27 +195,27 @@ def test_the_layer_before_hydras_heads(small: Pair, records: Records) -> None:
     lesson = frozen.lesson(packed(records), (-1,))
     fresh = HydraPlus(facts, own_lm_heads=False).double()
     places = torch.arange(lesson.tokens.shape[1])[None]
-    said = fresh.logits(fresh.along(lesson, places), lesson.head)
+    said = fresh.logits(fresh.head_states(lesson, places), lesson.head)
     torch.testing.assert_close(said[:, :, 1], lesson.head(lesson.hidden[-1]))
     heads = randomised(fresh, scale=0.1)
     heads(lesson, Objective({"kl_div": 1.0})).backward()
     assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in heads.parameters())
-    with_layer = heads.along(lesson, places)
+    with_layer = heads.head_states(lesson, places)
     heads.prefix = None
-    assert not torch.allclose(with_layer, heads.along(lesson, places))
+    assert not torch.allclose(with_layer, heads.head_states(lesson, places))
 
 
 def test_trees() -> None:
     """By name, planned for rates, given; a plan takes the likeliest paths."""
     rates = [[0.6, 0.22, 0.1], [0.5, 0.3]]
-    assert plan(rates, 5) == ((0,), (0, 0), (1,), (0, 1), (1, 0))
-    assert tree_of("medusa", 63, None) == MEDUSA_63
-    assert tree_of("planned", 2, rates) == ((0,), (0, 0))
-    assert tree_of([[0], [1]], 63, None) == ((0,), (1,))
+    assert plan_tree(rates, 5) == ((0,), (0, 0), (1,), (0, 1), (1, 0))
+    assert tree_from_option("medusa", 63, None) == MEDUSA_63
+    assert tree_from_option("planned", 2, rates) == ((0,), (0, 0))
+    assert tree_from_option([[0], [1]], 63, None) == ((0,), (1,))
     with pytest.raises(ForetokenError, match="no acceptance rates"):
-        tree_of("planned", 5, None)
+        tree_from_option("planned", 5, None)
     with pytest.raises(ForetokenError, match="tree is 'oak'"):
-        tree_of("oak", 5, None)
+        tree_from_option("oak", 5, None)
 
 
 def test_forks_start_behind_the_prompt() -> None:
@@ -226,7 +228,7 @@ def test_forks_start_behind_the_prompt() -> None:
         step = Step([], path, 3, 0, empty(1, none.device), scores, read=read)
         states.observe([first], [step])
     states.fork(first, copy)
-    rows, held = states.of([first, Sequence.start([1], SamplingParams()), copy])
+    rows, held = states.available([first, Sequence.start([1], SamplingParams()), copy])
     assert rows == [0, 2] and held is not None and held.tolist() == [[13.0], [1.0]]
 
 

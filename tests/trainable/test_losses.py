@@ -14,9 +14,9 @@ from foretoken.trainable.losses import (
     NLL,
     Objective,
     acceptance,
+    chance_to_reach,
     chunked,
     exponential,
-    getting_there,
     nll,
 )
 
@@ -134,5 +134,5 @@ def test_weights_of_places() -> None:
     assert exponential(4.0) ** 4 == pytest.approx(torch.tensor(-1.0).exp().item())
     with pytest.raises(ForetokenError, match="gamma is 0"):
         exponential(0.0)
-    there = getting_there(torch.tensor([0.5, 0.5, 1.0]))
+    there = chance_to_reach(torch.tensor([0.5, 0.5, 1.0]))
     assert there.tolist() == [1.0, 0.5, 0.25]

@@ -25,10 +25,10 @@ def test_chances(checkpoints: tuple[Path, Path]) -> None:
     for token in range(97):
         tokens = lesson.tokens.clone()
         tokens[0, 7] = token  # the draft after place 6
-        chance = drafter.chances(dataclasses.replace(lesson, tokens=tokens))[0, 6]
+        chance = drafter.token_acceptance(dataclasses.replace(lesson, tokens=tokens))[0, 6]
         mean[6] += p[6, token] * chance
     assert mean[6].item() == pytest.approx(torch.minimum(p, q)[6].sum().item(), rel=1e-4)
-    chances = drafter.chances(dataclasses.replace(lesson, temperature=0.0))
+    chances = drafter.token_acceptance(dataclasses.replace(lesson, temperature=0.0))
     right = drafter.lm(lesson.tokens[:1, :20]).logits[0].argmax(-1)[:-1] == lesson.tokens[0, 1:20]
     assert torch.equal(chances[0, :19].bool(), right) and not chances[:, [19, 39]].any()
 

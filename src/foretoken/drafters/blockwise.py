@@ -1,12 +1,12 @@
-"""Blockwise parallel decoding: one feed-forward layer on the last state guesses the next places.
+"""Blockwise parallel decoding: a feed-forward layer on the last state predicts the next places.
 
 Source: Stern, Shazeer, Uszkoreit 2018, sections 3 and 4: the target's last state goes through a
 layer of `hidden_factor` · width units for each place, with a residual connection, and through the
 target's own language-model head; each place's likeliest token makes the chain, which the target
 scores in the pass that also gives the next step's state. Training keeps the target frozen (the
 paper's first variant) and sums the loss of all places, where the paper draws one place a step to
-save memory. Exact match is the rule here; the approximate ones are rules of their own
-(`top_beta`, `distance`).
+save memory. Here drafts are verified by exact match; the paper's approximate
+criteria are the rules `top_beta` and `distance`.
 
 Legend: B rows, T places, H heads, D width, F units, V vocabulary.
 """
@@ -27,14 +27,15 @@ from foretoken.draws import Draws
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
-from foretoken.trainable.head_losses import LastStates, accepted
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.rank_trees import tree_acceptance
+from foretoken.trainable.root_states import LastStates
 from foretoken.tree import DraftTree
 from foretoken.trees.join import assemble
 
 
 class BlockwiseHeads(Heads):
-    """num_heads: places guessed ahead; hidden_factor: units for each place, in widths."""
+    """num_heads: places predicted; hidden_factor: units for each place, in widths."""
 
     method: ClassVar[str] = "blockwise"
 
@@ -50,7 +51,7 @@ class BlockwiseHeads(Heads):
         out: Tensor = x[..., None, :] + torch.einsum("...hf,hfd->...hd", units, self.down)
         return out
 
-    def along(self, lesson: Lesson, places: Tensor) -> Tensor:
+    def head_states(self, lesson: Lesson, places: Tensor) -> Tensor:
         return self.states(lesson.hidden[-1].take_along_dim(places[..., None], 1))
 
 
@@ -79,10 +80,10 @@ class Blockwise(BaseDrafter):
     def acceptance(self, heads: BlockwiseHeads, lesson: Lesson) -> Tensor:
         """[B, T, H] whether a step whose root stands there accepts more than n places."""
         chain = [(0,) * (n + 1) for n in range(self._length(heads))]
-        return accepted(heads.ranks(lesson), lesson.room, chain)
+        return tree_acceptance(heads.ranks(lesson), lesson.room, chain)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        rows, states = self._states.of(sequences)
+        rows, states = self._states.available(sequences)
         if states is None:
             return assemble([], len(sequences), self._access.device)
         length = self._length(self._heads)

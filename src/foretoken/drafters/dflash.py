@@ -1,11 +1,11 @@
-"""DFlash: a whole block of tokens guessed in one pass, beside the target's states of the text.
+"""DFlash: a whole block of tokens predicted in one pass from the target's states of the text.
 
-Source: Chen, Liang, Liu 2026 (DFlash), section 3. The places of a block are guessed together and
-each has a distribution of its own, which no drafted token changes: at temperature 0 the draft is
+Source: Chen, Liang, Liu 2026 (DFlash), section 3. The places of a block are predicted together, so
+a place's distribution doesn't depend on the tokens drafted before it: at temperature 0 the draft is
 the chain of likeliest tokens, above it each is drawn from its distribution. Module and departures:
 `foretoken.trainable.block_layers`.
 
-Legend: B rows, T places, N places guessed.
+Legend: B rows, T places, N predicted places.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.block_layers import BlockModel, BlockModule
 from foretoken.trainable.checkpoint import Trained
-from foretoken.trainable.head_losses import accepted
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.rank_trees import tree_acceptance
 
 
 @dataclass(eq=False)
 class DFlash(ChainDrafter):
     """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: fewer places
-    than the checkpoint guesses."""
+    than the checkpoint predicts."""
 
     model: Any = None
     num_speculative_tokens: int | None = None
 
     module: ClassVar[type[Trained]] = BlockModule
-    wants = Wants("acd", (-1,))  # which layers, its checkpoint knows
+    wants = Wants("acd", (-1,))  # the layers follow from the checkpoint
 
     def __post_init__(self) -> None:
         BlockModule.check_source(self.model)
@@ -54,7 +54,7 @@ class DFlash(ChainDrafter):
         """[B, T, N] whether a step whose root stands there accepts more than n places, at
         temperature 0."""
         chain = [(0,) * (n + 1) for n in range(self._length(module))]
-        return accepted(module.ranks(lesson), lesson.room, chain)
+        return tree_acceptance(module.ranks(lesson), lesson.room, chain)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         self._lm.observe(sequences, steps)

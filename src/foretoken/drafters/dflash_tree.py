@@ -5,7 +5,7 @@ of its tokens' chances, each by the distribution of its place alone, and the `tr
 paths' nodes are scored, found best first. Checkpoints are those of `dflash`. Departure: at most
 `top_k` tokens of a place are tried.
 
-Legend: B sequences, T places of a text, N places guessed, K tokens tried, C roots, V vocabulary.
+Legend: B sequences, T places of a text, N predicted places, K tokens tried, C roots, V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from foretoken.trees.best_first import Branches, best_first
 from foretoken.trees.from_lists import from_parents
 from foretoken.trees.join import assemble
 
-_ROOTS = 128  # whose distributions stand at once in an estimate
+_ROOTS = 128  # whose distributions exist at once in an estimate
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class DFlashTree(BaseDrafter):
     tree_nodes: int = 59
 
     module: ClassVar[type[Trained]] = BlockModule
-    wants = Wants("bcd", (-1,))  # which layers, its checkpoint knows
+    wants = Wants("bcd", (-1,))  # the layers follow from the checkpoint
     trees = True
 
     def __post_init__(self) -> None:
@@ -61,9 +61,9 @@ class DFlashTree(BaseDrafter):
         rows = [b for b, s in enumerate(sequences) if budgets[b] > 0 and self._lm.room(s)]
         if not rows:
             return assemble([], len(sequences), device)
-        logits = self._lm.guess([sequences[row] for row in rows])
-        found = self._likeliest(logits, [budgets[row] for row in rows])
-        tree = from_parents([f.tokens for f in found], [f.parents for f in found], device)
+        logits = self._lm.block_logits([sequences[row] for row in rows])
+        trees = self._likeliest(logits, [budgets[row] for row in rows])
+        tree = from_parents([t.tokens for t in trees], [t.parents for t in trees], device)
         return assemble([(rows, tree)], len(sequences), device)
 
     def _likeliest(self, logits: Tensor, budgets: Seq[int]) -> list[Branches]:
@@ -78,7 +78,7 @@ class DFlashTree(BaseDrafter):
     def acceptance(self, module: BlockModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root stands there accepts more than n places."""
         states = module.states(lesson)
-        found = torch.zeros(states.shape[:3], dtype=torch.bool)
+        accepted = torch.zeros(states.shape[:3], dtype=torch.bool)
         roots = ((lesson.room >= 0) & (lesson.positions > 0)).nonzero()  # [C, 2]
         for some in roots.split(_ROOTS):
             row, root = some.T
@@ -86,8 +86,8 @@ class DFlashTree(BaseDrafter):
                 lesson.head(states[row, root - 1]), lesson.room[row, root].tolist()
             )
             for (b, t), tree in zip(some.tolist(), trees, strict=True):
-                found[b, t, : _depth(tree, _following(lesson, b, t, states.shape[2]))] = True
-        return found.to(lesson.room.device)
+                accepted[b, t, : _depth(tree, _following(lesson, b, t, states.shape[2]))] = True
+        return accepted.to(lesson.room.device)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         self._lm.observe(sequences, steps)

@@ -1,10 +1,10 @@
-"""EAGLE: a decoder layer guesses the target's next state, and from that the next token, in a tree.
+"""EAGLE: a decoder layer predicts the target's next state, and so the next token, in a tree.
 
 Source: Li et al. 2024 (EAGLE), sections 3.1 and 3.2 and appendix A (the tree of 25 nodes). The
-layer reads the target's normed last state of each token and the embedding of the token after it,
-and its outputs in place of states while drafting. At temperature 0 a node's children are the
+layer reads the target's normed last state of each token and the embedding of the token after it;
+while drafting it reads its own outputs as states. At temperature 0 a node's children are the
 likeliest tokens, above it they are drawn without replacement. Departure: there a greedy sequence
-beside sampled ones gets the same tree; here it gets a chain.
+in a batch with sampled ones gets the same tree; here it gets a chain.
 """
 
 from __future__ import annotations

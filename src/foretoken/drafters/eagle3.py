@@ -1,12 +1,11 @@
 """EAGLE-3: a layer on states from three depths of the target, trained on its own outputs.
 
-Source: Li et al. 2025 (EAGLE-3), sections 3.1 and 3.2. An entry's feature is what `fc` makes of the
-target's states after three layers; the attention reads it beside the token's embedding, both
-normed. A head of its own over the likeliest tokens of the training text says what comes next. In
-training the layer runs on its own outputs for `unroll` steps, as it will in drafting, and no state
-is aimed at. Drafts are EAGLE-2's trees. Departures: the layers captured in a target of fewer than 8
-are 1, L/2 and L - 1; `fc` begins as the last of the three; the loss leaves out text tokens that
-the head has not.
+Source: Li et al. 2025 (EAGLE-3), sections 3.1 and 3.2. `fc` joins the target's states after three
+layers to one feature; the attention reads it and the embedding of the token after it, both normed.
+The drafter's head predicts the most frequent tokens of the training text only. In training the
+layer runs on its own outputs for `unroll` steps, as in drafting, and there is no loss on states.
+Drafts are EAGLE-2's trees. Departures: the layers captured in a target of fewer than 8 are 1, L/2
+and L - 1; `fc` begins as the last of the three; the loss leaves out tokens that the head lacks.
 
 Legend: B rows, T places, I unrolled steps, D width, V vocabulary, R reduced vocabulary, L layers.
 """
@@ -32,12 +31,12 @@ from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
 NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-"""What published checkpoints may norm besides: what the layer adds to; the captured states, all
-together or each by itself; its outputs, before the next entry reads them."""
+"""What published checkpoints may norm in addition: the residual of the layer; the captured states,
+all together or each by itself; the outputs, before the next entry reads them."""
 
 
 class Layer3(FeatureLayer):
-    """The layer with norms of its own for what its attention reads."""
+    """The layer, with a norm for each half of what its attention reads."""
 
     def __init__(self, width: int, **shape: Any) -> None:
         decoder = LayerShape.for_width(width, 2, **shape)
@@ -49,8 +48,8 @@ class Layer3(FeatureLayer):
 class Eagle3Module(Trained):
     """heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one decoder layer;
     capture: three of the target's layers, counted as `Wants.hidden` counts them; draft_vocab_size:
-    tokens that its head knows; norms: those of `NORMS` that it has; unroll: steps on its own
-    outputs that training takes."""
+    tokens that its head can predict; norms: those of `NORMS` that it has; unroll: steps that
+    training takes on the layer's own outputs."""
 
     method: ClassVar[str] = "eagle3"
     d2t: Tensor
@@ -70,7 +69,7 @@ class Eagle3Module(Trained):
     ) -> None:
         width, small = facts.hidden_size, min(draft_vocab_size, facts.vocab_size)
         only = Layer3(width, heads=heads, kv_heads=kv_heads, intermediate=intermediate, **layer)
-        decoder, layers = only.self_attn.layer_shape, list(capture or usual(facts.layers))
+        decoder, layers = only.self_attn.layer_shape, list(capture or default_capture(facts.layers))
         super().__init__(
             facts,
             heads=decoder.heads,
@@ -96,16 +95,16 @@ class Eagle3Module(Trained):
 
     @property
     def hidden(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The captured layers, and the last state, whose distributions are the goal."""
+        """The captured layers, and the last state, which gives the target's distributions."""
         return (*dict.fromkeys(self.shape["capture"]), -1)
 
     @property
     def ids(self) -> Tensor:
-        """[R] the target's id of each token that the head knows."""
+        """[R] the target's id of each token of the head."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def set_token_counts(self, counts: Tensor) -> None:
-        """Take the likeliest tokens of the training text for the head's own."""
+        """Give the head the most frequent tokens of the training text."""
         most = counts.sort(descending=True, stable=True).indices[: len(self.d2t)]
         ids = most.sort().values.to(self.d2t.device)
         self.d2t.copy_(ids - torch.arange(len(ids), device=ids.device))
@@ -135,27 +134,27 @@ class Eagle3Module(Trained):
         """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
         layer: Any = self.layers[0]
         normed = layer.hidden_norm(features)
-        beside = normed if "norm_before_residual" in self.shape["norms"] else features
+        residual = normed if "norm_before_residual" in self.shape["norms"] else features
         x = torch.cat((layer.input_layernorm(following), normed), -1)
-        out: Tensor = layer(x, beside, positions, attend)
+        out: Tensor = layer(x, residual, positions, attend)
         return self.norm(out) if "norm_output" in self.shape["norms"] else out
 
     def _normed(self, outputs: Tensor) -> Tensor:
-        """What the head reads."""
-        normed = "norm_output" in self.shape["norms"]
-        found: Tensor = outputs if normed else self.norm(outputs)
-        return found
+        """The outputs as the head reads them."""
+        already = "norm_output" in self.shape["norms"]
+        normed: Tensor = outputs if already else self.norm(outputs)
+        return normed
 
-    def few(self, outputs: Tensor) -> Tensor:
+    def reduced_logits(self, outputs: Tensor) -> Tensor:
         """[..., D] -> logits [..., R]."""
-        said: Tensor = self.lm_head(self._normed(outputs))
-        return said
+        logits: Tensor = self.lm_head(self._normed(outputs))
+        return logits
 
     def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
-        """[..., D] -> logits [..., V], -inf at what its head doesn't know."""
-        few = self.few(outputs)
-        whole = few.new_full((*few.shape[:-1], self.facts.vocab_size), -torch.inf)
-        return whole.index_copy(-1, self.ids, few)
+        """[..., D] -> logits [..., V], -inf for tokens that the head lacks."""
+        reduced = self.reduced_logits(outputs)
+        whole = reduced.new_full((*reduced.shape[:-1], self.facts.vocab_size), -torch.inf)
+        return whole.index_copy(-1, self.ids, reduced)
 
     def outputs(self, lesson: Lesson, steps: int) -> Tensor:
         """[B, T, I, D], as `unroll` has it."""
@@ -165,32 +164,31 @@ class Eagle3Module(Trained):
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         outputs = self._normed(self.outputs(lesson, self.shape["unroll"]))
-        goal = _Reduced(**vars(objective), ids=self.ids, known=self.t2d)
-        return heads_loss(lesson, outputs, self.lm_head, [self.lm_head.weight], goal)
+        reduced = _ReducedObjective(**vars(objective), ids=self.ids, known=self.t2d)
+        return heads_loss(lesson, outputs, self.lm_head, [self.lm_head.weight], reduced)
 
 
-def usual(layers: int) -> tuple[int, int, int]:
-    """Which three of so many layers are captured."""
+def default_capture(layers: int) -> tuple[int, int, int]:
+    """Which three of so many layers are captured unless the shape says otherwise."""
     return (2, layers // 2, layers - 3) if layers >= 8 else (1, layers // 2, layers - 1)
 
 
 @dataclass(frozen=True)
-class _Reduced(Objective):
-    """An objective over the tokens `ids` alone; known [V]: whether a token is one of them."""
+class _ReducedObjective(Objective):
+    """An objective over the tokens `ids` [R] alone; known [V]: whether a token is one of them."""
 
     ids: Tensor = None  # type: ignore[assignment]
     known: Tensor = None  # type: ignore[assignment]
 
-    def chance(self, drafter: Tensor, tokens: Tensor) -> Tensor:
-        return super().chance(drafter, self._place(tokens)) * self.known[tokens]
+    def probability(self, drafter: Tensor, tokens: Tensor) -> Tensor:
+        return super().probability(drafter, self._place(tokens)) * self.known[tokens]
 
     def _place(self, tokens: Tensor) -> Tensor:
         return torch.searchsorted(self.ids, tokens).clamp(max=len(self.ids) - 1)
 
     def __call__(self, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
-        place = self._place(tokens)
-        few = None if target is None else target[..., self.ids]
-        return super().__call__(drafter, few, place) * self.known[tokens]
+        reduced = None if target is None else target[..., self.ids]
+        return super().__call__(drafter, reduced, self._place(tokens)) * self.known[tokens]
 
 
 @dataclass(eq=False)
@@ -209,13 +207,13 @@ class Eagle3(FeatureDrafter):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.tree_builder = LikeliestPaths(self.depth, self.top_k, self.tree_nodes)
-        given = isinstance(self.model, Eagle3Module)
-        self._want(self.model.shape if given else read_config(find(self.model))["shape"])
+        loaded = isinstance(self.model, Eagle3Module)
+        self._want(self.model.shape if loaded else read_config(find(self.model))["shape"])
 
     def bind(self, access: Access) -> None:
         super().bind(access)
         self._want(self._module.shape)
 
     def _want(self, shape: Mapping[str, Any]) -> None:
-        """The captured layers; some checkpoints leave them to the target's depth."""
+        """Ask for the captured layers; some checkpoints leave them to the target's depth."""
         self.wants = Wants("bc", tuple(dict.fromkeys(shape.get("capture", (-1,)))))

@@ -1,4 +1,4 @@
-"""GliDe: a small decoder layer drafts a chain with a look at the target's own cache.
+"""GliDe: a small decoder layer, which also reads the target's cache, drafts a chain.
 
 Source: Du et al. 2024 (GliDe with a CaPE), section 3.1. Module and departures:
 `foretoken.trainable.cross_attention`; `glide_cape` widens its drafts.
@@ -18,8 +18,9 @@ from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.length import Fixed
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.cross_attention import GlimpseModel, GlimpseModule
-from foretoken.trainable.head_losses import accepted, heads_ranks
+from foretoken.trainable.head_losses import ranks_at_roots
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.rank_trees import tree_acceptance
 
 
 @dataclass(eq=False)
@@ -45,4 +46,4 @@ class Glide(ChainDrafter):
         temperature 0."""
         states = module.states(lesson, self.num_speculative_tokens)
         chain = [(0,) * (n + 1) for n in range(self.num_speculative_tokens)]
-        return accepted(heads_ranks(lesson, states, lesson.head), lesson.room, chain)
+        return tree_acceptance(ranks_at_roots(lesson, states, lesson.head), lesson.room, chain)

@@ -1,8 +1,8 @@
-"""CaPE: GliDe's chain of likeliest tokens, with more candidates beside the less certain ones.
+"""CaPE: GliDe's chain of likeliest tokens, with more siblings for the less certain ones.
 
 Source: Du et al. 2024 (GliDe with a CaPE), section 3.2, with the numbers of its code: a place has 8
 candidates where the drafter's likeliest token has a chance below 0.3, 6 below 0.6, 4 below 0.8,
-else 2; the chain goes on from the likeliest. Checkpoints are those of `glide`. Departure: all
+else 2; the chain continues from the likeliest. Checkpoints are those of `glide`. Departure: all
 tokens are chosen, at any temperature, so that the rule `target_only` keeps plain decoding's text.
 
 Legend: B sequences, T places of a text, N drafted places, K most candidates.
@@ -24,7 +24,7 @@ from foretoken.errors import ForetokenError
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.cross_attention import GlimpseModel, GlimpseModule
-from foretoken.trainable.head_losses import heads_ranks
+from foretoken.trainable.head_losses import ranks_at_roots
 from foretoken.trainable.lesson import Lesson
 from foretoken.tree import DraftTree
 from foretoken.trees.from_lists import from_parents
@@ -86,7 +86,7 @@ class GlideCape(WithModel):
         return top.indices[:, 0]
 
     def _candidates(self, chances: Tensor) -> Tensor:
-        """How many [...] where the likeliest tokens have these chances [...]."""
+        """How many candidates [...] where the likeliest tokens have these chances [...]."""
         below = chances.new_tensor([chance for chance, _ in self.cape[:-1]])
         counts = torch.tensor([count for _, count in self.cape], device=chances.device)
         return counts[(chances[..., None] >= below).sum(-1)]
@@ -94,20 +94,20 @@ class GlideCape(WithModel):
     def acceptance(self, module: GlimpseModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root stands there accepts more than n places."""
         states = module.states(lesson, self.num_speculative_tokens)
-        ranks = heads_ranks(lesson, states, lesson.head)
-        widths = self._candidates(_surest(lesson, states))
+        ranks = ranks_at_roots(lesson, states, lesson.head)
+        widths = self._candidates(_likeliest_chances(lesson, states))
         before = widths.cumsum(-1) - widths  # nodes of the places before
         room = lesson.room[..., None]
         hit = (ranks < widths) & (before + ranks < room)
         chain = ((ranks == 0) & (before < room)).cumprod(-1).bool()
-        found: Tensor = hit & torch.cat((torch.ones_like(hit[..., :1]), chain[..., :-1]), -1)
-        return found
+        accepted: Tensor = hit & torch.cat((torch.ones_like(hit[..., :1]), chain[..., :-1]), -1)
+        return accepted
 
 
-def _surest(lesson: Lesson, states: Tensor) -> Tensor:
+def _likeliest_chances(lesson: Lesson, states: Tensor) -> Tensor:
     """[B, T, N] the chance of the likeliest token of each draft's place, 0 where no root is."""
-    found = states.new_zeros(states.shape[:3])
+    chances = states.new_zeros(states.shape[:3])
     row, root = ((lesson.room >= 0) & (lesson.positions > 0)).nonzero(as_tuple=True)
     for r, t in zip(row.split(128), root.split(128), strict=True):
-        found[r, t] = lesson.head(states[r, t - 1]).softmax(-1).amax(-1).to(found.dtype)
-    return found
+        chances[r, t] = lesson.head(states[r, t - 1]).softmax(-1).amax(-1).to(chances.dtype)
+    return chances

@@ -2,12 +2,12 @@
 
 Source: Ankner et al. 2024 (Hydra), sections 3 and 4. Head i reads the state that the root was read
 from and the embeddings of the root and of the i tokens drafted after it on the same path; its first
-layer brings them to one width, the others are blocks x + SiLU(Wx), and a language-model head
+layer projects them to one width, the others are blocks x + SiLU(Wx), and a language-model head
 follows. Hydra++ has deeper heads (`num_layers` 4) that learn the target's whole distribution
 ("kl_div"). Hydra++ also has a decoder layer over the states before the heads (`prefix`), with a
-cache of its own that follows the text. Departures: the last state is added to the first layer's
+cache that follows the text. Departures: the last state is added to the first layer's
 output, which starts at zero, and the decoder layer starts as the identity, so that an untrained
-head says what the target says.
+head predicts what the target predicts.
 
 Legend: B rows, T places, H heads, M frontier nodes, D width, V vocabulary.
 """
@@ -28,9 +28,10 @@ from foretoken.drafters.shared.head_tree import Heads, HeadTree
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.feature_layer import FeatureLayer, FeatureModel, unroll
-from foretoken.trainable.head_losses import LastStates, Paths, States
 from foretoken.trainable.layer import Attend, LayerShape
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.rank_trees import Paths
+from foretoken.trainable.root_states import LastStates, RootStates
 from foretoken.tree import DraftTree
 from foretoken.trees.grow import Frontier, expand, widths_of
 
@@ -62,18 +63,18 @@ class PrefixLayer(FeatureLayer):
 
 
 class PrefixStates:
-    """What such a layer makes of the state that each root was read from; its cache is its own."""
+    """`RootStates`: the layer's output at the state that each root was read from."""
 
     def __init__(self, layer: PrefixLayer, access: Access) -> None:
         self._model = FeatureModel(layer, layer.layer_shape, access)
         self.begin, self.observe = self._model.begin, self._model.observe
         self.fork, self.end = self._model.fork, self._model.end
 
-    def of(self, sequences: Seq[Sequence]) -> tuple[list[int], Tensor | None]:
-        """The rows that have one, and their states [rows, D]."""
+    def available(self, sequences: Seq[Sequence]) -> tuple[list[int], Tensor | None]:
+        """The rows that have a state, and these states [rows, D]."""
         rows = [row for row, sequence in enumerate(sequences) if self._model.ready(sequence)]
-        some = [sequences[row] for row in rows]
-        return rows, self._model.root_logits(some)[:, 0] if rows else None
+        ready = [sequences[row] for row in rows]
+        return rows, self._model.root_logits(ready)[:, 0] if rows else None
 
 
 class HydraHead(nn.Module):
@@ -103,11 +104,10 @@ class HydraHead(nn.Module):
 
 
 class HydraHeads(Heads):
-    """num_heads: places guessed ahead; num_layers: of each head; own_lm_heads: whether each head
-    has a language-model head of its own; prefix: of the decoder layer over the states that comes
-    before the heads (Hydra++), what of its `LayerShape` isn't usual, or None for no such layer;
-    learned_residual: whether heads add a product of their own in place of the state, and have
-    biases, as Ankner's do."""
+    """num_heads: places predicted; num_layers: of each head; own_lm_heads: whether each head has a
+    language-model head; prefix: fields of the `LayerShape` of the decoder layer before the heads
+    (Hydra++), or None for no such layer; learned_residual: whether heads add a learned projection
+    in place of the state, and have biases, as Ankner's do."""
 
     method: ClassVar[str] = "hydra"
 
@@ -129,43 +129,43 @@ class HydraHeads(Heads):
             learned_residual=learned_residual,
         )
         width, vocab = facts.hidden_size, facts.vocab_size if own_lm_heads else None
-        own = None if prefix is None else LayerShape.for_width(width, 1, **prefix)
-        self.prefix = None if own is None else PrefixLayer(own)
+        layer = None if prefix is None else LayerShape.for_width(width, 1, **prefix)
+        self.prefix = None if layer is None else PrefixLayer(layer)
         self.heads = nn.ModuleList(
             HydraHead(width, i, num_layers, vocab, learned_residual) for i in range(num_heads)
         )
 
-    def follow(self, access: Access) -> States:
+    def root_states(self, access: Access) -> RootStates:
         return LastStates() if self.prefix is None else PrefixStates(self.prefix, access)
 
-    def own(self) -> list[Tensor]:
+    def language_model_heads(self) -> list[Tensor]:
         heads: list[Any] = list(self.heads) if self.shape["own_lm_heads"] else []
         return [weight for head in heads for weight in head.lm_head.parameters()]
 
-    def along(self, lesson: Lesson, places: Tensor) -> Tensor:
-        """[B, S, H, D]: head i at place t sees the true tokens t + 1 … t + 1 + i."""
-        state, some, found = lesson.hidden[-1], places[..., None], []
-        following = lesson.embed(lesson.tokens).to(state.dtype)
+    def head_states(self, lesson: Lesson, places: Tensor) -> Tensor:
+        """[B, S, H, D]: head i at place t reads the text's tokens t + 1 … t + 1 + i."""
+        state, some, outputs = lesson.hidden[-1], places[..., None], []
+        embedded = lesson.embed(lesson.tokens).to(state.dtype)
         if self.prefix is not None:
-            state = unroll(self.prefix, state, following, lesson, 1)[:, :, 0]
+            state = unroll(self.prefix, state, embedded, lesson, 1)[:, :, 0]
         state = state.take_along_dim(some, 1)
         ahead = torch.arange(1, len(self.heads) + 1, device=places.device)
-        tokens = (some + ahead) % following.shape[1]  # [B, S, H]; what wraps counts nowhere
-        after = following.take_along_dim(tokens.flatten(1)[..., None], 1).unflatten(
+        tokens = (some + ahead) % embedded.shape[1]  # [B, S, H]; what wraps around counts nowhere
+        after = embedded.take_along_dim(tokens.flatten(1)[..., None], 1).unflatten(
             1, tokens.shape[1:]
         )
         for i, head in enumerate(self.heads):
-            found.append(head(state, after[:, :, : i + 1]))
-        return torch.stack(found, -2)
+            outputs.append(head(state, after[:, :, : i + 1]))
+        return torch.stack(outputs, -2)
 
-    def say(self, index: int, state: Tensor, head: Any) -> Tensor:
-        """One head's logits [..., V] of its states [..., D]."""
-        mine: Any = self.heads[index]
-        said: Tensor = (mine.lm_head if self.shape["own_lm_heads"] else head)(state)
-        return said
+    def head_logits(self, index: int, states: Tensor, head: Any) -> Tensor:
+        """One head's logits [..., V] of its states [..., D]; head: the target's."""
+        own: Any = self.heads[index]
+        logits: Tensor = (own.lm_head if self.shape["own_lm_heads"] else head)(states)
+        return logits
 
     def logits(self, states: Tensor, head: Any) -> Tensor:
-        parts = [self.say(i, states[..., i, :], head) for i in range(len(self.heads))]
+        parts = [self.head_logits(i, states[..., i, :], head) for i in range(len(self.heads))]
         return torch.stack(parts, -2)
 
 
@@ -180,7 +180,7 @@ class Hydra(HeadTree):
         """Level by level, as `expand` makes it."""
         return tuple(sorted(super().paths(heads), key=lambda path: (len(path), path)))
 
-    def grown(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
+    def build_tree(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
         heads, access = self._heads, self._access
 
         def ask(frontier: Frontier) -> Tensor:
@@ -188,7 +188,7 @@ class Hydra(HeadTree):
             path = torch.cat((roots[:, None, None].expand(-1, nodes, -1), frontier.paths), 2)
             head, state = heads.heads[frontier.depth], states[:, None].expand(-1, nodes, -1)
             out = head(state, access.embed(path).to(state.dtype))
-            distribution: Tensor = heads.say(frontier.depth, out, access.head).softmax(-1)
-            return distribution
+            probs: Tensor = heads.head_logits(frontier.depth, out, access.head).softmax(-1)
+            return probs
 
         return expand(ask, widths_of(self._paths), budgets, access.device)

@@ -24,7 +24,7 @@ from foretoken.drafters.shared.chain import AllAtOnce, ChainDrafter
 from foretoken.length import LengthRule, schedule
 from foretoken.models.drafting.self_model import OnTarget
 from foretoken.sampling.sequence import Sequence
-from foretoken.trainable.appended import block_chances
+from foretoken.trainable.appended import block_acceptance
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.prompt_tokens import PromptTokens
@@ -96,7 +96,7 @@ class LookaheadEmbeddings(ChainDrafter):
     def acceptance(self, tokens: PassTokens, lesson: Lesson) -> Tensor:
         """[B, T, C] the chance that a step whose root stands there accepts more than n places."""
         most = min(len(tokens.embeddings) + 1, self.num_speculative_tokens)
-        chances = block_chances(
+        chances = block_acceptance(
             lesson,
             lesson.room >= 0,
             lambda at: tokens.ahead(lesson, at)[:, :, :most],

@@ -1,7 +1,7 @@
-"""Medusa: heads on the target's last state guess several tokens ahead, each its own place.
+"""Medusa: heads on the target's last state predict several tokens ahead, one place each.
 
 Source: Cai et al. 2024 (Medusa), sections 2.1 and 2.2. A head is `num_layers` blocks x + SiLU(Wx)
-and a language-model head. Their likeliest guesses fill a static tree. Training keeps the target
+and a language-model head. Their likeliest tokens fill a static tree. Training keeps the target
 frozen (Medusa-1): the loss is the sum over heads of 0.8^i times cross-entropy. With the rule
 `typical` this is the paper's own acceptance, which is approximate; with `target_only` the text is
 plain decoding's. Departures: blocks start as the identity, biases included; `own_lm_heads=False`
@@ -41,8 +41,8 @@ class ResBlock(nn.Module):
 
 
 class MedusaHeads(Heads):
-    """num_heads: places guessed ahead; num_layers: blocks of each head; own_lm_heads: whether each
-    head has a language-model head of its own. Weights are named as FasterDecoding names them."""
+    """num_heads: places predicted; num_layers: blocks of each head; own_lm_heads: whether each head
+    has a language-model head. Weights are named as FasterDecoding names them."""
 
     method: ClassVar[str] = "medusa"
 
@@ -62,21 +62,21 @@ class MedusaHeads(Heads):
     def _heads(self) -> list[Any]:
         return list(self.children())
 
-    def own(self) -> list[Tensor]:
+    def language_model_heads(self) -> list[Tensor]:
         return [head[-1].weight for head in self._heads()] if self.shape["own_lm_heads"] else []
 
-    def along(self, lesson: Lesson, places: Tensor) -> Tensor:
+    def head_states(self, lesson: Lesson, places: Tensor) -> Tensor:
         return self.states(lesson.hidden[-1].take_along_dim(places[..., None], 1))
 
     def states(self, x: Tensor) -> Tensor:
         """The target's states [..., D] -> each head's [..., H, D]."""
-        found = []
+        outputs = []
         for head in self._heads():
             state = x
             for block in head[: self.shape["num_layers"]]:
                 state = block(state)
-            found.append(state)
-        return torch.stack(found, -2)
+            outputs.append(state)
+        return torch.stack(outputs, -2)
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ class Medusa(HeadTree):
 
     module: ClassVar[type[Heads]] = MedusaHeads
 
-    def grown(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
+    def build_tree(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
         ranks = 1 + max(max(path) for path in self._paths)
         logits = self._heads.logits(self._heads.states(states), self._access.head)  # [B, H, V]
         return static(self._paths, logits.topk(ranks).indices).trim(budgets)

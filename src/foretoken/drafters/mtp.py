@@ -1,9 +1,9 @@
 """MTP: the layer for the token after the next that some models are trained with, as a drafter.
 
 Sources: DeepSeek-V3 technical report (2024), section 2.2: the norms of the target's last state and
-of the next token's embedding, side by side, are brought to one width and go through a decoder
+of the next token's embedding, concatenated, are projected to one width and go through a decoder
 layer; embedding and head are the target's. Cai et al. 2025 (FastMTP), section 3: one layer drafts
-several tokens on its own outputs, and is trained so, each step weighing 0.6 of the one before.
+several tokens on its own outputs, and is trained so, each step weighted 0.6 of the one before.
 Tensors are named as `speculators` names them. Departures: it reads the target's normed states, and
 its own normed outputs after them; a model with a layer for each step drafts with the first alone.
 
@@ -29,7 +29,7 @@ from foretoken.tree import Kind
 
 
 class MtpLayer(FeatureLayer):
-    """A decoder layer, with what stands before and after it."""
+    """A decoder layer with the norms and the projection before it and the norm after it."""
 
     def __init__(self, decoder: LayerShape) -> None:
         super().__init__(decoder)
@@ -50,7 +50,7 @@ class MtpLayer(FeatureLayer):
 
 class MtpModule(FeatureModule):
     """heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one decoder layer;
-    unroll: steps on its own outputs that training takes."""
+    unroll: steps that training takes on the layer's own outputs."""
 
     method: ClassVar[str] = "mtp"
 

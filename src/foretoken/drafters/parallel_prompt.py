@@ -32,9 +32,10 @@ from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.appended import block_ranks
 from foretoken.trainable.checkpoint import Trained
-from foretoken.trainable.head_losses import last_slot, rank_counts, rates_of
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.prompt_tokens import FIRST, PromptTokens
+from foretoken.trainable.rank_trees import rank_counts, rank_rates
+from foretoken.trainable.root_states import last_slot
 from foretoken.tree import DraftTree, Kind
 from foretoken.trees.join import assemble
 
@@ -60,7 +61,7 @@ class ParallelPromptTokens(PromptTokens):
         return rank_counts(self.ranks(lesson), lesson.room, _RANKS)
 
     def note_counts(self, counts: Tensor) -> None:
-        self.notes["rates"] = rates_of(counts)
+        self.notes["rates"] = rank_rates(counts)
 
     def trees(self, nodes: int) -> PromptTrees:
         """Planned for the rates measured with the checkpoint, or else for assumed ones that fall

@@ -70,4 +70,6 @@ class SmallLM(ChainDrafter):
 
     def acceptance(self, module: TrainedLM, lesson: Lesson) -> Tensor:
         """[B, T, N] the chance that a step whose root stands there accepts more than n places."""
-        return chain_acceptance(module.chances(lesson), lesson.room, self.num_speculative_tokens)
+        return chain_acceptance(
+            module.token_acceptance(lesson), lesson.room, self.num_speculative_tokens
+        )

@@ -29,7 +29,7 @@ from foretoken.models.load import build_native
 from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
 from foretoken.sampling.sequence import Sequence
-from foretoken.trainable.appended import block_chances, blocks_loss, drawn, seats
+from foretoken.trainable.appended import block_acceptance, block_positions, blocks_loss, draw_places
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.layer import heads_for
 from foretoken.trainable.lesson import Lesson
@@ -88,7 +88,7 @@ class SpecDecModel(Trained):
     def states(self, lesson: Lesson, places: Tensor) -> Tensor:
         """[B, R, C, D] at the places [B, R] and at the masks after each."""
         lm, (batch, length) = self.base.lm, lesson.tokens.shape
-        positions, sees = seats(lesson, places, len(self.masks))
+        positions, sees = block_positions(lesson, places, len(self.masks))
         blind = sees.new_zeros(batch, length, positions.shape[1])
         masks = self.masks.repeat(places.shape[1], 1).expand(batch, -1, -1)
         out = lm.base_model(
@@ -101,7 +101,7 @@ class SpecDecModel(Trained):
         return torch.cat((own[:, :, None], out[:, length:].unflatten(1, (len(own[0]), -1))), 2)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        places = drawn(lesson, self.shape["blocks"], 1)
+        places = draw_places(lesson, self.shape["blocks"], 1)
         head = self.base.lm.get_output_embeddings()
         states = self.states(lesson, places)
         return blocks_loss(lesson, places, states, 1, head, list(head.parameters()), objective)
@@ -171,7 +171,7 @@ class SpecDec(ChainDrafter):
     def acceptance(self, module: SpecDecModel, lesson: Lesson) -> Tensor:
         """[B, T, N] the chance that a step whose root stands there accepts more than n places."""
         most = min(len(module.masks) + 1, self.num_speculative_tokens)
-        chances = block_chances(
+        chances = block_acceptance(
             lesson,
             lesson.room >= 0,
             lambda at: module.states(lesson, at)[:, :, :most],

@@ -44,7 +44,7 @@ class EarlierDrafters:
         """[B, T] what each token counts, from what it counted."""
         missed = torch.ones_like(lesson.weight)
         for model in self._models:
-            missed[:, 1:] *= 1 - model.chances(lesson)[:, :-1]
+            missed[:, 1:] *= 1 - model.token_acceptance(lesson)[:, :-1]
         return lesson.weight * (self._known + (1 - self._known) * missed)
 
     def together(self, drafter: SmallLM) -> Acceptance:

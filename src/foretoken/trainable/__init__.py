@@ -1,1 +1,1 @@
-"""Drafters' weights: their layers, their losses, their checkpoints."""
+"""Drafters' weights: layers, losses, estimates, checkpoints."""

@@ -1,10 +1,11 @@
-"""Blocks of tokens appended to a text, from whose states tokens ahead are guessed, in training.
+"""Blocks of tokens appended to a text, whose states predict tokens ahead: losses and estimates.
 
-The tokens are of no text: trained prompt tokens, masks. A block after place t sees the text up to
-t and itself, each of its tokens those before it, and positions go on from t. Its guess i is for
-the text's token t + first + i. Many blocks of one text run in one pass, blind to each other.
+The tokens are trained prompt tokens or masks. A block after place t attends to the text up to t and
+to itself, each of its tokens to those before it, and its positions continue from t. Its prediction
+i is for the text's token t + first + i. Many blocks of one text run in one pass and don't attend to
+each other.
 
-Legend: B rows, T places, R blocks of a row, A tokens of a block, X = R·A, C guesses of a block,
+Legend: B rows, T places, R blocks of a row, A tokens of a block, X = R·A, C predictions of a block,
 D width, V vocabulary, P blocks that count.
 """
 
@@ -20,31 +21,31 @@ from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, chunked
 
 States = Callable[[Tensor], Tensor]
-"""Places [B, R] -> the states [B, R, C, D] that the blocks after them guess from."""
+"""Places [B, R] -> the states [B, R, C, D] from which the blocks after them predict."""
 
 Logits = Callable[[Tensor], Tensor]
 """Such states [..., C, D] -> logits [..., C, V]."""
 
 Measure = Callable[[Tensor, Tensor, Callable[[], Tensor]], Tensor]
-"""A block's logits [P, C, V], the text's tokens [P, C], and the target's logits there [P, C, V] for
-the asking -> [P, C]."""
+"""A block's logits [P, C, V], the text's tokens [P, C], and a function that computes the target's
+logits there [P, C, V] -> [P, C]."""
 
-_CHUNK = 128  # blocks whose logits stand at once
-_PLACES = 64  # blocks of a row that run at once where all are wanted
+_CHUNK = 128  # blocks whose logits exist at once
+_PLACES = 64  # blocks of a row that run at once where all are needed
 
 
-def drawn(lesson: Lesson, blocks: int, first: int) -> Tensor:
-    """[B, R] places drawn from those whose first guess is for a token that counts, and others where
-    there are too few."""
+def draw_places(lesson: Lesson, blocks: int, first: int) -> Tensor:
+    """[B, R] places drawn from those whose first prediction is for a token that counts, and others
+    where there are too few."""
     counts = (lesson.weight > 0).roll(-first, 1)
     counts[:, -first:] = False
     chance = torch.rand(counts.shape, device=counts.device) + counts
     return chance.topk(min(blocks, counts.shape[1]), 1).indices
 
 
-def seats(lesson: Lesson, places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-    """Positions [B, X] of blocks of so many tokens after the places [B, R], and whom each sees
-    [B, X, T + X]."""
+def block_positions(lesson: Lesson, places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    """Positions [B, X] of blocks of so many tokens after the places [B, R], and what each token
+    attends to [B, X, T + X]."""
     ahead = torch.arange(1, tokens + 1, device=places.device)
     positions = (lesson.positions.gather(1, places)[..., None] + ahead).flatten(1)
     length, blocks = lesson.tokens.shape[1], places.shape[1]
@@ -63,88 +64,92 @@ def blocks_loss(
     parameters: Seq[Tensor],
     objective: Objective,
 ) -> Tensor:
-    """The sum over guesses of decay^i times guess i's mean loss; states [B, R, C, D] of the blocks
-    after the places [B, R]. parameters: what `logits` uses that is to be trained."""
-    ahead, there = _goals(lesson, places, first, states.shape[2])
-    weight = lesson.weight.gather(1, ahead.flatten(1)).view(ahead.shape) * there
+    """The sum over predictions of decay^i times prediction i's mean loss.
+
+    states: [B, R, C, D] of the blocks after the places [B, R]. parameters: what `logits` uses that
+    is trained.
+    """
+    ahead, inside = _goals(lesson, places, first, states.shape[2])
+    weight = lesson.weight.gather(1, ahead.flatten(1)).view(ahead.shape) * inside
     decay = objective.decay ** torch.arange(states.shape[2], device=places.device)
     share = weight / weight.sum((0, 1)).clamp(min=1e-9) * decay
     row, block = share.sum(-1).nonzero(as_tuple=True)  # [P]
     ahead, share = ahead[row, block], share[row, block]
     goal = lesson.tokens[row[:, None], ahead]
-    said = lesson.hidden[-1][row[:, None], ahead - 1] if objective.reads_target else None
+    known = lesson.hidden[-1][row[:, None], ahead - 1] if objective.reads_target else None
 
     def measure(at: slice, part: Tensor) -> Tensor:
-        target = None if said is None else lesson.head(said[at])
+        target = None if known is None else lesson.head(known[at])
         return (objective(logits(part), target, goal[at]) * share[at]).sum()
 
     return chunked(measure, [states[row, block]], parameters, _CHUNK)
 
 
 def block_ranks(
-    lesson: Lesson, wanted: Tensor, states: States, first: int, guesses: int, logits: Logits
+    lesson: Lesson, wanted: Tensor, states: States, first: int, count: int, logits: Logits
 ) -> Tensor:
-    """[B, T, C] how many tokens guess i of the block after each wanted place [B, T] holds likelier
-    than the text's; very many elsewhere, and where the record ends before."""
+    """[B, T, C] the rank of the text's token in prediction i of the block after each wanted place
+    [B, T]; 2^30 elsewhere, and where the record ends before. count: C."""
 
-    def rank(said: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
-        return (said > said.gather(-1, goal[..., None])).sum(-1)
+    def rank(given: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
+        return (given > given.gather(-1, goal[..., None])).sum(-1)
 
-    none = torch.full((*wanted.shape, guesses), 1 << 30, device=wanted.device)
-    return _along(lesson, wanted, states, first, logits, rank, none)
+    none = torch.full((*wanted.shape, count), 1 << 30, device=wanted.device)
+    return _measured(lesson, wanted, states, first, logits, rank, none)
 
 
-def block_chances(
-    lesson: Lesson, wanted: Tensor, states: States, first: int, guesses: int, logits: Logits
+def block_acceptance(
+    lesson: Lesson, wanted: Tensor, states: States, first: int, count: int, logits: Logits
 ) -> Tensor:
-    """[B, T, C] the chance that guess i of the block after each wanted place [B, T] is accepted
-    and is the text's token: 0 or 1 at temperature 0, above it min(1, q / p); 0 elsewhere."""
+    """[B, T, C] the chance that prediction i of the block after each wanted place [B, T] is
+    accepted and is the text's token: 0 or 1 at temperature 0, above it min(1, q / p); 0 elsewhere.
+    count: C."""
 
-    def chance(said: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
+    def chance(given: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
         if not lesson.temperature:
-            return (said.argmax(-1) == goal).to(said.dtype)
-        q, p = ((x / lesson.temperature).log_softmax(-1) for x in (said, target()))
+            return (given.argmax(-1) == goal).to(given.dtype)
+        q, p = ((x / lesson.temperature).log_softmax(-1) for x in (given, target()))
         return (q - p).gather(-1, goal[..., None])[..., 0].clamp(max=0).exp()
 
-    none = lesson.hidden[-1].new_zeros(*wanted.shape, guesses)
-    return _along(lesson, wanted, states, first, logits, chance, none)
+    none = lesson.hidden[-1].new_zeros(*wanted.shape, count)
+    return _measured(lesson, wanted, states, first, logits, chance, none)
 
 
-def _along(
+def _measured(
     lesson: Lesson,
     wanted: Tensor,
     states: States,
     first: int,
     logits: Logits,
     measure: Measure,
-    found: Tensor,
+    values: Tensor,
 ) -> Tensor:
-    """`found` [B, T, C] with the measure in place of what stands at every guess that has a goal."""
+    """`values` [B, T, C], with the measure put in at every prediction that has a goal."""
     length = wanted.shape[1]
     for start in range(0, length, _PLACES):
         places = torch.arange(start, min(start + _PLACES, length), device=wanted.device)
         if not wanted[:, places].any():
             continue
-        ahead, there = _goals(lesson, places.expand(len(wanted), -1), first, found.shape[2])
-        there = there & wanted[:, places, None]
-        made = states(places.expand(len(wanted), -1))
-        each = (x.split(_CHUNK) for x in there.any(-1).nonzero(as_tuple=True))
+        ahead, inside = _goals(lesson, places.expand(len(wanted), -1), first, values.shape[2])
+        inside = inside & wanted[:, places, None]
+        block_states = states(places.expand(len(wanted), -1))
+        each = (x.split(_CHUNK) for x in inside.any(-1).nonzero(as_tuple=True))
         for row, block in zip(*each, strict=True):
             seen, goal = ahead[row, block], lesson.tokens[row[:, None], ahead[row, block]]
 
             def target(row: Tensor = row, seen: Tensor = seen) -> Tensor:
                 return lesson.head(lesson.hidden[-1][row[:, None], seen - 1])
 
-            new = measure(logits(made[row, block]), goal, target)
+            new = measure(logits(block_states[row, block]), goal, target)
             at = row, start + block
-            found[at] = torch.where(there[row, block], new.to(found.dtype), found[at])
-    return found
+            values[at] = torch.where(inside[row, block], new.to(values.dtype), values[at])
+    return values
 
 
-def _goals(lesson: Lesson, places: Tensor, first: int, guesses: int) -> tuple[Tensor, Tensor]:
-    """[B, R, C] places of the tokens that blocks after the places [B, R] guess, and whether the
-    record goes so far."""
-    ahead = places[..., None] + first + torch.arange(guesses, device=places.device)
+def _goals(lesson: Lesson, places: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
+    """[B, R, C] places of the tokens that blocks after the places [B, R] predict, and whether the
+    record is so long."""
+    ahead = places[..., None] + first + torch.arange(count, device=places.device)
     inside = ahead < lesson.tokens.shape[1]
     ahead = ahead.clamp(max=lesson.tokens.shape[1] - 1)
     owner = lesson.records.gather(1, places)[..., None]

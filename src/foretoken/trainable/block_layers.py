@@ -1,15 +1,16 @@
-"""Blocks of guesses made in one pass beside the target's states: the module and how it is served.
+"""Blocks of tokens predicted in one pass from the target's states: the module and how it is served.
 
 Source: Chen, Liang, Liu 2026 (DFlash), section 3, and its checkpoints' names. A block is the root
-and mask tokens after it, which see each other in both directions. In every layer they also see
-keys and values of all tokens before the root, made by that layer of what `fc` and `hidden_norm`
-make of the target's states after several of its layers. What stands at a mask, normed, goes
-through the target's head and guesses the token of that very place. Training draws roots at random,
-so that one pass trains many blocks. Departures: without a `mask_token_id` the mask is a trained
-embedding; the states of a target of fewer than 8 layers come from its first, middle and last but
-one; the objective's decay, from place to place, stands for theirs, exp(-1/7) for blocks of 16.
+and mask tokens after it, which attend to each other in both directions. In every layer they also
+attend to keys and values of all tokens before the root, which that layer computes from the target's
+states after several of its layers, joined by `fc` and `hidden_norm`. The output at a mask, normed,
+goes through the target's head and predicts the token of that very place. Training draws roots at
+random, so that one pass trains many blocks. Departures: without a `mask_token_id` the mask is a
+trained embedding; the states of a target of fewer than 8 layers come from its first, middle and
+last but one; the objective's decay, from place to place, replaces theirs, exp(-1/7) for blocks
+of 16.
 
-Legend: B rows, T places, A roots of a row, S block size, N = S - 1 places guessed, X = A · S,
+Legend: B rows, T places, A roots of a row, S block size, N = S - 1 predicted places, X = A · S,
 D width, H heads, K key/value heads, W head width, V vocabulary, L layers of the target.
 """
 
@@ -32,19 +33,19 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.feature_layer import FeatureLayer
-from foretoken.trainable.head_losses import guesses_loss, heads_ranks
+from foretoken.trainable.head_losses import predictions_loss, ranks_at_roots
 from foretoken.trainable.layer import Attend, LayerShape, attend_cached, rotary_angles
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
-_ROOTS = 64  # whose blocks stand at once where all of a row's are wanted
+_ROOTS = 64  # whose blocks run at once where all of a row's are needed
 
 Pair = tuple[Tensor, Tensor]
 """Keys and values [B, T, K, W]."""
 
 
 class BlockLayer(FeatureLayer):
-    """A decoder layer whose norm before the attention is for the block alone."""
+    """A decoder layer; its norm before the attention applies to the block alone."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__(shape)
@@ -52,7 +53,7 @@ class BlockLayer(FeatureLayer):
 
 
 class BlockModule(Trained):
-    """num_layers; block_size: the root and the places guessed after it; target_layer_ids: layers
+    """num_layers; block_size: the root and the places predicted after it; target_layer_ids: layers
     of the target that it reads, counted from 0; mask_token_id: None for a trained embedding;
     heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of each layer; anchors: blocks
     of a row that training takes."""
@@ -72,7 +73,7 @@ class BlockModule(Trained):
         anchors: int = 512,
         **layer: Any,
     ) -> None:
-        width, ids = facts.hidden_size, list(target_layer_ids or usual(facts.layers))
+        width, ids = facts.hidden_size, list(target_layer_ids or default_layers(facts.layers))
         if block_size < 2 or not all(0 <= index < facts.layers for index in ids):
             raise ValueError(
                 f"a block has at least 2 tokens, and target_layer_ids are 0 to {facts.layers - 1}"
@@ -107,7 +108,7 @@ class BlockModule(Trained):
 
     @property
     def hidden(self) -> tuple[int, ...]:  # type: ignore[override]
-        """What it reads, and the last state, whose distributions are the goal."""
+        """The layers that it reads, and the last state, which gives the target's distributions."""
         return (*self.reads, -1)
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
@@ -122,15 +123,15 @@ class BlockModule(Trained):
         rotary = rotary_angles(self.layer_shape, positions, features)
         return [layer.self_attn.keys(features, rotary) for layer in layers]
 
-    def blocks(self, roots: Tensor, embed: Callable[[Tensor], Tensor]) -> Tensor:
-        """Roots [B, A] -> what the first layer reads [B, X, D]."""
+    def block_inputs(self, roots: Tensor, embed: Callable[[Tensor], Tensor]) -> Tensor:
+        """Roots [B, A] -> the first layer's inputs [B, X, D]."""
         first, mask = embed(roots)[:, :, None], self.shape["mask_token_id"]
         masked = self.mask_embedding if mask is None else embed(roots.new_tensor([mask]))[0]
         rest = masked.to(first.dtype).expand(*roots.shape, self.places, -1)
         return torch.cat((first, rest), 2).flatten(1, 2)
 
-    def through(self, x: Tensor, positions: Tensor, attends: Seq[Attend]) -> Tensor:
-        """[B, X, D] through all layers, each with the attention of its own, and normed."""
+    def apply_layers(self, x: Tensor, positions: Tensor, attends: Seq[Attend]) -> Tensor:
+        """[B, X, D] through all layers, each with its attention, and normed."""
         for layer, attend in zip(self.layers, attends, strict=True):
             norm: Any = layer.input_layernorm
             x = layer(norm(x), x, positions, attend)
@@ -144,15 +145,15 @@ class BlockModule(Trained):
         positions = (lesson.positions.gather(1, roots)[..., None] + ahead).flatten(1)
         sees = _sees(lesson.records, roots, size)
         attends = [
-            partial(_beside, past, sees)
+            partial(_attend_after, past, sees)
             for past in self.context(self.features(lesson.hidden), lesson.positions)
         ]
-        blocks = self.blocks(lesson.tokens.gather(1, roots), lesson.embed)
-        done = self.through(blocks, positions, attends)
+        blocks = self.block_inputs(lesson.tokens.gather(1, roots), lesson.embed)
+        done = self.apply_layers(blocks, positions, attends)
         return done.view(len(roots), count, size, -1)[:, :, 1:]
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        after = lesson.positions.roll(-1, 1) == lesson.positions + 1  # the record goes on
+        after = lesson.positions.roll(-1, 1) == lesson.positions + 1  # the record continues
         able = after & (lesson.positions > 0) & (lesson.weight.roll(-1, 1) > 0)
         chances = torch.rand(able.shape, device=able.device) * able
         roots, real = _places(chances, self.shape["anchors"])
@@ -162,25 +163,26 @@ class BlockModule(Trained):
         same = record == lesson.records.gather(1, roots)[..., None]
         row, anchor, ahead = (same & (inside == token) & real[..., None]).nonzero(as_tuple=True)
         states = self.outputs(lesson, roots)[row, anchor, ahead]
-        return guesses_loss(lesson, states, row, token[row, anchor, ahead], ahead, objective)
+        return predictions_loss(lesson, states, row, token[row, anchor, ahead], ahead, objective)
 
     def states(self, lesson: Lesson) -> Tensor:
-        """[B, T, N, D] of each root's block at the place before it, as heads have it; else 0."""
+        """[B, T, N, D] the outputs of each root's block, at the place before it as heads have it;
+        0 elsewhere."""
         wanted = (lesson.room >= 0) & (lesson.positions > 0)
         places, real = _places(wanted.float(), wanted.shape[1])
-        found = lesson.hidden[-1].new_zeros(*wanted.shape, self.places, self.facts.hidden_size)
-        for roots, there in zip(places.split(_ROOTS, 1), real.split(_ROOTS, 1), strict=True):
-            row, anchor = there.nonzero(as_tuple=True)
-            found[row, roots[row, anchor] - 1] = self.outputs(lesson, roots)[row, anchor]
-        return found
+        states = lesson.hidden[-1].new_zeros(*wanted.shape, self.places, self.facts.hidden_size)
+        for roots, used in zip(places.split(_ROOTS, 1), real.split(_ROOTS, 1), strict=True):
+            row, anchor = used.nonzero(as_tuple=True)
+            states[row, roots[row, anchor] - 1] = self.outputs(lesson, roots)[row, anchor]
+        return states
 
     def ranks(self, lesson: Lesson) -> Tensor:
-        """[B, T, N], as `heads_ranks` has it."""
-        return heads_ranks(lesson, self.states(lesson), lesson.head)
+        """[B, T, N], as `ranks_at_roots` has it."""
+        return ranks_at_roots(lesson, self.states(lesson), lesson.head)
 
 
-def usual(layers: int) -> list[int]:
-    """Which of so many layers are read: five from the second to the last but two."""
+def default_layers(layers: int) -> list[int]:
+    """Which of so many layers are read: five, from the second to the last but two, or three."""
     if layers < 8:
         return sorted({0, max(0, layers // 2 - 1), max(0, layers - 2)})
     return [round(1 + i * (layers - 4) / 4) for i in range(5)]
@@ -194,7 +196,7 @@ def _places(scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
 
 
 def _sees(records: Tensor, roots: Tensor, size: int) -> Tensor:
-    """[B, X, T + X] bool: a block sees its record before its root, and itself."""
+    """[B, X, T + X] bool: a block attends to its record before its root, and to itself."""
     count, places = roots.shape[1], torch.arange(records.shape[1], device=roots.device)
     same = records.gather(1, roots)[..., None] == records[:, None]
     before = (same & (places < roots[..., None])).repeat_interleave(size, 1)
@@ -203,8 +205,8 @@ def _sees(records: Tensor, roots: Tensor, size: int) -> Tensor:
     return torch.cat((before, own), 2)
 
 
-def _beside(past: Pair, sees: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`Attend` of blocks whose keys and values stand after the text's."""
+def _attend_after(past: Pair, sees: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """`Attend` for blocks, whose keys and values come after the text's `past` ones."""
     groups = q.shape[2] // k.shape[2]
     keys, values = (
         torch.cat(both, 1).repeat_interleave(groups, 2).transpose(1, 2)
@@ -215,10 +217,11 @@ def _beside(past: Pair, sees: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor
 
 
 class BlockModel:
-    """Such a module as a `ChainModel`, with a cache of what its layers make of the target's states.
+    """Serves such a module as a `ChainModel`; its cache has the layers' keys and values of the
+    target's states.
 
-    Of a text of n tokens whose last one is the root it holds n - 1. A block's own keys and values
-    are written after them and forgotten.
+    For a text of n tokens whose last one is the root these are n - 1. A block's keys and values are
+    written after them and discarded.
     """
 
     def __init__(self, module: BlockModule, access: Access) -> None:
@@ -233,7 +236,7 @@ class BlockModel:
             access.dtype,
             access.device,
         )
-        self._said: Tensor | None = None  # [B, N, V] logits of the block that is being read
+        self._logits: Tensor | None = None  # [B, N, V] of the block that is being read
         self._next = 0
 
     def begin(self, sequence: Sequence) -> None:
@@ -279,18 +282,18 @@ class BlockModel:
         for slot, each in zip(slots, taken, strict=True):
             self._cache.lengths[slot] += len(each)
 
-    def guess(self, sequences: Seq[Sequence]) -> Tensor:
+    def block_logits(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, N, V] logits of the places after each root, in one pass."""
         slots = [self._cache.slot(s.id) for s in sequences]
         roots = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
         feed = block_feed(self._cache, slots, roots, self._module.block_size)
         attends = [attend_cached(layer, feed) for layer in self._cache.layer]
-        blocks = self._module.blocks(roots, self._access.embed)
-        return self._access.head(self._module.through(blocks, feed.positions, attends)[:, 1:])
+        blocks = self._module.block_inputs(roots, self._access.embed)
+        return self._access.head(self._module.apply_layers(blocks, feed.positions, attends)[:, 1:])
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, V] logits after each text; the block's others are kept for `after`."""
-        self._said, self._next = self.guess(sequences), 0
+        """[B, 1, V] logits after each text; the block's others are kept for `next_logits`."""
+        self._logits, self._next = self.block_logits(sequences), 0
         return self._read()
 
     def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
@@ -298,6 +301,6 @@ class BlockModel:
         return self._read()
 
     def _read(self) -> Tensor:
-        assert self._said is not None
+        assert self._logits is not None
         self._next += 1
-        return self._said[:, self._next - 1 : self._next]
+        return self._logits[:, self._next - 1 : self._next]

@@ -1,14 +1,14 @@
-"""What is trained of a drafter, its checkpoint, and the target that it was made for.
+"""A drafter's trained module, its checkpoint, and the facts of the target that it was trained for.
 
-A checkpoint is a folder: config.json (the method, the target's facts, the module's shape and what
-its maker adds) and model.safetensors. Nothing in it is ever run.
+A checkpoint is a folder: config.json (the method, the target's facts, the module's shape and notes)
+and model.safetensors. Nothing in it is ever run.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -27,8 +27,8 @@ _WEIGHTS, _CONFIG, _METHOD = "model.safetensors", "config.json", "foretoken_meth
 
 @dataclass(frozen=True)
 class Facts:
-    """What a target must have in common with the one that a drafter was trained for; None where
-    that isn't known."""
+    """What a target must have in common with the one that a drafter was trained for; None where it
+    isn't known."""
 
     hidden_size: int
     vocab_size: int
@@ -43,17 +43,18 @@ class Facts:
 
     def check(self, given: Facts, what: str) -> None:
         """Raises `ForetokenError` that names the first value that differs, and both of it."""
-        for each in fields(self):
-            mine, theirs = getattr(self, each.name), getattr(given, each.name)
+        actual = asdict(given)
+        for name, mine in asdict(self).items():
+            theirs = actual[name]
             if mine != theirs and None not in (mine, theirs):
                 raise ForetokenError(
-                    f"{what} was trained for a target of {each.name} {mine} and this target has "
+                    f"{what} was trained for a target of {name} {mine} and this target has "
                     f"{theirs}; use a checkpoint that was trained for this target."
                 )
 
 
 class VocabularyLayers(Protocol):
-    """Where a target begins and ends: ids -> [..., D], and normed states [..., D] -> [..., V]."""
+    """A target's embedding, ids -> [..., D], and head, normed states [..., D] -> [..., V]."""
 
     def embed(self, tokens: Tensor) -> Tensor: ...
 
@@ -61,9 +62,9 @@ class VocabularyLayers(Protocol):
 
 
 class Trained(nn.Module):
-    """A drafter's weights. Subclasses name their `method` (the drafter's file name), the layers
-    whose states they read (as `Wants.hidden`), and give keyword parameters to `__init__`, all of
-    which they hand on as `shape`; `forward` is the training loss.
+    """A drafter's weights. Subclasses name their `method` (the drafter's file name) and the layers
+    `hidden` whose states they read (as `Wants.hidden`). `__init__` takes keyword parameters and
+    passes all of them on as `shape`; `forward` is the training loss.
     """
 
     method: ClassVar[str]
@@ -72,31 +73,31 @@ class Trained(nn.Module):
     def __init__(self, facts: Facts, **shape: Any) -> None:
         super().__init__()
         self.facts, self.shape = facts, shape
-        self.notes: dict[str, Any] = {}  # what the checkpoint's maker adds: estimates, rates
+        self.notes: dict[str, Any] = {}  # measured after training, such as acceptance rates
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        """The loss, a mean over what counts."""
+        """The loss, a mean over the tokens that count."""
         raise NotImplementedError
 
     def set_token_counts(self, counts: Tensor) -> None:
-        """How often each token stands in the text to be learned, [V]; said before `start`."""
+        """Take how often each token occurs in the training text, [V]; called before `copy_from`."""
 
     def copy_from(self, target: VocabularyLayers) -> None:
-        """Take over what begins as a copy of the target's."""
+        """Copy the weights that begin as the target's."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Its parameters as an optimiser's groups; factor: of a group's learning rate."""
         return [{"params": list(self.parameters()), "factor": 1.0}]
 
     def count_held_out(self, lesson: Lesson) -> Tensor | None:
-        """Counts of a held-out lesson, which are summed and given to `note`, if there are any."""
+        """Counts over a held-out lesson, or None; their sum is given to `note_counts`."""
         return None
 
     def note_counts(self, counts: Tensor) -> None:
-        """Put what such counts tell into `notes`."""
+        """Put what follows from such counts into `notes`."""
 
     def save(self, folder: Path, extra: Mapping[str, Any]) -> None:
-        """Write the checkpoint; each file is replaced whole or not at all."""
+        """Write the checkpoint, each file whole or not at all. extra: more for config.json."""
         from safetensors.torch import save
 
         own = self.checkpoint_module.state_dict()
@@ -108,7 +109,7 @@ class Trained(nn.Module):
 
     @property
     def checkpoint_module(self) -> nn.Module:
-        """What the checkpoint's tensors are named in."""
+        """The module whose tensors the checkpoint has, under its names."""
         return self
 
     def checkpoint_config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,11 +123,11 @@ class Trained(nn.Module):
         }
 
     def save_tokenizer(self, folder: Path, tokenizer: Any) -> None:
-        """Put into a finished checkpoint's folder what else belongs there."""
+        """Add the tokenizer, where the checkpoint is a model by itself."""
 
     @classmethod
     def load(cls, source: Any, access: Access) -> Self:
-        """A checkpoint (folder, hub id or bundled name), or a module as it is, for this target.
+        """A checkpoint's (folder, hub id or bundled name), or a module as it is, for this target.
 
         Raises `ForetokenError` where it is missing, damaged, of another method or another target.
         """
@@ -158,7 +159,7 @@ class Trained(nn.Module):
 
     @classmethod
     def check_source(cls, source: Any) -> None:
-        """Raises `ForetokenError` for what can't be a checkpoint, so that it is known early."""
+        """Raises `ForetokenError` early for what can't be a checkpoint."""
         if not isinstance(source, (str, Path, cls)):
             raise ForetokenError(
                 f"Method {cls.method!r} drafts with weights that were trained for its target; name "
@@ -168,7 +169,7 @@ class Trained(nn.Module):
 
     @classmethod
     def from_shape(cls, facts: Facts, shape: Mapping[str, Any], what: str) -> Self:
-        """A new module. Raises `ForetokenError` for a shape that it does not have."""
+        """A new module. Raises `ForetokenError` for a shape that doesn't fit; what: whose it is."""
         try:
             return cls(facts, **shape)
         except (TypeError, ValueError) as error:
@@ -177,7 +178,7 @@ class Trained(nn.Module):
             ) from error
 
     def read_weights(self, folder: Path) -> None:
-        """Take the weights of a checkpoint."""
+        """Load the weights of a checkpoint of ours."""
         from safetensors import SafetensorError
         from safetensors.torch import load_model
 
@@ -195,8 +196,8 @@ class Trained(nn.Module):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A checkpoint's config.json; of one that another project made what it amounts to, and itself
-    as "published". Raises `ForetokenError` where it is none of a trained drafter."""
+    """A checkpoint's config.json. For a checkpoint of another project: the same keys as far as its
+    files tell, and itself as "published". Raises `ForetokenError` for any other folder."""
     try:
         config = read_json(folder / _CONFIG, "a checkpoint's config")
         known = isinstance(config[_METHOD], str) and bool(Facts(**config["target"]))
@@ -204,13 +205,13 @@ def read_config(folder: Path) -> dict[str, Any]:
             return config
     except (ValueError, KeyError, TypeError):
         pass
-    found = formats.recognise(folder)
-    if found is not None:
+    published = formats.recognise(folder)
+    if published is not None:
         return {
-            _METHOD: found.method,
-            "target": found.target,
-            "shape": found.shape,
-            "published": found,
+            _METHOD: published.method,
+            "target": published.target,
+            "shape": published.shape,
+            "published": published,
         }
     raise ForetokenError(
         f"{folder} is no checkpoint of a trained drafter; give one that 'foretoken train' made, or "
@@ -219,19 +220,19 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def checkpoints(folders: Iterable[Path], target: Any) -> dict[Path, str]:
-    """Those folders that hold a drafter which was trained for such a target (an `Access` or a
-    `CausalLM`), and each one's method."""
-    found = {}
+    """The methods of those folders that have a drafter trained for such a target (an `Access` or a
+    `CausalLM`)."""
+    methods = {}
     for folder in folders:
         try:
             config = read_config(folder)
             Facts(**config["target"]).check(Facts.of(target), str(folder))
         except ForetokenError:
             continue
-        found[folder] = config[_METHOD]
-    return found
+        methods[folder] = config[_METHOD]
+    return methods
 
 
 def weight_of(target: VocabularyLayers, width: int, like: Tensor) -> Tensor:
-    """[V, D] the matrix of a linear head, which is known as a function only."""
+    """[V, D] the matrix of a linear head that is known as a function only; like: dtype, device."""
     return target.head(torch.eye(width, dtype=like.dtype, device=like.device)).T

@@ -1,14 +1,13 @@
 """A decoder layer that also reads the target's cache: the module and how it is served.
 
 Source: Du et al. 2024 (GliDe), section 3.1. After its self-attention the layer attends to the keys
-and values that a layer of the target holds of the text, and so knows what the target made of it
-without a pass of its own. Of the root and of drafted tokens the target has none yet: a draft sees
-those of all tokens before its root. In training the text is cut into blocks of `block_size` at a
-place drawn at random, and a block sees what lies before it. Embedding and head are the target's.
-Departures: one layer, so that its own keys and values follow from the text alone, whatever was
-drafted when; queries turn by `rope_theta` and `rope_scaling` here, and as the target's keys are
-turned by the target's own, these should be the target's; the layer has heads of about 48 and a
-feed-forward of 8/3 of the width where the shape doesn't say otherwise.
+and values of the text in one of the target's layers. For the root and for drafted tokens the target
+has none yet: a draft attends to those of all tokens before its root. In training the text is cut
+into blocks of `block_size` at a random place, and a block attends to what comes before it.
+Embedding and head are the target's. Departures: one layer, so that its own keys and values follow
+from the text alone, whatever was drafted when; queries are rotated by `rope_theta` and
+`rope_scaling`, which should be the target's, as its keys are rotated by them; the layer has heads
+of about 48 and a feed-forward of 8/3 of the width where the shape doesn't say otherwise.
 
 Legend: B rows, T places, N drafted places, D width, H heads, K key/value heads, W head width,
 V vocabulary, C tokens in the target's cache.
@@ -32,7 +31,7 @@ from foretoken.models.native import attention
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
-from foretoken.trainable.head_losses import guesses_loss
+from foretoken.trainable.head_losses import predictions_loss
 from foretoken.trainable.layer import (
     Attend,
     Attention,
@@ -48,11 +47,11 @@ from foretoken.trainable.losses import Objective
 _SPARE = 64  # cache places after the context, for drafts that reach over its end
 
 Look = Callable[[Tensor], Tensor]
-"""Queries [B, T, H, W] -> what they find in the target's cache [B, T, H·W]."""
+"""Queries [B, T, H, W] -> their attention over the target's cache [B, T, H·W]."""
 
 
 class Glimpse(nn.Module):
-    """Attention to keys and values of the target's."""
+    """Attention to the target's keys and values."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -72,14 +71,14 @@ class Glimpse(nn.Module):
 
 
 class GlimpseLayer(nn.Module):
-    """Self-attention, the glimpse, feed-forward."""
+    """Self-attention, attention to the target's cache, feed-forward."""
 
-    def __init__(self, own: LayerShape, there: LayerShape) -> None:
+    def __init__(self, own: LayerShape, cross: LayerShape) -> None:
         super().__init__()
         self.input_layernorm = nn.RMSNorm(own.outer, eps=own.norm_eps)
         self.self_attn = Attention(own)
         self.cross_layernorm = nn.RMSNorm(own.outer, eps=own.norm_eps)
-        self.cross_attn = Glimpse(there)
+        self.cross_attn = Glimpse(cross)
         self.post_attention_layernorm = nn.RMSNorm(own.outer, eps=own.norm_eps)
         self.mlp = Mlp(own.outer, own.intermediate)
 
@@ -92,9 +91,9 @@ class GlimpseLayer(nn.Module):
 
 
 class GlimpseModule(Trained):
-    """read_layer: whose keys and values it reads, counted from 0 or from after (-1); heads,
+    """read_layer: whose keys and values it reads, counted from 0 or from the end (-1); heads,
     kv_heads, intermediate and `layer` (as in `LayerShape`): of its own layer; block_size: tokens
-    that see one and the same part of the target's cache in training."""
+    that attend to the same part of the target's cache in training."""
 
     method: ClassVar[str] = "glide"
 
@@ -121,13 +120,17 @@ class GlimpseModule(Trained):
             block_size=block_size,
             **layer,
         )
-        many = theirs * -(-width // (theirs * size))  # as wide as the target, or a little wider
-        there = LayerShape.for_width(width, 1, many, theirs, 0, **{**layer, "head_width": size})
+        query_heads = theirs * -(
+            -width // (theirs * size)
+        )  # as wide as the target, or a little wider
+        cross = LayerShape.for_width(
+            width, 1, query_heads, theirs, 0, **{**layer, "head_width": size}
+        )
         self.layer_shape, self.read_layer = own, read_layer % facts.layers
-        self.layers = nn.ModuleList([GlimpseLayer(own, there)])
+        self.layers = nn.ModuleList([GlimpseLayer(own, cross)])
         self.norm = nn.RMSNorm(width, eps=own.norm_eps)
 
-    def through(self, x: Tensor, positions: Tensor, attend: Attend, look: Look) -> Tensor:
+    def apply_layer(self, x: Tensor, positions: Tensor, attend: Attend, look: Look) -> Tensor:
         """Embeddings [B, T, D] -> outputs for the target's head [B, T, D]."""
         out: Tensor = self.norm(self.layers[0](x, positions, attend, look))
         return out
@@ -135,47 +138,47 @@ class GlimpseModule(Trained):
     def keys(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The layer's own keys and values [B, T, K, W] of embeddings [B, T, D]."""
         layer: Any = self.layers[0]
-        found: tuple[Tensor, Tensor] = layer.self_attn.keys(
+        both: tuple[Tensor, Tensor] = layer.self_attn.keys(
             layer.input_layernorm(x), rotary_angles(self.layer_shape, positions, x)
         )
-        return found
+        return both
 
     def outputs(self, lesson: Lesson, ahead: Tensor) -> Tensor:
-        """[B, T, D] of every token, as the one `ahead` [B, T] places after a draft's root."""
+        """[B, T, D] of every token, as if it were drafted `ahead` [B, T] places after its root."""
         places = torch.arange(lesson.tokens.shape[1], device=ahead.device)
         same = lesson.records[:, :, None] == lesson.records[:, None]
         before = places < (places - ahead)[..., None]
-        first = (lesson.positions == 0)[:, None]  # there is always something to be seen
-        attend = partial(_seen, lesson.sees)
-        look = partial(_seen, same & (before | first), **_named(lesson.kv(self.read_layer)))
-        return self.through(lesson.embed(lesson.tokens), lesson.positions, attend, look)
+        first = (lesson.positions == 0)[:, None]  # there is always something to attend to
+        attend = partial(_masked, lesson.sees)
+        look = partial(_masked, same & (before | first), **_token_first(lesson.kv(self.read_layer)))
+        return self.apply_layer(lesson.embed(lesson.tokens), lesson.positions, attend, look)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         size: int = self.shape["block_size"]
         places = torch.arange(lesson.tokens.shape[1], device=lesson.tokens.device)
         first = torch.randint(size, (len(lesson.tokens), 1), device=places.device)
         ahead = (places - first) % size  # [B, T]
-        goes_on = lesson.positions.roll(-1, 1) == lesson.positions + 1
-        row, place = (goes_on & (lesson.positions > ahead)).nonzero(as_tuple=True)
+        continues = lesson.positions.roll(-1, 1) == lesson.positions + 1
+        row, place = (continues & (lesson.positions > ahead)).nonzero(as_tuple=True)
         states = self.outputs(lesson, ahead)[row, place]
-        return guesses_loss(lesson, states, row, place + 1, ahead[row, place], objective)
+        return predictions_loss(lesson, states, row, place + 1, ahead[row, place], objective)
 
     def states(self, lesson: Lesson, count: int) -> Tensor:
-        """[B, T, N, D] of a draft's `count` places at the place before its root, as heads have
-        it."""
-        found = [
+        """[B, T, N, D] the outputs of a draft's `count` places, at the place before its root as
+        heads have it."""
+        places = [
             self.outputs(lesson, torch.full_like(lesson.tokens, n)).roll(-1 - n, 1)
             for n in range(count)
         ]
-        return torch.stack(found, 2)
+        return torch.stack(places, 2)
 
 
-def _named(kv: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    """[B, K, T, W] each, as `_seen` wants them."""
+def _token_first(kv: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    """Keys and values [B, K, T, W] as arguments of `_masked`, [B, T, K, W]."""
     return {"k": kv[0].transpose(1, 2), "v": kv[1].transpose(1, 2)}
 
 
-def _seen(sees: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _masked(sees: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention under a mask: sees [B, T, T], q [B, T, H, W], k and v [B, T, K, W]."""
     groups = q.shape[2] // k.shape[2]
     keys, values = (x.repeat_interleave(groups, 2).transpose(1, 2) for x in (k, v))
@@ -184,10 +187,10 @@ def _seen(sees: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class GlimpseModel:
-    """Such a module as a `ChainModel`, with a cache of its own keys and values.
+    """Serves such a module as a `ChainModel`, with a cache of its own keys and values.
 
-    Of a text of n tokens whose last one is the root it holds n - 1, as the target's does. Root and
-    drafted tokens are written after them and forgotten.
+    For a text of n tokens whose last one is the root it has n - 1, as the target's cache. Root and
+    drafted tokens are written after them and discarded.
     """
 
     def __init__(self, module: GlimpseModule, access: Access) -> None:
@@ -202,8 +205,8 @@ class GlimpseModel:
             access.dtype,
             access.device,
         )
-        self._ahead = 0  # tokens that this draft has run
-        self._theirs: list[tuple[Tensor, Tensor]] = []  # of each row [K, C, W]
+        self._ahead = 0  # tokens of this draft so far
+        self._target_kv: list[tuple[Tensor, Tensor]] = []  # of each row [K, C, W]
 
     def begin(self, sequence: Sequence) -> None:
         self._cache.acquire(sequence.id)
@@ -214,15 +217,15 @@ class GlimpseModel:
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         """Copy what is cached of the prompt."""
         source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
-        held = min(self._cache.lengths[source], copy.prompt_length - 1)
-        self._cache.copy(source, target, held)
+        count = min(self._cache.lengths[source], copy.prompt_length - 1)
+        self._cache.copy(source, target, count)
 
     def room(self, sequence: Sequence) -> int:
         """How many tokens may be drafted: none where the target's cache is empty."""
         return _SPARE if len(sequence.tokens) > 1 else 0
 
     def follow(self, sequence: Sequence, step: Step) -> None:
-        """Read the prompt beside the target; what is written comes with the next draft."""
+        """Read the prompt along with the target; new tokens are read with the next draft."""
         if not step.tokens:
             self._read([sequence])
 
@@ -230,7 +233,7 @@ class GlimpseModel:
         """[B, 1, V] logits after each text."""
         self._read(sequences)
         self._ahead = 0
-        self._theirs = [self._access.kv(s, self._module.read_layer) for s in sequences]
+        self._target_kv = [self._access.kv(s, self._module.read_layer) for s in sequences]
         roots = torch.tensor([s.tokens[-1] for s in sequences], device=self.device)
         return self.next_logits(sequences, roots)
 
@@ -240,28 +243,28 @@ class GlimpseModel:
         self._ahead += 1
         x = self._access.embed(feed.tokens)
         attend = attend_cached(self._cache.layer[0], feed)
-        return self._access.head(self._module.through(x, feed.positions, attend, self._look))
+        return self._access.head(self._module.apply_layer(x, feed.positions, attend, self._look))
 
     def _slots(self, sequences: Seq[Sequence]) -> list[int]:
         return [self._cache.slot(s.id) for s in sequences]
 
     def _read(self, sequences: Seq[Sequence]) -> None:
-        """Write keys and values of what came since, up to the root."""
-        slots, held = self._slots(sequences), self._cache.lengths
-        missing = [s.tokens[held[slot] : -1] for s, slot in zip(sequences, slots, strict=True)]
+        """Write keys and values of the tokens since the last draft, up to the root."""
+        slots, lengths = self._slots(sequences), self._cache.lengths
+        missing = [s.tokens[lengths[slot] : -1] for s, slot in zip(sequences, slots, strict=True)]
         if not any(missing):
             return
         feed = chain_feed(self._cache, slots, missing)
         both = self._module.keys(self._access.embed(feed.tokens), feed.positions)
         attention.write(self._cache.layer[0], torch.stack(both, 2), feed)
         for slot, tokens in zip(slots, missing, strict=True):
-            held[slot] += len(tokens)
+            lengths[slot] += len(tokens)
 
     def _look(self, queries: Tensor) -> Tensor:
-        """One token of each row, each in its own row of the target's cache, where it lies."""
-        found = []
-        for query, (keys, values) in zip(queries[:, 0], self._theirs, strict=True):
+        """Attention of one token of each row over its row of the target's cache, in place."""
+        mixed_rows = []
+        for query, (keys, values) in zip(queries[:, 0], self._target_kv, strict=True):
             grouped = query.view(1, len(keys), -1, query.shape[-1])  # [1, K, G, W]
             mixed = F.scaled_dot_product_attention(grouped, keys[None], values[None])
-            found.append(mixed.reshape(1, -1))
-        return torch.stack(found)
+            mixed_rows.append(mixed.reshape(1, -1))
+        return torch.stack(mixed_rows)

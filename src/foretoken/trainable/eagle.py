@@ -29,8 +29,8 @@ _NOISE = 0.1  # largest noise on the features while training
 
 class EagleModule(FeatureModule):
     """heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one decoder layer;
-    bias: whether `fc` has one; unroll: steps on its own outputs that training takes (the paper has
-    1)."""
+    bias: whether `fc` has one; unroll: steps that training takes on the layer's own outputs (the
+    paper has 1)."""
 
     method: ClassVar[str] = "eagle"
 
@@ -77,18 +77,21 @@ class EagleModule(FeatureModule):
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         outputs = self.outputs(lesson, self.shape["unroll"])
         loss = heads_loss(lesson, outputs, lesson.head, [], objective)
-        weight = objective.mix.get(FEATURE, 0.0)
-        return loss + weight * self._apart(lesson, outputs, objective.decay) if weight else loss
+        weight = objective.weights.get(FEATURE, 0.0)
+        return (
+            loss + weight * self._feature_loss(lesson, outputs, objective.decay) if weight else loss
+        )
 
-    def _apart(self, lesson: Lesson, outputs: Tensor, decay: float) -> Tensor:
-        """Smooth L1 from each output to the state that it stands for, a mean over what counts.
+    def _feature_loss(self, lesson: Lesson, outputs: Tensor, decay: float) -> Tensor:
+        """Smooth L1 from each output to the state that it predicts, a mean over what counts.
 
-        Step i of place t stands for the state of token t + 1 + i, after which token t + 2 + i is.
+        Step i of place t predicts the state of token t + 1 + i, which token t + 2 + i follows.
         """
         total, length = outputs.new_zeros(()), outputs.shape[1]
         for i in range(min(outputs.shape[2], length - 2)):
-            goal, mine = lesson.hidden[-1][:, 1 + i : length - 1], outputs[:, : length - 2 - i, i]
+            goal = lesson.hidden[-1][:, 1 + i : length - 1]
+            predicted = outputs[:, : length - 2 - i, i]
             inside = lesson.positions[:, 2 + i :] >= 2 + i
-            far = F.smooth_l1_loss(mine, goal, reduction="none").mean(-1)
-            total = total + decay**i * (far * inside * lesson.weight[:, 2 + i :]).sum()
+            loss = F.smooth_l1_loss(predicted, goal, reduction="none").mean(-1)
+            total = total + decay**i * (loss * inside * lesson.weight[:, 2 + i :]).sum()
         return total / lesson.weight.sum().clamp(min=1e-9)

@@ -1,7 +1,7 @@
 """A decoder layer that drafts from a target's states: trained over whole texts, served by a cache.
 
-Entry t of a text reads what the target made of token t (its feature) and token t + 1, and its
-output stands for the feature of token t + 1, from which token t + 2 is guessed. While drafting, an
+Entry t of a text reads the target's state of token t (its feature) and the embedding of token
+t + 1. Its output predicts the feature of token t + 1, and so token t + 2. While drafting, an
 entry's feature is the output of the entry before it. Source: Li et al. 2024 (EAGLE), section 3.1.
 Weights are named as in a Llama layer.
 
@@ -33,7 +33,7 @@ _SPARE = 512  # cache places after the context: nodes of a draft that starts at 
 
 
 class FeatureLayer(nn.Module):
-    """Attention and feed-forward; what stands before the attention is the module's own."""
+    """Attention and feed-forward; what comes before the attention is the module's."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -41,15 +41,15 @@ class FeatureLayer(nn.Module):
         self.mlp = Mlp(shape.outer, shape.intermediate)
         self.post_attention_layernorm = nn.RMSNorm(shape.outer, eps=shape.norm_eps)
 
-    def forward(self, x: Tensor, beside: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """x [B, T, reads] goes through the attention and is added to beside [B, T, D]."""
-        beside = beside + self.self_attn(x, positions, attend)
-        out: Tensor = beside + self.mlp(self.post_attention_layernorm(beside))
+    def forward(self, x: Tensor, residual: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """The attention of x [B, T, reads] is added to residual [B, T, D]."""
+        residual = residual + self.self_attn(x, positions, attend)
+        out: Tensor = residual + self.mlp(self.post_attention_layernorm(residual))
         return out
 
 
 class FeaturePredictor(Protocol):
-    """A module around such a layer."""
+    """A module that predicts states with such a layer."""
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
         """The target's states by layer [..., D] -> the entries' features [..., D]."""
@@ -69,12 +69,12 @@ class FeaturePredictor(Protocol):
 def unroll(
     module: FeaturePredictor, features: Tensor, embeddings: Tensor, lesson: Lesson, steps: int
 ) -> Tensor:
-    """Outputs [B, T, I, D]: step i of place t guesses token t + 2 + i, as drafting along the true
-    text would from entry t on, with its own outputs as features after that.
+    """Outputs [B, T, I, D]: step i of place t predicts token t + 2 + i, as in drafting along the
+    text from entry t on, with its own outputs as features after that.
 
-    features, embeddings: [B, T, D] of the tokens themselves. Steps after the first are made where
-    a token counts that one of the place's steps guesses, and may be 0 elsewhere: most of a row is
-    prompts, where nothing is drafted.
+    features, embeddings: [B, T, D] of the tokens themselves. Steps after the first are computed
+    only for places with a step whose predicted token counts, and may be 0 elsewhere: most of a row
+    is prompts, where nothing is drafted.
     """
     keys: list[Tensor] = []
     values: list[Tensor] = []
@@ -88,57 +88,57 @@ def unroll(
             return _along(q, keys[0], values[0], sees)
         return _unrolled(q, keys, values, before)
 
-    following = embeddings.roll(-1, 1)  # what wraps counts nowhere
-    found = [module.predict(features, following, lesson.positions, attend)]
+    following = embeddings.roll(-1, 1)  # what wraps around counts nowhere
+    outputs = [module.predict(features, following, lesson.positions, attend)]
     if steps == 1:
-        return found[0][:, :, None]
+        return outputs[0][:, :, None]
     some = lesson.places_to_draft(steps)[..., None]  # [B, S, 1]
     before = sees.take_along_dim(some, 1)
-    state = found[0].take_along_dim(some, 1)
+    state = outputs[0].take_along_dim(some, 1)
     places = lesson.positions.take_along_dim(some[..., 0], 1)
     for i in range(1, steps):
         following = embeddings.roll(-1 - i, 1).take_along_dim(some, 1)
         state = module.predict(state, following, places + i, attend)
-        found.append(torch.zeros_like(features).scatter(1, some.expand_as(state), state))
-    return torch.stack(found, 2)
+        outputs.append(torch.zeros_like(features).scatter(1, some.expand_as(state), state))
+    return torch.stack(outputs, 2)
 
 
 def _along(q: Tensor, key: Tensor, value: Tensor, sees: Tensor) -> Tensor:
-    """Each place sees the keys where `sees` [B, T, T] says; q, key, value: [B, T, H, W]."""
+    """Attention where `sees` [B, T, T] is true; q, key, value: [B, T, H, W]."""
     q, key, value = (x.transpose(1, 2) for x in (q, key, value))
     mixed = F.scaled_dot_product_attention(q, key, value, attn_mask=sees[:, None])
     return mixed.transpose(1, 2).flatten(2)
 
 
 def _unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], sees: Tensor) -> Tensor:
-    """Each place sees the first step's keys [B, T, H, W] where `sees` [B, S, T] says, and of later
-    steps its own; q, later keys and values: [B, S, H, W]."""
-    turned = q.transpose(1, 2)
-    first, worth = keys[0].transpose(1, 2), values[0].transpose(1, 2)
+    """Each place attends to the first step's keys [B, T, H, W] where `sees` [B, S, T] is true, and
+    to those of its own later steps; q, later keys and values: [B, S, H, W]."""
+    queries = q.transpose(1, 2)
+    first, first_values = keys[0].transpose(1, 2), values[0].transpose(1, 2)
     scale = q.shape[-1] ** -0.5
-    history = (turned @ first.transpose(2, 3) * scale).masked_fill(~sees[:, None], -torch.inf)
+    history = (queries @ first.transpose(2, 3) * scale).masked_fill(~sees[:, None], -torch.inf)
     own = torch.stack([(q * k).sum(-1) for k in keys[1:]], -1) * scale  # [B, S, H, I - 1]
     shares = torch.cat((history, own.transpose(1, 2)), -1).softmax(-1)
     length = first.shape[2]
-    mixed = (shares[..., :length] @ worth).transpose(1, 2)
+    mixed = (shares[..., :length] @ first_values).transpose(1, 2)
     for i, value in enumerate(values[1:]):
         mixed = mixed + shares[..., length + i].transpose(1, 2)[..., None] * value
     return mixed.flatten(2)
 
 
 @dataclass
-class _Held:
-    """Features that have no entry in the cache yet, and the prompt's last one, or none."""
+class _Features:
+    """waiting: those without an entry in the cache yet; prompt: the prompt's last one, or none."""
 
     waiting: Tensor
     prompt: Tensor
 
 
 class FeatureModel:
-    """Such a module with a cache of its own, which follows the text of each sequence.
+    """Serves such a module, with a cache for the entries of each sequence.
 
-    Of a text of n tokens whose last one is the root, entry n - 2 is the last; a draft's first pass
-    runs it with all that came since the draft before. Entries of drafted nodes are forgotten.
+    In a text of n tokens whose last one is the root, entry n - 2 is the last; a draft's first pass
+    runs it with all that came since the draft before. Entries of drafted nodes are discarded.
     """
 
     def __init__(self, module: FeaturePredictor, shape: LayerShape, access: Access) -> None:
@@ -153,7 +153,7 @@ class FeatureModel:
             access.dtype,
             access.device,
         )
-        self._depths: list[int] = []  # of the nodes that a growing tree has run, the root first
+        self._depths: list[int] = []  # of a growing tree's nodes so far, the root first
         self._outputs: Tensor | None = None  # [B, M, D] of the frontier before
 
     def begin(self, sequence: Sequence) -> None:
@@ -164,16 +164,16 @@ class FeatureModel:
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         """The copy starts after the prompt, however far the other is."""
-        held = sequence.state.get(self)
-        if held is not None and len(held.prompt):
+        features = sequence.state.get(self)
+        if features is not None and len(features.prompt):
             source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
             self._cache.copy(source, target, copy.prompt_length - 2)
-            copy.state[self] = _Held(held.prompt, held.prompt)
+            copy.state[self] = _Features(features.prompt, features.prompt)
 
     def ready(self, sequence: Sequence) -> bool:
         """Whether there is a feature to draft from."""
-        held = sequence.state.get(self)
-        return held is not None and len(held.waiting) > 0
+        features = sequence.state.get(self)
+        return features is not None and len(features.waiting) > 0
 
     def ready_rows(self, sequences: Seq[Sequence], budgets: Seq[int]) -> list[int]:
         """The rows that may draft nodes and have a feature to draft from."""
@@ -188,17 +188,17 @@ class FeatureModel:
         for sequence, step in zip(sequences, steps, strict=True):
             slots = list(range(step.read)) if step.read else [0, *step.path]
             new = features[step.row, slots]
-            held = sequence.state.setdefault(self, _Held(new[:0], new[:0]))
-            held.waiting = torch.cat((held.waiting, new))
+            kept = sequence.state.setdefault(self, _Features(new[:0], new[:0]))
+            kept.waiting = torch.cat((kept.waiting, new))
             if step.read:
-                held.prompt = new[-1:].clone()
+                kept.prompt = new[-1:].clone()
         read = [s for s, step in zip(sequences, steps, strict=True) if step.read]
         reading = [s for s in read if len(s.state[self].waiting) > 1]
         if reading:
             self._enter(reading, 1)
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, D] outputs of the last entries, before the roots; whatever waits is run."""
+        """[B, 1, D] outputs of the last entries, those before the roots; runs what waits."""
         return self._enter(sequences, 0)
 
     def level(self, sequences: Seq[Sequence], frontier: Frontier) -> Tensor:
@@ -216,21 +216,21 @@ class FeatureModel:
         return self._module.logits(self._outputs, self._access.head)
 
     def _enter(self, sequences: Seq[Sequence], leave: int) -> Tensor:
-        """Run what waits, but for the last `leave` features; outputs [B, 1, D] of the last entries.
+        """Run the waiting features but the last `leave`; outputs [B, 1, D] of the last entries.
 
-        One is left of a prompt, so that there is something to run when its draft begins.
+        One is left after a prompt, so that there is something to run when its draft begins.
         """
         slots = [self._cache.slot(s.id) for s in sequences]
-        held = [s.state[self] for s in sequences]
-        counts = [len(each.waiting) - leave for each in held]
+        kept = [s.state[self] for s in sequences]
+        counts = [len(each.waiting) - leave for each in kept]
         tokens = []
         for sequence, slot, count in zip(sequences, slots, counts, strict=True):
             start = self._cache.lengths[slot] + 1
             tokens.append(sequence.tokens[start : start + count])
         feed = chain_feed(self._cache, slots, tokens)
-        some = [each.waiting[:count] for each, count in zip(held, counts, strict=True)]
+        some = [each.waiting[:count] for each, count in zip(kept, counts, strict=True)]
         outputs = self._run(nn.utils.rnn.pad_sequence(some, batch_first=True), feed)
-        for each, slot, count in zip(held, slots, counts, strict=True):
+        for each, slot, count in zip(kept, slots, counts, strict=True):
             each.waiting = each.waiting[count:]
             self._cache.lengths[slot] += count
         rows = torch.arange(len(slots), device=outputs.device)

@@ -14,17 +14,17 @@ from torch import Tensor
 
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.feature_layer import unroll
-from foretoken.trainable.head_losses import heads_loss, heads_ranks
+from foretoken.trainable.head_losses import heads_loss, ranks_at_roots
 from foretoken.trainable.layer import Attend, LayerShape
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
 
 class FeatureModule(Trained):
-    """A module around one decoder layer of shape `of`; subclasses say what an `entry` is. `unroll`
-    in its shape: steps on its own outputs that training takes."""
+    """A module around one decoder layer; subclasses implement `predict`. `unroll` in its shape: how
+    many steps training takes on the layer's own outputs."""
 
-    decoder: LayerShape
+    layer_shape: LayerShape
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
         """The target's normed last states."""
@@ -51,5 +51,5 @@ class FeatureModule(Trained):
         return heads_loss(lesson, outputs, lesson.head, [], objective)
 
     def ranks(self, lesson: Lesson, depth: int) -> Tensor:
-        """[B, T, depth], as `heads_ranks` has it."""
-        return heads_ranks(lesson, self.outputs(lesson, depth), lesson.head)
+        """[B, T, depth], as `ranks_at_roots` has it."""
+        return ranks_at_roots(lesson, self.outputs(lesson, depth), lesson.head)

@@ -22,8 +22,8 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LayerShape:
-    """reads: width of what the attention reads; outer: width of what is added to and handed on;
-    head_width: of a head, if it isn't outer / heads; rope_scaling: as transformers writes it;
+    """reads: width of what the attention reads; outer: width of the residual stream; head_width:
+    of a head, if it isn't outer / heads; rope_scaling: as transformers writes it;
     qk_norm: whether queries and keys are normed, head by head; qkv_bias: whether queries, keys and
     values have biases."""
 
@@ -60,21 +60,21 @@ class LayerShape:
 
 
 def heads_for(width: int) -> int:
-    """As many heads of about 48 as divide the width into even ones."""
+    """The number of heads of about 48 that divide the width into even ones."""
     most = max(1, width // 48)
     return next((h for h in range(most, 0, -1) if width % (2 * h) == 0), 1)
 
 
 class Attention(nn.Module):
-    """Its four products, and the rotation."""
+    """The four projections and the rotary embedding."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
         self.layer_shape = shape
-        inner, kept = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        inner, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.q_proj = nn.Linear(shape.reads, inner, bias=shape.qkv_bias)
-        self.k_proj = nn.Linear(shape.reads, kept, bias=shape.qkv_bias)
-        self.v_proj = nn.Linear(shape.reads, kept, bias=shape.qkv_bias)
+        self.k_proj = nn.Linear(shape.reads, kv_width, bias=shape.qkv_bias)
+        self.v_proj = nn.Linear(shape.reads, kv_width, bias=shape.qkv_bias)
         self.o_proj = nn.Linear(inner, shape.outer, bias=False)
         self.q_norm, self.k_norm = (
             nn.RMSNorm(shape.head_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
@@ -116,12 +116,14 @@ def rotary_angles(decoder: LayerShape, positions: Tensor, like: Tensor) -> tuple
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Queries or keys [B, T, H, W] at the positions of `rotary_angles`."""
+    """Queries or keys [B, T, H, W] rotated by the angles of `rotary_angles`."""
     a, b = x.chunk(2, -1)
     return x * cos + torch.cat((-b, a), -1) * sin
 
 
 class Mlp(nn.Module):
+    """Llama's gated feed-forward."""
+
     def __init__(self, width: int, intermediate: int) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(width, intermediate, bias=False)
@@ -134,7 +136,7 @@ class Mlp(nn.Module):
 
 
 def attend_cached(layer: Tensor, feed: Feed) -> Attend:
-    """Attention of one pass over a layer's cache [2, slots, K, max, W], which it writes to."""
+    """Attention of one pass over a layer's cache [2, slots, K, max, W], to which it writes."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         attention.write(layer, torch.stack((k, v), 2), feed)

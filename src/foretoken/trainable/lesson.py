@@ -1,9 +1,9 @@
-"""What a drafter in training reads: text, the target's states along it, and what counts.
+"""What a drafter in training reads: text, the target's states along it, and each token's weight.
 
-A row holds one or more records, each a prompt with what was written after it. All is teacher
-forced: at every place the drafter sees the text as it is. Where the text is what the target writes
-at temperature 0, or a sample of it under a rule that keeps plain decoding's tokens, an accepted
-draft is a piece of this text, so one pass tells what serving it would have accepted (`Estimate`).
+A row has one or more records, each a prompt with its answer. Training is teacher forced: at every
+place the drafter sees the text as it is. Where the text is what the target writes at temperature 0,
+or a sample of it under a rule that keeps plain decoding's tokens, accepted drafts are pieces of
+this text, so one pass tells what serving it would have accepted (`Estimate`).
 
 Legend: B rows, T places of a row, D width, V vocabulary, N drafted places.
 """
@@ -18,22 +18,22 @@ import torch
 from torch import Tensor
 
 Append = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Embeddings [B, X, D] of tokens of no text, their positions [B, X], and who of them sees which of
-the T + X tokens [B, X, T + X] -> their normed last states [B, X, D], which gradients pass through.
+"""Embeddings [B, X, D] of tokens appended to the text, their positions [B, X], and which of the
+T + X tokens each attends to [B, X, T + X] -> their normed last states [B, X, D]. Gradients pass.
 """
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """One batch, and the frozen target's word on it.
+    """One batch, and what the frozen target computes of it.
 
-    tokens, positions, records: [B, T] ids, places within the record, and which record (-1 is
-    padding). A token sees the tokens of its own record before it, and itself. weight: [B, T] how
-    much a token counts as one to be predicted. room: [B, T] the most nodes of a draft whose root
-    stands there, or -1 where serving never has a root. hidden: layer -> [B, T, D], as `Wants`
+    tokens, positions, records: [B, T] ids, places within the record, and the number of the record
+    in its row (-1 is padding). A token attends to the tokens of its record up to itself. weight:
+    [B, T] how much a token counts as one to predict. room: [B, T] the most nodes of a draft whose
+    root is there, or -1 where serving never has a root. hidden: layer -> [B, T, D], as `Wants`
     counts layers. head: normed last states [..., D] -> logits [..., V]. embed: ids -> [..., D].
-    append: what the target makes of tokens after the rows, see `Append`. None of the three is
-    trained. kv: layer, from 0 -> its keys and values [B, K, T, W] of the text. temperature: what
+    append: the target's pass over tokens after the rows, see `Append`. None of the three is
+    trained. kv: layer, from 0 -> its keys and values [B, K, T, W] of the text. temperature: that
     the text was written at.
     """
 
@@ -51,21 +51,21 @@ class Lesson:
 
     @property
     def sees(self) -> Tensor:
-        """[B, T, T] bool: who sees whom."""
+        """[B, T, T] bool: which tokens each token attends to."""
         same = self.records[:, :, None] == self.records[:, None, :]
         return same.tril()
 
     def places_to_draft(self, most: int) -> Tensor:
-        """[B, S] the places t such that one of the tokens t + 2 … t + 1 + most counts, and as many
-        others as make the rows even: where a drafter of so many places has something to learn."""
+        """[B, S] the places t from which a drafter of `most` places has something to learn: one of
+        the tokens t + 2 … t + 1 + most counts. Rows with fewer of them are filled with others."""
         counts = torch.stack([self.weight.roll(-2 - i, 1) > 0 for i in range(most)]).any(0)
         longest = int(counts.sum(1).max())
         return counts.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
 
 
 def chain_acceptance(chances: Tensor, room: Tensor, most: int) -> Tensor:
-    """[B, T, most] the chance that more than n places of a chain are accepted, from those [B, T]
-    that the token after each place is."""
+    """[B, T, most] the chance that more than n places of a chain are accepted; chances: [B, T] that
+    the drafted token after each place is."""
     ahead = torch.stack([chances.roll(-n, 1) for n in range(most)], 2).cumprod(-1)
     within: Tensor = torch.arange(most, device=room.device) < room[..., None]
     return ahead * within
@@ -73,7 +73,7 @@ def chain_acceptance(chances: Tensor, room: Tensor, most: int) -> Tensor:
 
 @dataclass
 class Estimate:
-    """Tokens written and the steps that serving them would take; accepted[n]: in how many
+    """Tokens written, and the steps that serving them would take. accepted[n]: in how many
     of these steps more than n drafted places are accepted, a sum of chances."""
 
     tokens: float = 0.0
@@ -82,7 +82,7 @@ class Estimate:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens a step, the target's own included."""
+        """Tokens of a step, the target's own token included."""
         return self.tokens / self.steps if self.steps else 0.0
 
     @property
@@ -91,7 +91,7 @@ class Estimate:
         return [count / self.steps for count in self.accepted] if self.steps else []
 
     def add(self, other: Estimate) -> None:
-        """Take another's counts in."""
+        """Add another's counts."""
         self.tokens += other.tokens
         self.steps += other.steps
         longest = max(len(self.accepted), len(other.accepted))
@@ -104,17 +104,15 @@ def _padded(counts: Seq[float], length: int) -> list[float]:
 
 
 def estimate(room: Tensor, acceptance: Tensor) -> Estimate:
-    """What serving would do: `acceptance` [B, T, N] is the chance that a step whose root stands
+    """What serving would accept: `acceptance` [B, T, N] is the chance that a step whose root stands
     there accepts more than n drafted places (0 or 1 where that is known).
 
-    Walks from each text's first root: a step that accepts n places leads to the root n + 1 on.
+    Walks from each text's first root: a step that accepts n places leads to the root n + 1 later.
     """
     roots = (room >= 0).cpu()
-    distribution = (acceptance.double() * (room >= 0)[..., None]).cpu()
-    edges = torch.ones_like(distribution[..., :1])
-    exactly = torch.cat((edges, distribution), 2) - torch.cat(
-        (distribution, 0 * edges), 2
-    )  # [B, T, N + 1]
+    more = (acceptance.double() * (room >= 0)[..., None]).cpu()
+    edges = torch.ones_like(more[..., :1])
+    exactly = torch.cat((edges, more), 2) - torch.cat((more, 0 * edges), 2)  # [B, T, N + 1]
     batch, length, depth = exactly.shape
     visits = torch.zeros(batch, length + depth, dtype=torch.float64)
     first = roots.clone()
@@ -125,5 +123,5 @@ def estimate(room: Tensor, acceptance: Tensor) -> Estimate:
         ahead = visits[:, place, None] * exactly[:, place]
         visits[:, place + 1 : place + 1 + depth] += ahead
     visits = visits[:, :length]
-    counted = (visits[..., None] * distribution).sum((0, 1))
-    return Estimate(float(roots.sum()), float(visits.sum()), counted.tolist())
+    accepted = (visits[..., None] * more).sum((0, 1))
+    return Estimate(float(roots.sum()), float(visits.sum()), accepted.tolist())

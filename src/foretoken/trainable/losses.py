@@ -26,7 +26,7 @@ Divergence = Callable[[Tensor, Tensor], Tensor]
 """(drafter's logits [..., V], target's logits [..., V]) -> [...]"""
 
 NLL = "nll"
-"""The name of the one objective that reads no logits of the target's: -log of the text's token."""
+"""The name of the objective that does not read the target's logits: -log of the text's token."""
 
 
 def _log(logits: Tensor) -> Tensor:
@@ -44,14 +44,14 @@ def kl_div(drafter: Tensor, target: Tensor) -> Tensor:
     """KL(target || drafter): forward KL, soft-label cross-entropy less the target's entropy.
 
     Written as two products: `_kl`'s difference of two log-distributions would be one more pass over
-    the drafter's logits, forth and back."""
-    known = _log(target)
-    guess = _log(drafter.to(known.dtype))
-    distribution, empty = known.exp(), known.isneginf()
-    if empty.any():  # a token without mass adds nothing, whatever the drafter says of it
-        known, guess = known.masked_fill(empty, 0.0), torch.where(empty, 0.0, guess)
-    crossed: Tensor = torch.linalg.vecdot(distribution, guess)
-    return (distribution * known).sum(-1) - crossed
+    the drafter's logits, forward and backward."""
+    log_p = _log(target)
+    log_q = _log(drafter.to(log_p.dtype))
+    p, empty = log_p.exp(), log_p.isneginf()
+    if empty.any():  # a token without mass adds nothing, whatever the drafter gives it
+        log_p, log_q = log_p.masked_fill(empty, 0.0), torch.where(empty, 0.0, log_q)
+    cross_entropy: Tensor = -torch.linalg.vecdot(p, log_q)
+    return (p * log_p).sum(-1) + cross_entropy
 
 
 def rkl(drafter: Tensor, target: Tensor) -> Tensor:
@@ -111,22 +111,22 @@ class Objective:
     """A weighted sum of divergences, by name, and of "nll" to the text's own tokens.
 
     decay: factor of the loss from one drafted place to the next (Medusa and EAGLE-3 have 0.8; see
-    `exponential`). dynamic: if not 0, a place counts besides as often as a draft gets there, to
-    this power (see `getting_there`).
+    `exponential`). dynamic: if not 0, each place is also weighted by the chance that a draft
+    reaches it, to this power (see `chance_to_reach`).
     """
 
-    mix: Mapping[str, float] = field(default_factory=lambda: {NLL: 1.0})
+    weights: Mapping[str, float] = field(default_factory=lambda: {NLL: 1.0})
     decay: float = 0.8
     dynamic: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in self.mix:
+        for name in self.weights:
             if name not in (NLL, FEATURE) and name not in DIVERGENCES:
                 raise unknown("objective", name, [*DIVERGENCES, NLL, FEATURE])
-        if not self.mix or min(self.mix.values()) < 0 or not any(self.mix.values()):
+        if not self.weights or min(self.weights.values()) < 0 or not any(self.weights.values()):
             raise ForetokenError(
-                f"The objective is {dict(self.mix)}; give weights that are not negative, and at "
-                "least one above 0."
+                f"The objective is {dict(self.weights)}; give weights that are not negative, and "
+                "at least one above 0."
             )
         if not 0 < self.decay <= 1:
             raise ForetokenError(f"decay is {self.decay}; it must be above 0 and at most 1.")
@@ -135,17 +135,17 @@ class Objective:
 
     @property
     def reads_target(self) -> bool:
-        """Whether the target's logits are needed at all."""
-        return any(self.mix.get(name) for name in DIVERGENCES)
+        """Whether the target's logits are needed."""
+        return any(self.weights.get(name) for name in DIVERGENCES)
 
-    def chance(self, drafter: Tensor, tokens: Tensor) -> Tensor:
-        """[...] how likely logits [..., V] hold the text's tokens [...]."""
+    def probability(self, drafter: Tensor, tokens: Tensor) -> Tensor:
+        """[...] the probability that logits [..., V] give the text's tokens [...]."""
         return (-nll(drafter, tokens)).exp()
 
     def __call__(self, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
         """[...] for logits [..., V] and the text's tokens [...]; target: None where not read."""
         parts = []
-        for name, weight in self.mix.items():
+        for name, weight in self.weights.items():
             if name == NLL:
                 parts.append(weight * nll(drafter, tokens))
             elif weight and name != FEATURE:
@@ -153,8 +153,8 @@ class Objective:
                 parts.append(weight * DIVERGENCES[name](drafter, target))
         if not parts:
             raise ForetokenError(
-                f"The objective is {dict(self.mix)}; give a weight to one of the losses of logits "
-                "too."
+                f"The objective is {dict(self.weights)}; give a weight to one of the losses of "
+                "logits too."
             )
         return torch.stack(parts).sum(0)
 
@@ -166,8 +166,8 @@ def exponential(gamma: float) -> float:
     return math.exp(-1 / gamma)
 
 
-def getting_there(chances: Tensor) -> Tensor:
-    """[..., N] the chance that a draft gets to each place: that all places before it, of chances
+def chance_to_reach(chances: Tensor) -> Tensor:
+    """[..., N] the chance that a draft reaches each place: that all places before it, of chances
     [..., N], are right."""
     edge = torch.ones_like(chances[..., :1])
     return torch.cat((edge, chances[..., :-1]), -1).cumprod(-1)
@@ -182,8 +182,8 @@ def chunked(
 ) -> Tensor:
     """The sum of `measure` over all places of the inputs [P, ...], `chunk` places at a time.
 
-    Logits [P, V] never stand whole, and nothing is computed twice: each chunk's gradients are taken
-    as soon as its loss is there. parameters: what `measure` uses besides that is to be trained.
+    Logits [P, V] never exist whole, and nothing is computed twice: each chunk's gradients are taken
+    with its loss. parameters: what else `measure` uses that is trained.
     """
     total: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
         measure, chunk, len(inputs), *inputs, *parameters
@@ -206,8 +206,8 @@ class _Chunked(torch.autograd.Function):
             total += loss.detach()
             leaves = [parts[i] if i < count else parameters[i - count] for i in wanted]
             if leaves:
-                found = torch.autograd.grad(loss, leaves, allow_unused=True)
-                for i, grad in zip(wanted, found, strict=True):
+                gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+                for i, grad in zip(wanted, gradients, strict=True):
                     if grad is not None:
                         (grads[i][at] if i < count else grads[i]).add_(grad)
         ctx.grads = [grads.get(i) for i in range(len(given))]

@@ -1,9 +1,9 @@
-"""Trained prompt tokens: embeddings of no token, after which a frozen target guesses ahead.
+"""Trained prompt tokens: embeddings at which a frozen target predicts tokens ahead.
 
-What drafters that train nothing else share. Token i, counted from 0, stands i + 1 places after a
-text that ends at place t, and the target's state there guesses the text's token t + 2 + i; the
-token t + 1 is the text's own guess. Sources: Monea et al. 2023 (PaSS); Chen et al. 2024 (Parallel
-Prompt Decoding).
+Shared by the drafters that train nothing else. Prompt token i, counted from 0, is i + 1 places
+after a text that ends at place t, and the target's state there predicts the text's token t + 2 + i;
+the token t + 1 is predicted at place t. Sources: Monea et al. 2023 (PaSS); Chen et al. 2024
+(Parallel Prompt Decoding).
 
 Legend: B rows, T places, R places with a block of prompt tokens, A prompt tokens, D width,
 V vocabulary.
@@ -14,18 +14,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from foretoken.trainable.appended import blocks_loss, drawn, seats
+from foretoken.trainable.appended import block_positions, blocks_loss, draw_places
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
 FIRST = 2
-"""What the first prompt token guesses: how many places after the text's last one."""
+"""How many places after the text's last token the first prompt token predicts."""
 
 
 class PromptTokens(Trained):
-    """num_tokens: prompt tokens; blocks: places of each row that a step of training puts them
-    after. They begin as the text's mean embedding."""
+    """num_tokens: prompt tokens; blocks: places of each row after which a training step puts them.
+    They begin as the text's mean embedding."""
 
     def __init__(self, facts: Facts, num_tokens: int = 3, blocks: int = 64) -> None:
         super().__init__(facts, num_tokens=num_tokens, blocks=blocks)
@@ -45,12 +45,12 @@ class PromptTokens(Trained):
 
     def states(self, lesson: Lesson, places: Tensor) -> Tensor:
         """[B, R, A, D] the target's states at the prompt tokens after the places [B, R]."""
-        positions, sees = seats(lesson, places, len(self.embeddings))
-        many = self.embeddings.repeat(places.shape[1], 1).expand(len(places), -1, -1)
-        states: Tensor = lesson.append(many, positions, sees).unflatten(1, (places.shape[1], -1))
+        positions, sees = block_positions(lesson, places, len(self.embeddings))
+        tokens = self.embeddings.repeat(places.shape[1], 1).expand(len(places), -1, -1)
+        states: Tensor = lesson.append(tokens, positions, sees).unflatten(1, (places.shape[1], -1))
         return states
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        places = drawn(lesson, self.shape["blocks"], FIRST)
+        places = draw_places(lesson, self.shape["blocks"], FIRST)
         states = self.states(lesson, places)
         return blocks_loss(lesson, places, states, FIRST, lesson.head, (), objective)

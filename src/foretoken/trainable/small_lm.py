@@ -1,7 +1,7 @@
-"""A small language model as what is trained of a drafter: an ordinary checkpoint in and out.
+"""A small language model as a trained module: it begins and ends as an ordinary checkpoint.
 
-It reads the text alone, so every place of a text is a lesson: its distribution there against the
-target's, or the token itself. Source: Zhou et al. 2024 (DistillSpec), section 3; with "nll" on what
+It reads the text alone, so it learns at every place of a text: from the target's distribution, or
+from the token itself. Source: Zhou et al. 2024 (DistillSpec), section 3; with "nll" on what
 the target wrote it is sequence-level distillation (Kim and Rush 2016).
 
 Legend: B rows, T places, D width, V vocabulary, P tokens to predict.
@@ -24,13 +24,13 @@ from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, chunked
 
-_CHUNK = 256  # places whose logits stand at once
+_CHUNK = 256  # places whose logits exist at once
 
 
 class TrainedLM(Trained):
-    """model: a checkpoint to begin with (folder, hub id or bundled name); without one, the numbers
-    of a Llama configuration, e.g. hidden_size, and the embedding begins as the target's on its main
-    directions. What `save` writes is a checkpoint like any other."""
+    """model: a checkpoint to begin with (folder, hub id or bundled name). Without one, `numbers`
+    are fields of a Llama configuration, e.g. hidden_size, and the embedding begins as the target's,
+    projected on its principal directions. `save` writes an ordinary checkpoint."""
 
     method: ClassVar[str] = "sps"
 
@@ -58,7 +58,7 @@ class TrainedLM(Trained):
         tokenizer.save_pretrained(folder)
 
     def copy_from(self, target: VocabularyLayers) -> None:
-        """A new model's embedding: the target's, centred, on as many of its main directions."""
+        """A new model's embedding is the target's, centred, on its principal directions."""
         if self.shape["model"] is not None:
             return
         mine = self.lm.get_input_embeddings().weight
@@ -74,16 +74,16 @@ class TrainedLM(Trained):
         return self.loss(self.states(lesson), lesson, objective)
 
     def loss(self, states: Tensor, lesson: Lesson, objective: Objective) -> Tensor:
-        """With its states [B, T, D] along the text."""
+        """The training loss; states: this model's, [B, T, D] along the text."""
         counts = (lesson.weight > 0) & (lesson.positions > 0)
         row, token = counts.nonzero(as_tuple=True)  # [P]
         seen, goal = states[row, token - 1], lesson.tokens[row, token]
         share = lesson.weight[row, token]
         share = share / share.sum().clamp(min=1e-9)
-        said = lesson.hidden[-1][row, token - 1] if objective.reads_target else None
+        known = lesson.hidden[-1][row, token - 1] if objective.reads_target else None
 
         def measure(at: slice, part: Tensor) -> Tensor:
-            target = None if said is None else lesson.head(said[at])
+            target = None if known is None else lesson.head(known[at])
             return (objective(self.head(part), target, goal[at]) * share[at]).sum()
 
         return chunked(measure, [seen], list(self.lm.get_output_embeddings().parameters()), _CHUNK)
@@ -104,11 +104,11 @@ class TrainedLM(Trained):
         states: Tensor = out.last_hidden_state
         return states
 
-    def chances(self, lesson: Lesson) -> Tensor:
+    def token_acceptance(self, lesson: Lesson) -> Tensor:
         """[B, T] the chance that its draft after each place is accepted and is the text's token:
         0 or 1 at temperature 0, above it min(1, q / p); 0 where the record ends there."""
         states = self.states(lesson)
-        found = states.new_zeros(lesson.tokens.shape)
+        chances = states.new_zeros(lesson.tokens.shape)
         same = lesson.records[:, 1:] == lesson.records[:, :-1]
         row, place = (same & (lesson.records[:, 1:] >= 0)).nonzero(as_tuple=True)
         for at in range(0, len(row), _CHUNK):
@@ -119,20 +119,20 @@ class TrainedLM(Trained):
                 p = (lesson.head(lesson.hidden[-1][r, t]) / lesson.temperature).log_softmax(-1)
                 chance = (q - p).gather(-1, goal[:, None])[:, 0].clamp(max=0).exp()
             else:
-                chance = (logits.argmax(-1) == goal).to(found.dtype)
-            found[r, t] = chance.to(found.dtype)
-        return found
+                chance = (logits.argmax(-1) == goal).to(chances.dtype)
+            chances[r, t] = chance.to(chances.dtype)
+        return chances
 
     def native(self) -> CausalLM:
-        """A copy that serves."""
+        """A copy in the native form, which serves."""
         weights = self.lm.state_dict()
         config, place = self.lm.config, self.lm.device
         return build_native(config, lambda name: weights[name], self.lm.dtype, place, "plain")
 
 
 def _begun(model: str) -> Any:
-    """A checkpoint's model in float32. Raises `ForetokenError` for a family that has no native
-    twin: what is trained has to be what is served."""
+    """A checkpoint's model in float32. Raises `ForetokenError` for a family that the native model
+    doesn't serve: what is trained has to be what is served."""
     from foretoken.models.hf import adapter
 
     folder = find(model)

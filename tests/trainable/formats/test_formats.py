@@ -509,7 +509,7 @@ def test_speculators_says_the_same(name: str, target: Path, small: Pair, tmp_pat
     if module.method == "eagle3":
         steps, given = 3, {"input_ids": tokens.roll(-1, 1).contiguous()}
         with torch.no_grad():
-            ours = module.few(module.outputs(lesson, steps))[0]  # [T, I, R]
+            ours = module.reduced_logits(module.outputs(lesson, steps))[0]  # [T, I, R]
         mine = [ours[: length - 1 - step, step] for step in range(steps)]
     else:
         root, steps = 5, 0

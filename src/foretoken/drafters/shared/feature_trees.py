@@ -22,8 +22,8 @@ from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.feature_layer import FeatureModel
-from foretoken.trainable.head_losses import Paths, accepted, fitting
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.rank_trees import Paths, fitting_paths, tree_acceptance
 from foretoken.tree import DraftTree, Kind
 from foretoken.trees.grow import Frontier, beam, expand, sample, widths_of
 from foretoken.trees.join import assemble
@@ -174,7 +174,7 @@ class GivenTree:
     def fitted(self, vocab_size: int) -> GivenTree:
         """The part that so small a vocabulary can fill."""
         depth = max(map(len, self._paths), default=0)
-        return GivenTree(fitting(self._paths, depth, vocab_size))
+        return GivenTree(fitting_paths(self._paths, depth, vocab_size))
 
     def draft(
         self, model: FeatureModel, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws
@@ -199,7 +199,7 @@ class GivenTree:
     def acceptance(self, module: Any, lesson: Lesson) -> Tensor:
         """[B, T, levels] 0 or 1, at temperature 0."""
         ranks = module.ranks(lesson, max(map(len, self._paths)))
-        return accepted(ranks, lesson.room, self._paths)
+        return tree_acceptance(ranks, lesson.room, self._paths)
 
 
 def _at_temperature_1(sequence: Sequence) -> Sequence:

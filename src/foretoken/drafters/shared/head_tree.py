@@ -22,20 +22,18 @@ from foretoken.draws import Draws
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained, VocabularyLayers, weight_of
-from foretoken.trainable.head_losses import (
-    LastStates,
-    Paths,
-    States,
-    accepted,
-    fitting,
-    heads_loss,
-    heads_ranks,
-    rank_counts,
-    rates_of,
-    tree_of,
-)
+from foretoken.trainable.head_losses import heads_loss, ranks_at_roots
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
+from foretoken.trainable.rank_trees import (
+    Paths,
+    fitting_paths,
+    rank_counts,
+    rank_rates,
+    tree_acceptance,
+    tree_from_option,
+)
+from foretoken.trainable.root_states import LastStates, RootStates
 from foretoken.tree import DraftTree
 from foretoken.trees.join import assemble
 
@@ -43,27 +41,27 @@ from foretoken.trees.join import assemble
 class Heads(Trained):
     """A module of `num_heads` heads, the i-th of which guesses the token i + 1 after the root."""
 
-    def along(self, lesson: Lesson, places: Tensor) -> Tensor:
+    def head_states(self, lesson: Lesson, places: Tensor) -> Tensor:
         """Each head's states [B, S, H, D] at places [B, S] of a text, those before the roots."""
         raise NotImplementedError
 
-    def follow(self, access: Access) -> States:
+    def root_states(self, access: Access) -> RootStates:
         """What keeps, while serving, the states that the heads read."""
         return LastStates()
 
-    def own(self) -> list[Tensor]:
+    def language_model_heads(self) -> list[Tensor]:
         """The heads' language-model matrices [V, D] and biases [V], or none where they share the
         target's."""
         return []
 
     def copy_from(self, target: VocabularyLayers) -> None:
         with torch.no_grad():
-            for weight in (each for each in self.own() if each.ndim > 1):
+            for weight in (each for each in self.language_model_heads() if each.ndim > 1):
                 weight.copy_(weight_of(target, self.facts.hidden_size, weight))
 
     def logits(self, states: Tensor, head: Any) -> Tensor:
         """[..., H, D] -> [..., H, V]; head: the target's."""
-        own = self.own()
+        own = self.language_model_heads()
         if not own:
             shared: Tensor = head(states)
             return shared
@@ -72,24 +70,28 @@ class Heads(Trained):
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         places = lesson.places_to_draft(self.shape["num_heads"])  # most of a row is prompts
-        some = self.along(lesson, places)
+        some = self.head_states(lesson, places)
         states = some.new_zeros(*lesson.tokens.shape, *some.shape[2:])
         states = states.scatter(1, places[..., None, None].expand_as(some), some)
         return heads_loss(
-            lesson, states, lambda x: self.logits(x, lesson.head), self.own(), objective
+            lesson,
+            states,
+            lambda x: self.logits(x, lesson.head),
+            self.language_model_heads(),
+            objective,
         )
 
     def ranks(self, lesson: Lesson) -> Tensor:
-        """[B, T, H], as `heads_ranks` has it."""
+        """[B, T, H], as `ranks_at_roots` has it."""
         every = torch.arange(lesson.tokens.shape[1], device=lesson.tokens.device)
-        states = self.along(lesson, every.expand_as(lesson.tokens))
-        return heads_ranks(lesson, states, lambda x: self.logits(x, lesson.head))
+        states = self.head_states(lesson, every.expand_as(lesson.tokens))
+        return ranks_at_roots(lesson, states, lambda x: self.logits(x, lesson.head))
 
     def count_held_out(self, lesson: Lesson) -> Tensor:
         return rank_counts(self.ranks(lesson), lesson.room)
 
     def note_counts(self, counts: Tensor) -> None:
-        self.notes["rates"] = rates_of(counts)
+        self.notes["rates"] = rank_rates(counts)
 
 
 @dataclass(eq=False)
@@ -110,27 +112,27 @@ class HeadTree(BaseDrafter):
 
     def bind(self, access: Access) -> None:
         self._heads: Any = self.module.load(self.model, access)
-        self._access, self._states = access, self._heads.follow(access)
+        self._access, self._states = access, self._heads.root_states(access)
         self._paths = self.paths(self._heads)
 
     def paths(self, heads: Heads) -> Paths:
         """The tree that is drafted with these heads."""
-        paths = tree_of(self.tree, self.tree_nodes, heads.notes.get("rates"))
-        return fitting(paths, heads.shape["num_heads"], heads.facts.vocab_size)
+        paths = tree_from_option(self.tree, self.tree_nodes, heads.notes.get("rates"))
+        return fitting_paths(paths, heads.shape["num_heads"], heads.facts.vocab_size)
 
     def acceptance(self, heads: Heads, lesson: Lesson) -> Tensor:
         """[B, T, depth] whether a step whose root stands there accepts more than n places."""
-        return accepted(heads.ranks(lesson), lesson.room, self.paths(heads))
+        return tree_acceptance(heads.ranks(lesson), lesson.room, self.paths(heads))
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        rows, states = self._states.of(sequences)
+        rows, states = self._states.available(sequences)
         if states is None or not self._paths:
             return assemble([], len(sequences), self._access.device)
         roots = torch.tensor([sequences[row].tokens[-1] for row in rows], device=states.device)
-        tree = self.grown(states, roots, [budgets[row] for row in rows])
+        tree = self.build_tree(states, roots, [budgets[row] for row in rows])
         return assemble([(rows, tree)], len(sequences), self._access.device)
 
-    def grown(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
+    def build_tree(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
         """A tree for each state [B, D] and the root [B] that was read from it."""
         raise NotImplementedError
 

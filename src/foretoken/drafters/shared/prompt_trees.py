@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from foretoken.trainable.head_losses import Paths, plan
+from foretoken.trainable.rank_trees import Paths, plan_tree
 
 _ROUNDS = 30  # steps that a plan looks ahead
 
@@ -51,7 +51,7 @@ class PromptTrees:
     def __init__(self, rates: Seq[Seq[float]], most: int) -> None:
         """most: nodes of the largest tree."""
         self._states = range(len(rates) + 1)
-        self._paths = [plan(rates[:state], most) for state in self._states]
+        self._paths = [plan_tree(rates[:state], most) for state in self._states]
         self._weights = [[_weight(path, rates) for path in paths] for paths in self._paths]
         self._made: dict[int, list[PromptTree]] = {}
 

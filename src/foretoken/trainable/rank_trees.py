@@ -1,0 +1,105 @@
+"""Trees by the ranks of their tokens: what is accepted of them, and the plan of one.
+
+A path names at each level the rank of a token in the drafter's distribution: (0, 2) is the third
+likeliest token after the likeliest. Source: Cai et al. 2024 (Medusa), section 2.3.3 and appendix C.
+
+Legend: B rows, T places, H levels or heads, R roots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from foretoken.errors import ForetokenError
+from foretoken.trees.best_first import best_first
+from foretoken.trees.grow import MEDUSA_63
+
+Paths = tuple[tuple[int, ...], ...]
+"""A tree as the rank paths of its nodes, parents first."""
+
+
+def tree_acceptance(ranks: Tensor, room: Tensor, paths: Seq[Seq[int]]) -> Tensor:
+    """[B, T, levels] bool: whether more than n places are accepted, by the ranks [B, T, H] of the
+    text's tokens; of the tree only the first `room` [B, T] nodes are drafted."""
+    depth = max(map(len, paths), default=0)
+    most = 1 + max((max(path) for path in paths), default=0)
+    index: dict[int, dict[int, int]] = {level: {} for level in range(depth)}
+    for place, path in enumerate(paths):
+        index[len(path) - 1][_code(path, most)] = place
+    alive = room > 0
+    code = torch.zeros_like(room)
+    levels = []
+    for level in range(depth):
+        code = code * most + ranks[:, :, level].clamp(max=most - 1)
+        codes = torch.tensor(sorted(index[level]), device=room.device)
+        places = torch.tensor([index[level][c] for c in sorted(index[level])], device=room.device)
+        at = torch.searchsorted(codes, code).clamp(max=len(codes) - 1)
+        hit = (codes[at] == code) & (ranks[:, :, level] < most) & (places[at] < room)
+        alive = alive & hit
+        levels.append(alive)
+    return torch.stack(levels, 2) if levels else alive[..., None][..., :0]
+
+
+def _code(path: Seq[int], base: int) -> int:
+    """The path as one number."""
+    code = 0
+    for rank in path:
+        code = code * base + rank
+    return code
+
+
+def rank_counts(ranks: Tensor, room: Tensor, most: int = 10) -> Tensor:
+    """[H, most + 1] how often the text's token was each head's likeliest, its second …, and last
+    the number of roots."""
+    at_roots = ranks[room >= 0]  # [R, H]
+    counts = [(at_roots == rank).sum(0) for rank in range(most)]
+    return torch.stack([*counts, torch.full_like(counts[0], len(at_roots))], 1).cpu()
+
+
+def rank_rates(counts: Tensor) -> list[list[float]]:
+    """Shares [H][ranks] of counts [H, ranks + 1]."""
+    shares: list[list[float]] = (counts[:, :-1] / counts[:, -1:].clamp(min=1)).tolist()
+    return [[round(share, 5) for share in head] for head in shares]
+
+
+def plan_tree(rates: Seq[Seq[float]], nodes: int) -> Paths:
+    """The `nodes` likeliest rank paths, where rates[i][r] is how often head i's token of rank r is
+    right; a path's chance is taken to be the product."""
+
+    def following(level: int) -> list[tuple[float, int, int]]:
+        shares = rates[level] if level < len(rates) else ()
+        return [(rate, rank, level + 1) for rank, rate in enumerate(shares) if rate > 0]
+
+    best = best_first(0, following, nodes)
+    paths: list[tuple[int, ...]] = [()]
+    for rank, parent in zip(best.tokens, best.parents, strict=True):
+        paths.append((*paths[parent], rank))
+    return tuple(paths[1:])
+
+
+def tree_from_option(tree: str | Seq[Seq[int]], nodes: int, rates: Seq[Seq[float]] | None) -> Paths:
+    """The option `tree` of a drafter: "planned" (of `nodes` nodes, by the checkpoint's rates),
+    "medusa" (the paper's 63 nodes), or rank paths."""
+    if not isinstance(tree, str):
+        return tuple(tuple(path) for path in tree)
+    if tree == "medusa":
+        return MEDUSA_63
+    if tree != "planned":
+        raise ForetokenError(
+            f"tree is {tree!r}; it must be 'medusa', 'planned' or a list of rank paths such as "
+            "[[0], [1], [0, 0]]."
+        )
+    if not rates:
+        raise ForetokenError(
+            "This checkpoint has no acceptance rates to plan a tree by; use tree 'medusa', or give "
+            "rank paths."
+        )
+    return plan_tree(rates, nodes)
+
+
+def fitting_paths(paths: Paths, depth: int, vocab_size: int) -> Paths:
+    """The part of a tree that so many levels and so small a vocabulary can fill."""
+    return tuple(p for p in paths if len(p) <= depth and max(p) < vocab_size)

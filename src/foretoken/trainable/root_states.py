@@ -1,0 +1,84 @@
+"""The target's state that each sequence's root was read from, kept while serving.
+
+Legend: D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from foretoken.protocols import Step
+from foretoken.sampling.sequence import Sequence
+
+
+@dataclass
+class _Kept:
+    """The states that the first root after the prompt and the present root were read from."""
+
+    prompt: Tensor
+    last: Tensor
+
+
+class RootStates(Protocol):
+    """Keeps for each sequence the state [D] that heads read when they draft after its root."""
+
+    def begin(self, sequence: Sequence) -> None: ...
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Take the states of a step or of a chunk of the prompt."""
+        ...
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None: ...
+
+    def available(self, sequences: Seq[Sequence]) -> tuple[list[int], Tensor | None]:
+        """The rows that have a state, and these states [rows, D]."""
+        ...
+
+    def end(self, sequence: Sequence) -> None: ...
+
+
+class LastStates:
+    """The target's normed last state [D] that each sequence's root was read from."""
+
+    def begin(self, sequence: Sequence) -> None:
+        pass
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Keep the last state of a step or of a chunk of the prompt."""
+        if not steps:
+            return
+        states = steps[0].scores.hidden[-1]
+        places = torch.tensor([(step.row, last_slot(step)) for step in steps], device=states.device)
+        picked = states[places[:, 0], places[:, 1]]  # a copy, so that the pass can be freed
+        for sequence, step, state in zip(sequences, steps, picked.unbind(0), strict=True):
+            if step.read:
+                sequence.state[self] = _Kept(state, state)
+            elif self in sequence.state:
+                sequence.state[self].last = state
+            else:  # a prompt of one token, which was never prefilled
+                sequence.state[self] = _Kept(state[:0], state)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        """The copy starts after the prompt, however far the other is."""
+        kept = sequence.state.get(self)
+        if kept is not None and len(kept.prompt):
+            copy.state[self] = _Kept(kept.prompt, kept.prompt)
+
+    def available(self, sequences: Seq[Sequence]) -> tuple[list[int], Tensor | None]:
+        """The rows that have a state, and these states [rows, D]."""
+        rows = [row for row, sequence in enumerate(sequences) if self in sequence.state]
+        states = [sequences[row].state[self].last for row in rows]
+        return rows, torch.stack(states) if states else None
+
+    def end(self, sequence: Sequence) -> None:
+        pass
+
+
+def last_slot(step: Step) -> int:
+    """The slot after which the last token was sampled; in prefill the last one read."""
+    return step.read - 1 if step.read else step.path[-1] if step.path else 0
