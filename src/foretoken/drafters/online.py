@@ -49,9 +49,10 @@ class Online(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("every", "window", "versions", "lr", "buffer_mib"):
-            if getattr(self, name) <= 0:
-                raise ForetokenError(f"{name} is {getattr(self, name)}; it must be above 0.")
+        sizes = {"every": self.every, "window": self.window, "versions": self.versions}
+        for name, value in {**sizes, "lr": self.lr, "buffer_mib": self.buffer_mib}.items():
+            if value <= 0:
+                raise ForetokenError(f"{name} is {value}; it must be above 0.")
         if not 0 <= self.known <= 1:
             raise ForetokenError(f"known is {self.known}; it must be between 0 and 1.")
         self._goal = Objective(self.objective)
