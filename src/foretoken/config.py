@@ -145,13 +145,13 @@ def parse(method: str) -> MethodName:
         return MethodName(AUTO, tuple(part.strip() for part in parts))
     if prefix == ONLINE:
         return MethodName(ONLINE, (named or "sps",))
-    found = [mark for mark in COMBINERS if mark in method]
-    if not found:
+    marks = [mark for mark in COMBINERS if mark in method]
+    if not marks:
         return MethodName(None, (method,))
-    if len(found) > 1:
+    if len(marks) > 1:
         raise ForetokenError(f"Method {method!r} mixes '+' and '|'; put one of them between parts.")
-    parts = method.split(found[0])
-    return MethodName(COMBINERS[found[0]], tuple(part.strip() for part in parts))
+    parts = method.split(marks[0])
+    return MethodName(COMBINERS[marks[0]], tuple(part.strip() for part in parts))
 
 
 def row_of(name: str) -> Method | None:

@@ -332,6 +332,16 @@ BAD = {
         "--threads",
         "1",
     ),
+    "a server's draft model": (
+        "--engine",
+        "openai",
+        "--base-url",
+        "http://localhost/v1",
+        "--draft-model",
+        "a",
+    ),
+    "an address without a server": ("--base-url", "http://localhost/v1"),
+    "a cluster without shards": ("--ray-address", "localhost:1"),
     "a server's method": ("--engine", "openai", "--base-url", "http://localhost/v1", "-sc", "{}"),
 }
 

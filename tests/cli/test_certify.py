@@ -107,6 +107,23 @@ def test_all_takes_trained_drafters(tmp_path: Path) -> None:
         command._trained(plain, tmp_path / "eagle")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--all", "--method", "pld"],
+        ["--all", "-sc", '{"method": "pld"}'],
+        ["--all", "--verifier", "block"],
+        ["--all", "--num-speculative-tokens", "3"],
+        ["--method", "pld", "--drafters", "folder"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_given_is_ignored(options: list[str]) -> None:
+    """One method or all of them, before anything is loaded."""
+    done = CliRunner().invoke(app, ["certify", "--model", "./nowhere", *options])
+    assert done.exit_code == 1 and "--all" in done.stderr and "nowhere" not in done.stderr
+
+
 def test_command_asks_for_a_method() -> None:
     """Without one there is nothing to check."""
     done = CliRunner().invoke(app, ["certify", "--quick", "--prompt", "x"])

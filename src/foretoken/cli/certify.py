@@ -90,6 +90,7 @@ def certify(
     config = running.config(method, draft_model, num_speculative_tokens)
     if verifier is not None:
         config = {**(config or {}), "verifier": verifier}
+    _check_choice(config, draft_model, everything, drafters)
     cell = None if sampling == _PLAIN else sampling.params()
     plain = running.llm(model, None, tokenizer=tokenizer, model_impl=model_impl, max_num_seqs=3)
     plan = _plan(plain, prompt, cell, samples, first_tokens, quick, everything)
@@ -115,6 +116,16 @@ def certify(
         _table(checks)
     if any(check.outcome == "failed" for check in checks):
         raise typer.Exit(1)
+
+
+def _check_choice(
+    config: dict[str, Any] | None, draft_model: str | None, everything: bool, drafters: Path | None
+) -> None:
+    """Refuse a method together with --all, and what only --all reads without it."""
+    if everything and config not in (None, {"model": draft_model}):
+        raise ForetokenError("--all checks every method; leave it out to check one of your own.")
+    if drafters is not None and not everything:
+        raise ForetokenError("--drafters is for --all; give both or neither.")
 
 
 def _no_method() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _ENGINES = ("foretoken", "openai")
+_OURS = ("method_config", "draft_model", "num_speculative_tokens", "inflate", "dtypes")
+_RUNNING = ("dtype", "device", "backend", "threads", "trust_remote_code", "speculative_config")
+_SERVERS = ("base_url", "baseline_url", "tokenizer")
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,10 @@ def make_job(given: BenchOptions, running: ModelOptions) -> Job:
         raise unknown("engine", given.engine, _ENGINES)
     if given.remote:
         _check_remote(given, running)
+    elif servers := _changed(given, _SERVERS):
+        raise ForetokenError(f"{servers[0]} is for --engine openai; give both or neither.")
+    if given.ray_address is not None and given.ray is None:
+        raise ForetokenError("--ray-address names a cluster for --ray; give both or neither.")
     if given.shard is not None:
         shard_of(given.shard)
     plan = Plan(
@@ -159,14 +166,19 @@ def _check_remote(given: BenchOptions, running: ModelOptions) -> None:
     """Refuse what only its owner can decide for a server."""
     if given.base_url is None:
         raise ForetokenError("--engine openai needs the server's address; give --base-url.")
-    ours = dataclasses.replace(running, max_model_len=None)
-    for field in dataclasses.fields(ours):
-        if vars(ours)[field.name] != field.default:
-            option = field.name.replace("_", "-")
-            raise ForetokenError(
-                f"--engine openai measures a server as it runs, so --{option} can't be obeyed; "
-                "leave it out."
-            )
+    fixed = [*_changed(given, _OURS), *_changed(running, _RUNNING)]
+    if fixed:
+        raise ForetokenError(
+            f"--engine openai measures a server as it runs, so {fixed[0]} can't be obeyed; leave "
+            "it out."
+        )
+
+
+def _changed(given: BenchOptions | ModelOptions, names: Collection[str]) -> list[str]:
+    """Those of the options that were given another value than their default."""
+    defaults = {field.name: field.default for field in dataclasses.fields(given)}
+    changed = [name for name in names if vars(given)[name] != defaults[name]]
+    return [f"--{name.replace('_', '-')}" for name in changed]
 
 
 def _remote_parts(given: BenchOptions) -> list[_Part]:

@@ -111,8 +111,8 @@ def simulate(
     """
     from foretoken.bench.record import read_results
 
-    found = None if results is None else read_results(results)
-    run = None if method is None else _run(found, method, temperature)
+    measured = None if results is None else read_results(results)
+    run = None if method is None else _run(measured, method, temperature)
     costs = _Costs(
         curve,
         parameters,
@@ -124,7 +124,7 @@ def simulate(
         draft_cost,
         other,
     )
-    machine, source = costs.machine(found, run, temperature)
+    machine, source = costs.machine(measured, run, temperature)
     rates = _Rates(acceptance, ranks, run, draft_length, nodes)
     sizes = _numbers(batch_sizes, int, "--batch-sizes")
     if min(sizes) < 1:
@@ -161,10 +161,10 @@ class _Costs:
     other: float | None
 
     def machine(
-        self, found: Results | None, run: Run | None, temperature: float
+        self, measured: Results | None, run: Run | None, temperature: float
     ) -> tuple[Machine, str]:
         """The costs, and in words where they come from."""
-        made, source = self._entered() or _measured(found, run, temperature)
+        made, source = self._entered() or _measured(measured, run, temperature)
         if self.other is not None:
             made = replace(made, other=self.other)
         if self.draft_cost is not None:
@@ -172,7 +172,7 @@ class _Costs:
             made = replace(made, draft=lambda batch, tokens: share * target(batch, tokens))
             source += f", a drafter's pass entered as {share:g} of the target's"
         elif made.draft is None:
-            _check_free(found, run)
+            _check_free(measured, run)
             source += ", drafting free"
         if min(self.draft_cost or 0, made.other) < 0:
             raise ForetokenError("--draft-cost and --other are shares of a pass, at least 0.")
@@ -209,26 +209,26 @@ class _Costs:
         )
 
 
-def _measured(found: Results | None, run: Run | None, temperature: float) -> tuple[Machine, str]:
+def _measured(measured: Results | None, run: Run | None, temperature: float) -> tuple[Machine, str]:
     from foretoken.bench.measure.ideal import machine
     from foretoken.bench.record import BASELINE
 
-    if found is None or found["costs"] is None:
+    if measured is None or measured["costs"] is None:
         raise ForetokenError(
             "There is no cost curve: give --curve, a roofline's numbers, or --from with a "
             "results.json in which costs were measured."
         )
-    costs: Any = found["costs"]
-    plain = _run(found, BASELINE, temperature)
-    where = f"{found['target']['name']} on {found['environment'].get('cpu')}"
+    costs: Any = measured["costs"]
+    plain = _run(measured, BASELINE, temperature)
+    where = f"{measured['target']['name']} on {measured['environment'].get('cpu')}"
     return machine(costs, run["method"] if run else BASELINE, plain), f"measured, {where}"
 
 
-def _check_free(found: Results | None, run: Run | None) -> None:
+def _check_free(measured: Results | None, run: Run | None) -> None:
     """Drafting at no cost may be entered, but a run's method must be known to draft so."""
-    if found is None or run is None:
+    if measured is None or run is None:
         return
-    drafts = (found["costs"] or {}).get("drafts", {})
+    drafts = (measured["costs"] or {}).get("drafts", {})
     if drafts.get(run["method"], "unknown") is not None:
         raise ForetokenError(
             f"What a pass of the drafter of {run['method']!r} costs was not measured there; enter "
@@ -312,14 +312,16 @@ class _Rates:
         ]
 
 
-def _run(found: Results | None, method: str, temperature: float) -> Run:
+def _run(measured: Results | None, method: str, temperature: float) -> Run:
     """The run of the smallest batch size."""
-    if found is None:
+    if measured is None:
         raise ForetokenError("--method names a run: say in which results.json, by --from.")
-    names = {run["method"] for run in found["runs"]}
+    names = {run["method"] for run in measured["runs"]}
     if method not in names:
         raise unknown("method in these results", method, sorted(names))
-    runs = [r for r in found["runs"] if r["method"] == method and r["temperature"] == temperature]
+    runs = [
+        r for r in measured["runs"] if r["method"] == method and r["temperature"] == temperature
+    ]
     if not runs:
         raise ForetokenError(
             f"{method!r} was not measured at temperature {temperature:g}; give another by "
