@@ -10,7 +10,7 @@ import torch
 from recipe_data import packed, random_llama
 
 
-def test_own_answers_come_with_their_guesses(tmp_path: Path) -> None:
+def test_own_answers_come_with_their_likeliest_tokens(tmp_path: Path) -> None:
     """Answers are written with the likeliest tokens of each place; a prompt's has itself."""
     import evaluate
     import own
