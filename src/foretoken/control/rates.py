@@ -162,6 +162,10 @@ class History:
         self._note(shared, tests, self.last_right)
         self.last_right = whole and bool(path)
 
+    def skip_pass(self) -> None:
+        """Another drafter drafted in this step, so the last draft says nothing of the next one."""
+        self.last_right = False
+
     def remember(self, tokens: Seq[int], shape: Shape, start: int, used: bool) -> None:
         """Keep a copied draft to compare it with the text, if it was used or if the one before has
         been judged."""

@@ -43,11 +43,11 @@ _TIMED = 2  # steps, of which the last is timed
 
 @dataclass(slots=True)
 class _Step:
-    """What `observe` must know of a draft. asked: the copiers that were queried, and the seconds
-    that each took; began, decided, drafted: points in time, in seconds."""
+    """What `observe` must know of a draft. queried: the copiers, and the seconds that each
+    query took; began, decided, drafted: points in time, in seconds."""
 
     choice: Choice
-    asked: dict[int, float]
+    queried: dict[int, float]
     began: float
     decided: float
     drafted: float
@@ -78,7 +78,7 @@ class Auto(Wrapper):
             )
         self.names = list(self.names or (type(part).__name__ for part in self.drafters))
         if len({*self.names}) < len(self.drafters):
-            raise ForetokenError(f"The parts are called {self.names}; give each a name of its own.")
+            raise ForetokenError(f"The parts are called {self.names}; give them different names.")
         self.chose: Seq[str] = ()
         self._control: Controller | None = None
         self._step: _Step | None = None
@@ -147,11 +147,11 @@ class Auto(Wrapper):
         if self._open:
             self._follow(sequences)
         rooms = [min(budget, self.num_speculative_tokens) for budget in budgets]
-        copies, asked = {}, {}
+        copies, queried = {}, {}
         for number in copiers:
             start = perf_counter()
             copies[number] = self.drafters[number].draft(sequences, rooms, draws).trim(rooms)
-            asked[number] = perf_counter() - start
+            queried[number] = perf_counter() - start
         choice = self._choose(sequences, rooms, copies)
         decided = perf_counter()
         pieces = []
@@ -163,9 +163,9 @@ class Auto(Wrapper):
                 tree = tree if len(rows) == len(sequences) else tree.take(rows)
             pieces.append((rows, tree.trim([choice.nodes[row] for row in rows])))
         tree = assemble(pieces, count, self._device) if pieces else empty(count, self._device)
-        decision = decided - began - sum(asked.values())
-        asked = {number: spent + decision / len(asked) for number, spent in asked.items()}
-        self._step = _Step(choice, asked, began, decided, perf_counter())
+        decision = decided - began - sum(queried.values())
+        queried = {n: seconds + decision / len(queried) for n, seconds in queried.items()}
+        self._step = _Step(choice, queried, began, decided, perf_counter())
         return tree
 
     def _idle(self, count: int, steps: int) -> None:
@@ -228,32 +228,32 @@ class Auto(Wrapper):
             for part in self._watching:
                 part.observe(sequences, steps)
             return
-        came = perf_counter()
+        scored = perf_counter()
         now, self._step = self._step, None
         takers = now.choice.takers if now is not None else [None] * len(steps)
         prefill = not steps[0].tokens
         # A part that computes reads a prompt when it is first chosen, if it ever is.
-        late = self._control.computing if self._control is not None else ()
+        late_readers = self._control.computing if self._control is not None else ()
         for number, part in enumerate(self.drafters):
-            asked = now is not None and (number in now.asked or number in takers)
-            if part.follows and not asked and (not prefill or number in late):
+            drafted = now is not None and (number in now.queried or number in takers)
+            if part.follows and not drafted and (not prefill or number in late_readers):
                 continue
-            # A part must not take another's draft for its own.
-            own = [
+            # A part must not take another part's draft for its own.
+            told = [
                 step if taker in (None, number) else replace(step, drafted=0)
                 for taker, step in zip(takers, steps, strict=True)
             ]
-            part.observe(sequences, own)
+            part.observe(sequences, told)
         if now is None:
             return
         self.chose = [NONE if taker is None else self.names[taker] for taker in takers]
         if self._open:
             self._follow(sequences)
         self._learn(now, sequences, steps)
-        self._time(now, came, steps)
+        self._time(now, scored, steps)
         self._before = {number for number in self.control.computing if number in takers}
-        if now.choice.due and not now.asked:
-            self.control.charge_trial(1000 * (now.decided - now.began + perf_counter() - came))
+        if now.choice.due and not now.queried:
+            self.control.charge_trial(1000 * (now.decided - now.began + perf_counter() - scored))
 
     def _follow(self, sequences: Seq[Sequence]) -> None:
         """Compare the copiers' pending drafts with the text."""
@@ -275,14 +275,12 @@ class Auto(Wrapper):
             histories = self._histories(sequence)
             for number in control.computing:
                 if number == choice.takers[row]:
-                    asked = choice.nodes[row]
-                    histories[number].record_pass(
-                        control.rates[number], shapes[row], asked, step.path
-                    )
+                    history, nodes = histories[number], choice.nodes[row]
+                    history.record_pass(control.rates[number], shapes[row], nodes, step.path)
                 else:
-                    histories[number].last_right = False
+                    histories[number].skip_pass()
         extra_ms = sum(control.costs.extra_ms(*draft) for draft in self._drafts(now, steps))
-        control.record_step(choice, now.asked, [len(step.path) for step in steps], extra_ms)
+        control.record_step(choice, now.queried, [len(step.path) for step in steps], extra_ms)
 
     def _drafts(self, now: _Step, steps: Seq[Step]) -> Iterator[tuple[str, int, int, float]]:
         """Of the part that computed: its name, its sequences, its levels and its milliseconds."""
@@ -293,16 +291,18 @@ class Auto(Wrapper):
             levels = control.shapes[number].levels(max(steps[row].drafted for row in rows))
             yield self.names[number], len(rows), levels, 1000 * (now.drafted - now.decided)
 
-    def _time(self, now: _Step, came: float, steps: Seq[Step]) -> None:
+    def _time(self, now: _Step, scored: float, steps: Seq[Step]) -> None:
         """Now and then, learn costs from the step: all that follows the draft is the pass."""
         self._untimed += 1
         if self._untimed < _TIMED:
             return
         self._untimed, costs = 0, self.control.costs
-        costs.record_pass_time(len(steps) * (1 + steps[0].tree.nodes), 1000 * (came - now.drafted))
-        after = perf_counter() - came
-        for number, spent in now.asked.items():
-            whole = 1000 * (spent + after / len(now.asked))  # deciding is part of the query
+        costs.record_pass_time(
+            len(steps) * (1 + steps[0].tree.nodes), 1000 * (scored - now.drafted)
+        )
+        after = perf_counter() - scored
+        for number, seconds in now.queried.items():
+            whole = 1000 * (seconds + after / len(now.queried))  # deciding is part of the query
             costs.record_draft_time(self.names[number], len(steps), 0, whole)
         if self._before:  # else it read what it had missed, which tells nothing of the next steps
             for draft in self._drafts(now, steps):

@@ -110,7 +110,8 @@ class Cascade(BaseDrafter):
 
 @dataclass(eq=False)
 class _Draft:
-    """A draft of one sequence while it is written: its tokens stand in a copy of the sequence."""
+    """A draft of one sequence while it is written: its tokens are appended to a copy of the
+    sequence."""
 
     sequence: Sequence
     end: int  # the length at which it is full
@@ -155,8 +156,8 @@ class _Stage(BaseDrafter):
             some = [drafts[b].sequence for b in rows]
             lengths = [len(s.tokens) for s in some]
             left = [goals[b] - length - 1 for b, length in zip(rows, lengths, strict=True)]
-            own = draws.take(rows).inner(number, lengths)
-            steps = step(model, self.below[number], self.rule, some, left, own)
+            inner = draws.take(rows).inner(number, lengths)
+            steps = step(model, self.below[number], self.rule, some, left, inner)
             distributions = self._proposals(steps)
             for b, done in zip(rows, steps, strict=True):
                 drafts[b].distributions += distributions[done.row][: len(done.tokens)]

@@ -63,9 +63,9 @@ class Either(Wrapper):
             if number in known:
                 pieces.append((rows, known[number].take(rows)))
             else:
-                some, own = [sequences[row] for row in rows], [budgets[row] for row in rows]
-                tree = self.drafters[number].draft(some, own, draws.take(rows))
-                pieces.append((rows, tree.trim(own)))
+                some, limits = [sequences[row] for row in rows], [budgets[row] for row in rows]
+                tree = self.drafters[number].draft(some, limits, draws.take(rows))
+                pieces.append((rows, tree.trim(limits)))
         return assemble(pieces, len(sequences), self._device)
 
     def _choose(
@@ -102,11 +102,11 @@ class Either(Wrapper):
         records = [self._records(sequence) for sequence in sequences]
         for number, part in enumerate(self.drafters):
             # A part must not take another part's draft for its own.
-            own = [
+            told = [
                 step if mine[number].used else replace(step, drafted=0)
                 for mine, step in zip(records, steps, strict=True)
             ]
-            part.observe(sequences, own)
+            part.observe(sequences, told)
         for mine, step in zip(records, steps, strict=True):
             if step.tokens:
                 self._note(mine, step)

@@ -39,8 +39,8 @@ class PassTokens(PromptTokens):
     def ahead(self, lesson: Lesson, places: Tensor) -> Tensor:
         """[B, R, C, D] the states that guess what follows the places [B, R]."""
         rows = torch.arange(len(places), device=places.device)[:, None]
-        own = lesson.hidden[-1][rows, places]
-        return torch.cat((own[:, :, None], self.states(lesson, places)), 2)
+        roots = lesson.hidden[-1][rows, places]
+        return torch.cat((roots[:, :, None], self.states(lesson, places)), 2)
 
 
 class LookaheadModel(AllAtOnce, OnTarget):

@@ -138,9 +138,9 @@ class ParallelPrompt(BaseDrafter):
             guesses.append(logits[rows, slot].topk(self._ranks).indices)
         counts = torch.stack(present, 1).cumprod(1).sum(1).tolist()
         candidates = torch.stack(guesses, 1)  # [B, A, K]
-        for sequence, count, own in zip(sequences, counts, candidates, strict=True):
+        for sequence, count, guessed in zip(sequences, counts, candidates, strict=True):
             if count:
-                sequence.state[self] = own[:count]
+                sequence.state[self] = guessed[:count]
 
     def acceptance(self, tokens: ParallelPromptTokens, lesson: Lesson) -> Tensor:
         """[B, T, A] whether a step whose root stands there accepts more than n places; only at the

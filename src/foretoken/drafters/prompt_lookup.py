@@ -29,7 +29,7 @@ from foretoken.tree import DraftTree, chains
 @dataclass(eq=False)
 class PromptLookup(BaseDrafter):
     """num_speculative_tokens: most tokens copied; prompt_lookup_max/min: n-gram lengths tried;
-    max_cached_tokens: how much of earlier requests' outputs is kept to copy from, about 0.2 KB a
+    max_cached_tokens: how much of earlier requests' outputs is stored to copy from, about 0.2 KB a
     token and n-gram length."""
 
     num_speculative_tokens: int = 10
@@ -68,7 +68,7 @@ class PromptLookup(BaseDrafter):
     def _copy(self, sequence: Sequence, limit: int) -> list[int]:
         if limit < 1:
             return []
-        tables = [self._own(sequence)]
+        tables = [self._own_table(sequence)]
         if self.shared is not None:
             tables.append(self.shared.index)
         tail = sequence.tokens[-self.prompt_lookup_max :]
@@ -80,7 +80,7 @@ class PromptLookup(BaseDrafter):
                     return [token for token in text[start : start + limit] if token >= 0]
         return []
 
-    def _own(self, sequence: Sequence) -> _NGrams:
+    def _own_table(self, sequence: Sequence) -> _NGrams:
         """The table of the request's references and its text so far."""
         table: _NGrams | None = sequence.state.get(self)
         if table is None:
@@ -94,7 +94,7 @@ class PromptLookup(BaseDrafter):
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         for sequence in sequences:
-            self._own(sequence)
+            self._own_table(sequence)
 
     def end(self, sequences: Seq[Sequence]) -> None:
         if self.shared is not None:

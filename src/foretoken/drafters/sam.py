@@ -65,21 +65,21 @@ class Sam(BaseDrafter):
 
     def _guess(self, reader: _Reader, most: int) -> tuple[list[int], list[int]]:
         """Tokens, and the slots of their parents."""
-        length, start = reader.own.repeat
+        length, start = reader.automaton.repeat
         static = reader.match[1] - self.static_bias
         nodes = max(0, min(most, int(self.draft_factor * max(length, static))))
         if self._corpus is not None and static > length:
             following, width = self._corpus.following, self.max_children
             return best_first(reader.match[0], following, nodes, width=width)[:2]
-        copied = reader.own.text[start : start + nodes].tolist()
+        copied = reader.automaton.text[start : start + nodes].tolist()
         return copied, list(range(len(copied)))
 
     def _reader(self, sequence: Sequence) -> _Reader:
         reader: _Reader | None = sequence.state.get(self)
         if reader is None:
             reader = sequence.state[self] = _Reader()
-        new = sequence.tokens[len(reader.own.text) :]
-        reader.own.extend(new)
+        new = sequence.tokens[len(reader.automaton.text) :]
+        reader.automaton.extend(new)
         if self._corpus is not None:
             for token in new:
                 reader.match = self._corpus.step(reader.match, token)
@@ -91,12 +91,12 @@ class Sam(BaseDrafter):
 
 
 class _Reader:
-    """The automaton of a request's text, and the end of it that matches the corpus."""
+    """The automaton of a request's text, and the match of its end in the corpus."""
 
-    __slots__ = ("match", "own")
+    __slots__ = ("automaton", "match")
 
     def __init__(self) -> None:
-        self.own = SuffixAutomaton()
+        self.automaton = SuffixAutomaton()
         self.match: Match = START
 
 

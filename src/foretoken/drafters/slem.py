@@ -69,12 +69,12 @@ class Slem(WithModel):
         ]
         rows = [row for row, limit in enumerate(limits) if limit > 0]
         written = self._written([sequences[row] for row in rows])
-        for row, own in zip(rows, written, strict=True):
-            drafts[row] = self._retokenized(sequences[row], own)[: budgets[row]]
+        for row, tokens in zip(rows, written, strict=True):
+            drafts[row] = self._retokenized(sequences[row], tokens)[: budgets[row]]
         return chains(drafts, self._lm.device)
 
     def _written(self, sequences: Seq[Sequence]) -> list[list[int]]:
-        """The likeliest text after each, in own tokens."""
+        """The likeliest text after each, in the small model's tokens."""
         if not sequences:
             return []
         tokens = [self._lm.root_logits(sequences)[:, 0].argmax(-1)]
@@ -83,18 +83,18 @@ class Slem(WithModel):
         written: list[list[int]] = torch.stack(tokens, 1).tolist()
         return written
 
-    def _retokenized(self, sequence: Sequence, own: list[int]) -> list[int]:
-        """The target's tokens for a continuation, up to its end."""
-        specials, ends = self._lm.own.special, self._lm.theirs.ids.get("<eos>")
-        stop = next((i for i, token in enumerate(own) if token in specials), len(own))
-        draft = self._joined(self._lm.unfinished(sequence), self._lm.own.text(own[:stop]))
-        if ends is not None and stop < len(own) and specials[own[stop]] == "<eos>":
-            draft.append(ends)
+    def _retokenized(self, sequence: Sequence, written: list[int]) -> list[int]:
+        """The target's tokens for a continuation in the small model's, up to its end."""
+        specials, end = self._lm.own.special, self._lm.theirs.ids.get("<eos>")
+        stop = next((i for i, token in enumerate(written) if token in specials), len(written))
+        draft = self._joined(self._lm.unfinished(sequence), self._lm.own.text(written[:stop]))
+        if end is not None and stop < len(written) and specials[written[stop]] == "<eos>":
+            draft.append(end)
         return draft
 
     def _joined(self, word: list[int], text: str) -> list[int]:
-        """The tokens of a text after an unfinished word: those of both together, where these begin
-        with the word's own; else the text's alone."""
+        """The target's tokens of a text after an unfinished word: cut from the tokens of both
+        together, if these begin with the word's; else those of the text alone."""
         theirs = self._lm.theirs
         if word[0] in theirs.special:
             return theirs.starting(text)

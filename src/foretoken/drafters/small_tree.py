@@ -138,8 +138,7 @@ class SmallTree(BaseDrafter):
             tree = expand(ask, self.widths, limits, model.device)
         else:
             kind = Kind.INDEPENDENT if self.replacement else Kind.WITHOUT_REPLACEMENT
-            own = draws.take(rows)
-            tree = sample(ask, self.widths, limits, model.device, own, kind)
+            tree = sample(ask, self.widths, limits, model.device, draws.take(rows), kind)
         return assemble([(rows, tree)], len(sequences), model.device)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:

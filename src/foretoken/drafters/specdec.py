@@ -1,11 +1,11 @@
-"""SpecDec: a small model of its own drafts a block in one pass, a mask for each place.
+"""SpecDec: a small model drafts a block in one pass, with a mask for each place.
 
 Source: Xia et al. 2023 (SpecDec), sections 3.1 (Spec-Drafter) and 3.2 (Spec-Verification, which is
 the rule `top_beta`). A non-autoregressive model reads the text and k masks after it and guesses
 all their places at once. Departures, as the target here is a decoder: so is the drafter, a small
-language model whose masks see the text and the masks before them, and which may begin as one that
-is there; what stands at the root and at each mask guesses the next place, so k masks bring k + 1
-tokens; training is by any objective on drawn places, without the glancing of theirs.
+language model whose masks see the text and the masks before them, and which may begin as an
+existing one; the root and each mask predict the next place, so k masks give k + 1 tokens; training
+is by any objective at random places, without the paper's glancing.
 
 Legend: B rows, T places, R blocks of a row, k masks, C = k + 1 guesses, D width, V vocabulary.
 """
@@ -78,8 +78,8 @@ class SpecDecModel(Trained):
 
     def checkpoint_config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         config = self.base.lm.config
-        own = {name: getattr(config, name) for name in _NUMBERS}
-        shape = {"masks": self.shape["masks"], "blocks": self.shape["blocks"], **own}
+        numbers = {name: getattr(config, name) for name in _NUMBERS}
+        shape = {"masks": self.shape["masks"], "blocks": self.shape["blocks"], **numbers}
         return {**super().checkpoint_config(extra), "shape": shape}
 
     def copy_from(self, target: VocabularyLayers) -> None:
@@ -97,8 +97,9 @@ class SpecDecModel(Trained):
             position_ids=torch.cat((lesson.positions, positions), 1),
             use_cache=False,
         ).last_hidden_state
-        own = out[torch.arange(batch, device=out.device)[:, None], places]
-        return torch.cat((own[:, :, None], out[:, length:].unflatten(1, (len(own[0]), -1))), 2)
+        roots = out[torch.arange(batch, device=out.device)[:, None], places]
+        masks = out[:, length:].unflatten(1, (places.shape[1], -1))
+        return torch.cat((roots[:, :, None], masks), 2)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         places = draw_places(lesson, self.shape["blocks"], 1)

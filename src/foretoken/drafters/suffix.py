@@ -1,12 +1,12 @@
 """Suffix decoding: draft what most often followed the longest phrases that fit.
 
-Source: Oliaro et al. 2025 (SuffixDecoding), sections 3 and 4. Two suffix trees are asked: one of
+Source: Oliaro et al. 2025 (SuffixDecoding), sections 3 and 4. Two suffix trees are searched: one of
 the request's own prompt and output, and one of the outputs of earlier requests. Every phrase at the
 end of the text that a tree knows is tried: after a phrase of p tokens the likeliest min(most,
 factor · p + offset) nodes are drafted, likeliest by relative counts, as a tree (`max_children` 1:
 as a path). The draft with the highest sum of their probabilities wins. Departures: the bound on the
 memory counts tokens, not requests; in the request's own tree an occurrence counts once the text
-after it has parted from what came before.
+after it differs from the text before it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Suffix(BaseDrafter):
     """num_speculative_tokens: most nodes; max_tree_depth: longest phrase with what follows it;
     max_spec_factor, max_spec_offset: nodes for each token of the phrase; min_token_prob: least
     probability of a node's path; max_children: of a node, None for all; max_cached_tokens: how much
-    of earlier outputs is kept, about 0.3 KB a token, 0 for none."""
+    of earlier outputs is stored, about 0.3 KB a token, 0 for none."""
 
     num_speculative_tokens: int = 16
     max_tree_depth: int = 64
@@ -81,7 +81,7 @@ class Suffix(BaseDrafter):
 
     def guess(self, sequence: Sequence, most: int) -> Branches:
         """The draft; its score is the expected number of accepted tokens by the counts."""
-        own = self._own(sequence)
+        own = self._own_tree(sequence)
         tail = array("i", sequence.tokens[1 - self.max_tree_depth :])
         best = self._best(own, tail, own.repeated, most, NONE)
         if self.shared is not None:
@@ -118,7 +118,7 @@ class Suffix(BaseDrafter):
     def _nodes(self, length: int, most: int) -> int:
         return min(most, int(self.max_spec_factor * length + self.max_spec_offset))
 
-    def _own(self, sequence: Sequence) -> SuffixTree:
+    def _own_tree(self, sequence: Sequence) -> SuffixTree:
         """The tree of the request's text so far."""
         tree: SuffixTree | None = sequence.state.get(self)
         if tree is None:
@@ -128,7 +128,7 @@ class Suffix(BaseDrafter):
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         for sequence in sequences:
-            self._own(sequence)
+            self._own_tree(sequence)
 
     def end(self, sequences: Seq[Sequence]) -> None:
         if self.shared is not None:

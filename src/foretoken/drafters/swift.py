@@ -1,5 +1,4 @@
-"""SWIFT: the target drafts with some of its sub-layers left out, and looks for a better set while
-it serves.
+"""SWIFT: the target drafts with some of its sub-layers left out, and improves the set as it serves.
 
 Source: Xia et al. 2025 (SWIFT), section 4; defaults of its code. After a step, a candidate set runs
 over the last tokens of each text at once, and the share of them that it predicts is its score; the
@@ -85,20 +84,20 @@ class Swift(BaseDrafter):
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         """Likelier siblings stand first, and the first one's children after them all."""
         lm = self._model(self.shared.best)
-        combs = [SiblingChain(min(n, lm.room(s))) for s, n in zip(sequences, budgets, strict=True)]
+        drafts = [SiblingChain(min(n, lm.room(s))) for s, n in zip(sequences, budgets, strict=True)]
         best = None
         for _ in range(self.num_speculative_tokens):
-            if not any(comb.open for comb in combs):
+            if not any(draft.open for draft in drafts):
                 break
             logits = lm.root_logits(sequences) if best is None else lm.next_logits(sequences, best)
             top = logits[:, 0].float().softmax(-1).topk(min(_WIDEST, logits.shape[-1]))
             best = top.indices[:, 0]
             both = torch.stack((top.values.double(), top.indices.double())).tolist()
-            for comb, sequence, likely, ids in zip(combs, sequences, *both, strict=True):
-                if comb.open:
-                    comb.grow(ids[: _width(likely[0], sequence)])
-                    comb.open &= likely[0] >= self.assistant_confidence_threshold
-        return from_parents([c.tokens for c in combs], [c.parents for c in combs], lm.device)
+            for draft, sequence, likely, ids in zip(drafts, sequences, *both, strict=True):
+                if draft.open:
+                    sure = likely[0] >= self.assistant_confidence_threshold
+                    draft.grow(ids[: _width(likely[0], sequence)], more=sure)
+        return from_parents([d.tokens for d in drafts], [d.parents for d in drafts], lm.device)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """Score a candidate on the texts that are long enough."""
@@ -131,8 +130,10 @@ class Search:
 
     def __init__(self, access: Access, settings: Swift) -> None:
         self._access, self._settings = access, settings
-        self._may = [s for layer in range(1, access.layers - 1) for s in (2 * layer, 2 * layer + 1)]
-        self._count = int(settings.skip_ratio * len(self._may))
+        self._optional = [
+            s for layer in range(1, access.layers - 1) for s in (2 * layer, 2 * layer + 1)
+        ]
+        self._count = int(settings.skip_ratio * len(self._optional))
         self._start = layer_set.every_second(access.layers)
         self.reset()
 
@@ -180,28 +181,31 @@ class Search:
             self.best, self.score, self._idle = left_out, score, 0
 
     def _drawn(self) -> tuple[int, ...]:
-        return tuple(sorted(self._random.sample(self._may, self._count)))
+        return tuple(sorted(self._random.sample(self._optional, self._count)))
 
     def _vectors(self, sets: Seq[tuple[int, ...]]) -> NDArray[np.float64]:
         """[n, M] 1 where a sub-layer is left out."""
-        return np.array([[float(s in each) for s in self._may] for each in sets])
+        return np.array([[float(s in each) for s in self._optional] for each in sets])
 
 
 def upper_bounds(
-    known: NDArray[np.float64], scores: NDArray[np.float64], asked: NDArray[np.float64]
+    known: NDArray[np.float64], scores: NDArray[np.float64], points: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """[C] mean + κ · deviation of a Gaussian process at asked [C, M], given scores [n] at known.
+    """[C] mean + κ · deviation of a Gaussian process at points [C, M], given scores [n] at known
+    [n, M].
 
     Matérn kernel, ν = 5/2, of length √M.
     """
     scale = float(scores.std()) or 1.0
-    wanted = (scores - scores.mean()) / scale
+    standardised = (scores - scores.mean()) / scale
     noise = _NOISE * np.eye(len(known))
-    across = _matern(asked, known)  # [C, n]
-    solved = np.linalg.solve(_matern(known, known) + noise, np.column_stack((wanted, across.T)))
+    across = _matern(points, known)  # [C, n]
+    solved = np.linalg.solve(
+        _matern(known, known) + noise, np.column_stack((standardised, across.T))
+    )
     variance = 1 - (across * solved[:, 1:].T).sum(1)
-    merit = across @ solved[:, 0] + _KAPPA * np.sqrt(variance.clip(min=0))
-    bounds: NDArray[np.float64] = scores.mean() + scale * merit
+    upper = across @ solved[:, 0] + _KAPPA * np.sqrt(variance.clip(min=0))
+    bounds: NDArray[np.float64] = scores.mean() + scale * upper
     return bounds
 
 

@@ -4,7 +4,7 @@ Source: Luo et al. 2025 (Token Recycling), section 3. A matrix stores for every 
 vocabulary the target's k likeliest next tokens at the last place where that token was scored;
 accepted or not, each node of each step is recycled. The draft is a static tree filled level by
 level from the matrix. The tree's level sizes are the paper's; within a level the places with the
-smallest product of ranks (counted from 1) are taken, likelier ones first. Departures: a row that
+smallest product of ranks (counted from 1) are used, likelier ones first. Departures: a row that
 nothing was written to drafts nothing, where the paper drafts token 0; where a token was scored
 more than once in a step, an accepted place outweighs the others.
 
@@ -35,7 +35,7 @@ _UNKNOWN = -1
 
 @dataclass(eq=False)
 class TokenRecycling(BaseDrafter):
-    """num_candidates: next tokens kept for each token; level_sizes: nodes of the tree by depth."""
+    """num_candidates: next tokens stored for each token; level_sizes: nodes of each level."""
 
     num_candidates: int = 8
     level_sizes: tuple[int, ...] = (8, 21, 25, 15, 8, 3)

@@ -15,10 +15,11 @@ class SiblingChain:
         self._limit = limit
         self._end = 0  # slot of the chain's last token
 
-    def grow(self, ids: Seq[float]) -> None:
-        """Add the next place's tokens, the chain's own first."""
+    def grow(self, ids: Seq[float], more: bool = True) -> None:
+        """Add the next place's tokens, the chain's own first. more: whether it may grow after
+        them."""
         fitting = ids[: self._limit - len(self.tokens)]
         self.parents += [self._end] * len(fitting)
         self._end = len(self.tokens) + 1
         self.tokens += map(int, fitting)
-        self.open = len(self.tokens) < self._limit
+        self.open = more and len(self.tokens) < self._limit

@@ -107,8 +107,8 @@ class ChainDrafter(WithModel):
         rows = [row for row, limit in enumerate(limits) if limit > 0]
         if len(rows) == len(limits):
             return self._chain(sequences, limits, draws)
-        some, own = [sequences[row] for row in rows], [limits[row] for row in rows]
-        pieces = [(rows, self._chain(some, own, draws.take(rows)))] if rows else []
+        some, counts = [sequences[row] for row in rows], [limits[row] for row in rows]
+        pieces = [(rows, self._chain(some, counts, draws.take(rows)))] if rows else []
         return assemble(pieces, len(sequences), self._lm.device)
 
     def _limits(self, sequences: Seq[Sequence], budgets: Seq[int]) -> list[int]:

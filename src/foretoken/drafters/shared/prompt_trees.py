@@ -6,8 +6,8 @@ after a node with i of them the next step drafts i places: that is the step's st
 tree are shared out: candidates are the likeliest paths; a prompt token is worth the probability
 that its node is the last accepted one, times the gain of one more place in the next step. The
 number of candidates is the one that gives the most tokens a step, on average over the states that
-steps then reach. Departure: each budget has trees
-of its own, where theirs are planned for one size.
+steps then reach. Departure: trees are
+planned for each budget, where the paper plans them for one size.
 """
 
 from __future__ import annotations

@@ -34,18 +34,20 @@ def verdict(
 
     Of equally long paths the one with the highest sum of `likelihood` [B, N] is kept, or the first.
     """
-    own = draws.pick(scores.probs, trees.depths)  # [B, S]
+    samples = draws.pick(scores.probs, trees.depths)  # [B, S] the target's own
     accepted = accepted & trees.valid
     last = _end_of_chain(accepted) if trees.is_chain else _deepest(trees, accepted, likelihood)
     path, lengths = path_to(trees, last)
     rows = torch.arange(trees.batch, device=last.device)
-    strayed = _strayed(trees, scores, draws, own, trees.ancestors[rows, last, 1:])
-    return Verdict(path, lengths, own[rows, last], strayed)
+    strayed = _strayed(trees, scores, draws, samples, trees.ancestors[rows, last, 1:])
+    return Verdict(path, lengths, samples[rows, last], strayed)
 
 
-def _strayed(trees: DraftTree, scores: Scores, draws: Draws, own: Tensor, kept: Tensor) -> Tensor:
+def _strayed(
+    trees: DraftTree, scores: Scores, draws: Draws, samples: Tensor, kept: Tensor
+) -> Tensor:
     """[B] how many of the `kept` [B, N] nodes the lossless rule would have rejected."""
-    lossless = trees.tokens == own.gather(1, trees.parent_slots)
+    lossless = trees.tokens == samples.gather(1, trees.parent_slots)
     drawn = is_drawn(trees)
     if drawn is not None:
         tested = torch.where(kept & drawn, ratio(trees, scores.probs), 0)
