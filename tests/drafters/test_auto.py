@@ -272,7 +272,7 @@ def test_options_find_their_part(pair: Pair) -> None:
         ({"method": "auto:pld", "exploration": 1}, "below 1"),
         ({"method": "auto", "num_speculative_tokens": 0}, "at least 1"),
         ({"method": "auto", "drafters": []}, "Name at least"),
-        ({"method": "auto", "drafters": [PromptLookup(), PromptLookup()]}, "name of its own"),
+        ({"method": "auto", "drafters": [PromptLookup(), PromptLookup()]}, "different names"),
     ],
     ids=str,
 )

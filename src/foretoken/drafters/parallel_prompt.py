@@ -1,8 +1,8 @@
 """Parallel Prompt Decoding: trained prompt tokens after the draft's nodes guess the next draft.
 
-Source: Chen et al. 2024 (Hardware-Aware Parallel Prompt Decoding), sections 3 and 4. After nodes of
-the draft stand trained prompt tokens, in the pass that verifies the draft. Those after the last
-accepted node predict the tokens that follow it, and fill the next tree; so one pass verifies and
+Source: Chen et al. 2024 (Hardware-Aware Parallel Prompt Decoding), sections 3 and 4. The pass
+that verifies a draft also runs trained prompt tokens after its nodes. Those after the last accepted
+node predict the tokens that follow it, and fill the next tree; so one pass verifies and
 drafts, and only the prompt tokens' embeddings are trained. The trees come from
 `shared/prompt_trees.py`. Departures: one embedding for each prompt token, which the paper calls no
 ensemble; tokens are accepted where they equal the target's sample, where the paper has typical
