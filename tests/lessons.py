@@ -12,13 +12,15 @@ import torch
 from foretoken import SamplingParams
 from foretoken.drafters.nothing import Nothing
 from foretoken.engine.outputs import RequestOutput
+from foretoken.models.feed import Feed
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.protocols import Verifier
-from foretoken.testing import serve
+from foretoken.testing import Pair, serve
 from foretoken.train.batches import Rows, collate, whole
 from foretoken.train.frozen import Frozen
 from foretoken.train.records import Records
+from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.lesson import Estimate, Lesson, estimate
 from foretoken.trainable.losses import Objective
 from foretoken.verify.target_only import TargetOnly
@@ -33,6 +35,48 @@ def written(target: CausalLM) -> Records:
     outputs = serve(target, Nothing(), TargetOnly(), PROMPTS, GREEDY)
     pairs = [(p, o.token_ids) for p, o in zip(PROMPTS, outputs, strict=True)]
     return Records.of(pairs, LIMIT, target.vocab_size)
+
+
+def seeded(cls: Any, pair: Pair, **shape: Any) -> Any:
+    """A module in float64 with weights from a seed, not in training."""
+    torch.manual_seed(3)
+    return cls(Facts.of(pair.target), **shape).double().eval()
+
+
+def randomised(heads: Any, seed: int = 0, scale: float = 0.3) -> Any:
+    """The heads in float64 with all weights drawn from a seed."""
+    heads = heads.double()
+    random = torch.Generator().manual_seed(seed)
+    for weight in heads.parameters():
+        noise = torch.randn(weight.shape, generator=random, dtype=torch.float64)
+        weight.data.copy_(scale * noise)
+    return heads
+
+
+def packed(records: Records) -> Rows:
+    """Two rows of three records each."""
+    return collate(records, [[0, 1, 2], [3, 4, 5]], 80, prompt_weight=0.25)
+
+
+def after_text(model: Any, tokens: list[int], embeddings: torch.Tensor) -> torch.Tensor:
+    """[A, D] the model's last states at embeddings after a text, by one pass over both."""
+    cache, many = model.new_cache(1, 64), len(embeddings)
+    ids = torch.tensor([[*tokens, *[0] * many]])
+    length = ids.shape[1]
+    own = torch.arange(length)[None] >= len(tokens)
+    inputs = torch.zeros(1, length, embeddings.shape[1], dtype=embeddings.dtype)
+    inputs[0, len(tokens) :] = embeddings
+    feed = Feed(
+        ids,
+        torch.arange(length)[None],
+        torch.ones(1, length, length, dtype=torch.bool).tril(),
+        [0],
+        [0],
+        65,
+        logits=False,
+        replaced=(own, inputs),
+    )
+    return model.forward(feed, cache, (-1,)).hidden[-1][0, len(tokens) :]
 
 
 def random_lesson(target: Path, temperature: float) -> Lesson:

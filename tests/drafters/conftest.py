@@ -1,4 +1,4 @@
-"""A pair of models of 23 tokens, and the checkpoint of a small model for its target."""
+"""A tiny target, what it writes, and the checkpoint of a small model for it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from pathlib import Path
 import pytest
 
 from foretoken.testing import Pair, related, tiny_pair
+from foretoken.train.records import Records
+from lessons import written
 
 
 @pytest.fixture(scope="module")
 def small() -> Pair:
+    """A target of 23 tokens, and a related model."""
     return tiny_pair(23)
+
+
+@pytest.fixture(scope="module")
+def records(small: Pair) -> Records:
+    """What the target writes greedily."""
+    return written(small.target)
 
 
 @pytest.fixture(scope="module")

@@ -17,18 +17,7 @@ from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
 from foretoken.verify.multi_candidate import MultiCandidate
-from lessons import check_estimate, taught, written
-
-
-@pytest.fixture(scope="module")
-def small() -> Pair:
-    return tiny_pair(23)
-
-
-@pytest.fixture(scope="module")
-def records(small: Pair) -> Records:
-    """What the target writes greedily."""
-    return written(small.target)
+from lessons import check_estimate, taught
 
 
 def new(pair: Pair, **shape: Any) -> MtpModule:

@@ -1,11 +1,8 @@
-"""Checkpoints of other projects: small files with the published names and shapes draft what the
-same weights draft in a checkpoint of ours."""
+"""Small checkpoints of other projects: configurations, names, files, and what they draft."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,26 +10,22 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
-from typer.testing import CliRunner
 
 from foretoken import ForetokenError, SamplingParams
-from foretoken.cli.commands import app
 from foretoken.config import build
 from foretoken.drafters.eagle3 import NORMS, Eagle3Module
 from foretoken.drafters.hydra import HydraHeads
 from foretoken.drafters.kangaroo import KangarooAdapter
 from foretoken.drafters.medusa import MedusaHeads
 from foretoken.drafters.mtp import MtpModule
-from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
-from foretoken.testing import Pair, serve, tiny_pair, tiny_transformers
+from foretoken.testing import Pair, serve, tiny_pair
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.eagle import EagleModule
-from foretoken.trainable.lesson import Lesson
 
 VOCAB, WIDTH, LAYERS = 23, 32, 3
 PROMPTS = [[1, 2, 3], [4, 5], [9] * 6, [7, 3, 7, 3]]
@@ -94,7 +87,7 @@ def _hydra(name: str) -> str:
     return f"hydra_mlp.{head}.{layer}.{rest[0]}"
 
 
-def _eagle3(**shape: Any) -> Callable[[Facts], Trained]:
+def eagle3(**shape: Any) -> Callable[[Facts], Trained]:
     return lambda facts: Eagle3Module(
         facts, **{**LAYER, "capture": [0, 1, 3], "draft_vocab_size": 11, **shape}
     )
@@ -140,7 +133,7 @@ FOREIGN = {
         {**LLAMA, "rope_theta": 500.0},
     ),
     "eagle3": Foreign(
-        _eagle3(),
+        eagle3(),
         "eagle3",
         {**SAFE, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 0, 2]}},
         _midlayer,
@@ -148,7 +141,7 @@ FOREIGN = {
         ("embed_tokens.weight",),
     ),
     "eagle3, rotation and head width": Foreign(
-        _eagle3(rope_theta=500.0, rope_scaling=LLAMA3, head_width=12),
+        eagle3(rope_theta=500.0, rope_scaling=LLAMA3, head_width=12),
         "eagle3",
         {
             **SAFE,
@@ -158,21 +151,21 @@ FOREIGN = {
             "rope_scaling": LLAMA3,
         },
     ),
-    "eagle3, usual layers": Foreign(_eagle3(capture=None), "eagle3", SAFE, _midlayer),
+    "eagle3, usual layers": Foreign(eagle3(capture=None), "eagle3", SAFE, _midlayer),
     "eagle3, whole vocabulary": Foreign(
-        _eagle3(draft_vocab_size=VOCAB),
+        eagle3(draft_vocab_size=VOCAB),
         "eagle3",
         {**SAFE, "draft_vocab_size": None, "eagle_aux_hidden_state_layer_ids": [0, 1, 3]},
         lambda name: None if name in ("d2t", "t2d", "lm_head.weight") else _midlayer(name),
     ),
-    "speculators eagle3": Foreign(_eagle3(), "eagle3", _speculators()),
+    "speculators eagle3": Foreign(eagle3(), "eagle3", _speculators()),
     "speculators eagle3, norms": Foreign(
-        _eagle3(norms=[NORMS[0], NORMS[3], NORMS[1]], qk_norm=True),
+        eagle3(norms=[NORMS[0], NORMS[3], NORMS[1]], qk_norm=True),
         "eagle3",
         _speculators(norm_before_residual=True, norm_output=True, norm_before_fc=True),
     ),
     "speculators eagle3, norm of each": Foreign(
-        _eagle3(norms=["fc_norm"], rope_theta=500.0),
+        eagle3(norms=["fc_norm"], rope_theta=500.0),
         "eagle3",
         _speculators(
             fc_norm=True,
@@ -257,11 +250,6 @@ FOREIGN = {
 }
 
 
-@pytest.fixture(scope="module")
-def small() -> Pair:
-    return tiny_pair(VOCAB, layers=LAYERS, width=WIDTH)
-
-
 def target_of(pair: Pair) -> ModelTarget:
     return ModelTarget(pair.target, 4, 64)
 
@@ -319,18 +307,24 @@ def drafts(method: str, folder: Path, model: CausalLM) -> list[Any]:
     return [*found, *(output.stats.accepted for output in outputs)]
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_it_drafts_what_our_own_checkpoint_does(name: str, small: Pair, tmp_path: Path) -> None:
+def of_module(module: type[Trained]) -> list[str]:
+    """The names of the checkpoints that become such a module."""
+    facts = Facts(WIDTH, VOCAB, LAYERS, 2, 8)
+    return [name for name, foreign in FOREIGN.items() if isinstance(foreign.module(facts), module)]
+
+
+def check_drafts_as_ours(name: str, small: Pair, folder: Path) -> None:
+    """Such a checkpoint drafts what our own one drafts, and becomes the same tensors."""
     foreign = FOREIGN[name]
     module = made(foreign, small)
     if name == "eagle3, whole vocabulary":
         module.set_token_counts(torch.arange(VOCAB, 0, -1))
         module.copy_from(target_of(small))
-    module.save(tmp_path / "own", {})
-    folder = write(tmp_path / "theirs", foreign, module, small)
-    found = drafts(foreign.method, folder, small.target)
-    assert found == drafts(foreign.method, tmp_path / "own", small.target)
-    read = type(module).load(folder, target_of(small))
+    module.save(folder / "own", {})
+    theirs = write(folder / "theirs", foreign, module, small)
+    found = drafts(foreign.method, theirs, small.target)
+    assert found == drafts(foreign.method, folder / "own", small.target)
+    read = type(module).load(theirs, target_of(small))
     assert read.state_dict().keys() == module.state_dict().keys()
     for key, tensor in module.state_dict().items():
         torch.testing.assert_close(read.state_dict()[key], tensor)
@@ -382,8 +376,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused(name: str, small: Pair, tmp_path: Path) -> None:
+def check_refused(name: str, small: Pair, folder: Path) -> None:
     """One sentence, with both values where there are two."""
     which, config, tensors, other, message = REFUSED[name]
     foreign = FOREIGN[which]
@@ -393,157 +386,8 @@ def test_what_does_not_fit_is_refused(name: str, small: Pair, tmp_path: Path) ->
         own.update(tensors)
 
     changed = replace(foreign, config={**foreign.config, **config}, change=change)
-    folder = write(tmp_path, changed, module, small)
+    changed_folder = write(folder, changed, module, small)
     shape = {"vocab_size": VOCAB, "layers": LAYERS, "width": WIDTH, **other}
     with pytest.raises(ForetokenError, match=message) as refused:
-        drafts(foreign.method, folder, tiny_pair(**shape).target)
+        drafts(foreign.method, changed_folder, tiny_pair(**shape).target)
     assert str(refused.value).endswith(".") and "\n" not in str(refused.value)
-
-
-def test_only_tensors_are_read(small: Pair, tmp_path: Path) -> None:
-    """A file of torch's that would run something, a damaged one, and a folder of nobody's."""
-    foreign = FOREIGN["medusa"]
-    folder = write(tmp_path / "a", foreign, made(foreign, small), small)
-    torch.save({"0.0.linear.weight": tmp_path}, folder / foreign.file)
-    with pytest.raises(ForetokenError, match="more than tensors"):
-        drafts("medusa", folder, small.target)
-    (folder / foreign.file).write_bytes(b"PK")
-    with pytest.raises(ForetokenError, match="damaged"):
-        drafts("medusa", folder, small.target)
-    folder = write(tmp_path / "b", FOREIGN["eagle"], made(FOREIGN["eagle"], small), small)
-    with pytest.raises(ForetokenError, match="'eagle' and not of 'medusa'"):
-        drafts("medusa", folder, small.target)
-    written(tmp_path / "c", LLAMA, {"model.norm.weight": torch.ones(3)})
-    with pytest.raises(ForetokenError, match="no checkpoint of a trained drafter"):
-        drafts("eagle", tmp_path / "c", small.target)
-
-
-def exported(own: Path, to: str, out: Path, *more: str) -> Path:
-    done = CliRunner().invoke(app, ["export", str(own), "--to", to, "--out", str(out), *more])
-    if done.exit_code:
-        raise ForetokenError(done.output)
-    return out
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model's folder."""
-    folder = tmp_path_factory.mktemp("target")
-    model = tiny_transformers(VOCAB, layers=LAYERS, width=WIDTH, dtype=torch.float32)
-    model.save_pretrained(folder)
-    return folder
-
-
-WRITTEN = {
-    "eagle3": _eagle3(rope_theta=500.0, rope_scaling=LLAMA3),
-    "eagle3, norms": _eagle3(norms=list(NORMS[:1]), qk_norm=True, head_width=12),
-    "eagle3, whole vocabulary": _eagle3(draft_vocab_size=VOCAB, norms=["fc_norm", "norm_output"]),
-    "dflash": lambda facts: BlockModule(facts, **BLOCK),
-}
-
-
-def trained(name: str, folder: Path, target: Path, small: Pair) -> Trained:
-    """A drafter with random weights, saved as if it had been trained for the target."""
-    module = made(Foreign(WRITTEN[name], "", {}), small).float().eval()
-    module.save(folder, {"target_name": str(target)})
-    return module
-
-
-@pytest.mark.parametrize("to", ["speculators", "vllm"])
-@pytest.mark.parametrize("name", WRITTEN)
-def test_what_is_written_drafts_as_before(
-    name: str, to: str, target: Path, small: Pair, tmp_path: Path
-) -> None:
-    method = trained(name, tmp_path / "own", target, small).method
-    out, model = exported(tmp_path / "own", to, tmp_path / "out"), load_model(target)
-    assert drafts(method, out, model) == drafts(method, tmp_path / "own", model)
-
-
-def test_a_model_that_drafts_alone(target: Path, tmp_path: Path) -> None:
-    out = exported(target, "hf", tmp_path / "hf")
-    assert load_model(out).vocab_size == VOCAB
-    with pytest.raises(ForetokenError, match="speculators has no type"):
-        exported(target, "speculators", tmp_path / "other")
-    with pytest.raises(ForetokenError, match="holds files already"):
-        exported(target, "vllm", out)
-
-
-def test_what_cannot_be_written(target: Path, small: Pair, tmp_path: Path) -> None:
-    trained("eagle3", tmp_path / "own", target, small)
-    with pytest.raises(ForetokenError, match="no form of method 'eagle3' for 'hf'"):
-        exported(tmp_path / "own", "hf", tmp_path / "out")
-    with pytest.raises(ForetokenError, match="must be one of speculators, vllm, hf"):
-        exported(tmp_path / "own", "sglang", tmp_path / "out")
-    other = tmp_path / "other"
-    tiny_transformers(VOCAB, layers=5, width=WIDTH).save_pretrained(other)
-    with pytest.raises(ForetokenError, match=r"layers 3 .* has 5"):
-        exported(tmp_path / "own", "vllm", tmp_path / "out", "--target", str(other))
-    vllm = exported(tmp_path / "own", "vllm", tmp_path / "out")
-    with pytest.raises(ForetokenError, match="another program's format already"):
-        exported(vllm, "speculators", tmp_path / "again")
-
-
-def test_a_mask_of_its_own(target: Path, small: Pair, tmp_path: Path) -> None:
-    """It stands for a token's embedding at vLLM; speculators has no place for it."""
-    module = BlockModule(Facts.of(small.target), **{**BLOCK, "mask_token_id": None})
-    module.save(tmp_path / "own", {"target_name": str(target)})
-    with pytest.raises(ForetokenError, match="mask embedding of its own"):
-        exported(tmp_path / "own", "speculators", tmp_path / "other")
-    out, model = exported(tmp_path / "own", "vllm", tmp_path / "out"), load_model(target)
-    assert drafts("dflash", out, model) == drafts("dflash", tmp_path / "own", model)
-
-
-PYTHON = os.environ.get("FORETOKEN_SPECULATORS_PYTHON", "")
-
-
-@pytest.mark.skipif(not PYTHON, reason="FORETOKEN_SPECULATORS_PYTHON names no Python with it")
-@pytest.mark.parametrize("name", WRITTEN)
-def test_speculators_says_the_same(name: str, target: Path, small: Pair, tmp_path: Path) -> None:
-    """The package itself loads what is written for it, and its logits are ours."""
-    module: Any = trained(name, tmp_path / "own", target, small)
-    out, length = exported(tmp_path / "own", "speculators", tmp_path / "out"), 12
-    random, layers = torch.Generator().manual_seed(1), module.hidden[:-1]
-    tokens = torch.randint(0, VOCAB, (1, length), generator=random)
-    states = torch.randn(1, length, len(layers) * WIDTH, generator=random)
-    lesson = _lesson(tokens, dict(zip(layers, states.split(WIDTH, -1), strict=True)), target)
-    if module.method == "eagle3":
-        steps, given = 3, {"input_ids": tokens.roll(-1, 1).contiguous()}
-        with torch.no_grad():
-            ours = module.reduced_logits(module.outputs(lesson, steps))[0]  # [T, I, R]
-        mine = [ours[: length - 1 - step, step] for step in range(steps)]
-    else:
-        root, steps = 5, 0
-        where = torch.zeros(1, length)
-        where[0, root] = 1
-        goal = states[..., :WIDTH].contiguous()
-        given = {"input_ids": tokens, "loss_mask": where, "verifier_last_hidden_states": goal}
-        with torch.no_grad():
-            mine = [lesson.head(module.outputs(lesson, torch.tensor([[root]])))[0, 0]]
-    inputs, outputs = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
-    save_file({**given, "hidden_states": states, "steps": torch.tensor(steps)}, inputs)
-    script = Path(__file__).with_name("speculators_reads.py")
-    command = [PYTHON, script, out, inputs, outputs]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    for theirs, own in zip(load_file(outputs)["logits"], mine, strict=True):
-        if module.method == "dflash":
-            theirs = theirs[1:]  # of the masks
-        torch.testing.assert_close(theirs[: len(own)], own, atol=1e-4, rtol=1e-4)
-
-
-def _lesson(tokens: Tensor, hidden: dict[int, Tensor], target: Path) -> Lesson:
-    """One text that counts throughout, with given states, for what a module makes of it."""
-    model, length = load_model(target), tokens.shape[1]
-    no_pass: Any = None  # these modules ask for none
-    return Lesson(
-        tokens,
-        torch.arange(length)[None],
-        torch.zeros_like(tokens),
-        torch.ones(1, length),
-        torch.zeros_like(tokens),
-        hidden,
-        model.head,
-        model.embed,
-        append=no_pass,
-        kv=no_pass,
-    )

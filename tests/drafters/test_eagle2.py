@@ -1,0 +1,29 @@
+"""EAGLE-2: the dynamic tree."""
+
+from __future__ import annotations
+
+from foretoken.drafters.eagle2 import Eagle2
+from foretoken.testing import Pair, serve
+from foretoken.train.records import Records
+from foretoken.trainable.eagle import EagleModule
+from foretoken.verify.target_only import TargetOnly
+from lessons import GREEDY, PROMPTS, check_estimate, seeded
+
+
+def test_the_dynamic_tree_takes_the_likeliest(small: Pair) -> None:
+    """Budgets bound the tree, and more nodes never accept less at temperature 0."""
+    module = seeded(EagleModule, small)
+    steps = []
+    for nodes in (2, 8, 40):
+        drafter = Eagle2(module, tree_nodes=nodes)
+        outputs = serve(small.target, drafter, TargetOnly(), PROMPTS, GREEDY)
+        assert all(o.stats.drafted <= nodes * o.stats.passes for o in outputs)
+        steps.append(sum(o.stats.passes for o in outputs))
+    assert steps[0] >= steps[-1]
+
+
+def test_the_estimate_of_a_chain(small: Pair, records: Records) -> None:
+    """With one path a level the tree is a chain, and the estimate is what is served."""
+    module = seeded(EagleModule, small)
+    drafter = Eagle2(module, depth=3, top_k=1, tree_nodes=1000)
+    check_estimate(drafter, module, small.target, records, TargetOnly())

@@ -1,0 +1,72 @@
+"""Hydra and Hydra++: what heads read, and what is estimated is served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken.drafters.hydra import Hydra, HydraHeads
+from foretoken.testing import Pair
+from foretoken.train.frozen import Frozen
+from foretoken.train.records import Records
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.losses import Objective
+from foretoken.verify.target_only import TargetOnly
+from lessons import check_estimate, packed, randomised
+
+
+class HydraPlus(HydraHeads):
+    """With the decoder layer over the states."""
+
+    def __init__(self, facts: Facts, **shape: Any) -> None:
+        super().__init__(facts, **{"prefix": {"heads": 2}, **shape})
+
+
+CHAIN = ((0,), (0, 0), (0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("heads_cls", "options"),
+    [
+        (HydraHeads, {"tree": CHAIN}),
+        (HydraHeads, {"tree": "medusa"}),
+        (HydraPlus, {"tree": "medusa"}),
+        (HydraPlus, {"tree": CHAIN}),
+    ],
+)
+def test_the_estimate_is_what_is_served(
+    small: Pair, records: Records, heads_cls: Any, options: dict[str, Any]
+) -> None:
+    """Steps and accepted places, one by one, ends of texts and full budgets included."""
+    heads = randomised(heads_cls(Facts.of(small.target), own_lm_heads=False), scale=0.03)
+    check_estimate(Hydra(heads, **options), heads, small.target, records, TargetOnly())
+
+
+def test_hydra_heads_see_what_was_drafted(small: Pair, records: Records) -> None:
+    """A lesson's states are the heads' own on the true tokens, each of which counts."""
+    heads = randomised(HydraHeads(Facts.of(small.target), num_layers=2))
+    lesson = Frozen(small.target).lesson(packed(records), (-1,))
+    states = heads.head_states(lesson, torch.tensor([[9, 5]]))
+    for i, head in enumerate(heads.heads):
+        near = lesson.embed(lesson.tokens[0, 6 : 7 + i])
+        torch.testing.assert_close(states[0, 1, i], head(lesson.hidden[-1][0, 5], near))
+        other = head(lesson.hidden[-1][0, 5], near + 1)
+        assert not torch.allclose(states[0, 1, i], other)
+
+
+def test_the_layer_before_hydras_heads(small: Pair, records: Records) -> None:
+    """At first it changes nothing; its output counts, and each of its weights learns."""
+    frozen, facts = Frozen(small.target), Facts.of(small.target)
+    lesson = frozen.lesson(packed(records), (-1,))
+    fresh = HydraPlus(facts, own_lm_heads=False).double()
+    places = torch.arange(lesson.tokens.shape[1])[None]
+    said = fresh.logits(fresh.head_states(lesson, places), lesson.head)
+    torch.testing.assert_close(said[:, :, 1], lesson.head(lesson.hidden[-1]))
+    heads = randomised(fresh, scale=0.1)
+    heads(lesson, Objective({"kl_div": 1.0})).backward()
+    assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in heads.parameters())
+    with_layer = heads.head_states(lesson, places)
+    heads.prefix = None
+    assert not torch.allclose(with_layer, heads.head_states(lesson, places))

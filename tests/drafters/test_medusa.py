@@ -1,0 +1,66 @@
+"""Medusa: what is estimated is served; typical acceptance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken import SamplingParams
+from foretoken.drafters.medusa import Medusa, MedusaHeads
+from foretoken.protocols import Verifier
+from foretoken.testing import Pair, serve
+from foretoken.train.frozen import Frozen
+from foretoken.train.records import Records
+from foretoken.trainable.checkpoint import Facts
+from foretoken.verify.target_only import TargetOnly
+from foretoken.verify.typical import Typical
+from lessons import check_estimate, packed, randomised
+
+CHAIN = ((0,), (0, 0), (0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("heads_cls", "options"),
+    [
+        (MedusaHeads, {"tree": CHAIN}),
+        (MedusaHeads, {"tree": "medusa"}),
+        (MedusaHeads, {"tree": ((0,), (1,), (1, 0))}),
+    ],
+)
+def test_the_estimate_is_what_is_served(
+    small: Pair, records: Records, heads_cls: Any, options: dict[str, Any]
+) -> None:
+    """Steps and accepted places, one by one, ends of texts and full budgets included."""
+    heads = randomised(heads_cls(Facts.of(small.target), own_lm_heads=False), scale=0.03)
+    check_estimate(Medusa(heads, **options), heads, small.target, records, TargetOnly())
+
+
+def test_heads_start_as_the_target(small: Pair, records: Records) -> None:
+    """Untrained heads say what the target says, with a head of their own or the target's."""
+    frozen = Frozen(small.target)
+    states = frozen.lesson(packed(records), (-1,)).hidden[-1]
+    for own in (True, False):
+        heads = MedusaHeads(Facts.of(small.target), own_lm_heads=own).double()
+        heads.copy_from(frozen)
+        said = heads.logits(heads.states(states), frozen.head)
+        torch.testing.assert_close(said[:, :, 2], frozen.head(states))
+
+
+def test_typical_acceptance_takes_more(small: Pair) -> None:
+    """At temperature 0 it is greedy decoding; above, drafts stray and more of them are kept."""
+    heads = randomised(MedusaHeads(Facts.of(small.target), own_lm_heads=False), scale=0.03)
+    prompts = [[1, 2, 3], [4, 5], [9] * 6]
+
+    def passes(rule: Verifier, params: SamplingParams) -> tuple[int, int, list[list[int]]]:
+        outputs = serve(small.target, Medusa(heads), rule, prompts, params)
+        stats = [output.stats for output in outputs]
+        ids = [output.token_ids for output in outputs]
+        return sum(s.passes for s in stats), sum(s.strayed for s in stats), ids
+
+    cold = SamplingParams(temperature=0, max_tokens=40)
+    assert passes(Typical(), cold)[2] == passes(TargetOnly(), cold)[2]
+    warm = SamplingParams(temperature=1.0, max_tokens=40, seed=1, ignore_eos=True)
+    typical, exact = passes(Typical(), warm), passes(TargetOnly(), warm)
+    assert typical[0] < exact[0] and typical[1] > 0 == exact[1]

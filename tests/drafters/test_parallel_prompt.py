@@ -1,0 +1,48 @@
+"""Parallel prompts: what is estimated is served; rates."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foretoken.drafters.parallel_prompt import ParallelPrompt, ParallelPromptTokens
+from foretoken.testing import Pair
+from foretoken.train.batches import collate
+from foretoken.train.frozen import Frozen
+from foretoken.train.records import Records
+from foretoken.verify.target_only import TargetOnly
+from lessons import after_text, check_estimate, seeded
+
+
+@pytest.mark.parametrize("nodes", [60, 7])
+def test_parallel_prompts_estimate_what_is_served(
+    small: Pair, records: Records, nodes: int
+) -> None:
+    """The walk from state to state included."""
+    module = seeded(ParallelPromptTokens, small)
+    module.embeddings.data = torch.randn(3, 32).double()
+    module.notes["rates"] = [[0.5, 0.2, 0.1, 0.05], [0.4, 0.2, 0.1], [0.3, 0.2]]
+    drafter = ParallelPrompt(module, tree_nodes=nodes)
+    total = check_estimate(drafter, module, small.target, records, TargetOnly())
+    assert total.acceptance_length > 1.02
+
+
+def test_prompt_tokens_count_their_ranks(small: Pair, records: Records) -> None:
+    """Rates are of the tokens after the root, from states before it."""
+    module, frozen = seeded(ParallelPromptTokens, small, num_tokens=2), Frozen(small.target)
+    lesson = frozen.lesson(collate(records, [[0, 1]], 44, 0.0), (-1,))
+    with torch.no_grad():
+        ranks = module.ranks(lesson)
+    for root in (lesson.room[0] >= 0).nonzero()[:, 0].tolist():
+        first = root - int(lesson.positions[0, root])
+        text = lesson.tokens[0, first:root].tolist()
+        said = frozen.head(after_text(small.target, text, module.embeddings))
+        for i in range(2):
+            goal = root + 1 + i
+            if goal < 44 and lesson.records[0, goal] == lesson.records[0, root]:
+                want = (said[i] > said[i, lesson.tokens[0, goal]]).sum()
+                assert ranks[0, root, i] == want
+            else:
+                assert ranks[0, root, i] > 23
+    module.note_counts(module.count_held_out(lesson))
+    assert len(module.notes["rates"]) == 2

@@ -1,0 +1,58 @@
+"""Modules of DFlash and GliDe for a tiny target, new and trained on its own texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from foretoken.testing import Pair
+from foretoken.train.batches import collate
+from foretoken.train.records import Records
+from foretoken.trainable.block_layers import BlockModule
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.cross_attention import GlimpseModule
+from foretoken.trainable.losses import Objective
+from lessons import taught
+
+SHAPE: dict[str, Any] = dict(num_layers=2, block_size=5, heads=2, kv_heads=1)
+
+
+def block_module(pair: Pair, **shape: Any) -> BlockModule:
+    """DFlash's, with weights from a seed."""
+    torch.manual_seed(3)
+    return BlockModule(Facts.of(pair.target), **{**SHAPE, **shape}).double().eval()
+
+
+def glimpse_module(pair: Pair, **shape: Any) -> GlimpseModule:
+    """GliDe's, with weights from a seed."""
+    torch.manual_seed(3)
+    return GlimpseModule(Facts.of(pair.target), heads=2, kv_heads=1, **shape).double().eval()
+
+
+def learned_block_module(pair: Pair, records: Records) -> BlockModule:
+    """DFlash's, after some steps on these texts."""
+    rows = collate(records, [[0, 1, 2], [3, 4, 5]], 60, 0.25)
+    module: BlockModule = taught(
+        block_module(pair),
+        pair.target,
+        lambda step: rows,
+        Objective({"kl_div": 1.0}),
+        lr=3e-3,
+        left=0.5,
+    )
+    return module
+
+
+def learned_glimpse_module(pair: Pair, records: Records) -> GlimpseModule:
+    """GliDe's, after some steps on these texts."""
+    rows = collate(records, [[0, 1, 2], [3, 4, 5]], 70, 0.25)
+    module: GlimpseModule = taught(
+        glimpse_module(pair),
+        pair.target,
+        lambda step: rows,
+        Objective({"kl_div": 1.0}),
+        lr=3e-3,
+        left=0.5,
+    )
+    return module

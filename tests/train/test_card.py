@@ -1,0 +1,23 @@
+"""Cards show what was estimated next to what was served."""
+
+from __future__ import annotations
+
+from foretoken.engine.stats import AcceptanceStats
+from foretoken.train.card import recipe_lines, table
+from foretoken.train.recipe import Recipe
+from foretoken.trainable.lesson import Estimate
+
+
+def test_the_table() -> None:
+    """A row each for estimate and engine, with the share of steps that accepted each place."""
+    served = AcceptanceStats(tokens=30, passes=20, accepted_at=[8, 2])
+    lines = table(Estimate(30.0, 20.0, [9.0, 3.0]), served)
+    assert lines[0].endswith("| place 1 | place 2 |") and len(lines) == 4
+    assert "| estimated | 1.500 | 0.450 | 0.150 |" in lines
+    assert lines[3].endswith("| 0.400 | 0.100 |")
+
+
+def test_a_recipe_as_it_is_written() -> None:
+    """Every setting on a line of its own, tuples as lists."""
+    lines = recipe_lines(Recipe(lr=0.5))
+    assert "    lr: 0.5" in lines and "    betas:" in lines

@@ -1,0 +1,39 @@
+"""The held-out prompts are served with what was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretoken import LLM, ForetokenError
+from foretoken.train.job import Setting
+from foretoken.train.measure import measure
+from foretoken.train.records import Records
+from trainings import small_lm_job
+
+NOTHING: dict[str, Any] = {"method": "pld"}
+
+
+def setting(target: Path, out: Path, held: Records) -> Setting:
+    """Only what `measure` reads."""
+    unused: Any = None
+    llm = LLM(str(target))
+    return Setting(small_lm_job(target, out), llm, unused, unused, {}, held, "")
+
+
+def test_every_held_out_prompt_is_served(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """As long as the recipe writes; texts without a prompt are left out."""
+    held = Records.of([([5, 6], [7]), ([], [8, 9]), ([4], [3])], 4, 97)
+    given = setting(checkpoints[0], tmp_path, held)
+    stats = measure(given, given.llm.model, NOTHING)
+    assert stats.tokens == 2 * given.job.recipe.max_tokens
+
+
+def test_a_prompt_that_cannot_be_served(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its error ends the measurement."""
+    held = Records.of([([5] * 5000, [7])], 4, 97)
+    given = setting(checkpoints[0], tmp_path, held)
+    with pytest.raises(ForetokenError, match="context"):
+        measure(given, given.llm.model, NOTHING)

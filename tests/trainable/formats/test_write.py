@@ -1,0 +1,146 @@
+"""Checkpoints of ours written for other programs, which draft as before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from typer.testing import CliRunner
+
+from foreign import BLOCK, LLAMA3, VOCAB, WIDTH, Foreign, drafts, eagle3, made
+from foretoken import ForetokenError
+from foretoken.cli.commands import app
+from foretoken.drafters.eagle3 import NORMS
+from foretoken.models.load import load_model
+from foretoken.testing import Pair, tiny_transformers
+from foretoken.trainable.block_layers import BlockModule
+from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.lesson import Lesson
+
+
+def exported(own: Path, to: str, out: Path, *more: str) -> Path:
+    done = CliRunner().invoke(app, ["export", str(own), "--to", to, "--out", str(out), *more])
+    if done.exit_code:
+        raise ForetokenError(done.output)
+    return out
+
+
+WRITTEN = {
+    "eagle3": eagle3(rope_theta=500.0, rope_scaling=LLAMA3),
+    "eagle3, norms": eagle3(norms=list(NORMS[:1]), qk_norm=True, head_width=12),
+    "eagle3, whole vocabulary": eagle3(draft_vocab_size=VOCAB, norms=["fc_norm", "norm_output"]),
+    "dflash": lambda facts: BlockModule(facts, **BLOCK),
+}
+
+
+def trained(name: str, folder: Path, target: Path, small: Pair) -> Trained:
+    """A drafter with random weights, saved as if it had been trained for the target."""
+    module = made(Foreign(WRITTEN[name], "", {}), small).float().eval()
+    module.save(folder, {"target_name": str(target)})
+    return module
+
+
+@pytest.mark.parametrize("to", ["speculators", "vllm"])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_drafts_as_before(
+    name: str, to: str, target: Path, small: Pair, tmp_path: Path
+) -> None:
+    method = trained(name, tmp_path / "own", target, small).method
+    out, model = exported(tmp_path / "own", to, tmp_path / "out"), load_model(target)
+    assert drafts(method, out, model) == drafts(method, tmp_path / "own", model)
+
+
+def test_a_model_that_drafts_alone(target: Path, tmp_path: Path) -> None:
+    out = exported(target, "hf", tmp_path / "hf")
+    assert load_model(out).vocab_size == VOCAB
+    with pytest.raises(ForetokenError, match="speculators has no type"):
+        exported(target, "speculators", tmp_path / "other")
+    with pytest.raises(ForetokenError, match="holds files already"):
+        exported(target, "vllm", out)
+
+
+def test_what_cannot_be_written(target: Path, small: Pair, tmp_path: Path) -> None:
+    trained("eagle3", tmp_path / "own", target, small)
+    with pytest.raises(ForetokenError, match="no form of method 'eagle3' for 'hf'"):
+        exported(tmp_path / "own", "hf", tmp_path / "out")
+    with pytest.raises(ForetokenError, match="must be one of speculators, vllm, hf"):
+        exported(tmp_path / "own", "sglang", tmp_path / "out")
+    other = tmp_path / "other"
+    tiny_transformers(VOCAB, layers=5, width=WIDTH).save_pretrained(other)
+    with pytest.raises(ForetokenError, match=r"layers 3 .* has 5"):
+        exported(tmp_path / "own", "vllm", tmp_path / "out", "--target", str(other))
+    vllm = exported(tmp_path / "own", "vllm", tmp_path / "out")
+    with pytest.raises(ForetokenError, match="another program's format already"):
+        exported(vllm, "speculators", tmp_path / "again")
+
+
+def test_a_mask_of_its_own(target: Path, small: Pair, tmp_path: Path) -> None:
+    """It stands for a token's embedding at vLLM; speculators has no place for it."""
+    module = BlockModule(Facts.of(small.target), **{**BLOCK, "mask_token_id": None})
+    module.save(tmp_path / "own", {"target_name": str(target)})
+    with pytest.raises(ForetokenError, match="mask embedding of its own"):
+        exported(tmp_path / "own", "speculators", tmp_path / "other")
+    out, model = exported(tmp_path / "own", "vllm", tmp_path / "out"), load_model(target)
+    assert drafts("dflash", out, model) == drafts("dflash", tmp_path / "own", model)
+
+
+PYTHON = os.environ.get("FORETOKEN_SPECULATORS_PYTHON", "")
+
+
+@pytest.mark.skipif(not PYTHON, reason="FORETOKEN_SPECULATORS_PYTHON names no Python with it")
+@pytest.mark.parametrize("name", WRITTEN)
+def test_speculators_says_the_same(name: str, target: Path, small: Pair, tmp_path: Path) -> None:
+    """The package itself loads what is written for it, and its logits are ours."""
+    module: Any = trained(name, tmp_path / "own", target, small)
+    out, length = exported(tmp_path / "own", "speculators", tmp_path / "out"), 12
+    random, layers = torch.Generator().manual_seed(1), module.hidden[:-1]
+    tokens = torch.randint(0, VOCAB, (1, length), generator=random)
+    states = torch.randn(1, length, len(layers) * WIDTH, generator=random)
+    lesson = _lesson(tokens, dict(zip(layers, states.split(WIDTH, -1), strict=True)), target)
+    if module.method == "eagle3":
+        steps, given = 3, {"input_ids": tokens.roll(-1, 1).contiguous()}
+        with torch.no_grad():
+            ours = module.reduced_logits(module.outputs(lesson, steps))[0]  # [T, I, R]
+        mine = [ours[: length - 1 - step, step] for step in range(steps)]
+    else:
+        root, steps = 5, 0
+        where = torch.zeros(1, length)
+        where[0, root] = 1
+        goal = states[..., :WIDTH].contiguous()
+        given = {"input_ids": tokens, "loss_mask": where, "verifier_last_hidden_states": goal}
+        with torch.no_grad():
+            mine = [lesson.head(module.outputs(lesson, torch.tensor([[root]])))[0, 0]]
+    inputs, outputs = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    save_file({**given, "hidden_states": states, "steps": torch.tensor(steps)}, inputs)
+    script = Path(__file__).with_name("speculators_reads.py")
+    command = [PYTHON, script, out, inputs, outputs]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    for theirs, own in zip(load_file(outputs)["logits"], mine, strict=True):
+        if module.method == "dflash":
+            theirs = theirs[1:]  # of the masks
+        torch.testing.assert_close(theirs[: len(own)], own, atol=1e-4, rtol=1e-4)
+
+
+def _lesson(tokens: Tensor, hidden: dict[int, Tensor], target: Path) -> Lesson:
+    """One text that counts throughout, with given states, for what a module makes of it."""
+    model, length = load_model(target), tokens.shape[1]
+    no_pass: Any = None  # these modules ask for none
+    return Lesson(
+        tokens,
+        torch.arange(length)[None],
+        torch.zeros_like(tokens),
+        torch.ones(1, length),
+        torch.zeros_like(tokens),
+        hidden,
+        model.head,
+        model.embed,
+        append=no_pass,
+        kv=no_pass,
+    )

@@ -1,0 +1,50 @@
+"""Checkpoints are written, read and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from foretoken import ForetokenError
+from foretoken.drafters.medusa import Medusa, MedusaHeads
+from foretoken.models.target import ModelTarget
+from foretoken.testing import Pair, tiny_pair
+from foretoken.trainable.checkpoint import Facts
+from lessons import randomised
+
+
+def heads_for(pair: Pair, seed: int = 0, scale: float = 0.3, **shape: object) -> MedusaHeads:
+    return randomised(MedusaHeads(Facts.of(pair.target), **shape), seed, scale)  # type: ignore[arg-type]
+
+
+def test_checkpoints(small: Pair, tmp_path: Path) -> None:
+    """Written and read again; another target, method, shape or file is refused in a sentence."""
+    heads, access = heads_for(small, num_heads=2), ModelTarget(small.target, 1, 32)
+    heads.notes["rates"] = [[0.5], [0.25]]
+    heads.save(tmp_path / "a", {"target_name": "tiny"})
+    read = MedusaHeads.load(tmp_path / "a", access)
+    assert read.notes == heads.notes and read.shape == heads.shape
+    for name, weight in heads.state_dict().items():
+        assert torch.equal(read.state_dict()[name], weight)
+    assert {"0.0.linear.weight", "0.0.linear.bias", "1.1.weight"} <= set(heads.state_dict())
+    other = ModelTarget(tiny_pair(23, width=16).target, 1, 32)
+    with pytest.raises(ForetokenError, match=r"hidden_size 32 and this target has 16"):
+        MedusaHeads.load(tmp_path / "a", other)
+    with pytest.raises(ForetokenError, match=r"hidden_size 32 and this target has 16"):
+        MedusaHeads.load(heads, other)
+    path = tmp_path / "a" / "config.json"
+    config = json.loads(path.read_text())
+    for change, said in (
+        ({"foretoken_method": "hydra"}, "of method 'hydra' and not of 'medusa'"),
+        ({"shape": {"num_heads": 3}}, "doesn't hold the tensors"),
+        ({"shape": {"heads": 3}}, "doesn't fit"),
+        ({"target": {}}, "is no checkpoint"),
+    ):
+        path.write_text(json.dumps({**config, **change}))
+        with pytest.raises(ForetokenError, match=said):
+            MedusaHeads.load(tmp_path / "a", access)
+    with pytest.raises(ForetokenError, match="trained for its target; name"):
+        Medusa()

@@ -1,0 +1,83 @@
+"""GliDe's module: what it reads of the target's cache, its loss, its targets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foretoken import ForetokenError
+from foretoken.drafters.glide import Glide
+from foretoken.testing import Pair
+from foretoken.train.batches import collate
+from foretoken.train.frozen import Frozen
+from foretoken.train.records import Records
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.cross_attention import GlimpseModule
+from foretoken.trainable.losses import DIVERGENCES, Objective
+from modules import glimpse_module, learned_glimpse_module
+
+
+@pytest.fixture(scope="module")
+def learned(small: Pair, records: Records) -> GlimpseModule:
+    """Trained for a few steps, on the very texts."""
+    return learned_glimpse_module(small, records)
+
+
+def test_a_draft_sees_what_lies_before_its_root(
+    small: Pair, records: Records, learned: GlimpseModule
+) -> None:
+    """Its outputs follow from the cache before the root and from nothing of it after."""
+    lesson = Frozen(small.target).lesson(collate(records, [[0], [3]], 20, 0.0), (-1,))
+    keys, values = (x.clone() for x in lesson.kv(learned.read_layer))
+    root, ahead = 9, 2
+    counts = torch.full_like(lesson.tokens, ahead)
+    before = learned.outputs(lesson, counts)
+
+    def changed(place: int) -> torch.Tensor:
+        mine = [x.clone() for x in (keys, values)]
+        for x in mine:
+            x[:, :, place] += 1
+        object.__setattr__(lesson, "kv", lambda layer: tuple(mine))
+        return learned.outputs(lesson, counts)[:, root + ahead]
+
+    assert torch.equal(changed(root), before[:, root + ahead])
+    assert not torch.allclose(changed(root - 1), before[:, root + ahead])
+
+
+def test_the_loss_by_hand(small: Pair, records: Records) -> None:
+    """Every token whose block's root has something before it; a gradient for every weight."""
+    module, frozen = glimpse_module(small, block_size=3), Frozen(small.target)
+    lesson = frozen.lesson(collate(records, [[0, 1], [2, 3]], 40, 0.25), (-1,))
+    torch.manual_seed(5)
+    loss = module(lesson, Objective({"kl_div": 1.0}, 0.5))
+    torch.manual_seed(5)
+    first = torch.randint(3, (2, 1))
+    total = weight = 0.0
+    for b in range(2):
+        for t in range(39):
+            ahead = (t - int(first[b])) % 3
+            root = int(lesson.positions[b, t]) - ahead
+            if root < 1 or int(lesson.positions[b, t + 1]) != int(lesson.positions[b, t]) + 1:
+                continue
+            mine = module.outputs(lesson, torch.full_like(lesson.tokens, ahead))[b, t]
+            share = float(lesson.weight[b, t + 1]) * 0.5**ahead
+            said, goal = (small.target.head(x) for x in (mine, lesson.hidden[-1][b, t]))
+            weight += share
+            total += share * float(DIVERGENCES["kl_div"](said, goal).detach())
+    assert loss.item() == pytest.approx(total / weight, rel=1e-6)
+    loss.backward()
+    assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in module.parameters())
+
+
+def test_targets(small: Pair) -> None:
+    """Heads of another width are refused; a checkpoint that doesn't know them is not asked."""
+    module = glimpse_module(small)
+    assert (module.facts.kv_heads, module.facts.head_dim) == (2, 8)
+    known = Facts(32, 23, 2, 2, 16)
+    with pytest.raises(ForetokenError, match=r"head_dim 16 and this target has 8"):
+        known.check(module.facts, "It")
+    Facts(32, 23, 2).check(module.facts, "It")
+    with pytest.raises(ForetokenError, match="trained for its target; name"):
+        Glide()
+    with pytest.raises(ForetokenError, match="below the target's 2 layers"):
+        GlimpseModule.from_shape(module.facts, {"read_layer": 2}, "it")

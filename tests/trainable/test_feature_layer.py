@@ -1,0 +1,65 @@
+"""A layer unrolled over whole texts is the layer that drafts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from foretoken.testing import Pair
+from foretoken.train.batches import collate
+from foretoken.train.frozen import Frozen
+from foretoken.train.records import Records
+from foretoken.trainable.eagle import EagleModule
+from foretoken.trainable.lesson import Lesson
+from lessons import seeded
+
+
+def lesson_of(pair: Pair, records: Records, layout: list[list[int]], length: int) -> Lesson:
+    return Frozen(pair.target).lesson(collate(records, layout, length, 0.25), (-1,))
+
+
+def test_an_unrolled_step_is_a_drafted_one(small: Pair, records: Records) -> None:
+    """Packed rows and one record by itself, a step at a time over all that stands before it."""
+    module = seeded(EagleModule, small, heads=2, kv_heads=1)
+    packed = lesson_of(small, records, [[0, 1, 2]], 70)
+    with torch.no_grad():
+        found = module.outputs(packed, 3)
+    alone = lesson_of(small, records, [[1]], 22)
+    start = int((packed.records[0] == 1).nonzero()[0])
+    features, following = alone.hidden[-1], alone.embed(alone.tokens)
+    for place in (0, 4, 11):
+        known = features[:, : place + 1]
+        for i in range(3):
+            count = place + 1 + i
+
+            def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+                q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+                out = torch.nn.functional.scaled_dot_product_attention(
+                    q, k.expand_as(q), v.expand_as(q), is_causal=True
+                )
+                return out.transpose(1, 2).flatten(2)
+
+            with torch.no_grad():
+                out = module.predict(
+                    known, following[:, 1 : count + 1], torch.arange(count)[None], attend
+                )
+            torch.testing.assert_close(found[0, start + place, i], out[0, -1])
+            known = torch.cat((known, out[:, -1:]), 1)
+
+
+def test_later_steps_are_made_where_tokens_count(small: Pair, records: Records) -> None:
+    """The same as where all is made, and nothing elsewhere."""
+    module = seeded(EagleModule, small)
+    few = lesson_of(small, records, [[3]], 40)  # padded after its end
+    few = replace(few, weight=few.weight * (few.weight == 1))  # answers alone
+    every = replace(few, weight=torch.ones_like(few.weight))
+    with torch.no_grad():
+        whole, part = module.outputs(every, 3), module.outputs(few, 3)
+    for i in range(3):
+        counts = few.weight.roll(-2 - i, 1) > 0
+        counts[:, -2 - i :] = False
+        assert counts.any()
+        torch.testing.assert_close(part[:, :, i][counts], whole[:, :, i][counts])
+    left_out = (part[:, :, 1:] == 0).all(-1).all(-1)
+    assert left_out.any() and not (part[:, :, 0] == 0).all(-1).any()

@@ -1,0 +1,31 @@
+"""A decoder layer's shape, and its rotary embedding."""
+
+from __future__ import annotations
+
+import torch
+
+from foretoken.trainable.layer import LayerShape, heads_for, rotary_angles, rotate
+
+
+def test_the_usual_shape() -> None:
+    """Heads of about 48, a feed-forward of 8/3 of the width, and attention that reads twice it."""
+    shape = LayerShape.for_width(288, 2)
+    assert (shape.outer, shape.reads, shape.heads, shape.kv_heads) == (288, 576, 6, 6)
+    assert (shape.intermediate, shape.head_dim) == (768, 48)
+    given = LayerShape.for_width(288, 1, heads=4, kv_heads=2, head_width=64, norm_eps=1e-5)
+    assert (given.heads, given.kv_heads, given.head_dim, given.norm_eps) == (4, 2, 64, 1e-5)
+    assert [heads_for(width) for width in (8, 32, 288, 4096)] == [1, 1, 6, 64]
+
+
+def test_rotations_depend_on_distance_alone() -> None:
+    """The product of a query and a key is the same wherever both are moved to."""
+    shape = LayerShape.for_width(16, 1, heads=2)
+    query, key = torch.randn(2, 1, 1, 2, 8, dtype=torch.float64)
+
+    def product(at: int, other: int) -> torch.Tensor:
+        q = rotate(query, *rotary_angles(shape, torch.tensor([[at]]), query))
+        k = rotate(key, *rotary_angles(shape, torch.tensor([[other]]), key))
+        return (q * k).sum(-1)
+
+    torch.testing.assert_close(product(3, 7), product(103, 107))
+    assert not torch.allclose(product(3, 7), product(3, 8))

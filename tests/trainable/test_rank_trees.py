@@ -1,0 +1,32 @@
+"""Trees by the ranks of their tokens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foretoken import ForetokenError
+from foretoken.trainable.rank_trees import plan_tree, tree_acceptance, tree_from_option
+from foretoken.trees.grow import MEDUSA_63
+
+
+def test_a_tree_by_ranks() -> None:
+    """A path is accepted as far as the text's ranks follow it, and no further than the budget."""
+    paths = ((0,), (1,), (0, 0), (0, 2), (1, 1), (0, 2, 0))
+    ranks = torch.tensor([[[0, 2, 0], [1, 1, 0], [2, 0, 0], [0, 1, 0], [0, 2, 0], [0, 2, 0]]])
+    room = torch.tensor([[9, 9, 9, 9, 3, 0]])
+    lengths = tree_acceptance(ranks, room, paths).sum(-1)
+    assert lengths.tolist() == [[3, 2, 0, 1, 1, 0]]
+
+
+def test_trees() -> None:
+    """By name, planned for rates, given; a plan takes the likeliest paths."""
+    rates = [[0.6, 0.22, 0.1], [0.5, 0.3]]
+    assert plan_tree(rates, 5) == ((0,), (0, 0), (1,), (0, 1), (1, 0))
+    assert tree_from_option("medusa", 63, None) == MEDUSA_63
+    assert tree_from_option("planned", 2, rates) == ((0,), (0, 0))
+    assert tree_from_option([[0], [1]], 63, None) == ((0,), (1,))
+    with pytest.raises(ForetokenError, match="no acceptance rates"):
+        tree_from_option("planned", 5, None)
+    with pytest.raises(ForetokenError, match="tree is 'oak'"):
+        tree_from_option("oak", 5, None)

@@ -1,0 +1,25 @@
+"""States that roots were read from."""
+
+from __future__ import annotations
+
+import torch
+
+from foretoken import SamplingParams
+from foretoken.protocols import Scores, Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.trainable.root_states import LastStates
+from foretoken.tree import empty
+
+
+def test_forks_start_after_the_prompt() -> None:
+    """A sample that is admitted late drafts from the prompt, however far the first one is."""
+    states, none = LastStates(), torch.empty(1, 0)
+    first, copy = (Sequence.start([1, 2, 3], SamplingParams()) for _ in range(2))
+    for read, path in ((2, []), (0, [3])):
+        hidden = {-1: torch.arange(4.0)[None, :, None] + 10 * len(path)}
+        scores = Scores(none, none, none, hidden)
+        step = Step([], path, 3, 0, empty(1, none.device), scores, read=read)
+        states.observe([first], [step])
+    states.fork(first, copy)
+    rows, held = states.available([first, Sequence.start([1], SamplingParams()), copy])
+    assert rows == [0, 2] and held is not None and held.tolist() == [[13.0], [1.0]]
