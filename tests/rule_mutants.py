@@ -77,7 +77,7 @@ class CalledIndependent(Changed):
 
 
 class Thinned(CalledIndependent):
-    """The same, from a drafter that says it draws independently."""
+    """The same, from a drafter that declares independent draws."""
 
     def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
         self.kind = Kind.WITHOUT_REPLACEMENT

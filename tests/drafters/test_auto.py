@@ -54,7 +54,7 @@ def auto(*parts: Drafter, curve: dict[int, float] | None = None, level: float = 
 
 
 @dataclass(eq=False)
-class Asked(SmallLM):
+class Counting(SmallLM):
     """Notes for how many sequences it is asked."""
 
     rows: list[int] = field(default_factory=list)
@@ -129,7 +129,7 @@ def test_nothing_to_gain_is_plain_decoding(pair: Pair) -> None:
 
 
 def test_what_is_always_wrong_is_left(pair: Pair) -> None:
-    """A few drafts, then none; it is said how often each was taken."""
+    """A few drafts, then none; `chosen` counts how often each was used."""
     prompt = PROMPTS[0]
     drafter = auto(Oracle({tuple(prompt): [1] * 200}, 8), curve={1: 10.0, 8: 14.0, 64: 40.0})
     [output] = serve(pair.target, drafter, TargetOnly(), [prompt], GREEDY)
@@ -139,7 +139,7 @@ def test_what_is_always_wrong_is_left(pair: Pair) -> None:
 
 
 def test_the_right_one_is_found(pair: Pair) -> None:
-    """Of a part that is right and one that is wrong, with a small model beside them."""
+    """Among a part that is right, one that is wrong and a small model."""
     prompt = tuple(PROMPTS[0])
     [right] = texts(serve(pair.target, PromptLookup(), TargetOnly(), [prompt], GREEDY))
     parts = Oracle({prompt: [1] * 200}, 8), Oracle({prompt: right}, 8), SmallLM(pair.draft)
@@ -153,7 +153,7 @@ def test_only_those_who_take_it_wait_for_the_small_model(pair: Pair) -> None:
     """A row with a good copy is not drafted for by anyone else."""
     prompts = [list(prompt) for prompt in PROMPTS[:2]]
     known = texts(serve(pair.target, PromptLookup(), TargetOnly(), prompts, GREEDY))
-    small = Asked(pair.target)
+    small = Counting(pair.target)
     copy = Oracle({tuple(prompts[0]): known[0], tuple(prompts[1]): []}, 8)
     outputs = serve(pair.target, auto(copy, small), Speculative(), prompts, GREEDY, slots=2)
     assert texts(outputs) == known and 1 in small.rows
@@ -242,7 +242,7 @@ def test_names_make_parts(pair: Pair) -> None:
 
 
 def test_options_find_their_part(pair: Pair) -> None:
-    """Parts may draft as much as the whole, unless it is said otherwise."""
+    """Parts may draft as much as the whole, unless an option gives another number."""
     built = build(
         {
             "method": "auto:pld,sps",
@@ -262,7 +262,7 @@ def test_options_find_their_part(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"method": "auto:pldd"}, "Did you mean 'pld'"),
         ({"method": "auto:"}, "Unknown method ''"),
@@ -276,11 +276,11 @@ def test_options_find_their_part(pair: Pair) -> None:
     ],
     ids=str,
 )
-def test_wrong_configs(config: dict[str, Any], said: str) -> None:
+def test_wrong_configs(config: dict[str, Any], message: str) -> None:
     """One sentence each."""
     with pytest.raises(ForetokenError) as error:
         build(config)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_front_door(pair: Pair, tmp_path: Path, monkeypatch: Any) -> None:

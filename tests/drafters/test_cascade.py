@@ -97,7 +97,7 @@ def test_horizontal_cascade(pair: Pair) -> None:
     assert drafted(pair, both, WARM, budget=4).nodes == 4
 
 
-LAWS = {
+SETTINGS = {
     "copied for the model": {"k_matrix": ((2, 0), (0, 1))},
     "lenient": {"k_matrix": ((2, 0), (0, 1)), "lenience": 0.4},
     "lenient, two models": {"k_matrix": ((2, 0, 0), (0, 1, 0), (0, 0, 1)), "lenience": 0.5},
@@ -105,7 +105,7 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("params", [WARM, SamplingParams(top_p=0.6)], ids=["warm", "top_p"])
 def test_distribution(name: str, params: SamplingParams) -> None:
     """One step, every outcome of all loops: the target's distribution, to the last digit."""
@@ -125,8 +125,8 @@ def test_distribution(name: str, params: SamplingParams) -> None:
 
 def made(pair: Pair, name: str) -> Cascade:
     other = pair.target.noisy(0.4, 3)  # type: ignore[attr-defined]
-    models = [pair.draft, other] if len(LAWS[name]["k_matrix"]) == 3 else [pair.draft]  # type: ignore[arg-type]
-    return Cascade(models=models, **LAWS[name])  # type: ignore[arg-type]
+    models = [pair.draft, other] if len(SETTINGS[name]["k_matrix"]) == 3 else [pair.draft]  # type: ignore[arg-type]
+    return Cascade(models=models, **SETTINGS[name])  # type: ignore[arg-type]
 
 
 def test_distribution_under_block_verification() -> None:
@@ -205,7 +205,7 @@ def test_the_papers_settings(name: str, pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({}, "name one as model"),
         ({"model": "a", "models": ["b"]}, "name one as model"),
@@ -215,7 +215,7 @@ def test_the_papers_settings(name: str, pair: Pair) -> None:
         ({"model": "a", "lenience": 3}, "above 0 and at most 1"),
     ],
 )
-def test_wrong_options(options: dict[str, Any], said: str) -> None:
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
     """One sentence each."""
-    with pytest.raises(ForetokenError, match=said):
+    with pytest.raises(ForetokenError, match=message):
         Cascade(**options)

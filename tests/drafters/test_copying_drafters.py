@@ -95,13 +95,13 @@ def test_a_repeated_request_is_copied(pair: Pair) -> None:
 
 
 def test_references_as_text(pair: Pair) -> None:
-    """LLM turns texts into ids of the target's; what it can't serve it says."""
+    """LLM turns texts into ids of the target; what it can't serve is an error."""
     tokenizer = ByteTokenizer(VOCAB)
     llm = LLM(pair.target, tokenizer=tokenizer, speculative_config={"method": "forced"})
     params = SamplingParams(temperature=0, max_tokens=20)
     [plain] = llm.generate(["abc"], params)
-    said = SamplingParams(temperature=0, max_tokens=20, references=[plain.text, [1, 2]])
-    [output] = llm.generate(["abc"], said)
+    with_references = SamplingParams(temperature=0, max_tokens=20, references=[plain.text, [1, 2]])
+    [output] = llm.generate(["abc"], with_references)
     assert output.token_ids == plain.token_ids and output.stats.passes == 1
     [refused] = llm.generate([[1, 2]], SamplingParams(references=[[3, VOCAB]]))
     assert refused.error is not None and "outside the vocabulary of 97" in refused.error

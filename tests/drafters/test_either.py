@@ -26,14 +26,14 @@ from foretoken.verify.target_only import TargetOnly
 
 
 @dataclass(eq=False)
-class Asked(SmallLM):
-    """Notes for how many sequences it is asked, and how many nodes it hears that it drafted."""
+class Counting(SmallLM):
+    """Counts the sequences of each draft, and the nodes that its steps report as drafted."""
 
     rows: list[int] = field(default_factory=list)
-    heard: int = 0
+    drafted: int = 0
 
     def observe(self, sequences: Any, steps: Any) -> None:
-        self.heard += sum(step.drafted for step in steps)
+        self.drafted += sum(step.drafted for step in steps)
         super().observe(sequences, steps)
 
     def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
@@ -47,25 +47,25 @@ def test_what_draws_is_asked_only_where_it_is_taken(pair: Pair) -> None:
     params = SamplingParams(temperature=0, max_tokens=24)
     texts = [o.token_ids for o in serve(pair.target, PromptLookup(), TargetOnly(), prompts, params)]
     known = {tuple(prompts[0]): texts[0], tuple(prompts[1]): []}
-    small = Asked(pair.draft)
+    small = Counting(pair.draft)
     outputs = serve(
         pair.target, Either([Oracle(known), small]), Speculative(), prompts, params, slots=2
     )
     assert [o.token_ids for o in outputs] == texts
     assert set(small.rows) == {1} and outputs[0].stats.mean_acceptance_length > 4
-    assert outputs[1].stats.drafted == small.heard > 0
+    assert outputs[1].stats.drafted == small.drafted > 0
 
 
 def test_a_part_that_fails_is_left_and_tried_again(pair: Pair) -> None:
     """Wrong copies lose against the small model, and come back as what is known fades."""
     prompt = [5, 9, 2, 5, 9, 2, 5]
-    wrong, small = Oracle({tuple(prompt): [1] * 200}, 4), Asked(pair.target)
+    wrong, small = Oracle({tuple(prompt): [1] * 200}, 4), Counting(pair.target)
     drafter = Either([wrong, small], decay=0.8, level_cost=0.3)
     params = SamplingParams(temperature=0, max_tokens=100)
     [output] = serve(pair.target, drafter, Speculative(), [prompt], params)
     steps = output.stats.passes
     assert steps / 2 < len(small.rows) < steps - 1
-    drafter = Either([wrong, Asked(pair.target)], level_cost=9.0)
+    drafter = Either([wrong, Counting(pair.target)], level_cost=9.0)
     [output] = serve(pair.target, drafter, Speculative(), [prompt], params)
     assert output.stats.drafts < output.stats.passes  # neither pays
 

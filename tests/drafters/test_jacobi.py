@@ -32,10 +32,12 @@ def iterates(pair: Pair, prompt: list[int], ahead: int, block: int | None) -> li
             size = min(size, block - done % block - 1)
         start = [prompt[i % len(prompt)] for i in range(done, done + size)]
         draft = [guesses.get(done + i, token) for i, token in enumerate(start)]
-        said = [int(logits_after(pair.target, text + draft[:i]).argmax()) for i in range(size + 1)]
-        right = next((i for i in range(size) if draft[i] != said[i]), size)
-        guesses = {done + i: said[i] for i in range(right + 1, size + 1)}
-        text += said[: right + 1]
+        predicted = [
+            int(logits_after(pair.target, text + draft[:i]).argmax()) for i in range(size + 1)
+        ]
+        right = next((i for i in range(size) if draft[i] != predicted[i]), size)
+        guesses = {done + i: predicted[i] for i in range(right + 1, size + 1)}
+        text += predicted[: right + 1]
         fixed.append(right + 1)
     return fixed
 
@@ -69,7 +71,7 @@ def test_blocks_are_not_crossed() -> None:
 
 
 def test_anothers_draft_teaches_nothing(pair: Pair) -> None:
-    """After a step with another drafter's tree the guesses start anew."""
+    """After a step with another drafter's tree the guesses start again."""
     drafter = Jacobi(3)
     drafter.bind(ModelTarget(pair.target, 1, 64))
     one = Sequence.start([7, 8, 9], GREEDY)

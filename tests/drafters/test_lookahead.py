@@ -48,7 +48,7 @@ def contexts(levels: list[list[int]]) -> list[list[int]]:
 
 @pytest.mark.parametrize(("window", "size"), [(3, 2), (2, 3), (4, 4)])
 def test_the_window_moves_as_by_hand(pair: Pair, window: int, size: int) -> None:
-    """The last level is what the model says after each column; complete columns enter the pool."""
+    """The last level is what the model predicts after columns; complete ones enter the pool."""
     drafter = Lookahead(window, size, 50, pool_from_prompt=False)
     target, [one] = begun(pair, drafter, [PROMPTS[1]])
     state = drafter._state(one)
@@ -100,7 +100,7 @@ def test_the_pool_keeps_the_latest(pair: Pair) -> None:
 
 
 def test_no_window_token_is_ever_accepted(pair: Pair) -> None:
-    """Auxiliary nodes are scored but not on a path, even where they are what the target says."""
+    """Auxiliary nodes are scored but never on a path, even where the target predicts them."""
     drafter = Lookahead(3, 4, 2)
     target, [one] = begun(pair, drafter, [[11] * 5])
     for _ in range(12):

@@ -107,6 +107,7 @@ def test_several_samples_are_followed(small: Pair, folder: Path) -> None:
 
 
 def test_what_cannot_learn_is_refused(small: Pair, folder: Path) -> None:
+    """A drafter without weights, a model that is loaded already, a number that must be positive."""
     target = ModelTarget(small.target, 1, 8)
     with pytest.raises(ForetokenError, match="PromptLookup has no weights"):
         Online([PromptLookup(3)]).bind(target)

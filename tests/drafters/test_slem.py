@@ -19,7 +19,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
 
 
 def test_drafted_text_joins_the_last_word() -> None:
-    """Retokenized with the word where this begins alike, by itself where it doesn't."""
+    """Tokenized together with the word if its tokens stay the same, by itself if they don't."""
     theirs, own = Pieces(["a", "b", "c", "ab", " "]), Pieces(["c", "b", "a", " ", "ca"])
     drafter = Slem(TableModel.random(5), own, theirs)
     drafter.bind(ModelTarget(TableModel.random(5), 1, 32))

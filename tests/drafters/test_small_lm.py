@@ -56,7 +56,7 @@ def test_the_target_itself_is_always_right(pair: Pair) -> None:
 
 
 def test_a_model_is_needed() -> None:
-    """Without one the message says how to name it."""
+    """Without one the message shows how to name it."""
     with pytest.raises(ForetokenError, match="drafts with a small model; name it"):
         SmallLM()
 

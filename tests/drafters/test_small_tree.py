@@ -194,7 +194,7 @@ def test_wrong_counts_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({}, "name one as model"),
         ({"model": "a", "models": ["b"]}, "name one as model"),
@@ -204,7 +204,7 @@ def test_wrong_counts_are_refused(tmp_path: Path) -> None:
         ({"model": "a", "acceptance": (0.9, 0.9)}, "at most 1 together"),
     ],
 )
-def test_wrong_options(options: dict[str, Any], said: str) -> None:
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
     """One sentence each."""
-    with pytest.raises(ForetokenError, match=said):
+    with pytest.raises(ForetokenError, match=message):
         SmallTree(**options)

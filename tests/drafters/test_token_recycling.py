@@ -45,9 +45,9 @@ def logits(rows: list[list[list[int]]]) -> torch.Tensor:
     return made
 
 
-def step(tree: DraftTree, said: torch.Tensor, row: int, path: list[int], extra: int) -> Step:
+def step(tree: DraftTree, predicted: torch.Tensor, row: int, path: list[int], extra: int) -> Step:
     tokens = [*(int(tree.tokens[row, slot - 1]) for slot in path), extra]
-    scores = Scores(said, said, torch.zeros(said.shape[:2], dtype=torch.bool))
+    scores = Scores(predicted, predicted, torch.zeros(predicted.shape[:2], dtype=torch.bool))
     return Step(tokens, path, tree.counts[row], row, tree, scores)
 
 
@@ -83,9 +83,9 @@ def test_every_node_is_recycled() -> None:
     """Root, accepted and rejected nodes of every row; padding and empty places are not."""
     drafter = bound(num_candidates=2)
     tree = from_parents([[1, 2, 3], [4]], [[0, 0, 1], [0]], CPU)
-    said = logits([[[1, 2], [3, 4], [5, 0], [2, 1]], [[3, 0], [2, 2], [5, 5], [5, 5]]])
+    predicted = logits([[[1, 2], [3, 4], [5, 0], [2, 1]], [[3, 0], [2, 2], [5, 5], [5, 5]]])
     rows = [sequence(0), sequence(5)]
-    steps = [step(tree, said, 0, [1, 3], 2), step(tree, said, 1, [], 3)]
+    steps = [step(tree, predicted, 0, [1, 3], 2), step(tree, predicted, 1, [], 3)]
     for one, done in zip(rows, steps, strict=True):
         one.tokens += done.tokens
     drafter.observe(rows, steps)

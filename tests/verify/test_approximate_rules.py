@@ -148,7 +148,7 @@ def test_loose_settings_are_not(rule: Verifier, rough: Pair) -> None:
 
 @pytest.mark.parametrize("rule", everything(), ids=lambda rule: type(rule).__name__)
 def test_company_changes_nothing(rule: Verifier, rough: Pair) -> None:
-    """A request's text does not depend on who is served beside it."""
+    """A request's text does not depend on the other requests of its batch."""
     params = SamplingParams(temperature=0.7 if rule.sampling else 0, seed=3, max_tokens=16)
     check_company(lambda pr: SmallLM(pr.draft, 3), rule, rough, params)
 
@@ -188,7 +188,7 @@ def test_greedy_rules_refuse_a_temperature(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("drafter", "rule", "said"),
+    ("drafter", "rule", "message"),
     [
         (Scripted(lambda s, b: []), Lenience(), "takes chains only"),
         (Scripted(lambda s, b: []), Distance(), "takes chains only"),
@@ -199,7 +199,7 @@ def test_greedy_rules_refuse_a_temperature(pair: Pair) -> None:
         ),
     ],
 )
-def test_wrong_pairings_are_refused(drafter: Any, rule: Verifier, said: str) -> None:
+def test_wrong_pairings_are_refused(drafter: Any, rule: Verifier, message: str) -> None:
     """At load, in one sentence."""
-    with pytest.raises(ForetokenError, match=said):
+    with pytest.raises(ForetokenError, match=message):
         LLM(table_pair().target, speculative_config={"method": drafter, "verifier": rule})

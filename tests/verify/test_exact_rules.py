@@ -1,7 +1,7 @@
 """Lossless rules, proved: every outcome of draft and rule is followed, on tables of p and q.
 
 The distribution of the first γ + 1 tokens is the target's to 1e-12, for each rule, kind of node and
-shape; rows of ragged batches are the same as alone; acceptance is what theory says."""
+shape; rows of ragged batches are the same as alone; acceptance is the theory's."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def kept_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def whole_distribution(patch: pytest.MonkeyPatch) -> None:
-    """Siblings without replacement are held for independent draws."""
+    """Siblings without replacement are taken for independent draws."""
     patch.setattr(Offer, "_thinned", False)
 
 

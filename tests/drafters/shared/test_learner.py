@@ -53,17 +53,17 @@ def test_versions(small: Pair, folder: Path, tmp_path: Path) -> None:
     assert learner.version == 4 and sorted(learner._versions) == [0, 3, 4]
     with pytest.raises(ForetokenError, match="version '1'"):
         learner.rollback(1)
-    drafts = [says(drafter, small, [5, 9, 2])]
+    drafts = [logits_of(drafter, small, [5, 9, 2])]
     learner.rollback(3)
     assert learner.version == 3
-    drafts.append(says(drafter, small, [5, 9, 2]))
+    drafts.append(logits_of(drafter, small, [5, 9, 2]))
     learner.freeze()
     answered(engine, PROMPTS_OF_23[0])
     assert learner.version == 3
     learner.save(tmp_path / "learned")
     again = Online([SmallLM(str(tmp_path / "learned"), 3)])
     served(again, small, [])
-    assert torch.equal(says(again, small, [5, 9, 2]), drafts[1])
+    assert torch.equal(logits_of(again, small, [5, 9, 2]), drafts[1])
     learner.thaw()
     answered(engine, PROMPTS_OF_23[0])
     assert learner.version == 5
@@ -71,21 +71,22 @@ def test_versions(small: Pair, folder: Path, tmp_path: Path) -> None:
     assert learner.version == 0
     first = Online([SmallLM(str(folder), 3)])
     served(first, small, [])
-    assert torch.equal(says(drafter, small, [5, 9, 2]), says(first, small, [5, 9, 2]))
+    assert torch.equal(logits_of(drafter, small, [5, 9, 2]), logits_of(first, small, [5, 9, 2]))
     learner.load(tmp_path / "learned")
     assert learner.version == 6
-    assert torch.equal(says(drafter, small, [5, 9, 2]), drafts[1])
+    assert torch.equal(logits_of(drafter, small, [5, 9, 2]), drafts[1])
     assert not torch.equal(drafts[0], drafts[1])
 
 
-def says(drafter: Online, pair: Pair, text: list[int]) -> Tensor:
-    """What the small model that serves says after a text."""
+def logits_of(drafter: Online, pair: Pair, text: list[int]) -> Tensor:
+    """Logits of the small model that serves, after a text."""
     return logits_after(drafter.parts[0].small_models[0], text)
 
 
 def test_a_loss_that_is_no_number_changes_nothing(
     small: Pair, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its step is not taken: the version and the weights stay."""
     drafter = Online([SmallLM(str(folder), 3)], every=1)
     engine, _ = served(drafter, small, [])
     monkeypatch.setattr(
@@ -97,6 +98,7 @@ def test_a_loss_that_is_no_number_changes_nothing(
 
 
 def test_a_step_that_fails_ends_learning_and_not_serving(small: Pair, folder: Path) -> None:
+    """A warning, no more steps, and the text is still the target\'s."""
     drafter = Online([SmallLM(str(folder), 3)], every=1)
     engine, _ = served(drafter, small, [])
 

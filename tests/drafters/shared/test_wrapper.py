@@ -61,7 +61,7 @@ def test_options_find_their_part(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"method": "pld+spss"}, "Did you mean 'sps'"),
         ({"method": "pld+"}, "Unknown method ''"),
@@ -76,11 +76,11 @@ def test_options_find_their_part(pair: Pair) -> None:
     ],
     ids=str,
 )
-def test_wrong_compositions(config: dict[str, Any], said: str) -> None:
+def test_wrong_compositions(config: dict[str, Any], message: str) -> None:
     """One sentence each."""
     with pytest.raises(ForetokenError) as error:
         build(config)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_chosen_parts_keep_the_seeds_text(pair: Pair) -> None:
