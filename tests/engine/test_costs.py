@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from foretoken import LLM
+from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.drafters.small_lm import SmallLM
 from foretoken.engine import costs
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair
@@ -52,3 +54,23 @@ def test_what_is_kept_must_agree() -> None:
     """A machine that was busy, or is now, shows it by half as much again."""
     assert costs._agree(10.0, 14.0) and costs._agree(14.0, 10.0)
     assert not costs._agree(10.0, 16.0) and not costs._agree(16.0, 10.0)
+
+
+def test_the_key_of_a_cached_table(pair: Pair) -> None:
+    """A drafter's class, its plain options by name and the shapes of its models: a table is used
+    again for the same ones only."""
+    drafter = SmallLM(pair.draft, 3)
+    drafter.bind(ModelTarget(pair.target, 1, 32))
+    name, *rest = costs._identity(drafter)
+    shape = costs.shape_of(pair.draft)
+    assert name == "SmallLM" and "num_speculative_tokens=3" in rest
+    assert rest[-2 * len(shape) :] == shape * 2
+    assert costs._identity(PromptLookup(5)) != costs._identity(PromptLookup(6))
+
+
+def test_levels_count_where_depth_costs() -> None:
+    """Of two timed drafts: a call alone where the deeper one is hardly slower, else a price a
+    level."""
+    assert costs._line(1, 2.0, 4, 2.5) == {"call": 2.5}
+    assert costs._line(1, 2.0, 4, 8.0) == {"call": 0.0, "level": 2.0}
+    assert costs._line(2, 3.0, 2, 9.0) == {"call": 9.0}

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from engines import GREEDY, PROMPTS, engine_of, finish, known
 from foretoken import ForetokenError, SamplingParams
 from foretoken.access import Wants
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
-from foretoken.engine.engine import Engine
-from foretoken.engine.stats import AcceptanceStats
-from foretoken.engine.stopping import StopChecker, TextTracker
-from foretoken.models.target import ModelTarget
-from foretoken.protocols import BaseDrafter, Drafter
+from foretoken.protocols import BaseDrafter
 from foretoken.testing import (
-    ByteTokenizer,
     Oracle,
     Pair,
     Scripted,
     TableModel,
-    logits_after,
     native,
     related,
     serve,
@@ -36,106 +28,6 @@ from foretoken.testing.checks import greedy_reference
 from foretoken.tree import Kind
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
-
-PROMPTS = [[5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3], [11] * 3, [1], [60, 61, 62, 60]]
-GREEDY = SamplingParams(temperature=0, max_tokens=20)
-BYTES = ByteTokenizer()
-
-
-def engine_of(pair: Pair, drafter: Drafter | None = None, **options: Any) -> Engine:
-    slots, length = options.pop("slots", 3), options.pop("length", 256)
-    tokenizer = options.pop("tokenizer", None)
-    target = ModelTarget(pair.target, slots, length, tokenizer=tokenizer)
-    return Engine(target, drafter or Nothing(), options.pop("rule", TargetOnly()), **options)
-
-
-def finish(engine: Engine) -> None:
-    while engine.busy:
-        engine.step()
-
-
-@cache
-def known(pair: Pair, tokens: int = 20) -> dict[tuple[int, ...], list[int]]:
-    """Each prompt's greedy text."""
-    return {tuple(p): greedy_reference(pair.target, p, tokens) for p in PROMPTS}
-
-
-# --- where a text ends ---
-
-LETTERS = st.sampled_from(["a", "b", "ab", "é", "€", "😀", " "])
-WORDS = st.lists(LETTERS, min_size=1, max_size=12).map("".join)
-
-
-def reference_end(
-    tokens: list[int], stops: list[str], ends: set[int], limit: int, minimum: int
-) -> tuple[int, str]:
-    """Token by token: how many are emitted, and why it ends there."""
-    for length in range(1, len(tokens) + 1):
-        text = BYTES.decode(tokens[:length]).rstrip("\ufffd")
-        before = BYTES.decode(tokens[: length - 1]).rstrip("\ufffd")
-        fresh = any(text.find(stop, max(0, len(before) - len(stop) + 1)) >= 0 for stop in stops)
-        if fresh and text != before and length > minimum:
-            return length, "stop"
-        if tokens[length - 1] in ends:
-            return length, "stop"
-        if length >= limit:
-            return length, "length"
-    return len(tokens), ""
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    WORDS,
-    st.lists(WORDS.map(lambda w: w[:3]), max_size=3),
-    st.sets(st.integers(0, 130), max_size=2),
-    st.integers(1, 30),
-    st.integers(0, 5),
-    st.lists(st.integers(1, 5), min_size=40, max_size=40),
-)
-def test_ends_are_found_token_by_token(
-    text: str, stops: list[str], ends: set[int], limit: int, minimum: int, cuts: list[int]
-) -> None:
-    """However the text is cut into blocks: the end is the first place where a token ends it.
-
-    Stop strings straddle tokens and blocks here, and characters are several tokens long.
-    """
-    tokens = BYTES.encode(text)
-    length, reason = reference_end(tokens, stops, ends, limit, minimum)
-    params = SamplingParams(
-        stop=stops, stop_token_ids=sorted(ends), min_tokens=minimum, max_tokens=40
-    )
-    checker, at = StopChecker(params, frozenset(), limit, BYTES), 0
-    for size in cuts:
-        block = tokens[at : at + size]
-        if not block:
-            assert (at, reason) == (length, "")
-            return
-        ending = checker.check(block)
-        at += ending.emitted
-        if ending.finish_reason:
-            assert (at, ending.finish_reason) == (length, reason)
-            return
-
-
-@pytest.mark.parametrize("include", [False, True])
-def test_the_text_ends_with_or_before_the_stop_string(include: bool) -> None:
-    """The earliest of several stop strings cuts the text; it is named, and kept if asked for."""
-    params = SamplingParams(stop=["wor", "orld", "o w"], include_stop_str_in_output=include)
-    checker = StopChecker(params, frozenset(), 100, BYTES)
-    ending = checker.check(BYTES.encode("hello world"))
-    assert (ending.emitted, ending.finish_reason, ending.stop_reason) == (7, "stop", "o w")
-    assert ending.text == ("hello w" if include else "hell")
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(0, 256), max_size=20), st.booleans())
-def test_tracked_text_is_the_decoded_text(tokens: list[int], skip: bool) -> None:
-    """Growing token by token, broken bytes and all, ends at the text of the whole; never ahead."""
-    tracker = TextTracker(BYTES, skip)
-    for token in tokens:
-        before = tracker.text
-        assert tracker.text == before + (new := tracker.append(token)) or new
-    assert tracker.finish() == BYTES.decode(tokens, skip_special_tokens=skip)
 
 
 def test_end_of_text_and_stop_ids(pair: Pair) -> None:
@@ -423,68 +315,3 @@ def test_auxiliary_nodes_pair_with_target_only(pair: Pair) -> None:
 
 
 # --- what is reported ---
-
-
-@pytest.mark.parametrize("wanted", [0, 3])
-def test_log_probabilities(pair: Pair, wanted: int) -> None:
-    """Of the raw logits at each token's place, with rank, also inside accepted drafts."""
-    params = SamplingParams(temperature=0, max_tokens=12, logprobs=wanted, logit_bias={7: 2.0})
-    [plain] = serve(pair.target, Nothing(), TargetOnly(), PROMPTS[:1], params)
-    text = {tuple(PROMPTS[0]): plain.token_ids}
-    [output] = serve(pair.target, Oracle(text, 4, 1, cycle=True), TargetOnly(), PROMPTS[:1], params)
-    sample, total = output.outputs[0], 0.0
-    assert sample.logprobs is not None and len(sample.logprobs) == 12
-    for i, (token, entry) in enumerate(zip(sample.token_ids, sample.logprobs, strict=True)):
-        distribution = logits_after(pair.target, PROMPTS[0] + sample.token_ids[:i]).log_softmax(-1)
-        order = distribution.argsort(descending=True).tolist()
-        assert set(entry) == {token, *order[:wanted]}
-        for other, found in entry.items():
-            assert found.logprob == pytest.approx(float(distribution[other]), abs=1e-9)
-            assert found.rank == order.index(other) + 1
-        total += float(distribution[token])
-    assert sample.cumulative_logprob == pytest.approx(total, abs=1e-8)
-
-
-def test_counts_of_a_known_run(pair: Pair) -> None:
-    """Drafts of 4 of which the third goes wrong: 3 tokens a pass, and every number follows."""
-    params = SamplingParams(temperature=0, max_tokens=20)
-    engine = engine_of(pair, Oracle(known(pair), 4, wrong_at=2))
-    requests = [engine.add(prompt, params) for prompt in PROMPTS[:2]]
-    finish(engine)
-    for request in requests:
-        stats, output = request.stats, request.samples[0].output
-        assert (stats.tokens, stats.passes, stats.drafted, stats.accepted) == (20, 7, 25, 13)
-        assert (stats.accepted_at, stats.drafted_at) == ([7, 6, 0, 0], [7, 6, 6, 6])
-        assert stats.mean_acceptance_length == 20 / 7
-        assert stats.draft_acceptance_rate == 13 / 25
-        assert output.accepted == [True, True, False] * 6 + [True, False]
-        assert stats.total_time >= stats.time_to_first_token > 0  # type: ignore[operator]
-    totals = AcceptanceStats()
-    for request in requests:
-        totals.add(request.stats)
-    assert totals.accepted_at == engine.stats.accepted_at == [14, 12, 0, 0]
-    assert (engine.stats.tokens, engine.stats.drafted) == (40, 50)
-    assert engine.stats.engine_steps == 7
-    assert set(engine.stats.ms_per_step) == {"draft", "verify", "other"}
-    engine.reset_stats()
-    assert engine.stats.tokens == 0
-
-
-def test_counts_stop_where_the_text_stops(pair: Pair) -> None:
-    """Tokens that were accepted after a stop are neither emitted nor counted."""
-    text = known(pair)[tuple(PROMPTS[0])]
-    end = frozenset({text[4]})
-    drafter = Oracle(known(pair), 10)
-    [output] = serve(pair.target, drafter, TargetOnly(), PROMPTS[:1], GREEDY, eos_ids=end)
-    length = text.index(text[4]) + 1
-    assert output.token_ids == text[:length]
-    assert (output.stats.tokens, output.stats.accepted) == (length, length)
-    assert sum(output.stats.accepted_at) == length
-    assert output.outputs[0].accepted == [True] * length
-
-
-def test_nothing_drafted_is_zero_not_nan() -> None:
-    """Rates of empty counts."""
-    stats = AcceptanceStats()
-    assert (stats.mean_acceptance_length, stats.draft_acceptance_rate) == (0.0, 0.0)
-    assert stats.acceptance_rate_per_position == []

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from engines import PROMPTS
+from foretoken import SamplingParams
+from foretoken.drafters.nothing import Nothing
 from foretoken.engine.logprobs import entries, log_probabilities
+from foretoken.testing import (
+    Oracle,
+    Pair,
+    logits_after,
+    serve,
+)
+from foretoken.verify.target_only import TargetOnly
 
 
 def test_log_probabilities_are_of_the_raw_logits() -> None:
@@ -22,3 +33,23 @@ def test_the_token_itself_is_always_there() -> None:
     assert entry[0].logprob == own == float(logits.log_softmax(-1)[0, 0])
     [(alone, _)] = entries(logits, [1], 0)
     assert list(alone) == [1] and alone[1].rank == 1
+
+
+@pytest.mark.parametrize("wanted", [0, 3])
+def test_log_probabilities(pair: Pair, wanted: int) -> None:
+    """Of the raw logits at each token's place, with rank, also inside accepted drafts."""
+    params = SamplingParams(temperature=0, max_tokens=12, logprobs=wanted, logit_bias={7: 2.0})
+    [plain] = serve(pair.target, Nothing(), TargetOnly(), PROMPTS[:1], params)
+    text = {tuple(PROMPTS[0]): plain.token_ids}
+    [output] = serve(pair.target, Oracle(text, 4, 1, cycle=True), TargetOnly(), PROMPTS[:1], params)
+    sample, total = output.outputs[0], 0.0
+    assert sample.logprobs is not None and len(sample.logprobs) == 12
+    for i, (token, entry) in enumerate(zip(sample.token_ids, sample.logprobs, strict=True)):
+        distribution = logits_after(pair.target, PROMPTS[0] + sample.token_ids[:i]).log_softmax(-1)
+        order = distribution.argsort(descending=True).tolist()
+        assert set(entry) == {token, *order[:wanted]}
+        for other, found in entry.items():
+            assert found.logprob == pytest.approx(float(distribution[other]), abs=1e-9)
+            assert found.rank == order.index(other) + 1
+        total += float(distribution[token])
+    assert sample.cumulative_logprob == pytest.approx(total, abs=1e-8)

@@ -3,50 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from foretoken import LLM, SamplingParams
+from cyclic_models import CYCLES, LAYERS, cyclic, shared_pair
+from foretoken import SamplingParams
 from foretoken.config import build
 from foretoken.drafters.nothing import Nothing
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
-from foretoken.models.load import CYCLE
-from foretoken.models.native.transformer import Transformer
 from foretoken.models.speed import CyclicTarget, Pipeline, Speed
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
 from foretoken.testing import check_company, check_distribution, check_greedy, check_seeded, native
 from foretoken.testing.checks import PROMPTS, SAMPLED, serve
-from foretoken.testing.models import Pair, tiny_transformers
+from foretoken.testing.models import Pair
 from foretoken.verify.target_only import TargetOnly
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
-LAYERS, CYCLES = 2, 3
-
-
-def cyclic(vocab_size: int = 97, calm: float = 0.3, **options: Any) -> Any:
-    """Two layers, run through three times; `calm`: how much of its change a layer keeps, so that
-    the guesses of the first cycle are right now and then."""
-    model = tiny_transformers(vocab_size, layers=LAYERS * CYCLES, **options)
-    setattr(model.config, CYCLE, LAYERS)
-    layers = model.model.layers
-    with torch.no_grad():
-        for i, layer in enumerate(layers):
-            layer.self_attn.o_proj.weight *= calm
-            layer.mlp.down_proj.weight *= calm
-            if i >= LAYERS:
-                layer.load_state_dict(layers[i - LAYERS].state_dict())
-    return model
 
 
 @pytest.fixture(scope="module")
 def shared() -> Pair:
-    model = cyclic()
-    return Pair(native(model), native(model), model)
+    return shared_pair()
 
 
 def served(model: Any, prompt: list[int], params: SamplingParams) -> Pipeline:
@@ -61,34 +41,6 @@ def served(model: Any, prompt: list[int], params: SamplingParams) -> Pipeline:
 
 def nothing(_: Pair) -> Drafter:
     return Nothing()
-
-
-def test_a_cycle_is_held_once(shared: Pair) -> None:
-    """Layers that repeat share their weights, and what the model says is what it said."""
-    target: Any = shared.target
-    assert isinstance(target, Transformer)
-    assert (target.cycle, target.layers) == (LAYERS, LAYERS * CYCLES)
-    assert target.stack[2].qkv is target.stack[0].qkv
-    assert target.stack[5].down is target.stack[1].down
-    whole = native(tiny_transformers(layers=LAYERS * CYCLES))
-    assert whole.cycle == whole.layers
-    assert target.parameters < whole.parameters
-    assert target.bytes_read == whole.bytes_read  # a pass reads them as often
-    ids = torch.tensor(PROMPTS[:1])
-    with torch.no_grad():
-        expected = shared.transformers(ids).logits[0, -1]
-    from foretoken.testing import logits_after
-
-    torch.testing.assert_close(logits_after(target, PROMPTS[0]), expected, atol=1e-10, rtol=0)
-
-
-def test_layers_that_differ_are_no_cycle(tmp_path: Path) -> None:
-    """A config that says so of other weights is refused, and names the layers."""
-    model = tiny_transformers(layers=4, dtype=torch.float32)
-    setattr(model.config, CYCLE, 2)
-    model.save_pretrained(tmp_path)
-    with pytest.raises(ForetokenError, match="layer 2 isn't that of layer 0"):
-        LLM(tmp_path)
 
 
 def test_text_is_the_targets(shared: Pair) -> None:

@@ -1,0 +1,71 @@
+"""A request and its samples: what each starts with, and what is added token by token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foretoken import SamplingParams
+from foretoken.engine.outputs import Logprob
+from foretoken.engine.request import Request
+from foretoken.engine.stopping import Ending
+from foretoken.testing import ByteTokenizer
+
+BYTES = ByteTokenizer()
+
+
+def request(**options: Any) -> Request:
+    params = SamplingParams(**{"temperature": 0, "max_tokens": 9, **options})
+    return Request([1, 2], params, "ab", 7, 9, frozenset({5}), BYTES)
+
+
+def test_samples_share_the_prompt_and_differ_in_their_seed() -> None:
+    """n samples, each with its own sequence and number, all of one prompt."""
+    one, two = request(n=2, temperature=1.0).samples
+    assert one.sequence.tokens == two.sequence.tokens == [1, 2]
+    assert one.sequence.tokens is not two.sequence.tokens
+    assert one.sequence.key != two.sequence.key
+    assert (one.output.index, two.output.index) == (0, 1)
+
+
+@pytest.mark.parametrize(("options", "ends"), [({}, {5, 8}), ({"ignore_eos": True}, {8})])
+def test_the_ends_of_a_sequence(options: dict[str, Any], ends: set[int]) -> None:
+    """End-of-text tokens, unless they are ignored, and the request's stop tokens."""
+    [sample] = request(stop_token_ids=[8], **options).samples
+    assert sample.sequence.end_ids == frozenset(ends)
+
+
+def test_what_a_sample_writes() -> None:
+    """Tokens, which of them were drafted, log-probabilities, and the text at the end."""
+    mine = request(logprobs=1)
+    [sample] = mine.samples
+    assert sample.left == 9 and not mine.finished
+    sample.emit(BYTES.encode("hey"), 2)
+    sample.add_logprob({4: Logprob(-0.5, 1)}, -0.5)
+    sample.add_logprob({4: Logprob(-0.25, 1)}, -0.25)
+    assert (sample.left, sample.output.accepted) == (6, [True, True, False])
+    assert sample.output.cumulative_logprob == -0.75
+    sample.finish(Ending(3, "length"))
+    assert (sample.output.text, sample.output.finish_reason) == ("hey", "length")
+    assert mine.finished and mine.snapshot().text == "hey"
+
+
+def test_a_failed_sample_ends_its_request() -> None:
+    """The reason is the request's error; what was written stays."""
+    mine = request()
+    [sample] = mine.samples
+    sample.emit(BYTES.encode("he"), 0)
+    sample.fail("no numbers")
+    assert mine.finished and mine.error == "no numbers" and sample.output.text == "he"
+
+
+def test_the_first_token_is_timed_once() -> None:
+    """The time to the first token stays; the total grows."""
+    mine = request()
+    mine.note_time()
+    first = mine.stats.time_to_first_token
+    mine.note_time()
+    assert mine.stats.time_to_first_token == first
+    assert first is not None and mine.stats.total_time is not None
+    assert mine.stats.total_time >= first

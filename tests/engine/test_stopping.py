@@ -1,0 +1,88 @@
+"""Where a text ends: the first place at which a token, a string or a limit ends it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engines import BYTES
+from foretoken import SamplingParams
+from foretoken.engine.stopping import StopChecker, TextTracker
+
+LETTERS = st.sampled_from(["a", "b", "ab", "é", "€", "😀", " "])
+
+
+WORDS = st.lists(LETTERS, min_size=1, max_size=12).map("".join)
+
+
+def reference_end(
+    tokens: list[int], stops: list[str], ends: set[int], limit: int, minimum: int
+) -> tuple[int, str]:
+    """Token by token: how many are emitted, and why it ends there."""
+    for length in range(1, len(tokens) + 1):
+        text = BYTES.decode(tokens[:length]).rstrip("\ufffd")
+        before = BYTES.decode(tokens[: length - 1]).rstrip("\ufffd")
+        fresh = any(text.find(stop, max(0, len(before) - len(stop) + 1)) >= 0 for stop in stops)
+        if fresh and text != before and length > minimum:
+            return length, "stop"
+        if tokens[length - 1] in ends:
+            return length, "stop"
+        if length >= limit:
+            return length, "length"
+    return len(tokens), ""
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    WORDS,
+    st.lists(WORDS.map(lambda w: w[:3]), max_size=3),
+    st.sets(st.integers(0, 130), max_size=2),
+    st.integers(1, 30),
+    st.integers(0, 5),
+    st.lists(st.integers(1, 5), min_size=40, max_size=40),
+)
+def test_ends_are_found_token_by_token(
+    text: str, stops: list[str], ends: set[int], limit: int, minimum: int, cuts: list[int]
+) -> None:
+    """However the text is cut into blocks: the end is the first place where a token ends it.
+
+    Stop strings straddle tokens and blocks here, and characters are several tokens long.
+    """
+    tokens = BYTES.encode(text)
+    length, reason = reference_end(tokens, stops, ends, limit, minimum)
+    params = SamplingParams(
+        stop=stops, stop_token_ids=sorted(ends), min_tokens=minimum, max_tokens=40
+    )
+    checker, at = StopChecker(params, frozenset(), limit, BYTES), 0
+    for size in cuts:
+        block = tokens[at : at + size]
+        if not block:
+            assert (at, reason) == (length, "")
+            return
+        ending = checker.check(block)
+        at += ending.emitted
+        if ending.finish_reason:
+            assert (at, ending.finish_reason) == (length, reason)
+            return
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_the_text_ends_with_or_before_the_stop_string(include: bool) -> None:
+    """The earliest of several stop strings cuts the text; it is named, and kept if asked for."""
+    params = SamplingParams(stop=["wor", "orld", "o w"], include_stop_str_in_output=include)
+    checker = StopChecker(params, frozenset(), 100, BYTES)
+    ending = checker.check(BYTES.encode("hello world"))
+    assert (ending.emitted, ending.finish_reason, ending.stop_reason) == (7, "stop", "o w")
+    assert ending.text == ("hello w" if include else "hell")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(0, 256), max_size=20), st.booleans())
+def test_tracked_text_is_the_decoded_text(tokens: list[int], skip: bool) -> None:
+    """Growing token by token, broken bytes and all, ends at the text of the whole; never ahead."""
+    tracker = TextTracker(BYTES, skip)
+    for token in tokens:
+        before = tracker.text
+        assert tracker.text == before + (new := tracker.append(token)) or new
+    assert tracker.finish() == BYTES.decode(tokens, skip_special_tokens=skip)

@@ -1,0 +1,49 @@
+"""What tokens stand for, alone and after other text, and what two vocabularies share."""
+
+from __future__ import annotations
+
+from foretoken.models.drafting.vocabulary import Vocabulary, shared
+from foretoken.testing import ByteTokenizer
+from pieces import Pieces
+
+PIECES = ["a", "b", " ", "ab", " a", "<end>"]
+
+
+def vocabulary() -> Vocabulary:
+    return Vocabulary(Pieces(PIECES, end=5), len(PIECES))
+
+
+def test_texts_and_names() -> None:
+    """Each token's text; special ones have a name that all vocabularies share, and no text."""
+    mine = vocabulary()
+    assert mine.texts == ["a", "b", " ", "ab", " a", None]
+    assert mine.special == {5: "<eos>"}
+    assert mine.ids == {"a": 0, "b": 1, " ": 2, "ab": 3, " a": 4, "<eos>": 5}
+    assert mine.beginning == []
+
+
+def test_bytes_that_are_no_whole_character_have_no_text() -> None:
+    """A part of a character is left out, alone and at the end of several tokens."""
+    mine = Vocabulary(ByteTokenizer(), 257)
+    euro = ByteTokenizer().encode("€")
+    assert [mine.texts[i] for i in euro] == [None] * 3
+    assert mine.text([*ByteTokenizer().encode("x"), *euro[:2]]) == "x"
+    assert mine.text(euro) == "€"
+
+
+def test_text_after_other_text_is_not_merged_with_it() -> None:
+    """The tokens of "b" after an "a" are its own, though "ab" is one token."""
+    mine = vocabulary()
+    assert mine.starting("ab") == [3]
+    assert mine.continuing("b") == [1] and mine.continuing("ab") == [3]
+
+
+def test_groups_end_where_a_word_begins() -> None:
+    """A space begins a group, and a special token is one by itself."""
+    assert list(vocabulary().groups([0, 1, 4, 1, 5, 2, 2, 0])) == [[0, 1], [4, 1], [5], [2, 2, 0]]
+
+
+def test_what_two_vocabularies_share() -> None:
+    """Tokens of one text, and special ones of one name, wherever they stand."""
+    theirs = Vocabulary(Pieces(["<stop>", "ab", "c", "a"], end=0), 4)
+    assert sorted(shared(vocabulary(), theirs)) == [(0, 3), (3, 1), (5, 0)]

@@ -1,0 +1,91 @@
+"""What transformers' configurations and modules say of what can be served."""
+
+from __future__ import annotations
+
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers.cache_utils import DynamicCache
+
+from foretoken.errors import ForetokenError
+from foretoken.models.hf.cache import Answers, Storage, evaluating, max_length, windows
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, {"sliding_attention": None}),
+        ({"sliding_window": 8}, {"sliding_attention": 8}),
+        ({"sliding_window": 8, "use_sliding_window": False}, {"sliding_attention": None}),
+        (
+            {"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"] * 2},
+            {"full_attention": None, "sliding_attention": 8},
+        ),
+    ],
+    ids=str,
+)
+def test_windows(config: dict[str, Any], expected: dict[str, int | None]) -> None:
+    """One entry for each kind of layer."""
+    assert windows(SimpleNamespace(**config)) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"max_position_embeddings": 64}, 64),
+        ({"n_positions": 32, "n_ctx": 16}, 32),
+        (
+            {
+                "max_position_embeddings": 64,
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "original_max_position_embeddings": 16,
+                },
+            },
+            16,
+        ),
+        ({}, 2048),
+    ],
+    ids=str,
+)
+def test_the_longest_context(config: dict[str, Any], expected: int) -> None:
+    """By whatever name; of longrope what its short factors serve."""
+    assert max_length(SimpleNamespace(**config)) == expected
+
+
+def test_evaluation_is_put_back() -> None:
+    """A part that was in evaluation mode stays in it, the rest trains again."""
+    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout())
+    model[1].eval()
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == [True, True, False]
+
+
+def test_answers_are_for_the_thread_that_asks() -> None:
+    """Another thread's calls go through the module; afterwards all do."""
+    module, seen = torch.nn.Identity(), []
+    answers = Answers(module)
+    with answers("mine"):
+        thread = Thread(target=lambda: seen.append(module("theirs")))
+        thread.start()
+        thread.join()
+        assert module("theirs") == "mine"
+    assert seen == ["theirs"] and module("theirs") == "theirs"
+
+
+def test_layers_that_differ_in_shape_are_refused() -> None:
+    """One cache for all layers needs one shape of keys and values."""
+    alike, unlike = DynamicCache(), DynamicCache()
+    for cache, widths in ((alike, (4, 4)), (unlike, (4, 8))):
+        for layer, width in enumerate(widths):
+            cache.update(torch.zeros(1, 2, 3, width), torch.zeros(1, 2, 3, width), layer)
+    storage = Storage("Tiny", alike)
+    assert (storage.layers, storage.heads, storage.width) == (2, 2, 4)
+    with pytest.raises(ForetokenError, match="2×4, 2×8"):
+        Storage("Tiny", unlike)
+    with pytest.raises(ForetokenError, match="not every layer"):
+        Storage("Tiny", DynamicCache())

@@ -1,0 +1,94 @@
+"""Passes as CUDA graphs: filling a pass up changes no result; what does not fit runs as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from foretoken.errors import ForetokenError
+from foretoken.models.load import run_through
+from foretoken.models.native.backends import cuda_graphs
+from foretoken.models.native.backends.cuda_graphs import Graphs
+from foretoken.tree import empty
+from foretoken.trees.from_lists import from_paths
+from whole_passes import CPU, begun, check_same, fresh
+
+
+def fake_capture(run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    """In place of a CUDA graph: does it again at each replay, into the same memory."""
+    result = run().clone()
+
+    def replay() -> None:
+        result.copy_(run())
+
+    return replay, result
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_graphs_take_trees(windowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and tokens filled up, the mask in fixed memory: the same logits, and the same cache."""
+    monkeypatch.setattr(cuda_graphs, "SHORTEST", 64)
+    model = fresh(windowed)
+    model.run_by(partial(Graphs, capture=fake_capture), "cuda_graphs")
+    runner: Any = model.runner
+    check_same(model, windowed, steps=24)
+    assert {size[2] for size in runner._graphs} == {64, 96, 192}
+    used = [size for size, graph in runner._graphs.items() if graph.feed.positions.any()]
+    assert {size[0] for size in used} == {1, 2, 3}
+
+
+def test_the_grid() -> None:
+    """Sizes stay within the slots and the most tokens, and reach the whole cache."""
+    grid = cuda_graphs.sizes(slots=5, cells=3000)
+    assert {size[0] for size in grid} == {1, 2, 4, 5}
+    assert {size[2] for size in grid} == {3000, 1500, 750, 512}
+    assert max(size[0] * size[1] for size in grid) == cuda_graphs.MOST
+    assert (1, 64, 3000) in grid and (4, 64, 512) not in grid
+
+
+def test_the_next_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass takes the smallest that holds it; none where rows are not the first slots in order."""
+    model = fresh()
+    model.run_by(partial(Graphs, capture=fake_capture), "cuda_graphs")
+    runner: Any = model.runner
+    target, sequences = begun(model)
+    taken: list[tuple[int, ...] | None] = []
+    own = cuda_graphs._size
+
+    def size(*given: Any) -> Any:
+        taken.append(own(*given))
+        return taken[-1]
+
+    monkeypatch.setattr(cuda_graphs, "_size", size)
+    with torch.inference_mode():
+        for rows, width in (([0], 1), ([0, 1], 3), ([1], 1), ([1, 0], 1), ([0, 1, 2], 1)):
+            target.score(
+                [sequences[i] for i in rows],
+                from_paths([[[1] * (width - 1)]] * len(rows), CPU)
+                if width > 1
+                else empty(len(rows), CPU),
+            )
+    assert taken == [(1, 1, 192), (2, 4, 192), None, None, (3, 1, 192)]
+    other = model.new_cache(3, 100)
+    assert runner._cache is other
+
+
+def test_graphs_need_a_gpu() -> None:
+    """Said in one sentence."""
+    with pytest.raises(ForetokenError, match="'cuda_graphs' needs a GPU, not cpu"):
+        run_through("cuda_graphs", fresh())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("windowed", [False, True])
+def test_graphs_on_a_gpu(windowed: bool) -> None:
+    """Real ones."""
+    model = fresh(windowed, torch.device("cuda"))
+    model.run_by(Graphs, "cuda_graphs")
+    check_same(model, windowed)

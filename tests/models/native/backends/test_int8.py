@@ -1,0 +1,84 @@
+"""int8 weights: exact products of integers, near the matrix, and a target that they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from foretoken import LLM, SamplingParams
+from foretoken.models.native.backends import int8, panels
+from linear_layers import made, needs
+
+
+@needs("int8")
+@pytest.mark.parametrize("rows", [1, 4, 33])
+def test_int8_multiplies_integers_exactly(rows: int) -> None:
+    """The largest products there are, all of one sign, and random ones: nothing overflows."""
+    random = torch.Generator().manual_seed(0)
+    levels = int8._levels()
+    weight = torch.randint(-127, 128, (256, 512), generator=random)
+    weight[0], weight[1] = 127, -127
+    x = torch.randint(-levels, levels + 1, (rows, 512), generator=random)
+    x[0] = levels
+    held = int8._pack(weight.to(torch.int8), torch.ones(256))
+    run = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+    assert torch.equal(run(x.float(), 1.0, levels + 1, held).long(), x @ weight.t())
+
+
+@needs("int8")
+@pytest.mark.parametrize("shape", [(320, 512), (971, 100), (33, 7)])
+def test_the_int8_loop_multiplies_integers_exactly(shape: tuple[int, int]) -> None:
+    """The largest products of one sign among random ones, in widths that fill nothing up evenly."""
+    if not int8._looped():
+        pytest.skip("no loop for int8 was built")
+    torch.manual_seed(0)
+    weight = torch.randint(-127, 128, shape)
+    weight[0], weight[1] = 127, -127
+    x = torch.randint(-63, 64, (70, shape[1]))
+    x[0], x[1], x[:, 0] = 63, -63, 63  # each row's scale is 1
+    product = panels.Product(weight.to(torch.int8), None, scales=torch.ones(shape[0]))
+    for rows in (1, 2, 3, 4, 5, 8, 48, 70):
+        assert torch.equal(product(x[:rows].float()).long(), x[:rows] @ weight.t())
+
+
+@needs("int8")
+def test_int8_without_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FBGEMM says nearly the same: its activations have the same levels or twice as many."""
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(320, 512), torch.randn(320), torch.randn(8, 512)
+    looped = made("int8", weight, bias)(x)
+    monkeypatch.setattr(int8, "_looped", lambda: False)
+    other = made("int8", weight, bias)
+    assert not isinstance(other, panels.Product)
+    assert (other(x) - looped).norm() < 0.02 * looped.norm()
+
+
+@needs("int8")
+def test_int8_is_near() -> None:
+    """Two per cent off on random numbers, rows of zeros are zeros, and the bias is not scaled."""
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(320, 512), torch.randn(320), torch.randn(8, 512)
+    weight[3], x[2] = 0, 0
+    got, wanted = made("int8", weight, bias)(x), F.linear(x, weight, bias)
+    assert (got - wanted).norm() < 0.02 * wanted.norm()
+    assert torch.equal(got[2], bias) and torch.equal(got[:, 3], bias[3].expand(8))
+
+
+@needs("int8")
+@pytest.mark.parametrize("method", ["pld", "sps"])
+def test_the_int8_model_is_the_target(checkpoints: tuple[Path, Path], method: str) -> None:
+    """Speculation writes what plain decoding of the same int8 model writes."""
+    folder, draft = checkpoints
+    config = {"method": method} | ({"model": str(draft)} if method == "sps" else {})
+    plain = LLM(folder, backend="int8")
+    assert plain.model.backend == "int8"
+    prompts = [[5, 9, 5, 9, 5], [7, 8, 30], [60, 61, 62, 60, 61, 62]]
+    params = SamplingParams(temperature=0, max_tokens=48)
+    wanted = plain.generate(prompts, params)
+    quick = LLM(plain.model, tokenizer=plain.tokenizer, speculative_config=config)
+    got = quick.generate(prompts, params)
+    assert [o.outputs[0].token_ids for o in got] == [o.outputs[0].token_ids for o in wanted]
+    assert len({tuple(o.outputs[0].token_ids) for o in wanted}) == 3

@@ -1,0 +1,37 @@
+"""The layout that the loops read: what they can not read is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foretoken.errors import ForetokenError
+from linear_layers import each, is_there, made
+
+
+@each("int8", "panels")
+@pytest.mark.parametrize("shape", [(960, 64), (320, 1000)])
+def test_a_row_alone_and_among_64(name: str, shape: tuple[int, int]) -> None:
+    """To the last bit, an outlier row beside it or not, for any number of rows."""
+    torch.manual_seed(0)
+    linear = made(name, torch.randn(*shape), torch.randn(shape[0]))
+    x = torch.randn(65, shape[1])
+    x[5] *= 1e4
+    with torch.inference_mode():
+        together = linear(x)
+        for count in (1, 2, 3, 6, 7, 13, 64):
+            assert torch.equal(linear(x[:count]), together[:count])
+        assert torch.equal(linear(x[64:]), together[64:])
+
+
+@each("panels", "half")
+def test_what_a_loop_can_not_read_is_refused(name: str) -> None:
+    """Another dtype, another width, and gradients, which it would silently leave out."""
+    if not is_there("panels"):
+        pytest.skip("no loop was built")
+    linear = made(name, torch.ones(64, 32))
+    for x in (torch.ones(2, 32).double(), torch.ones(2, 16), torch.ones(2, 32, requires_grad=True)):
+        with pytest.raises(ForetokenError, match="use backend='plain'"):
+            linear(x)
+    with torch.no_grad():
+        assert linear(torch.ones(2, 32, requires_grad=True)).sum() == 2 * 64 * 32

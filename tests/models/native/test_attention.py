@@ -1,0 +1,57 @@
+"""Attention over the cache against the sum over what each token sees."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import Feed, tree_feed
+from foretoken.models.native import attention
+from foretoken.trees.from_lists import from_paths
+
+CPU = torch.device("cpu")
+HEADS, KV_HEADS, WIDTH = 4, 2, 8
+
+
+def slow(query: torch.Tensor, layer: torch.Tensor, feed: Feed, window: int | None) -> torch.Tensor:
+    """Head by head and token by token, over the cells that are seen."""
+    seen, out = feed.visible(window), torch.zeros_like(query)
+    for b, slot in enumerate(feed.slots):
+        for t in range(query.shape[1]):
+            cells = seen[b, t].nonzero()[:, 0]
+            for head in range(HEADS):
+                keys, values = layer[:, slot, head // (HEADS // KV_HEADS)][:, cells]
+                weights = (keys @ query[b, t, head] * WIDTH**-0.5).softmax(0)
+                out[b, t, head] = weights @ values
+    return out.flatten(2)
+
+
+@pytest.mark.parametrize("slots", [[0], [0, 1], [1, 0], [2]], ids=str)
+@pytest.mark.parametrize("window", [None, 3])
+def test_each_token_sees_its_path(slots: list[int], window: int | None) -> None:
+    """Ragged rows with trees, whether the rows lie in order or not, with a window or without."""
+    torch.manual_seed(0)
+    cache = KVCache(1, 3, KV_HEADS, 24, WIDTH, torch.float64, CPU)
+    cache.data.normal_()
+    cache.lengths[:] = [5, 2, 9]
+    trees = from_paths([[[1, 2], [1, 3], [4]], [[5, 6]]][: len(slots)], CPU)
+    feed = tree_feed(cache, slots, [0] * len(slots), trees)
+    width = feed.tokens.shape[1]
+    turned = torch.randn(len(slots), width, HEADS + 2 * KV_HEADS, WIDTH, dtype=torch.float64)
+    got = attention.mix(turned, cache.layer[0], feed, HEADS, WIDTH**-0.5, window)
+    expected = slow(turned[:, :, :HEADS], cache.layer[0], feed, window)
+    for row, count in enumerate(trees.counts):
+        torch.testing.assert_close(got[row, : count + 1], expected[row, : count + 1])
+
+
+def test_keys_and_values_land_in_their_cells() -> None:
+    """After the committed length of each slot, and nowhere else but in the last, unread cell."""
+    cache = KVCache(1, 2, 1, 6, 2, torch.float64, CPU)
+    cache.lengths[:] = [1, 3]
+    feed = tree_feed(cache, [1, 0], [0, 0], from_paths([[[1]], [[2]]], CPU))
+    new = torch.arange(16, dtype=torch.float64).view(2, 2, 2, 1, 2)
+    attention.write(cache.layer[0], new, feed)
+    assert torch.equal(cache.layer[0][:, 1, 0, 3:5], new[0, :, :, 0].transpose(0, 1))
+    assert torch.equal(cache.layer[0][:, 0, 0, 1:3], new[1, :, :, 0].transpose(0, 1))
+    assert not cache.layer[0][:, 0, 0, 3:].any() and not cache.layer[0][:, 1, 0, :3].any()

@@ -1,0 +1,89 @@
+"""Passes: who sees whom, at which positions, and where keys and values are written."""
+
+from __future__ import annotations
+
+import torch
+
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import (
+    again_feed,
+    block_feed,
+    chain_feed,
+    frontier_feed,
+    scratch_feed,
+    token_feed,
+    tree_feed,
+)
+from foretoken.trees.from_lists import from_paths
+
+CPU = torch.device("cpu")
+
+
+def cache(*lengths: int) -> KVCache:
+    made = KVCache(1, len(lengths), 1, 32, 1, torch.float64, CPU)
+    made.lengths[:] = lengths
+    return made
+
+
+def seen(feed: object, row: int) -> list[list[int]]:
+    """The cells that each token of a row sees."""
+    return [each.nonzero()[:, 0].tolist() for each in feed.visible()[row]]  # type: ignore[attr-defined]
+
+
+def test_a_chain_sees_what_stands_before() -> None:
+    """Ragged rows; logits are wanted at the last real token of each."""
+    feed = chain_feed(cache(2, 0), [0, 1], [[7, 8, 9], [5]])
+    assert seen(feed, 0) == [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
+    assert seen(feed, 1)[0] == [0]
+    assert feed.positions.tolist() == [[2, 3, 4], [0, 1, 2]]
+    assert feed.last == [2, 0] and feed.length == 5
+    assert seen(token_feed(cache(2), [0], torch.tensor([7])), 0) == [[0, 1, 2]]
+
+
+def test_a_node_sees_its_path() -> None:
+    """Siblings don't see each other and have one position."""
+    feed = tree_feed(cache(2), [0], [1], from_paths([[[5, 6], [5, 7]]], CPU))
+    assert seen(feed, 0) == [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 5]]
+    assert feed.positions.tolist() == [[2, 3, 4, 4]]
+
+
+def test_alternatives_see_the_draft_and_themselves() -> None:
+    """After two tokens of a draft that is not committed: three tokens for one place."""
+    feed = scratch_feed(cache(2), [0], torch.tensor([[7, 8, 9]]), 2)
+    assert seen(feed, 0) == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 5], [0, 1, 2, 3, 6]]
+    assert feed.positions.tolist() == [[4, 4, 4]]
+
+
+def test_a_rerun_is_blind_to_the_first_run() -> None:
+    """The last two committed tokens again: after the text, at their old positions."""
+    feed = again_feed(cache(5), [0], torch.tensor([[7, 8]]))
+    assert seen(feed, 0) == [[0, 1, 2, 5], [0, 1, 2, 5, 6]]
+    assert feed.positions.tolist() == [[3, 4]] and feed.starts == [5]
+    assert feed.key_positions().tolist() == [[0, 1, 2, 3, 4, 3, 4]]
+
+
+def test_a_block_sees_all_of_itself() -> None:
+    """Every place of it sees every other, at positions that follow the root's."""
+    feed = block_feed(cache(2), [0], torch.tensor([[7]]), 3)
+    assert seen(feed, 0) == [[0, 1, 2, 3, 4]] * 3
+    assert feed.positions.tolist() == [[2, 3, 4]] and feed.tokens.tolist() == [[7, 7, 7]]
+
+
+def test_a_growing_tree_sees_its_earlier_levels() -> None:
+    """Two nodes of the second level, each below another node of the first."""
+    sees = torch.tensor([[[1, 1, 0, 1, 0], [1, 0, 1, 0, 1]]], dtype=torch.bool)
+    feed = frontier_feed(cache(4), [0], torch.tensor([[8, 9]]), sees, [0, 1, 1, 2, 2])
+    assert feed.starts == [6] and feed.positions.tolist() == [[5, 5]]
+    assert seen(feed, 0) == [[0, 1, 2, 3, 4, 6], [0, 1, 2, 3, 5, 7]]
+
+
+def test_a_window_counts_positions() -> None:
+    """The last three positions, wherever their cells are."""
+    feed = tree_feed(cache(4), [0], [1], from_paths([[[5], [6]]], CPU))
+    assert [row.nonzero()[:, 0].tolist() for row in feed.visible(3)[0]] == [
+        [2, 3, 4],
+        [3, 4, 5],
+        [3, 4, 6],
+    ]
+    assert feed.seen() is not None
+    assert chain_feed(cache(4), [0], [[1]]).seen() is None

@@ -1,0 +1,94 @@
+"""What tests of the runners of whole passes share: a tiny model, and passes with and without."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import torch
+
+from foretoken import SamplingParams
+from foretoken.models.load import build_native
+from foretoken.models.native.transformer import Transformer
+from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence
+from foretoken.testing import tiny_transformers
+from foretoken.tree import DraftTree, empty
+from foretoken.trees.from_lists import from_paths
+
+CPU = torch.device("cpu")
+
+
+VOCAB = 97
+
+
+@cache
+def weights(windowed: bool) -> Any:
+    model = tiny_transformers(VOCAB, max_length=192)
+    if windowed:
+        model.config.model_type, model.config.sliding_window = "mistral", 6
+        model.config.layer_types = ["sliding_attention", "full_attention"]
+    return model
+
+
+def fresh(windowed: bool = False, device: torch.device = CPU) -> Transformer:
+    """The tiny model again, without a runner."""
+    model = weights(windowed)
+    return build_native(
+        model.config, model.state_dict().__getitem__, torch.float64, device, "plain"
+    )
+
+
+def begun(model: Transformer, hidden: tuple[int, ...] = ()) -> tuple[ModelTarget, list[Sequence]]:
+    """Three sequences with 3, 20 and 70 tokens."""
+    target, rng = ModelTarget(model, 3, 150, nodes=40, hidden=hidden), random.Random(0)
+    sequences = []
+    for length in (3, 20, 70):
+        prompt = [rng.randrange(VOCAB) for _ in range(length)]
+        sequences.append(Sequence.start(prompt, SamplingParams(temperature=0)))
+        target.begin(sequences[-1])
+        while target.pending(sequences[-1]):
+            target.prefill(sequences[-1:], 33)
+    return target, sequences
+
+
+def drawn(rng: random.Random, rows: int) -> DraftTree:
+    """A tree for each row, of any shape, some without nodes."""
+    paths = [
+        [[rng.randrange(VOCAB) for _ in range(rng.randrange(1, 5))] for _ in range(branches)]
+        for branches in (rng.randrange(8) for _ in range(rows))
+    ]
+    return from_paths(paths, CPU) if any(paths) else empty(rows, CPU)
+
+
+def last_path(tree: DraftTree, row: int) -> list[int]:
+    """The slots above the last node of a row, and it."""
+    path, slot = [], tree.counts[row]
+    while slot:
+        path.append(slot)
+        slot = int(tree.parent_slots[row, slot - 1])
+    return path[::-1]
+
+
+@torch.inference_mode()
+def check_same(
+    model: Transformer, windowed: bool = False, steps: int = 12, near: float = 1e-9
+) -> None:
+    """Random trees over changing rows: every pass says what it says without the runner."""
+    rng, (own, mine), (other, theirs) = random.Random(1), begun(fresh(windowed)), begun(model)
+    for _ in range(steps):
+        some = [[0], [0, 1], [0, 1, 2], [2], [1, 2]][rng.randrange(5)]
+        tree = drawn(rng, len(some))
+        said = [
+            target.score([rows[i] for i in some], tree).logits
+            for target, rows in ((own, mine), (other, theirs))
+        ]
+        for row, count in enumerate(tree.counts):
+            one, two = (logits[row, : count + 1] for logits in said if logits is not None)
+            assert torch.allclose(one, two, rtol=0, atol=near)
+        paths = [last_path(tree, row) for row in range(len(some))]
+        for target, rows in ((own, mine), (other, theirs)):
+            target.commit([rows[i] for i in some], paths)
+            for i, path in zip(some, paths, strict=True):
+                rows[i].tokens += [5] * (len(path) + 1)
