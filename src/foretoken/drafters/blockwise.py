@@ -78,7 +78,7 @@ class Blockwise(BaseDrafter):
         return min(most, self.num_speculative_tokens or most)
 
     def acceptance(self, heads: BlockwiseHeads, lesson: Lesson) -> Tensor:
-        """[B, T, H] whether a step whose root stands there accepts more than n places."""
+        """[B, T, H] whether a step whose root is there accepts more than n places."""
         chain = [(0,) * (n + 1) for n in range(self._length(heads))]
         return tree_acceptance(heads.ranks(lesson), lesson.room, chain)
 

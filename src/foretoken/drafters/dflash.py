@@ -51,7 +51,7 @@ class DFlash(ChainDrafter):
         return min(module.places, self.num_speculative_tokens or module.places)
 
     def acceptance(self, module: BlockModule, lesson: Lesson) -> Tensor:
-        """[B, T, N] whether a step whose root stands there accepts more than n places, at
+        """[B, T, N] whether a step whose root is there accepts more than n places, at
         temperature 0."""
         chain = [(0,) * (n + 1) for n in range(self._length(module))]
         return tree_acceptance(module.ranks(lesson), lesson.room, chain)

@@ -76,7 +76,7 @@ class DFlashTree(BaseDrafter):
         ]
 
     def acceptance(self, module: BlockModule, lesson: Lesson) -> Tensor:
-        """[B, T, N] whether a step whose root stands there accepts more than n places."""
+        """[B, T, N] whether a step whose root is there accepts more than n places."""
         states = module.states(lesson)
         accepted = torch.zeros(states.shape[:3], dtype=torch.bool)
         roots = ((lesson.room >= 0) & (lesson.positions > 0)).nonzero()  # [C, 2]

@@ -42,7 +42,7 @@ class Glide(ChainDrafter):
         self._lm = GlimpseModel(GlimpseModule.load(self.model, access), access)
 
     def acceptance(self, module: GlimpseModule, lesson: Lesson) -> Tensor:
-        """[B, T, N] whether a step whose root stands there accepts more than n places, at
+        """[B, T, N] whether a step whose root is there accepts more than n places, at
         temperature 0."""
         states = module.states(lesson, self.num_speculative_tokens)
         chain = [(0,) * (n + 1) for n in range(self.num_speculative_tokens)]

@@ -92,7 +92,7 @@ class GlideCape(WithModel):
         return counts[(chances[..., None] >= below).sum(-1)]
 
     def acceptance(self, module: GlimpseModule, lesson: Lesson) -> Tensor:
-        """[B, T, N] whether a step whose root stands there accepts more than n places."""
+        """[B, T, N] whether a step whose root is there accepts more than n places."""
         states = module.states(lesson, self.num_speculative_tokens)
         ranks = ranks_at_roots(lesson, states, lesson.head)
         widths = self._candidates(_likeliest_chances(lesson, states))

@@ -1,4 +1,4 @@
-"""Hydra: heads that see the tokens drafted before theirs, filling the same tree as Medusa's.
+"""Hydra: heads that read the tokens drafted before theirs, filling the same tree as Medusa's.
 
 Source: Ankner et al. 2024 (Hydra), sections 3 and 4. Head i reads the state that the root was read
 from and the embeddings of the root and of the i tokens drafted after it on the same path; its first

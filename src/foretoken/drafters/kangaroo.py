@@ -155,7 +155,7 @@ class Kangaroo(ChainDrafter):
         return tree if entry is None else replace(tree, entry=entry)
 
     def acceptance(self, adapter: KangarooAdapter, lesson: Lesson) -> Tensor:
-        """[B, T, N] whether a step whose root stands there accepts more than n places, at
+        """[B, T, N] whether a step whose root is there accepts more than n places, at
         temperature 0."""
         right, likely = adapter.guesses(lesson)
         alive, found = torch.ones_like(right), []

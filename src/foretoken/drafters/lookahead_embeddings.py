@@ -94,7 +94,7 @@ class LookaheadEmbeddings(ChainDrafter):
         self._lm = LookaheadModel(PassTokens.load(self.model, access), access)
 
     def acceptance(self, tokens: PassTokens, lesson: Lesson) -> Tensor:
-        """[B, T, C] the chance that a step whose root stands there accepts more than n places."""
+        """[B, T, C] the chance that a step whose root is there accepts more than n places."""
         most = min(len(tokens.embeddings) + 1, self.num_speculative_tokens)
         chances = block_acceptance(
             lesson,

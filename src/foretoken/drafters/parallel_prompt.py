@@ -143,7 +143,7 @@ class ParallelPrompt(BaseDrafter):
                 sequence.state[self] = guessed[:count]
 
     def acceptance(self, tokens: ParallelPromptTokens, lesson: Lesson) -> Tensor:
-        """[B, T, A] whether a step whose root stands there accepts more than n places; only at the
+        """[B, T, A] whether a step whose root is there accepts more than n places; only at the
         roots that serving reaches, since a draft depends on the step before."""
         trees, every = tokens.trees(self.tree_nodes), tokens.ranks(lesson).tolist()
         reached = torch.zeros(*lesson.room.shape, len(tokens.embeddings), dtype=torch.bool)

@@ -69,7 +69,7 @@ class SmallLM(ChainDrafter):
         return (self._lm.lm,)
 
     def acceptance(self, module: TrainedLM, lesson: Lesson) -> Tensor:
-        """[B, T, N] the chance that a step whose root stands there accepts more than n places."""
+        """[B, T, N] the chance that a step whose root is there accepts more than n places."""
         return chain_acceptance(
             module.token_acceptance(lesson), lesson.room, self.num_speculative_tokens
         )

@@ -170,7 +170,7 @@ class SpecDec(ChainDrafter):
         return (self._lm.lm,)
 
     def acceptance(self, module: SpecDecModel, lesson: Lesson) -> Tensor:
-        """[B, T, N] the chance that a step whose root stands there accepts more than n places."""
+        """[B, T, N] the chance that a step whose root is there accepts more than n places."""
         most = min(len(module.masks) + 1, self.num_speculative_tokens)
         chances = block_acceptance(
             lesson,

@@ -51,7 +51,7 @@ def train(
 ) -> Progress:
     """Train to the recipe's end or until the estimate stops rising; `job.out` has the best weights.
 
-    extra: what config.json holds besides. Resumes from the last state in `job.out`, if there is
+    extra: more for config.json. Resumes from the last state in `job.out`, if there is
     one. Raises `ForetokenError` where that is damaged, and for a loss that isn't finite.
     """
     accelerator, recipe, progress = _accelerator(frozen), job.recipe, Progress()

@@ -32,7 +32,7 @@ class Records:
 
     @property
     def arrays(self) -> dict[str, Ids]:
-        """What a file of records holds, by name."""
+        """The arrays of a file of records, by name."""
         return {"tokens": self.tokens, "starts": self.starts, "answers": self.answers}
 
     def __len__(self) -> int:
@@ -82,8 +82,8 @@ class Records:
 
     def apart(self, held: Records) -> Records:
         """Those whose prompts are not among the held-out ones."""
-        theirs = {tuple(held.prompt(i)) for i in range(len(held))} - {()}
-        return self.take([i for i in range(len(self)) if tuple(self.prompt(i)) not in theirs])
+        prompts = {tuple(held.prompt(i)) for i in range(len(held))} - {()}
+        return self.take([i for i in range(len(self)) if tuple(self.prompt(i)) not in prompts])
 
     def split(self, held: int) -> tuple[Records, Records]:
         """The records to learn from, and `held` others, spread evenly."""

@@ -22,12 +22,12 @@ class Subject(Protocol):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What training.json notes of the job besides what it notes of every job."""
+        """What training.json records of the job in addition to what it records of every job."""
         ...
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What the checkpoint's config.json holds besides."""
+        """More for the checkpoint's config.json."""
         ...
 
     @property

@@ -153,5 +153,5 @@ def _goals(lesson: Lesson, places: Tensor, first: int, count: int) -> tuple[Tens
     inside = ahead < lesson.tokens.shape[1]
     ahead = ahead.clamp(max=lesson.tokens.shape[1] - 1)
     owner = lesson.records.gather(1, places)[..., None]
-    theirs = lesson.records.gather(1, ahead.flatten(1)).view(ahead.shape)
-    return ahead, inside & (theirs == owner) & (owner >= 0)
+    record = lesson.records.gather(1, ahead.flatten(1)).view(ahead.shape)
+    return ahead, inside & (record == owner) & (owner >= 0)

@@ -44,12 +44,11 @@ class Facts:
     def check(self, given: Facts, what: str) -> None:
         """Raises `ForetokenError` that names the first value that differs, and both of it."""
         actual = asdict(given)
-        for name, mine in asdict(self).items():
-            theirs = actual[name]
-            if mine != theirs and None not in (mine, theirs):
+        for name, expected in asdict(self).items():
+            if expected != actual[name] and None not in (expected, actual[name]):
                 raise ForetokenError(
-                    f"{what} was trained for a target of {name} {mine} and this target has "
-                    f"{theirs}; use a checkpoint that was trained for this target."
+                    f"{what} was trained for a target of {name} {expected} and this target has "
+                    f"{actual[name]}; use a checkpoint that was trained for this target."
                 )
 
 

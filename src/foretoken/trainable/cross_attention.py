@@ -107,7 +107,7 @@ class GlimpseModule(Trained):
         block_size: int = 5,
         **layer: Any,
     ) -> None:
-        width, theirs, size = facts.hidden_size, facts.kv_heads or 1, facts.head_dim or 2
+        width, kv, size = facts.hidden_size, facts.kv_heads or 1, facts.head_dim or 2
         if not -facts.layers <= read_layer < facts.layers:
             raise ValueError(f"read_layer must be below the target's {facts.layers} layers")
         own = LayerShape.for_width(width, 1, heads, kv_heads, intermediate, **layer)
@@ -120,12 +120,8 @@ class GlimpseModule(Trained):
             block_size=block_size,
             **layer,
         )
-        query_heads = theirs * -(
-            -width // (theirs * size)
-        )  # as wide as the target, or a little wider
-        cross = LayerShape.for_width(
-            width, 1, query_heads, theirs, 0, **{**layer, "head_width": size}
-        )
+        query_heads = kv * -(-width // (kv * size))  # as wide as the target, or a little wider
+        cross = LayerShape.for_width(width, 1, query_heads, kv, 0, **{**layer, "head_width": size})
         self.layer_shape, self.read_layer = own, read_layer % facts.layers
         self.layers = nn.ModuleList([GlimpseLayer(own, cross)])
         self.norm = nn.RMSNorm(width, eps=own.norm_eps)

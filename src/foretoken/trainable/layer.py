@@ -55,8 +55,8 @@ class LayerShape:
     ) -> LayerShape:
         """A layer of this width whose attention reads `wide` times it. None: heads of about 48, as
         many key/value heads, a feed-forward of 8/3 of the width; rest: the other fields."""
-        many, between = heads or heads_for(width), intermediate or 8 * width // 3
-        return cls(width, wide * width, many, kv_heads or many, between, **rest)
+        heads, intermediate = heads or heads_for(width), intermediate or 8 * width // 3
+        return cls(width, wide * width, heads, kv_heads or heads, intermediate, **rest)
 
 
 def heads_for(width: int) -> int:

@@ -61,14 +61,14 @@ class TrainedLM(Trained):
         """A new model's embedding is the target's, centred, on its principal directions."""
         if self.shape["model"] is not None:
             return
-        mine = self.lm.get_input_embeddings().weight
+        weight = self.lm.get_input_embeddings().weight
         with torch.no_grad():
-            table = target.embed(torch.arange(len(mine), device=mine.device)).float()
+            table = target.embed(torch.arange(len(weight), device=weight.device)).float()
             table = table - table.mean(0)
-            directions = torch.linalg.svd(table, full_matrices=False)[2][: mine.shape[1]]
+            directions = torch.linalg.svd(table, full_matrices=False)[2][: weight.shape[1]]
             small = table @ directions.T
             scale = self.lm.config.initializer_range / small.std()
-            mine[:, : small.shape[1]] = (small * scale).to(mine.dtype)
+            weight[:, : small.shape[1]] = (small * scale).to(weight.dtype)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         return self.loss(self.states(lesson), lesson, objective)

@@ -72,7 +72,7 @@ class FeatureDrafter(BaseDrafter):
         return self._tree.draft(self._model, sequences, budgets, draws)
 
     def acceptance(self, module: Any, lesson: Lesson) -> Tensor:
-        """[B, T, levels] whether a step whose root stands there accepts more than n places."""
+        """[B, T, levels] whether a step whose root is there accepts more than n places."""
         return self.tree_builder.fitted(module.facts.vocab_size).acceptance(module, lesson)
 
     def begin(self, sequence: Sequence) -> None:

@@ -121,7 +121,7 @@ class HeadTree(BaseDrafter):
         return fitting_paths(paths, heads.shape["num_heads"], heads.facts.vocab_size)
 
     def acceptance(self, heads: Heads, lesson: Lesson) -> Tensor:
-        """[B, T, depth] whether a step whose root stands there accepts more than n places."""
+        """[B, T, depth] whether a step whose root is there accepts more than n places."""
         return tree_acceptance(heads.ranks(lesson), lesson.room, self.paths(heads))
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:

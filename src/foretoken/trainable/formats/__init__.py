@@ -1,8 +1,8 @@
 """Checkpoints of other projects, read as they are: one format a file.
 
-A format is a function from a `Source` to what it amounts to here, a `Published`, or to None where
-the folder is none of its own. `recognise` asks them in order, the most particular first; `fill`
-puts the tensors into a module.
+A format is a function from a `Source` to a `Published`, our description of the same checkpoint, or
+to None where the folder is of another format. `recognise` tries them in order, the most specific
+first; `fill` puts the tensors into a module.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = ["Published", "fill", "find", "recognise"]
 
 
 def _unknown_speculators(source: Source) -> None:
+    """Refuses the other types of `speculators`."""
     kind = source.config.get("speculators_model_type")
     if kind is not None:
         raise source.refusal(
@@ -42,9 +43,9 @@ _FORMATS = (
 
 
 def recognise(folder: Path) -> Published | None:
-    """What a folder amounts to here, or None where it is our own or nobody's that is known.
+    """The checkpoint of another project in a folder; None where it is ours or of no known format.
 
-    Raises `ForetokenError` for one that is known and can't be served.
+    Raises `ForetokenError` for one of a known format that can't be served.
     """
     try:
         config = read_json(folder / "config.json", "a checkpoint's config")
@@ -55,11 +56,11 @@ def recognise(folder: Path) -> Published | None:
     source = Source(folder, config)
     for read in _FORMATS:
         try:
-            found = read(source)
+            published = read(source)
         except KeyError as error:
             raise source.refusal(f"it lacks {error.args[0]!r}") from error
-        if found is not None:
-            return found
+        if published is not None:
+            return published
     return None
 
 

@@ -10,42 +10,43 @@ from typing import Any
 
 from foretoken.trainable.formats.published import Config, Published, Source
 
-_OTHERS = ("projector_type", "markov_rank", "use_confidence_head", "sample_from_anchor", "causal")
-"""What makes another drafter of it."""
+_VARIANTS = ("projector_type", "markov_rank", "use_confidence_head", "sample_from_anchor", "causal")
+"""Settings of DFlash's variants, which are not served."""
 
 
 def read(source: Source) -> Published | None:
-    """Of z-lab, SpecForge and ModelOpt."""
+    """As z-lab, SpecForge and ModelOpt publish it."""
     config = source.config
     if "dflash_config" not in config:
         return None
     own: Config = config["dflash_config"]
     layers = config.get("num_target_layers")
-    ids = own.get("target_layer_ids") or _usual(layers or 0, config["num_hidden_layers"])
-    told = {"layers": layers} if layers else {}
-    return _read(source, config, {**own, "block_size": config["block_size"]}, ids, told)
+    ids = own.get("target_layer_ids") or _default_layers(layers or 0, config["num_hidden_layers"])
+    depth = {"layers": layers} if layers else {}
+    return _read(source, config, {**own, "block_size": config["block_size"]}, ids, depth)
 
 
 def read_speculators(source: Source) -> Published | None:
+    """As `speculators` publishes it."""
     config = source.config
     if config.get("speculators_model_type") != "dflash":
         return None
     layer = config["transformer_layer_config"]
-    few = config.get("draft_vocab_size", layer["vocab_size"])
-    if few != layer["vocab_size"]:
+    reduced = config.get("draft_vocab_size", layer["vocab_size"])
+    if reduced != layer["vocab_size"]:
         raise source.refusal(
-            f"its head knows {few} of {layer['vocab_size']} tokens, and only whole ones are"
+            f"its head knows {reduced} of {layer['vocab_size']} tokens, and only whole ones are"
         )
     ids = [index - 1 for index in config["aux_hidden_state_layer_ids"] or ()]
     return _read(source, layer, config, ids, {})
 
 
 def _read(
-    source: Source, layer: Config, config: Config, ids: list[int], told: dict[str, int]
+    source: Source, layer: Config, config: Config, ids: list[int], depth: dict[str, int]
 ) -> Published:
     """layer: the part of the configuration that is like Qwen3's; config: the part of the method;
-    told: what else it tells of the target."""
-    other = next((name for name in _OTHERS if config.get(name)), None)
+    depth: the target's number of layers, if it is given."""
+    other = next((name for name in _VARIANTS if config.get(name)), None)
     if other is not None:
         raise source.refusal(f"its {other} is {config[other]!r}, and DFlash has none")
     if not ids:
@@ -58,15 +59,15 @@ def _read(
         "target_layer_ids": list(ids),
         "mask_token_id": None if "mask_embedding" in names else config["mask_token_id"],
     }
-    target = {"hidden_size": layer["hidden_size"], "vocab_size": layer["vocab_size"], **told}
-    return Published("dflash", target, shape, lambda: _named(source))
+    target = {"hidden_size": layer["hidden_size"], "vocab_size": layer["vocab_size"], **depth}
+    return Published("dflash", target, shape, lambda: _tensors(source))
 
 
-def _named(source: Source) -> dict[str, Any]:
+def _tensors(source: Source) -> dict[str, Any]:
     return {name.removeprefix("encoder."): tensor for name, tensor in source.tensors.items()}
 
 
-def _usual(layers: int, count: int) -> list[int]:
+def _default_layers(layers: int, count: int) -> list[int]:
     """Spread from the second to the last but two, where the configuration doesn't say."""
     if layers < 4:
         return []

@@ -1,9 +1,9 @@
 """EAGLE-3 as SafeAILab and its followers publish it, and as `speculators` does.
 
-SafeAILab calls the layer `midlayer`, others `layers.0`; other names are ours. d2t holds offsets
-from a token of the head to the target's. Captured layers: `eagle_aux_hidden_state_layer_ids` counts
-the embedding's output as 0; inside `eagle_config` it counts the first layer's output so. Without it
-they are the usual ones.
+SafeAILab calls the layer `midlayer`, others `layers.0`; other names are ours. d2t has the offset
+from each token's number in the head to its id. Captured layers: `eagle_aux_hidden_state_layer_ids`
+counts the embedding's output as 0; inside `eagle_config` it counts the first layer's output as 0.
+Without either they are EAGLE-3's defaults.
 
 Legend: V vocabulary, R reduced vocabulary.
 """
@@ -20,7 +20,7 @@ _MARKS = ("midlayer.hidden_norm.weight", "layers.0.hidden_norm.weight")
 
 
 def read(source: Source) -> Published | None:
-    """Of SafeAILab, SpecForge and ModelOpt."""
+    """As SafeAILab, SpecForge and ModelOpt publish it."""
     config = source.config
     named = any("eagle3" in name.lower() for name in config.get("architectures") or ())
     if not named and "draft_vocab_size" not in config:
@@ -35,6 +35,7 @@ def read(source: Source) -> Published | None:
 
 
 def read_speculators(source: Source) -> Published | None:
+    """As `speculators` publishes it."""
     config = source.config
     if config.get("speculators_model_type") != "eagle3":
         return None
@@ -67,13 +68,15 @@ def _read(source: Source, config: Config, layer: Config, capture: list[int]) -> 
 
 def _tensors(source: Source, shape: Config, vocab: int) -> Tensors:
     """With d2t and t2d, which a head over the whole vocabulary may lack."""
-    found = {
+    tensors = {
         name.replace("midlayer.", "layers.0."): tensor for name, tensor in source.tensors.items()
     }
-    few = shape["draft_vocab_size"]
-    if "d2t" not in found and few != vocab:
-        raise source.refusal(f"its head knows {few} of {vocab} tokens and d2t doesn't say which")
-    offsets = found.get("d2t", torch.zeros(few)).long()
+    reduced = shape["draft_vocab_size"]
+    if "d2t" not in tensors and reduced != vocab:
+        raise source.refusal(
+            f"its head knows {reduced} of {vocab} tokens and d2t doesn't say which"
+        )
+    offsets = tensors.get("d2t", torch.zeros(reduced)).long()
     known = torch.zeros(vocab, dtype=torch.bool)
-    known[offsets + torch.arange(few)] = True
-    return {**found, "d2t": offsets, "t2d": known}
+    known[offsets + torch.arange(reduced)] = True
+    return {**tensors, "d2t": offsets, "t2d": known}

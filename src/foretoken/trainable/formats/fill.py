@@ -1,4 +1,4 @@
-"""A published checkpoint's tensors into a module of ours, what is the target's own from the target.
+"""Puts a published checkpoint's tensors into our module; the target's own come from the target.
 
 Legend: V vocabulary, D width, S states.
 """
@@ -15,20 +15,20 @@ from foretoken.access import Access
 from foretoken.errors import ForetokenError
 from foretoken.trainable.formats.published import EMBEDDING, HEAD
 
-_APART = 0.02  # of the norm: more than rounding to bfloat16 or int8 makes of it
+_TOLERANCE = 0.02  # of the norm: more than the error of rounding to bfloat16 or int8
 _ROWS, _STATES = 4096, 16
 
 
 def fill(module: Any, tensors: Mapping[str, Tensor], target: Access, what: str) -> None:
-    """Fill all of a module; a head that it lacks is a copy of the target's.
+    """Fill all of a module; a head that the checkpoint lacks is copied from the target.
 
     Raises `ForetokenError` for tensors that don't fit it, or an embedding or head that is meant to
     be the target's and isn't.
     """
     own, given = module.state_dict(), dict(tensors)
-    for name, apart in ((EMBEDDING, _embedding_apart), (HEAD, _head_apart)):
+    for name, distance_of in ((EMBEDDING, _embedding_distance), (HEAD, _head_distance)):
         if name in given and name not in own:
-            _same(given.pop(name), apart, target, f"{what} has {name}")
+            _check_same(given.pop(name), distance_of, target, f"{what} has {name}")
     wrong = sorted((given.keys() ^ own.keys()) - {HEAD})
     if wrong:
         kind = "a tensor" if wrong[0] in given else "no tensor"
@@ -47,34 +47,34 @@ def fill(module: Any, tensors: Mapping[str, Tensor], target: Access, what: str) 
         module.copy_from(target)
 
 
-def _same(weight: Tensor, apart: Any, target: Access, what: str) -> None:
+def _check_same(weight: Tensor, distance_of: Any, target: Access, what: str) -> None:
     expected = (target.vocab_size, target.width)
     if tuple(weight.shape) != expected:
         raise ForetokenError(
             f"{what} of shape {list(weight.shape)} and this target's is {list(expected)}; use a "
             "checkpoint that was trained for this target."
         )
-    found = apart(weight.to(target.device, target.dtype), target)
-    if found > _APART:
+    distance = distance_of(weight.to(target.device, target.dtype), target)
+    if distance > _TOLERANCE:
         raise ForetokenError(
-            f"{what} of its own, {found:.0%} away from this target's, and only the target's is "
+            f"{what} of its own, {distance:.0%} away from this target's, and only the target's is "
             "served; use a checkpoint that was trained with it as it is."
         )
 
 
-def _embedding_apart(weight: Tensor, target: Access) -> float:
-    """How far from the target's embedding [V, D], as a share of its norm."""
-    far = norm = 0.0
+def _embedding_distance(weight: Tensor, target: Access) -> float:
+    """The norm of the difference from the target's embedding [V, D], as a share of its norm."""
+    difference = norm = 0.0
     for start in range(0, len(weight), _ROWS):
         ids = torch.arange(start, min(start + _ROWS, len(weight)), device=weight.device)
         rows = target.embed(ids).float()
-        far += float((weight[ids].float() - rows).square().sum())
+        difference += float((weight[ids].float() - rows).square().sum())
         norm += float(rows.square().sum())
-    return float((far / max(norm, 1e-30)) ** 0.5)
+    return float((difference / max(norm, 1e-30)) ** 0.5)
 
 
-def _head_apart(weight: Tensor, target: Access) -> float:
-    """The same of the target's head [V, D], by what it makes of random states [S, D]."""
+def _head_distance(weight: Tensor, target: Access) -> float:
+    """The same for the target's head [V, D], by its logits of random states [S, D]."""
     random = torch.Generator().manual_seed(0)
     states = torch.randn(_STATES, weight.shape[1], generator=random).to(weight)
     logits = target.head(states).float()

@@ -3,7 +3,7 @@
 hydra_mlp.{i}.0 is head i's first layer, whose residual is learned (`res_connection`),
 hydra_mlp.{i}.{j} are its other ones, hydra_lm_head.{i} its language-model head, which has a bias.
 `input_embed_fn` is the target's embedding. The decoder layer of Hydra++ is shaped as its target's
-layers are, which its files don't tell.
+layers are, which its files don't describe.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _BLOCK = re.compile(r"hydra_mlp\.(\d+)\.(\d+)\.linear\.")
 
 
 def read(source: Source) -> Published | None:
+    """As Ankner publishes it."""
     config = source.config
     if "hydra_num_heads" not in config:
         return None
@@ -31,15 +32,15 @@ def read(source: Source) -> Published | None:
     for name, value in usual.items():
         if config.get(name, value) != value:
             raise source.refusal(f"its {name} is {config[name]!r}, and only {value!r} is")
-    found = {_renamed(name): tensor for name, tensor in source.tensors.items()}
-    heads = sum(name.endswith(".join.weight") for name in found)
+    tensors = {_renamed(name): tensor for name, tensor in source.tensors.items()}
+    heads = sum(name.endswith(".join.weight") for name in tensors)
     if not heads:
         raise source.refusal("its files hold no Hydra heads")
-    layers = 1 + sum(bool(re.match(r"heads\.0\.blocks\.\d+\.weight", name)) for name in found)
-    head = found["heads.0.lm_head.weight"]
+    layers = 1 + sum(bool(re.match(r"heads\.0\.blocks\.\d+\.weight", name)) for name in tensors)
+    head = tensors["heads.0.lm_head.weight"]
     target = {"hidden_size": head.shape[1], "vocab_size": len(head)}
     shape = {"num_heads": heads, "num_layers": layers, "learned_residual": True}
-    return Published("hydra", target, shape, lambda: _biased(found, heads))
+    return Published("hydra", target, shape, lambda: _biased(tensors, heads))
 
 
 def _renamed(name: str) -> str:
@@ -48,7 +49,7 @@ def _renamed(name: str) -> str:
     return _BLOCK.sub(lambda m: f"heads.{m[1]}.blocks.{int(m[2]) - 1}.", name)
 
 
-def _biased(found: Tensors, heads: int) -> Tensors:
-    """With a bias of 0 for heads that have none."""
-    none = torch.zeros(len(found["heads.0.lm_head.weight"]))
-    return {**{f"heads.{i}.lm_head.bias": none for i in range(heads)}, **found}
+def _biased(tensors: Tensors, heads: int) -> Tensors:
+    """The tensors with biases of 0 for heads that have none."""
+    none = torch.zeros(len(tensors["heads.0.lm_head.weight"]))
+    return {**{f"heads.{i}.lm_head.bias": none for i in range(heads)}, **tensors}

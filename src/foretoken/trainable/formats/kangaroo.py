@@ -1,6 +1,6 @@
 """Kangaroo's adapter as its authors publish it: a configuration like Llama's, one attention between
-two norms, and no feed-forward. Names are ours. Its files don't tell after which of the target's
-layers it stands (2 for their Vicuna 7B, 3 for 13B): `exit_layer` may be added to its config.json.
+two norms, and no feed-forward. Names are ours. Its files don't name the layer of the target
+that it reads (2 for their Vicuna 7B, 3 for 13B): `exit_layer` may be added to its config.json.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ _HAS = {"layers.0.self_attn.q_proj.weight", "layers.0.input_layernorm.weight", "
 
 
 def read(source: Source) -> Published | None:
+    """As its authors publish it."""
     config = source.config
     if "num_attention_heads" not in config or _HAS - source.tensors.keys():
         return None

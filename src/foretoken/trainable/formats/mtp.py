@@ -1,5 +1,5 @@
-"""Layers for multi-token prediction: as `speculators` publishes one, and as MiMo's checkpoints hold
-them beside the model. Names are ours, mtp_layers.0.*; of several layers the first is read.
+"""Layers for multi-token prediction, as `speculators` publishes one and as MiMo's checkpoints have
+them next to the model. Names are ours, mtp_layers.0.*; of several layers the first is read.
 
 `input_proj` reads the embedding first, as ours does, or in MiMo's the state.
 """
@@ -15,6 +15,7 @@ _JOIN = f"{_FIRST}input_proj.weight"
 
 
 def read(source: Source) -> Published | None:
+    """As `speculators` or MiMo publishes it."""
     config = source.config
     separate = config.get("speculators_model_type") == "mtp"
     if not separate and _JOIN not in source.tensors:
@@ -27,8 +28,8 @@ def read(source: Source) -> Published | None:
 
 
 def _first(source: Source, separate: bool) -> Tensors:
-    found = {name: tensor for name, tensor in source.tensors.items() if name.startswith(_FIRST)}
+    tensors = {name: tensor for name, tensor in source.tensors.items() if name.startswith(_FIRST)}
     if not separate:
-        state, embedding = found[_JOIN].chunk(2, 1)
-        found[_JOIN] = torch.cat((embedding, state), 1)
-    return found
+        state, embedding = tensors[_JOIN].chunk(2, 1)
+        tensors[_JOIN] = torch.cat((embedding, state), 1)
+    return tensors

@@ -1,4 +1,4 @@
-"""A checkpoint that others publish, as far as its files tell: names, tensors, a layer's shape.
+"""What the files of another project's checkpoint say: names, tensors, a layer's shape.
 
 Weights lie in *.safetensors, or in files of torch's own, which are read as tensors and nothing
 else.
@@ -30,8 +30,11 @@ EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 
 @dataclass(frozen=True)
 class Published:
-    """method; target: what it tells of hidden_size, vocab_size and layers; shape: the module's, as
-    far as it tells; tensors: read them, named as the module names them."""
+    """A checkpoint described in our terms.
+
+    target: its hidden_size, vocab_size and layers, as far as the files give them. shape: the
+    module's, as far as they give it. tensors: reads the tensors, under the module's names.
+    """
 
     method: str
     target: Mapping[str, int]
@@ -61,10 +64,11 @@ class Source:
         return self._read
 
     def refusal(self, why: str) -> ForetokenError:
+        """The error for a checkpoint that can't be served."""
         return ForetokenError(f"{self.folder} can't be served: {why}.")
 
     def one_layer(self, config: Config) -> dict[str, Any]:
-        """The same of a drafter that has one layer and no other."""
+        """A decoder layer's shape, of a drafter that must have one layer."""
         if config.get("num_hidden_layers", 1) != 1:
             raise self.refusal(f"it has {config['num_hidden_layers']} layers, and only one is")
         return self.layer(config)
@@ -77,7 +81,7 @@ class Source:
         if "sliding_attention" in (config.get("layer_types") or ()):
             window = config.get("sliding_window")
             raise self.refusal(f"its layers see {window} tokens, and only those that see all are")
-        found = {
+        shape = {
             "heads": heads,
             "kv_heads": config.get("num_key_value_heads") or heads,
             "intermediate": config["intermediate_size"],
@@ -87,7 +91,7 @@ class Source:
             **self._rotation(config),
         }
         own = config.get("head_dim")
-        return found if own in (None, width // heads) else {**found, "head_width": own}
+        return shape if own in (None, width // heads) else {**shape, "head_width": own}
 
     def _ends(self, end: str) -> bool:
         return any(name.endswith(end) for name in self.tensors)
@@ -109,16 +113,16 @@ def _mapped(folder: Path) -> Tensors:
     """All tensors of *.safetensors, else of torch's own files."""
     safe = sorted(folder.glob("*.safetensors"))
     files = safe or sorted(file for kind in TORCH for file in folder.glob(kind))
-    found: Tensors = {}
+    tensors: Tensors = {}
     for file in files:
         try:
-            found |= _loaded(file)
+            tensors |= _loaded(file)
         except Exception as error:  # zip, pickle and safetensors each have their own
             raise ForetokenError(
                 f"{file} is damaged or holds more than tensors; fetch it again, or ask its maker "
                 "for a .safetensors file."
             ) from error
-    return found
+    return tensors
 
 
 def _loaded(file: Path) -> Tensors:
@@ -127,5 +131,5 @@ def _loaded(file: Path) -> Tensors:
     if file.suffix == ".safetensors":
         return load_file(file)
     mapped = zipfile.is_zipfile(file)  # what torch wrote before 1.6 can't be
-    found: Tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
-    return found
+    tensors: Tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    return tensors

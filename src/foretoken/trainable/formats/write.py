@@ -2,7 +2,7 @@
 
 `speculators` writes one shape of configuration for all methods, with the target's name in it; vLLM,
 SGLang and TensorRT-LLM read what SafeAILab (EAGLE-3) and z-lab (DFlash) publish. Tensors keep our
-names but where a format says otherwise. A model that drafts alone is a checkpoint like any other.
+names unless a format has others. A model that drafts alone is an ordinary checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from foretoken.files import write_file
 from foretoken.trainable.formats.published import EMBEDDING
 
 PROGRAMS = ("speculators", "vllm", "hf")
-"""Whom a checkpoint can be written for."""
+"""The programs that a checkpoint can be written for."""
 
 _VERSION = "0.9.0"  # of speculators, whose fields these are
 _COPIED = (
@@ -37,7 +37,7 @@ _COPIED = (
 
 @dataclass(frozen=True)
 class Target:
-    """name: as its user loads it; config: its config.json; embedding: reads that, [V, D]."""
+    """name: as its user loads it; config: its config.json; embedding: reads its embedding [V, D]."""
 
     name: str
     config: Mapping[str, Any]
@@ -73,7 +73,7 @@ def _save(out: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
 
 
 def model(folder: Path, to: str, out: Path) -> None:
-    """Write a model that drafts alone: the files of its folder that are the model's."""
+    """Write a model that drafts alone: the files of its folder that belong to the model."""
     if to == "speculators":
         raise ForetokenError(
             "speculators has no type for a model that drafts alone; write it for 'vllm', and name "
@@ -101,7 +101,7 @@ def _eagle3(
     if to == "speculators":
         if shape["draft_vocab_size"] == layer["vocab_size"]:
             del tensors["d2t"], tensors["t2d"]
-        # Their loader takes it from the target only if memory that nobody wrote holds a NaN.
+        # Their loader takes it from the target only if uninitialised memory has a NaN.
         tensors[EMBEDDING] = target.embedding().to(tensors["fc.weight"].dtype)
         return _speculators("eagle3", layer, fields, target, shape["unroll"]), tensors
     after = [index - 1 for index in shape["capture"]]
@@ -131,7 +131,7 @@ def _dflash(
             "aux_hidden_state_layer_ids": [index + 1 for index in ids],
         }
         return _speculators("dflash", layer, fields, target, shape["block_size"] - 1), tensors
-    unused = layer["vocab_size"] - 1  # a mask embedding stands for some token's
+    unused = layer["vocab_size"] - 1  # the mask embedding replaces a token's
     inner = {"mask_token_id": unused if mask is None else mask, "target_layer_ids": ids}
     written = {
         **layer,
