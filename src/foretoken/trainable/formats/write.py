@@ -37,7 +37,7 @@ _COPIED = (
 
 @dataclass(frozen=True)
 class Target:
-    """name: as its user loads it; config: its config.json; embedding: reads its embedding [V, D]."""
+    """name: as its user loads it; config: its config.json; embedding: reads it, [V, D]."""
 
     name: str
     config: Mapping[str, Any]
