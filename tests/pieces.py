@@ -24,10 +24,10 @@ class Pieces:
     def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
         ids, at = [], 0
         while at < len(text):
-            found = [n for n in self._sizes if text[at : at + n] in self._ids]
-            if found:
-                ids.append(self._ids[text[at : at + found[0]]])
-            at += found[0] if found else 1
+            sizes = [n for n in self._sizes if text[at : at + n] in self._ids]
+            if sizes:
+                ids.append(self._ids[text[at : at + sizes[0]]])
+            at += sizes[0] if sizes else 1
         return {"input_ids": ids}
 
     def decode(self, ids: Seq[int], **options: Any) -> str:
@@ -35,8 +35,8 @@ class Pieces:
 
 
 def two_tokenizers(size: int) -> tuple[Pieces, Pieces]:
-    """The target's, one letter a token, and one in which half of these stand elsewhere and the
-    other tokens are pairs."""
+    """The target's, one letter a token, and one that has half of these at other ids and
+    pairs of letters besides."""
     letters = list((LETTERS + "äöü")[:size])
     kept = letters[size // 2 :]
     pairs = [a + b for a in letters for b in letters][: size - len(kept)]

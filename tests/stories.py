@@ -1,7 +1,7 @@
 """The 260 K-parameter stories model of llama2.c (Karpathy, MIT) as a checkpoint of transformers.
 
-Its files are data that tests skip themselves without: `stories260K.bin` (version 0: seven int32,
-then float32 tensors; rotary pairs stand side by side) and `tok512.model` (sentencepiece).
+Tests that need its files are skipped without them: `stories260K.bin` (version 0: seven int32,
+then float32 tensors; rotary pairs are neighbours) and `tok512.model` (sentencepiece).
 """
 
 from __future__ import annotations

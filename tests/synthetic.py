@@ -1,6 +1,6 @@
-"""A rich record that nobody measured: the report's tests need every section, good or bad.
+"""A made-up record with everything in it, for tests that need every section of a report.
 
-The numbers are made up and say so: the target's name is "synthetic".
+The target's name is "synthetic".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HOSTILE = 'Say <script>alert("no")</script> & `nothing` | more'
 
 
 def measured(speed: float, plain: float, prompts: int, drafting: bool, **given: Any) -> Any:
-    """What stands in a run and in each of its tasks."""
+    """The numbers of a run, and of each of its tasks."""
     length = 0.6 + speed if drafting else 1.0
     step = 1000 * length / (plain * speed)
     wide = 0.09 * speed
@@ -221,7 +221,7 @@ def samples(temperatures: Sequence[float] = (0.0, 1.0)) -> list[Answer]:
 
 
 def write(folder: Path, first: Results, *others: Results) -> Path:
-    """A folder as `foretoken bench` leaves it."""
+    """A folder as `foretoken bench` writes it."""
     write_json(folder / "results.json", first)
     for part in others:
         write_json(folder / f"results-{part['target']['dtype']}.json", part)

@@ -35,9 +35,9 @@ from foretoken.testing import (
     Oracle,
     Pair,
     Scripted,
-    check_company,
     check_distribution,
     check_greedy,
+    check_independence,
     check_seeded,
     logits_after,
     native,
@@ -315,7 +315,7 @@ def test_distribution_is_the_targets(name: str, rule: Verifier) -> None:
 @each_repeatable_cell
 def test_company_and_chunks_change_nothing(name: str, rule: Verifier) -> None:
     """A seeded request's tokens are the same alone, among others, and however its prompt is cut."""
-    check_company(lambda p: make_drafter(name, p), rule, models("native"), wrap=wrap_of(name))
+    check_independence(lambda p: make_drafter(name, p), rule, models("native"), wrap=wrap_of(name))
 
 
 def states_hold(make: Make, rule: Verifier, pair: Pair, wrap: Wrap | None = None) -> None:

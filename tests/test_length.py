@@ -32,9 +32,9 @@ from foretoken.testing import (
     ByteTokenizer,
     Pair,
     TableModel,
-    check_company,
     check_distribution,
     check_greedy,
+    check_independence,
     table_pair,
 )
 from foretoken.tree import DraftTree
@@ -282,7 +282,7 @@ def test_text_depends_neither_on_company_nor_on_the_rule(name: str, pair: Pair) 
             prompts=[[5, 9, 2, 5], [40, 3, 3], [11] * 3],
         )
         assert sum(output.stats.accepted for output in outputs) > 0
-    check_company(lambda p: counting(name, p.draft, 5), Speculative(), pair)
+    check_independence(lambda p: counting(name, p.draft, 5), Speculative(), pair)
 
 
 def sure_then_unsure(certain: int) -> TableModel:

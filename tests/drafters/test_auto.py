@@ -24,9 +24,9 @@ from foretoken.testing import (
     Drawn,
     Oracle,
     Pair,
-    check_company,
     check_distribution,
     check_greedy,
+    check_independence,
     check_seeded,
     serve,
     table_pair,
@@ -108,7 +108,7 @@ def test_distribution(name: str) -> None:
 
 def test_a_seeds_text_by_coupled_sampling(pair: Pair) -> None:
     """With the rule "gumbel" it depends neither on the company nor on what is chosen."""
-    check_company(MIXED["copy and draw"][0], Gumbel(), pair)
+    check_independence(MIXED["copy and draw"][0], Gumbel(), pair)
     cheap, dear = (MIXED[name][0](pair) for name in ("copy and draw", "dear"))
     params = SamplingParams(seed=3, max_tokens=30)
     assert texts(serve(pair.target, cheap, Gumbel(), PROMPTS, params)) == texts(

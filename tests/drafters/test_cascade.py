@@ -22,9 +22,9 @@ from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.testing import (
     Pair,
     TableModel,
-    check_company,
     check_distribution,
     check_greedy,
+    check_independence,
     chi_square,
     logits_after,
     native,
@@ -201,7 +201,7 @@ def test_the_papers_settings(name: str, pair: Pair) -> None:
     for slots in (1, 2):
         check_greedy(lambda p: build({"method": name, **options}).drafter, rule, pair, slots=slots)
     params = replace(SAMPLED, max_tokens=12)
-    check_company(lambda p: build({"method": name, **options}).drafter, rule, pair, params)
+    check_independence(lambda p: build({"method": name, **options}).drafter, rule, pair, params)
 
 
 @pytest.mark.parametrize(

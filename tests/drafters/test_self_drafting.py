@@ -17,7 +17,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.load import build_native
 from foretoken.protocols import Drafter
-from foretoken.testing import check_company, check_greedy, check_seeded
+from foretoken.testing import check_greedy, check_independence, check_seeded
 from foretoken.testing.checks import PROMPTS
 from foretoken.testing.models import Pair
 from foretoken.verify.target_only import TargetOnly
@@ -45,7 +45,7 @@ def test_text_is_the_targets_and_drafts_are_accepted(deep: Pair, drafter: Drafte
     for slots in (1, 3):
         outputs = check_greedy(make, rule, target, slots=slots, prompts=PROMPTS, tokens=40)
     assert sum(output.stats.accepted for output in outputs) > 10
-    check_company(make, rule, target)
+    check_independence(make, rule, target)
     if isinstance(rule, TargetOnly):
         check_seeded(make, rule, target, slots=3)
 

@@ -28,9 +28,9 @@ from foretoken.testing import (
     Pair,
     Scripted,
     TableModel,
-    check_company,
     check_distribution,
     check_greedy,
+    check_independence,
     check_seeded,
     distance,
     joint_distribution,
@@ -213,7 +213,7 @@ def test_seeded_text(models: Pair) -> None:
     """Copied drafts keep plain decoding's text at a temperature; company and chunks do nothing."""
     both = contrastive(models)
     check_seeded(lambda pair: PromptLookup(), TargetOnly(), both, slots=2)
-    check_company(lambda pair: SmallLM(pair.draft, 3), Speculative(), both)
+    check_independence(lambda pair: SmallLM(pair.draft, 3), Speculative(), both)
 
 
 def test_samples_share_the_prompt(models: Pair) -> None:

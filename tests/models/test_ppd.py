@@ -17,7 +17,7 @@ from foretoken.models.native.transformer import Transformer
 from foretoken.models.ppd import PPD, PipelinedTarget, Pipelining
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import check_company, check_greedy, check_seeded, native
+from foretoken.testing import check_greedy, check_independence, check_seeded, native
 from foretoken.testing.checks import PROMPTS, SAMPLED, serve
 from foretoken.testing.models import Pair, tiny_pair, tiny_transformers
 from foretoken.tree import empty
@@ -57,7 +57,7 @@ def test_text_is_the_targets(deep: Pair) -> None:
         check_greedy(
             nothing, TargetOnly(), deep, slots=slots, prompts=PROMPTS, tokens=40, wrap=PPD()
         )
-    check_company(nothing, TargetOnly(), deep, wrap=PPD())
+    check_independence(nothing, TargetOnly(), deep, wrap=PPD())
     check_seeded(nothing, TargetOnly(), deep, slots=3, wrap=PPD())
 
 

@@ -16,7 +16,13 @@ from foretoken.errors import ForetokenError
 from foretoken.models.speed import CyclicTarget, Pipeline, Speed
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
-from foretoken.testing import check_company, check_distribution, check_greedy, check_seeded, native
+from foretoken.testing import (
+    check_distribution,
+    check_greedy,
+    check_independence,
+    check_seeded,
+    native,
+)
 from foretoken.testing.checks import PROMPTS, SAMPLED, serve
 from foretoken.testing.models import Pair
 from foretoken.verify.target_only import TargetOnly
@@ -56,7 +62,7 @@ def test_text_is_the_targets(shared: Pair) -> None:
             nothing, TargetOnly(), shared, slots=slots, prompts=PROMPTS, tokens=40, wrap=wrap
         )
         check_seeded(nothing, TargetOnly(), shared, slots=slots, wrap=wrap)
-    check_company(nothing, TargetOnly(), shared, wrap=wrap)
+    check_independence(nothing, TargetOnly(), shared, wrap=wrap)
     counts = made[0].pipeline
     assert counts.stages == CYCLES
     assert counts.matched > 10

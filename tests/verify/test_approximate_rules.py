@@ -19,9 +19,9 @@ from foretoken.testing import (
     Drawn,
     Pair,
     Scripted,
-    check_company,
     check_distribution,
     check_greedy,
+    check_independence,
     distance,
     joint_distribution,
     serve,
@@ -150,7 +150,7 @@ def test_loose_settings_are_not(rule: Verifier, rough: Pair) -> None:
 def test_company_changes_nothing(rule: Verifier, rough: Pair) -> None:
     """A request's text does not depend on the other requests of its batch."""
     params = SamplingParams(temperature=0.7 if rule.sampling else 0, seed=3, max_tokens=16)
-    check_company(lambda pr: SmallLM(pr.draft, 3), rule, rough, params)
+    check_independence(lambda pr: SmallLM(pr.draft, 3), rule, rough, params)
 
 
 def test_strays_are_told_by_the_front_door(rough: Pair) -> None:

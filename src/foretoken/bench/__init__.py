@@ -1,1 +1,1 @@
-"""Measuring methods against plain decoding on the same target, and reporting what was found."""
+"""Measuring methods against plain decoding on the same target, and reporting the results."""

@@ -137,7 +137,7 @@ class _Model(TypedDict):
 class Target(_Model, total=False):
     """The model that was measured.
 
-    inflated: the shape whose cost its own is inflated to. server: the address, where it is not our
+    inflated: the shape to whose cost it is inflated. server: the address, where it is not our
     engine; tokens_from and acceptance_from: who counted there.
     """
 
@@ -151,7 +151,7 @@ class Results(TypedDict):
     """results.json.
 
     costs: what passes cost on the machine (see `costs.py`). not_run: methods that were asked for
-    and could not be run, with the reason. tuned: the options of those that `foretoken tune` found.
+    and could not be run, with the reason. tuned: the options of those that `foretoken tune` chose.
     """
 
     schema: int
@@ -259,9 +259,9 @@ class Answer:
 
 def read_results(path: Path) -> Results:
     """A results.json, checked."""
-    found = read_json(path, "a benchmark's results")
-    check(found, str(path))
-    return cast(Results, found)
+    results = read_json(path, "a benchmark's results")
+    check(results, str(path))
+    return cast(Results, results)
 
 
 def check(results: Any, where: str = "results") -> None:

@@ -1,18 +1,18 @@
-"""For tests, ours and those of drafters written elsewhere: tiny exact models, distributions,
-checks.
+"""Tools for testing drafters, also those written elsewhere: tiny exact models and checks.
 
     from foretoken.testing import check_drafter
     check_drafter(lambda pair: MyDrafter(model=pair.draft))
 
-`models.py` has float64 targets that are built in milliseconds, `distributions.py` computes what a
-method writes exactly, `drafters.py` has drafters that force a case, `checks.py` puts them together.
+`models.py` has float64 targets that are built in milliseconds, `distributions.py` computes the
+exact distribution of a method's texts, `drafters.py` has drafters that force a case, `checks.py`
+puts them together.
 """
 
 from foretoken.testing.checks import (
-    check_company,
     check_distribution,
     check_drafter,
     check_greedy,
+    check_independence,
     check_seeded,
     serve,
 )
@@ -46,10 +46,10 @@ __all__ = [
     "Pair",
     "Scripted",
     "TableModel",
-    "check_company",
     "check_distribution",
     "check_drafter",
     "check_greedy",
+    "check_independence",
     "check_seeded",
     "chi_square",
     "distance",

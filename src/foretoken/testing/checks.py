@@ -1,4 +1,4 @@
-"""What an exact method is held to, each check one function that raises `AssertionError`.
+"""What an exact method must satisfy: each check is a function that raises `AssertionError`.
 
 A drafter comes as a function from a `Pair` to a new drafter, since a drafter serves one engine.
 """
@@ -55,7 +55,7 @@ def serve(
 ) -> list[RequestOutput]:
     """Serve prompts to the end on a new engine; the outputs in the prompts' order.
 
-    `wrap`: makes the target of a method that scores in its own way."""
+    `wrap`: makes the target of a method that wraps it."""
     target = ModelTarget(model, slots, model.max_length, tokenizer=tokenizer)
     served = target if wrap is None else wrap(target)
     engine = Engine(served, drafter, verifier, eos_ids=eos_ids, chunk=chunk)
@@ -72,7 +72,7 @@ def texts(outputs: Seq[RequestOutput]) -> list[list[int]]:
 
 
 def greedy_reference(model: CausalLM, prompt: Seq[int], tokens: int) -> list[int]:
-    """Plain greedy decoding by the slow obvious way."""
+    """Plain greedy decoding, a whole pass for every token."""
     text = list(prompt)
     for _ in range(tokens):
         text.append(int(logits_after(model, text).argmax()))
@@ -95,7 +95,7 @@ def check_greedy(
     outputs = serve(pair.target, make(pair), verifier, prompts, params, slots=slots, wrap=wrap)
     if expected is None:
         expected = [greedy_reference(pair.target, prompt, tokens) for prompt in prompts]
-    _same(texts(outputs), expected, f"greedy decoding in batches of {slots}")
+    _compare(texts(outputs), expected, f"greedy decoding in batches of {slots}")
     return outputs
 
 
@@ -112,11 +112,11 @@ def check_seeded(
     """Chosen drafts: at any temperature the tokens are those of plain decoding with that seed."""
     expected = [texts(serve(pair.target, Nothing(), TargetOnly(), [p], params)) for p in prompts]
     outputs = serve(pair.target, make(pair), verifier, prompts, params, slots=slots, wrap=wrap)
-    _same(texts(outputs), [text for [text] in expected], f"sampling in batches of {slots}")
+    _compare(texts(outputs), [text for [text] in expected], f"sampling in batches of {slots}")
     return outputs
 
 
-def check_company(
+def check_independence(
     make: Make,
     verifier: Verifier,
     pair: Pair,
@@ -124,7 +124,7 @@ def check_company(
     *,
     wrap: Wrap | None = None,
 ) -> None:
-    """A request's tokens depend neither on its company nor on how its prompt was cut."""
+    """A request's tokens depend neither on the other requests nor on how its prompt was cut."""
 
     def written(prompts: Seq[Seq[int]], **options: Any) -> list[list[int]]:
         return texts(
@@ -134,7 +134,7 @@ def check_company(
     alone = [written([prompt])[0] for prompt in PROMPTS]
     for slots, chunk in ((len(PROMPTS), 512), (2, 3)):
         together = written(PROMPTS, slots=slots, chunk=chunk)
-        _same(together, alone, f"{len(PROMPTS)} requests in {slots} slots against each alone")
+        _compare(together, alone, f"{len(PROMPTS)} requests in {slots} slots against each alone")
 
 
 def check_distribution(
@@ -148,7 +148,7 @@ def check_distribution(
     tolerance: float = 1e-12,
     **options: Any,
 ) -> None:
-    """The joint distribution of the first tokens, by enumeration, is the target's own."""
+    """The joint distribution of the first tokens, by enumeration, is the target's."""
     distribution = joint_distribution(
         pair.target, lambda: make(pair), verifier, prompt, params, tokens, **options
     )
@@ -173,7 +173,7 @@ def check_drafter(
     rule = verifier or build({"method": drafter}).verifier
     for slots in (1, 3):
         check_greedy(make, rule, pair, slots=slots)
-    check_company(make, rule, pair)
+    check_independence(make, rule, pair)
     if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY}:
         for slots in (1, len(PROMPTS)):
             check_seeded(make, rule, pair, slots=slots)
@@ -181,8 +181,8 @@ def check_drafter(
         check_distribution(make, rule, tiny, params, rows=1)
 
 
-def _same(found: Seq[Seq[int]], expected: Seq[Seq[int]], what: str) -> None:
-    for place, (mine, right) in enumerate(zip(found, expected, strict=True)):
+def _compare(actual: Seq[Seq[int]], expected: Seq[Seq[int]], what: str) -> None:
+    for place, (mine, right) in enumerate(zip(actual, expected, strict=True)):
         if list(mine) == list(right):
             continue
         at = next((i for i, (a, b) in enumerate(zip(mine, right, strict=False)) if a != b), -1)

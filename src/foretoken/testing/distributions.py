@@ -1,9 +1,9 @@
-"""What a method writes, as a distribution: by enumerating every outcome of the code that runs, or
-sampled.
+"""The distribution of the texts that a method writes: exact, by enumerating every random outcome of
+the code that runs, or sampled.
 
 `joint_distribution` runs the real loop again and again. Each run follows a script of random
 outcomes; where the script ends, the run takes the first possible outcome and notes the others as
-scripts to run later. Many scripts run side by side as the rows of one batch.
+scripts to run later. Many scripts run as the rows of one batch.
 
 Legend: B rows, M places, V vocabulary.
 """
@@ -61,25 +61,26 @@ class Script:
 class EnumeratedDraws:
     """`Draws` of a step that follow a script for each row."""
 
-    def __init__(self, scripts: Seq[Script], made: Seq[set[int]] | None = None) -> None:
+    def __init__(self, scripts: Seq[Script], used: Seq[set[int]] | None = None) -> None:
         self._scripts = list(scripts)
-        self._made = made or [set() for _ in scripts]  # the open tests of this step, by number
+        self._used = used or [set() for _ in scripts]  # numbers of this step's undecided tests
 
     def accept(self, probability: Tensor, tests: Tensor | None = None) -> Tensor:
         sure = probability.nan_to_num(0.0).clamp(0, 1)
-        self._note(sure, tests)
+        self._check_numbers(sure, tests)
         both = torch.stack((1 - sure, sure), -1)
         return self._each(both).bool()
 
-    def _note(self, sure: Tensor, tests: Tensor | None) -> None:
-        """Two tests of one number would share their noise, which no enumeration could show."""
+    def _check_numbers(self, sure: Tensor, tests: Tensor | None) -> None:
+        """Two tests of one number would share their random number, which enumeration can't show."""
         numbers = torch.arange(sure.shape[1]).expand(sure.shape) if tests is None else tests
-        open_ = (sure > _NEVER) & (sure < 1 - _NEVER)
-        for made, mine, which in zip(self._made, numbers.tolist(), open_.tolist(), strict=True):
-            counting = [number for number, counts in zip(mine, which, strict=True) if counts]
-            if len(counting) != len(set(counting)) or made & set(counting):
-                raise AssertionError(f"Two tests of one step have one number: {sorted(counting)}.")
-            made.update(counting)
+        undecided = (sure > _NEVER) & (sure < 1 - _NEVER)
+        rows = zip(self._used, numbers.tolist(), undecided.tolist(), strict=True)
+        for used, row_numbers, row_undecided in rows:
+            drawn = [n for n, counts in zip(row_numbers, row_undecided, strict=True) if counts]
+            if len(drawn) != len(set(drawn)) or used & set(drawn):
+                raise AssertionError(f"Two tests of one step have one number: {sorted(drawn)}.")
+            used.update(drawn)
 
     def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
         return self._each(distribution)
@@ -89,7 +90,7 @@ class EnumeratedDraws:
 
     def take(self, rows: Seq[int]) -> Draws:
         scripts = [self._scripts[row] for row in rows]
-        return EnumeratedDraws(scripts, [self._made[row] for row in rows])
+        return EnumeratedDraws(scripts, [self._used[row] for row in rows])
 
     def inner(self, part: int, starts: Seq[int] | None = None) -> Draws:
         return EnumeratedDraws(self._scripts)
@@ -119,10 +120,10 @@ def joint_distribution(
 ) -> Distribution:
     """The exact distribution of the first `tokens` tokens that the method writes after `prompt`.
 
-    After `steps` steps (None: no end) the rest is taken from the target's own distribution.
+    After `steps` steps (None: no end) the rest is taken from the target's distribution.
     `budget` bounds the nodes of each draft (None: as in the engine, one less than the tokens left).
     `rows` scripts run side by side, for speed where drafts are equally long in all rows; else leave
-    it at 1. `wrap` makes the target of a method that scores in its own way."""
+    it at 1. `wrap` makes the target of a method that wraps it."""
     distribution: Distribution = defaultdict(float)
     todo: list[list[int]] = [[]]
     while todo:
@@ -182,7 +183,7 @@ def _run(
     tokenizer: Any = None,
     wrap: Callable[[ModelTarget], Target] | None = None,
 ) -> None:
-    """Step all sequences, of one prompt, until each holds `tokens` tokens of output."""
+    """Step all sequences, of one prompt, until each has `tokens` tokens of output."""
     longest = len(sequences[0].tokens) + tokens
     scorer = ModelTarget(model, len(sequences), longest + 32, nodes=32, tokenizer=tokenizer)
     target: Target = scorer if wrap is None else wrap(scorer)
@@ -216,8 +217,8 @@ def _advance(
 ) -> None:
     """One step for every sequence that has tokens left to write.
 
-    Enumerated rows that have equally many left go together: the padding of a ragged batch would
-    be enumerated too, to no end.
+    Enumerated rows with equally many left go together: the padding of a ragged batch would be
+    enumerated too.
     """
     groups: dict[int, list[int]] = defaultdict(list)
     for row, count in enumerate(left):
@@ -237,7 +238,7 @@ def target_distribution(
     end_ids: frozenset[int] = frozenset(),
     written: tuple[int, ...] = (),
 ) -> Distribution:
-    """The distribution of plain decoding, by the slow obvious way: every prefix from scratch."""
+    """The distribution of plain decoding, slowly and plainly: a whole pass for every prefix."""
     distribution: Distribution = {written: 1.0}
     for _ in range(tokens):
         longer: Distribution = {}
@@ -261,7 +262,7 @@ def _completed(
     tokens: int,
     end_ids: frozenset[int],
 ) -> Distribution:
-    """Texts that are shorter than `tokens` continued by the target's own distribution."""
+    """Texts shorter than `tokens`, continued by the target's distribution."""
     whole: Distribution = defaultdict(float)
     for text, probability in distribution.items():
         rest = target_distribution(model, prompt, params, tokens - len(text), end_ids, text)
@@ -325,7 +326,7 @@ def _truncated(scaled: list[float], params: SamplingParams) -> list[float]:
 
 
 def distance(one: Mapping[tuple[int, ...], float], other: Mapping[tuple[int, ...], float]) -> float:
-    """The largest difference between two laws at any text."""
+    """The largest difference between two distributions' probabilities of a text."""
     return max(abs(one.get(text, 0.0) - other.get(text, 0.0)) for text in {*one, *other})
 
 
@@ -342,17 +343,17 @@ def chi_square(
     """
     samples = sum(counts.values())
     expected: dict[object, float] = defaultdict(float)
-    found: dict[object, float] = defaultdict(float)
+    observed: dict[object, float] = defaultdict(float)
     for text, p in distribution.items():
         expected[bin_of(text)] += p * samples
     for text, n in counts.items():
         if distribution.get(text, 0.0) <= 0:
             return 0.0
-        found[bin_of(text)] += n
+        observed[bin_of(text)] += n
     rare = [b for b, e in expected.items() if e < least]
     for b in rare:
         expected["rare"] += expected.pop(b)
-        found["rare"] += found.pop(b, 0.0)
-    statistic = sum((found[b] - e) ** 2 / e for b, e in expected.items() if e > 0)
+        observed["rare"] += observed.pop(b, 0.0)
+    statistic = sum((observed[b] - e) ** 2 / e for b, e in expected.items() if e > 0)
     half = torch.tensor([max(1, len(expected) - 1) / 2, statistic / 2], dtype=torch.float64)
     return float(torch.special.gammaincc(half[0], half[1]))

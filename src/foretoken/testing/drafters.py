@@ -28,7 +28,7 @@ class Oracle(BaseDrafter):
     """Proposes what the target is known to write.
 
     texts: prompt -> what follows it. wrong_at: a depth (from 0) at which another token is proposed,
-    or None; with `cycle` it moves on by one at every step, so every length of acceptance occurs.
+    or None; with `cycle` it grows by one at every step, so every length of acceptance occurs.
     """
 
     texts: Mapping[tuple[int, ...], Seq[int]]
@@ -85,8 +85,8 @@ class Scripted(BaseDrafter):
 class Drawn(BaseDrafter):
     """Draws a tree from `model`: `branches[d]` children of every node at depth d, of one kind.
 
-    Slow and obvious: every distribution from scratch, every sequence alone. All rows must have
-    drafts of one size, so budgets are left to the loop, which trims."""
+    Slow and plain: a whole pass for every distribution, every sequence alone. All rows must have
+    drafts of one size, so the loop cuts drafts to their budgets."""
 
     model: CausalLM
     branches: tuple[int, ...] = (1, 1)
@@ -137,7 +137,7 @@ class Drawn(BaseDrafter):
                     if self.kind is Kind.WITHOUT_REPLACEMENT:
                         distribution = distribution.clone()
                         distribution[token] = 0
-                        # After the last possible token any will do: rules don't accept it.
+                        # After the last possible token any is taken: rules don't accept it.
                         distribution = (
                             distribution if distribution.any() else torch.ones_like(distribution)
                         )

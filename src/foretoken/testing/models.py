@@ -65,7 +65,7 @@ def tiny_transformers(
 
 
 def related(model: Any, noise: float = 0.02, seed: int = 1) -> Any:
-    """A copy of a transformers model with noise on its matrices: it agrees with it now and then."""
+    """A copy of a transformers model with noise on its matrices: they agree now and then."""
     return _perturbed(copy.deepcopy(model), noise, seed, keep=True)
 
 
@@ -98,7 +98,7 @@ def table_pair(vocab_size: int = 3, *, seed: int = 0, noise: float = 0.7) -> Pai
 
 
 def logits_after(model: CausalLM, tokens: Seq[int]) -> Tensor:
-    """[V] what the model says after `tokens`, by one pass over all of them into a new cache."""
+    """[V] the model's logits after `tokens`, by one pass over all of them into a new cache."""
     cache = model.new_cache(1, len(tokens) + 1)
     feed = chain_feed(cache, [cache.acquire(0)], [list(tokens)])
     with torch.inference_mode():
@@ -157,9 +157,9 @@ class TableModel:
         if not feed.logits:
             return Output(None)
         slots, _ = feed.cells()
-        held = cache.data[0, 0, slots[:, 0], 0, : feed.length, 0].long()  # [B, L]
-        said = self.table[feed.key_positions() % self.table.shape[0], held]  # [B, L, V]
-        logits = _sum_seen(feed.visible(self.window), said)  # [B, T, V]
+        cached = cache.data[0, 0, slots[:, 0], 0, : feed.length, 0].long()  # [B, L]
+        terms = self.table[feed.key_positions() % self.table.shape[0], cached]  # [B, L, V]
+        logits = _sum_seen(feed.visible(self.window), terms)  # [B, T, V]
         if feed.last is not None:
             rows = torch.arange(len(feed.last))
             logits = logits[rows, torch.tensor(feed.last)][:, None]
@@ -172,9 +172,9 @@ class TableModel:
         raise NotImplementedError("A table has no head (level c).")
 
 
-def _sum_seen(seen: Tensor, said: Tensor) -> Tensor:
+def _sum_seen(seen: Tensor, terms: Tensor) -> Tensor:
     """Σ over the L places seen: [B, T, L] bool, [B, L, V] -> [B, T, V]; -inf may occur."""
-    return said[:, None].masked_fill(~seen[..., None], 0).sum(2)
+    return terms[:, None].masked_fill(~seen[..., None], 0).sum(2)
 
 
 class ByteTokenizer:

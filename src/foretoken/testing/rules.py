@@ -1,13 +1,13 @@
 """The exact distribution that an acceptance rule writes in one step, on tables of p and q.
 
 `distributions.joint_distribution` runs the whole loop; this runs the rule alone, on drafts of one
-shape for many pairs (p, q) side by side, every random outcome of the draft and of the rule being
-followed. What is missing after the emitted tokens is completed by p.
+shape for many pairs (p, q) at once, and follows every random outcome of the draft and of the rule.
+Texts shorter than the longest are continued by p.
 
 A context is the draft tokens so far, numbered like a heap: 0 is the empty one, and c · V + x + 1 is
 context c followed by token x.
 
-Legend: B scripts run side by side, P pairs, C contexts, N nodes, S = N + 1 slots, V vocabulary.
+Legend: B scripts run at once, P pairs, C contexts, N nodes, S = N + 1 slots, V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROWS = 4096
 
 @dataclass(frozen=True)
 class Shape:
-    """Drafts that differ in their tokens only: each node's parent slot, and how it is found.
+    """Drafts that differ in their tokens only: each node's parent slot and kind.
 
     Chosen siblings are the likeliest tokens of q, in order; drawn ones are drawn from it.
     """
@@ -92,7 +92,7 @@ def rule_distribution(rule: Verifier, shape: Shape, target: Tensor, proposal: Te
 
 
 def own_distribution(target: Tensor, tokens: int) -> Tensor:
-    """[P, V^T] the distribution of T tokens of [P, C, V] tables."""
+    """[P, V^T] the distribution of T tokens by [P, C, V] tables alone."""
     mass = target.new_zeros(len(target), contexts(target.shape[-1], tokens))
     mass[:, 0] = 1
     return _completed(mass, target, tokens)
@@ -101,7 +101,7 @@ def own_distribution(target: Tensor, tokens: int) -> Tensor:
 def _written(
     rule: Verifier, shape: Shape, target: Tensor, proposal: Tensor, draws: Draws
 ) -> tuple[Tensor, Tensor]:
-    """One step of [B, C, V] tables: the context [B] that was written, and how much was accepted."""
+    """One step of [B, C, V] tables: the context [B] of the text, the accepted tokens [B]."""
     trees, place = draft(shape, proposal, draws)
     rows = torch.arange(len(place))
     probs = target[rows[:, None], place]
@@ -112,7 +112,7 @@ def _written(
 
 
 def draft(shape: Shape, proposal: Tensor, draws: Draws) -> tuple[DraftTree, Tensor]:
-    """The trees that are drafted from [B, C, V] tables, and the context [B, S] of each slot."""
+    """The trees drafted from [B, C, V] tables, and the context [B, S] of each slot."""
     rows, vocab = torch.arange(len(proposal)), proposal.shape[-1]
     place = [torch.zeros_like(rows)]
     tokens: list[Tensor] = []
@@ -156,7 +156,7 @@ def _token(
 
 
 def _completed(mass: Tensor, target: Tensor, tokens: int) -> Tensor:
-    """Hand the mass [P, …] at every shorter context on to the texts of `tokens` tokens."""
+    """Distribute the mass [P, …] of every shorter context over its texts of `tokens` tokens."""
     vocab = target.shape[-1]
     for place in range(contexts(vocab, tokens - 1)):
         below = slice(place * vocab + 1, place * vocab + vocab + 1)

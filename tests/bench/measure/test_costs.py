@@ -99,7 +99,7 @@ def test_measuring_leaves_no_trace(methods: dict[str, LLM]) -> None:
 
 
 def test_context_has_room(methods: dict[str, LLM]) -> None:
-    """A context that the model can't hold beside the widest pass is cut."""
+    """A context that the model can't hold together with the widest pass is cut."""
     found = costs.measure_costs(methods["pld"], {}, context=10_000, repeats=1)
     assert found["context"] == methods["pld"].model.max_length - 65
 

@@ -1,4 +1,4 @@
-"""The ideals beside a speedup, and the batch size where speculation stops paying."""
+"""The ideals of a speedup, and the batch size where speculation stops paying."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def results(*runs: Any, costs: Costs | None = COSTS) -> Any:
 
 
 def test_add_ideals() -> None:
-    """Every run and task beside plain decoding at the same temperature and batch size."""
+    """Every run and task compared with plain decoding at the same temperature and batch size."""
     tasks = {"qa": run("", 1.0, {"0": 9}), "rag": run("", 1.0, {"0": 9})}
     plain = run("autoregressive", 1.0, {"0": 9}, by_task=tasks)
     by_task = {"qa": run("", 2.0, {"4": 9}), "rag": run("", 3.0, {"4": 9})}
@@ -189,7 +189,7 @@ def test_add_ideals() -> None:
     assert pld["ideal"]["from_bytes"] == 2.5
     assert [by_task[task]["ideal"]["from_bytes"] for task in ("qa", "rag")] == [2.0, 3.0]
     assert plain["ideal"]["from_bytes"] == plain["by_task"]["qa"]["ideal"]["from_bytes"] == 1.0
-    assert warm["ideal"] is odd["ideal"] is None  # no plain decoding beside it, no costs
+    assert warm["ideal"] is odd["ideal"] is None  # no plain decoding to compare with, no costs
 
 
 def test_without_costs() -> None:

@@ -1,4 +1,4 @@
-"""Two runs beside each other: real changes are found, noise is not, and what differs is named."""
+"""Two runs compared: real changes are found, noise is not, and what differs is named."""
 
 from __future__ import annotations
 

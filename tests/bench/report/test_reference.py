@@ -75,7 +75,7 @@ def test_published_rows_stand_under_the_measured_ones() -> None:
 
 
 def test_tasks_that_spec_bench_lacks_are_not_shown_as_its_own() -> None:
-    """A measurement of other tasks has only its overall beside the published rows."""
+    """A measurement of other tasks has only its overall number next to the published rows."""
     part = synthetic.results(temperatures=(0.0,), sizes=(1,))
     for run in part["runs"]:
         run["by_task"] = {"chat": run["by_task"]["qa"]}

@@ -75,7 +75,7 @@ def test_a_shard_goes_on_with_its_folder(two_workers: None, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_answers_come_home_before_the_shard_ends(two_workers: None, tmp_path: Path) -> None:
-    """Whoever stops the run keeps what was answered, and leaves no process behind."""
+    """Whoever stops the run keeps what was answered, and no process stays running."""
     pids = tmp_path / "pid"
     slow = (
         WRITES

@@ -37,7 +37,7 @@ def interval(
 
     with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        found = stats.bootstrap(
+        result = stats.bootstrap(
             (np.arange(len(groups)),),
             of_drawn,
             n_resamples=resamples,
@@ -47,11 +47,11 @@ def interval(
             method="BCa",
             rng=np.random.default_rng(0),
         )
-    ends = np.array(found.confidence_interval)
-    if not np.isfinite(found.bootstrap_distribution).all():
+    ends = np.array(result.confidence_interval)
+    if not np.isfinite(result.bootstrap_distribution).all():
         return None
     if not np.isfinite(ends).all():
-        ends = np.quantile(found.bootstrap_distribution, [tail, 1 - tail])
+        ends = np.quantile(result.bootstrap_distribution, [tail, 1 - tail])
     return float(ends[0]), float(ends[1])
 
 

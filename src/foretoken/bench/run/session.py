@@ -62,9 +62,9 @@ def measure(
     total = sum(map(len, todo)) - answered
     with track(f"{plan.name} {target['dtype']}: {methods}", total, True) as advance:
         costs = _serve(server, _remaining(todo, answered), samples, until, advance)
-    found = samples.of(target["name"], target["dtype"])
+    answers = samples.of(target["name"], target["dtype"])
     return summarize(
-        found,
+        answers,
         plan=plan,
         suite=suite,
         target=target,

@@ -1,6 +1,6 @@
 """Where a suite's rows come from: a file, a file with a public home, or a hub dataset.
 
-A file is looked for beside the description that names it, then in the folder of texts (`data.py`),
+A file is looked for next to the description that names it, then in the folder of texts (`data.py`),
 then in the cache; last it is downloaded, checked and put into the cache. A file that exists but has
 another sha256 than described is an error, not a reason to look further.
 """
