@@ -18,7 +18,7 @@ from foretoken.models.model import CausalLM
 from foretoken.protocols import Verifier
 from foretoken.testing import Pair, serve
 from foretoken.train.batches import Rows, collate, whole
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.lesson import Estimate, Lesson, estimate
@@ -84,7 +84,7 @@ def random_lesson(target: Path, temperature: float) -> Lesson:
     random = torch.Generator().manual_seed(0)
     texts = [torch.randint(0, 97, (20,), generator=random).tolist() for _ in range(4)]
     records = Records.of([(text[:6], text[6:]) for text in texts], 16, 97)
-    frozen = Frozen(load_model(target, backend="plain"), 8, temperature)
+    frozen = FrozenTarget(load_model(target, backend="plain"), 8, temperature)
     return frozen.lesson(collate(records, [[0, 1], [2, 3]], 40, 0.0), (-1,))
 
 
@@ -98,7 +98,7 @@ def taught(
     left: float = 0.7,
 ) -> Any:
     """The module after some steps of learning, its loss at most that share of what it was."""
-    frozen, losses = Frozen(target), []
+    frozen, losses = FrozenTarget(target), []
     optimizer = torch.optim.AdamW(module.train().parameters(), lr)
     for step in range(steps):
         loss = module(frozen.lesson(rows(step), module.hidden), goal)
@@ -112,7 +112,7 @@ def taught(
 
 def estimated(drafter: Any, module: Any, target: CausalLM, records: Records) -> Estimate:
     """What serving these records is expected to accept."""
-    frozen, total = Frozen(target), Estimate()
+    frozen, total = FrozenTarget(target), Estimate()
     with torch.no_grad():
         for rows in whole(records, 4):
             lesson = frozen.lesson(rows, module.hidden)

@@ -32,7 +32,7 @@ from foretoken.files import replacing
 from foretoken.models.load import CYCLE, find, load_model
 from foretoken.train.batches import Batches
 from foretoken.train.data import fixed, read_conversations
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import chunked, kl_div
 
@@ -107,7 +107,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
 def train(given: argparse.Namespace) -> LlamaForCausalLM:
     teacher = LlamaForCausalLM.from_pretrained(find(given.teacher), dtype=torch.float32)
     student = cyclic(teacher, given.cycle, given.cycles)
-    frozen = Frozen(load_model(given.teacher, backend="plain"))
+    frozen = FrozenTarget(load_model(given.teacher, backend="plain"))
     llm = LLM(given.teacher)
     texts = [talk for path in given.data for talk in read_conversations(path)][:: given.stride]
     records = fixed(llm, texts, given.length)

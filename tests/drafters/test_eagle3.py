@@ -11,7 +11,7 @@ from foretoken import ForetokenError
 from foretoken.drafters.eagle3 import Eagle3, Eagle3Module, default_capture
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.losses import DIVERGENCES, Objective
 from foretoken.verify.target_only import TargetOnly
@@ -22,14 +22,17 @@ def test_the_estimate_of_a_chain(small: Pair, records: Records) -> None:
     """With one path a level the tree is a chain, and the estimate is what is served."""
     module = seeded(Eagle3Module, small)
     module.set_token_counts(records.counts(23))
-    module.copy_from(Frozen(small.target))
+    module.copy_from(FrozenTarget(small.target))
     drafter = Eagle3(module, depth=3, top_k=1, tree_nodes=1000)
     check_estimate(drafter, module, small.target, records, TargetOnly())
 
 
 def test_eagle3_keeps_to_its_vocabulary(small: Pair, records: Records) -> None:
     """Its head's tokens are the text's likeliest; it drafts no others, and learns of no others."""
-    module, frozen = seeded(Eagle3Module, small, draft_vocab_size=6, unroll=2), Frozen(small.target)
+    module, frozen = (
+        seeded(Eagle3Module, small, draft_vocab_size=6, unroll=2),
+        FrozenTarget(small.target),
+    )
     counts = records.counts(23)
     module.set_token_counts(counts)
     module.copy_from(frozen)

@@ -9,7 +9,7 @@ import torch
 
 from foretoken.drafters.hydra import Hydra, HydraHeads
 from foretoken.testing import Pair
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
@@ -47,7 +47,7 @@ def test_the_estimate_is_what_is_served(
 def test_hydra_heads_see_what_was_drafted(small: Pair, records: Records) -> None:
     """A lesson's states are the heads' own on the true tokens, each of which counts."""
     heads = randomised(HydraHeads(Facts.of(small.target), num_layers=2))
-    lesson = Frozen(small.target).lesson(packed(records), (-1,))
+    lesson = FrozenTarget(small.target).lesson(packed(records), (-1,))
     states = heads.head_states(lesson, torch.tensor([[9, 5]]))
     for i, head in enumerate(heads.heads):
         near = lesson.embed(lesson.tokens[0, 6 : 7 + i])
@@ -58,7 +58,7 @@ def test_hydra_heads_see_what_was_drafted(small: Pair, records: Records) -> None
 
 def test_the_layer_before_hydras_heads(small: Pair, records: Records) -> None:
     """At first it changes nothing; its output counts, and each of its weights learns."""
-    frozen, facts = Frozen(small.target), Facts.of(small.target)
+    frozen, facts = FrozenTarget(small.target), Facts.of(small.target)
     lesson = frozen.lesson(packed(records), (-1,))
     fresh = HydraPlus(facts, own_lm_heads=False).double()
     places = torch.arange(lesson.tokens.shape[1])[None]

@@ -20,7 +20,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.step import prefill, step
 from foretoken.testing import Pair, check_greedy, serve, tiny_pair
 from foretoken.train.batches import Batches, collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
@@ -208,7 +208,9 @@ def test_together_with_others(
 def test_weights_learn_and_have_the_public_names(small: Pair, records: Records) -> None:
     """A gradient for each; exit layers that aren't there, and other targets, are refused."""
     made = KangarooAdapter(Facts.of(small.target)).double()
-    lesson = Frozen(small.target).lesson(collate(records, [[0, 1], [2, 3]], 40, 0.25), made.hidden)
+    lesson = FrozenTarget(small.target).lesson(
+        collate(records, [[0, 1], [2, 3]], 40, 0.25), made.hidden
+    )
     made(lesson, Objective({"kl_div": 1.0})).backward()
     assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in made.parameters())
     names = {"norm.weight", "layers.0.input_layernorm.weight"}

@@ -11,7 +11,7 @@ from foretoken import SamplingParams
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.protocols import Verifier
 from foretoken.testing import Pair, serve
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
 from foretoken.verify.target_only import TargetOnly
@@ -39,7 +39,7 @@ def test_the_estimate_is_what_is_served(
 
 def test_heads_start_as_the_target(small: Pair, records: Records) -> None:
     """Untrained heads say what the target says, with a head of their own or the target's."""
-    frozen = Frozen(small.target)
+    frozen = FrozenTarget(small.target)
     states = frozen.lesson(packed(records), (-1,)).hidden[-1]
     for own in (True, False):
         heads = MedusaHeads(Facts.of(small.target), own_lm_heads=own).double()

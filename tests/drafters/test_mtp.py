@@ -12,7 +12,7 @@ from foretoken.drafters.mtp import Mtp, MtpModule
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair, tiny_pair
 from foretoken.train.batches import Batches, collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
@@ -47,7 +47,7 @@ def test_the_estimate_is_what_is_served(
 def test_what_the_layer_reads(small: Pair, records: Records) -> None:
     """Embedding and state, each normed, side by side in the published order; a normed output."""
     module = new(small, heads=2)
-    lesson = Frozen(small.target).lesson(collate(records, [[0]], 12, 0.0), (-1,))
+    lesson = FrozenTarget(small.target).lesson(collate(records, [[0]], 12, 0.0), (-1,))
     layer: Any = module.mtp_layers[0]
     with torch.no_grad():
         for norm in (layer.hidden_layernorm, layer.token_layernorm, layer.final_layernorm):
@@ -64,7 +64,7 @@ def test_what_the_layer_reads(small: Pair, records: Records) -> None:
 def test_weights_learn_and_have_the_public_names(small: Pair, records: Records) -> None:
     """A gradient for each; another target and an empty draft are refused."""
     module = new(small)
-    lesson = Frozen(small.target).lesson(collate(records, [[0, 1], [2, 3]], 40, 0.25), (-1,))
+    lesson = FrozenTarget(small.target).lesson(collate(records, [[0, 1], [2, 3]], 40, 0.25), (-1,))
     module(lesson, Objective({"kl_div": 1.0}, 0.6)).backward()
     assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in module.parameters())
     norms = ("hidden", "token", "input", "post_attention", "final")

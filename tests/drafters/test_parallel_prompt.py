@@ -8,7 +8,7 @@ import torch
 from foretoken.drafters.parallel_prompt import ParallelPrompt, ParallelPromptTokens
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.verify.target_only import TargetOnly
 from lessons import after_text, check_estimate, seeded
@@ -29,7 +29,7 @@ def test_parallel_prompts_estimate_what_is_served(
 
 def test_prompt_tokens_count_their_ranks(small: Pair, records: Records) -> None:
     """Rates are of the tokens after the root, from states before it."""
-    module, frozen = seeded(ParallelPromptTokens, small, num_tokens=2), Frozen(small.target)
+    module, frozen = seeded(ParallelPromptTokens, small, num_tokens=2), FrozenTarget(small.target)
     lesson = frozen.lesson(collate(records, [[0, 1]], 44, 0.0), (-1,))
     with torch.no_grad():
         ranks = module.ranks(lesson)

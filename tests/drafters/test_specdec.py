@@ -12,7 +12,7 @@ from foretoken.drafters.specdec import SpecDec, SpecDecModel
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.losses import Objective
 from foretoken.verify.speculative import Speculative
@@ -34,7 +34,10 @@ def test_specdec_estimates_what_is_served(small: Pair, records: Records, most: i
 
 def test_specdec_learns_and_keeps_its_shape(small: Pair, records: Records, tmp_path: Path) -> None:
     """Gradients reach every weight, and a checkpoint needs nothing but itself."""
-    module, frozen = seeded(SpecDecModel, small, masks=2, num_hidden_layers=1), Frozen(small.target)
+    module, frozen = (
+        seeded(SpecDecModel, small, masks=2, num_hidden_layers=1),
+        FrozenTarget(small.target),
+    )
     module.copy_from(frozen)
     lesson = frozen.lesson(collate(records, [[0, 1, 2], [3, 4, 5]], 80, 0.0), (-1,))
     optimizer, seen = torch.optim.Adam(module.parameters(), 0.01), []

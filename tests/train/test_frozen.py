@@ -8,14 +8,14 @@ from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from lessons import GREEDY, written
 
 
 def test_lessons_hold_the_targets_cache(pair: Pair) -> None:
     """Keys and values of a packed record are those that serving it puts into the cache."""
     records = written(pair.target)
-    lesson = Frozen(pair.target).lesson(collate(records, [[0, 1]], 40, 0.0), (-1,))
+    lesson = FrozenTarget(pair.target).lesson(collate(records, [[0, 1]], 40, 0.0), (-1,))
     text = records.prompt(1) + records.answer(1)
     start = int((lesson.records[0] == 1).nonzero()[0])
     count = min(len(text), 40 - start)

@@ -10,7 +10,7 @@ import torch
 from foretoken import ForetokenError
 from foretoken.models.load import load_model
 from foretoken.train.drafter import trainable
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Progress
 from foretoken.train.loop import train
 from foretoken.train.recipe import Recipe
@@ -30,7 +30,7 @@ def train_heads(target: Path, out: Path, broken: bool = False) -> Progress:
     recipe = Recipe(length=16, max_tokens=8, steps=1)
     return train(
         module,
-        Frozen(model),
+        FrozenTarget(model),
         lambda step: [records],
         records,
         lambda m, lesson: lesson.room[..., None] > 9,

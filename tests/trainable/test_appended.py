@@ -11,7 +11,7 @@ from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.appended import draw_places
 from foretoken.trainable.losses import DIVERGENCES, Objective
@@ -24,7 +24,7 @@ from lessons import GREEDY, after_text, seeded
 def test_appended_blocks_see_their_text_alone(small: Pair, records: Records, kind: str) -> None:
     """In packed rows, whatever was read in between; gradients reach the embeddings alone."""
     model = small.target if kind == "native" else HFModel(small.transformers)
-    module, frozen = seeded(PassTokens, small, num_tokens=2), Frozen(model)
+    module, frozen = seeded(PassTokens, small, num_tokens=2), FrozenTarget(model)
     lesson = frozen.lesson(collate(records, [[0, 1], [2, 3]], 44, 0.0), (-1,))
     frozen.lesson(collate(records, [[4], [5]], 20, 0.0), (-1,))
     places = torch.tensor([[3, 25, 30], [1, 0, 33]])
@@ -40,7 +40,7 @@ def test_appended_blocks_see_their_text_alone(small: Pair, records: Records, kin
 
 def test_the_loss_by_hand(small: Pair, records: Records) -> None:
     """Each guess's mean over the places drawn, weighed by decay^i."""
-    module, frozen = seeded(PassTokens, small, num_tokens=3, blocks=4), Frozen(small.target)
+    module, frozen = seeded(PassTokens, small, num_tokens=3, blocks=4), FrozenTarget(small.target)
     lesson = frozen.lesson(collate(records, [[0, 1], [2, 3]], 44, 0.25), (-1,))
     torch.manual_seed(5)
     loss = module(lesson, Objective({"kl_div": 1.0}, 0.5))

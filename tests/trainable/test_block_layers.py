@@ -15,7 +15,7 @@ from foretoken.drafters.nothing import Nothing
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair, serve, tiny_pair
 from foretoken.train.batches import collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.block_layers import BlockModule, default_layers
 from foretoken.trainable.lesson import Lesson
@@ -33,7 +33,7 @@ def learned(small: Pair, records: Records) -> BlockModule:
 
 
 def lesson_of(pair: Pair, module: Any, records: Records, layout: list[list[int]]) -> Lesson:
-    return Frozen(pair.target).lesson(collate(records, layout, 60, 0.25), module.hidden)
+    return FrozenTarget(pair.target).lesson(collate(records, layout, 60, 0.25), module.hidden)
 
 
 def test_a_block_sees_its_own_text_and_itself(

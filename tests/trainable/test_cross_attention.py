@@ -9,7 +9,7 @@ from foretoken import ForetokenError
 from foretoken.drafters.glide import Glide
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.cross_attention import GlimpseModule
@@ -27,7 +27,7 @@ def test_a_draft_sees_what_lies_before_its_root(
     small: Pair, records: Records, learned: GlimpseModule
 ) -> None:
     """Its outputs follow from the cache before the root and from nothing of it after."""
-    lesson = Frozen(small.target).lesson(collate(records, [[0], [3]], 20, 0.0), (-1,))
+    lesson = FrozenTarget(small.target).lesson(collate(records, [[0], [3]], 20, 0.0), (-1,))
     keys, values = (x.clone() for x in lesson.kv(learned.read_layer))
     root, ahead = 9, 2
     counts = torch.full_like(lesson.tokens, ahead)
@@ -46,7 +46,7 @@ def test_a_draft_sees_what_lies_before_its_root(
 
 def test_the_loss_by_hand(small: Pair, records: Records) -> None:
     """Every token whose block's root has something before it; a gradient for every weight."""
-    module, frozen = glimpse_module(small, block_size=3), Frozen(small.target)
+    module, frozen = glimpse_module(small, block_size=3), FrozenTarget(small.target)
     lesson = frozen.lesson(collate(records, [[0, 1], [2, 3]], 40, 0.25), (-1,))
     torch.manual_seed(5)
     loss = module(lesson, Objective({"kl_div": 1.0}, 0.5))

@@ -11,7 +11,7 @@ from foretoken.drafters.eagle2 import Eagle2
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair, tiny_pair
 from foretoken.train.batches import collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.eagle import EagleModule
 from foretoken.trainable.layer import heads_for
@@ -21,7 +21,7 @@ from lessons import seeded
 
 
 def lesson_of(pair: Pair, records: Records, layout: list[list[int]], length: int) -> Lesson:
-    return Frozen(pair.target).lesson(collate(records, layout, length, 0.25), (-1,))
+    return FrozenTarget(pair.target).lesson(collate(records, layout, length, 0.25), (-1,))
 
 
 def test_the_loss_counts_states_of_the_same_text(small: Pair, records: Records) -> None:

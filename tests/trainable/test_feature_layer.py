@@ -8,7 +8,7 @@ import torch
 
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.eagle import EagleModule
 from foretoken.trainable.lesson import Lesson
@@ -16,7 +16,7 @@ from lessons import seeded
 
 
 def lesson_of(pair: Pair, records: Records, layout: list[list[int]], length: int) -> Lesson:
-    return Frozen(pair.target).lesson(collate(records, layout, length, 0.25), (-1,))
+    return FrozenTarget(pair.target).lesson(collate(records, layout, length, 0.25), (-1,))
 
 
 def test_an_unrolled_step_is_a_drafted_one(small: Pair, records: Records) -> None:

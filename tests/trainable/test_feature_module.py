@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from foretoken.testing import Pair
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.eagle import EagleModule
 from lessons import packed, seeded
@@ -13,7 +13,7 @@ from lessons import packed, seeded
 
 def test_ranks_are_those_of_the_text(small: Pair, records: Records) -> None:
     """Of the token i + 1 after a root, in the logits of step i from the place before the root."""
-    module, frozen = seeded(EagleModule, small), Frozen(small.target)
+    module, frozen = seeded(EagleModule, small), FrozenTarget(small.target)
     lesson = frozen.lesson(packed(records), (-1,))
     with torch.no_grad():
         ranks, outputs = module.ranks(lesson, 2), module.outputs(lesson, 2)

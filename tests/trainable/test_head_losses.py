@@ -11,7 +11,7 @@ from torch import Tensor
 from foretoken.drafters.medusa import MedusaHeads
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.head_losses import heads_loss
@@ -38,12 +38,12 @@ def test_the_loss_is_the_papers_sum(small: Pair, records: Records, mix: dict[str
     """Every head at every place of packed rows, each from its own record alone, weighted by
     0.8^i; the target's states and distributions are those of each record run by itself."""
     heads, objective = heads_for(small, num_heads=3), Objective(mix, 0.8)
-    loss = heads(Frozen(small.target).lesson(packed(records), (-1,)), objective)
+    loss = heads(FrozenTarget(small.target).lesson(packed(records), (-1,)), objective)
     total = weight = 0.0
     for i in range(6):  # the records that are packed
         text = records.prompt(i) + records.answer(i)
         alone = collate(records, [[i]], len(text), 0.25)
-        lesson = Frozen(small.target).lesson(alone, (-1,))
+        lesson = FrozenTarget(small.target).lesson(alone, (-1,))
         states = lesson.hidden[-1][0]
         for n in range(len(text)):
             share = 1.0 if n >= len(records.prompt(i)) else 0.25
@@ -69,7 +69,7 @@ def test_the_loss_is_the_papers_sum(small: Pair, records: Records, mix: dict[str
 def test_gradients_reach_every_weight(small: Pair, records: Records) -> None:
     """Of every head."""
     heads = heads_for(small)
-    heads(Frozen(small.target).lesson(packed(records), (-1,)), Objective()).backward()
+    heads(FrozenTarget(small.target).lesson(packed(records), (-1,)), Objective()).backward()
     assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in heads.parameters())
 
 

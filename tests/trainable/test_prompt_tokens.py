@@ -7,7 +7,7 @@ import torch
 from foretoken.drafters.lookahead_embeddings import PassTokens
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.losses import Objective
 from lessons import seeded
@@ -15,7 +15,7 @@ from lessons import seeded
 
 def test_prompt_tokens_learn(small: Pair, records: Records) -> None:
     """They begin as the text's mean embedding, and the loss falls."""
-    module, frozen = seeded(PassTokens, small, blocks=16).train(), Frozen(small.target)
+    module, frozen = seeded(PassTokens, small, blocks=16).train(), FrozenTarget(small.target)
     counts = records.counts(23)
     module.set_token_counts(counts)
     module.copy_from(frozen)

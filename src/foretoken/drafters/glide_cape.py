@@ -63,26 +63,28 @@ class GlideCape(WithModel):
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         rows = [b for b, s in enumerate(sequences) if min(budgets[b], self._lm.room(s)) > 0]
-        some, combs = [sequences[b] for b in rows], [SiblingChain(budgets[b]) for b in rows]
+        some, chains = [sequences[b] for b in rows], [SiblingChain(budgets[b]) for b in rows]
         best: Tensor | None = None
         for _ in range(self.num_speculative_tokens):
-            if not any(comb.open for comb in combs):
+            if not any(chain.open for chain in chains):
                 break
             logits = (
                 self._lm.root_logits(some) if best is None else self._lm.next_logits(some, best)
             )
-            best = self._grow(combs, logits[:, 0].softmax(-1))
-        tree = from_parents([c.tokens for c in combs], [c.parents for c in combs], self._lm.device)
+            best = self._grow(chains, logits[:, 0].softmax(-1))
+        tree = from_parents(
+            [c.tokens for c in chains], [c.parents for c in chains], self._lm.device
+        )
         return assemble([(rows, tree)], len(sequences), self._lm.device)
 
-    def _grow(self, combs: Seq[SiblingChain], distributions: Tensor) -> Tensor:
-        """Another place of each comb, by distributions [B, V]; the chains' own tokens there [B]."""
+    def _grow(self, chains: Seq[SiblingChain], probs: Tensor) -> Tensor:
+        """Add a place to each chain, by probs [B, V]; the likeliest tokens [B] there."""
         widest = max(count for _, count in self.cape)
-        top = distributions.topk(min(widest, distributions.shape[-1]))
+        top = probs.topk(min(widest, probs.shape[-1]))
         counts = self._candidates(top.values[:, 0]).tolist()
-        for comb, ids, count in zip(combs, top.indices.tolist(), counts, strict=True):
-            if comb.open:
-                comb.grow(ids[:count])
+        for chain, ids, count in zip(chains, top.indices.tolist(), counts, strict=True):
+            if chain.open:
+                chain.grow(ids[:count])
         return top.indices[:, 0]
 
     def _candidates(self, chances: Tensor) -> Tensor:

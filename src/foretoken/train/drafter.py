@@ -17,7 +17,7 @@ from foretoken.methods import METHODS
 from foretoken.registry import drafter_class, drafter_names
 from foretoken.train.boost import EarlierDrafters
 from foretoken.train.card import write_card
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Outcome, Setting
 from foretoken.train.loop import Acceptance
 from foretoken.train.measure import measure
@@ -95,7 +95,7 @@ class DrafterTraining:
             config = merged([*job.after, job.out], self._drafter(module).num_speculative_tokens)
         return measure(self._setting, self._setting.llm.model, config)
 
-    def write_card(self, module: Trained, frozen: Frozen, outcome: Outcome) -> None:
+    def write_card(self, module: Trained, frozen: FrozenTarget, outcome: Outcome) -> None:
         setting = self._setting
         count = sum(map(len, setting.records.values()))
         text = f"{count} records ({setting.job.source}), {len(setting.held)} held out"

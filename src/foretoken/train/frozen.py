@@ -17,7 +17,7 @@ from foretoken.train.batches import Rows
 from foretoken.trainable.lesson import Lesson
 
 
-class Frozen:
+class FrozenTarget:
     """A target that reads batches and learns nothing. nodes: the most nodes of a draft when
     serving; temperature: that the texts were written at; weigh: gives each lesson other weights."""
 

@@ -27,7 +27,7 @@ from foretoken.files import write_file
 from foretoken.llm import LLM
 from foretoken.models.load import find
 from foretoken.train.card import licence_lines, recipe_lines, table
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Outcome, Setting
 from foretoken.train.loop import Acceptance, lessons
 from foretoken.train.measure import measure
@@ -157,7 +157,7 @@ class JointTraining:
         config = {"method": "medusa", **job.recipe.serving, "model": heads}
         return measure(self._setting, target, config)
 
-    def write_card(self, module: Trained, frozen: Frozen, outcome: Outcome) -> None:
+    def write_card(self, module: Trained, frozen: FrozenTarget, outcome: Outcome) -> None:
         setting, joint = self._setting, _joint(module)
         held = lessons(frozen, setting.held, joint, setting.job.recipe.rows)
         with torch.no_grad():

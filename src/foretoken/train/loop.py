@@ -22,7 +22,7 @@ from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.train.batches import Batches, whole
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Progress
 from foretoken.train.muon import optimizers_for
 from foretoken.train.recipe import Recipe
@@ -37,12 +37,12 @@ Acceptance = Callable[[Trained, Any], Tensor]
 """(module, lesson) -> [B, T, N]: see `foretoken.trainable.lesson.estimate`."""
 
 StepRecords = Callable[[int], Seq[Records]]
-"""Step -> the parts that its records are drawn from, each as often."""
+"""Step -> the parts that its records are drawn from, each equally often."""
 
 
 def train(
     module: Trained,
-    frozen: Frozen,
+    frozen: FrozenTarget,
     records: StepRecords,
     held: Records,
     acceptance: Acceptance,
@@ -51,8 +51,8 @@ def train(
 ) -> Progress:
     """Train to the recipe's end or until the estimate stops rising; `job.out` has the best weights.
 
-    extra: more for config.json. Resumes from the last state in `job.out`, if there is
-    one. Raises `ForetokenError` where that is damaged, and for a loss that isn't finite.
+    extra: more for config.json. Resumes from the last state in `job.out`, if there is one. Raises
+    `ForetokenError` where that is damaged, and for a loss that isn't finite.
     """
     accelerator, recipe, progress = _accelerator(frozen), job.recipe, Progress()
     accelerator.register_for_checkpointing(progress)
@@ -83,7 +83,7 @@ def train(
     return progress
 
 
-def _accelerator(frozen: Frozen) -> Any:
+def _accelerator(frozen: FrozenTarget) -> Any:
     try:
         from accelerate import Accelerator
     except ImportError as error:
@@ -99,7 +99,7 @@ def _step(
     accelerator: Any,
     module: Any,
     optimizers: Seq[Any],
-    frozen: Frozen,
+    frozen: FrozenTarget,
     batches: Batches,
     recipe: Recipe,
     step: int,
@@ -137,7 +137,7 @@ def _set_rate(optimizers: Seq[Any], recipe: Recipe, step: int) -> None:
 
 @torch.no_grad()
 def evaluate(
-    module: Trained, frozen: Frozen, held: Records, acceptance: Acceptance, rows: int
+    module: Trained, frozen: FrozenTarget, held: Records, acceptance: Acceptance, rows: int
 ) -> Estimate:
     """What serving the held-out prompts would accept, from one teacher-forced pass."""
     module.eval()
@@ -149,7 +149,7 @@ def evaluate(
 
 
 @torch.no_grad()
-def note_held_out_counts(module: Trained, frozen: Frozen, held: Records, rows: int) -> None:
+def note_held_out_counts(module: Trained, frozen: FrozenTarget, held: Records, rows: int) -> None:
     """Have the module note what it counts on held-out text: how often each rank is right."""
     module.eval()
     parts = [module.count_held_out(lesson) for lesson in lessons(frozen, held, module, rows)]
@@ -158,7 +158,7 @@ def note_held_out_counts(module: Trained, frozen: Frozen, held: Records, rows: i
         module.note_counts(torch.stack(counts).sum(0))
 
 
-def lessons(frozen: Frozen, held: Records, module: Trained, rows: int) -> Iterable[Any]:
+def lessons(frozen: FrozenTarget, held: Records, module: Trained, rows: int) -> Iterable[Any]:
     """Every held-out record once."""
     for some in whole(held, rows):
         yield frozen.lesson(some, module.hidden)

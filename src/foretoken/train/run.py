@@ -19,7 +19,7 @@ from foretoken.models.model import CausalLM
 from foretoken.train import joint
 from foretoken.train.data import Conversation, digest_of
 from foretoken.train.drafter import DrafterTraining
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Outcome, Report, Setting
 from foretoken.train.loop import evaluate, note_held_out_counts, train
 from foretoken.train.recipe import Recipe
@@ -99,7 +99,7 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     job = setting.job
     note_run(job.out, _identity(setting, subject))
     nodes = setting.llm.engine.target.nodes
-    frozen = Frozen(setting.model, nodes, job.recipe.temperature, subject.weigh)
+    frozen = FrozenTarget(setting.model, nodes, job.recipe.temperature, subject.weigh)
     module = begin(setting, subject, frozen)
     acceptance = subject.acceptance(module)
     records = step_records(setting, module)
@@ -142,7 +142,7 @@ def note_run(out: Path, about: Mapping[str, Any]) -> None:
         )
 
 
-def begin(setting: Setting, subject: Subject, frozen: Frozen) -> Trained:
+def begin(setting: Setting, subject: Subject, frozen: FrozenTarget) -> Trained:
     """What is to be trained, as it begins."""
     torch.manual_seed(setting.job.seed)
     module = subject.new_module().to(frozen.model.device, frozen.dtype)
@@ -152,7 +152,7 @@ def begin(setting: Setting, subject: Subject, frozen: Frozen) -> Trained:
     return module
 
 
-def finish(setting: Setting, subject: Subject, module: Trained, frozen: Frozen) -> None:
+def finish(setting: Setting, subject: Subject, module: Trained, frozen: FrozenTarget) -> None:
     """Go back to the best weights, which may not be the last, and complete their checkpoint."""
     out = setting.job.out
     module.read_weights(out)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from foretoken.engine.stats import AcceptanceStats
-from foretoken.train.frozen import Frozen
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Outcome, Setting
 from foretoken.train.loop import Acceptance
 from foretoken.trainable.checkpoint import Trained
@@ -52,6 +52,6 @@ class Subject(Protocol):
         """What the saved checkpoint accepts on the held-out prompts."""
         ...
 
-    def write_card(self, module: Trained, frozen: Frozen, outcome: Outcome) -> None:
+    def write_card(self, module: Trained, frozen: FrozenTarget, outcome: Outcome) -> None:
         """README.md of the checkpoint's folder."""
         ...
