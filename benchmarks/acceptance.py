@@ -34,14 +34,14 @@ def held_out(limit: int) -> list[tuple[str, list[dict[str, str]]]] | None:
     path = root / "corpora" / "heldout.jsonl.gz" if root else None
     if path is None or not path.is_file():
         return None
-    found: dict[str, list[list[dict[str, str]]]] = {task: [] for task in TASKS}
+    results: dict[str, list[list[dict[str, str]]]] = {task: [] for task in TASKS}
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for record in map(json.loads, lines):
             asked = record.get("messages", [])[:1]
-            own = found.get(record["task"])
+            own = results.get(record["task"])
             if own is not None and len(own) < limit and asked and asked[0]["role"] == "user":
                 own.append(asked)
-    return [(task, messages) for task, own in found.items() for messages in own]
+    return [(task, messages) for task, own in results.items() for messages in own]
 
 
 def measure(given: Namespace, prompts: list[tuple[str, list[dict[str, str]]]]) -> dict[str, Any]:
@@ -94,12 +94,12 @@ def main() -> int:
             (p.task, [{"role": "user", "content": p.turns[0]}]) for p in bundled(given.limit)
         ]
     try:
-        found = measure(given, prompts)
+        results = measure(given, prompts)
     except ForetokenError as error:
         print(error, file=sys.stderr)
         return 1
     rows = [["task", "mean length", "accepted", "prompts", "looping", "too long"]]
-    for task, part in found.items():
+    for task, part in results.items():
         counts = [str(part[k]) for k in ("prompts", "looping", "skipped")]
         rates = f"{part['mean_acceptance_length']:.2f}", f"{part['draft_acceptance_rate']:.0%}"
         rows.append([task, *rates, *counts])
@@ -110,7 +110,7 @@ def main() -> int:
     save(
         "acceptance",
         given,
-        {"prompts": source, "drafted": DRAFTED, "max_tokens": given.max_tokens, "by_task": found},
+        {"prompts": source, "drafted": DRAFTED, "max_tokens": given.max_tokens, "by_task": results},
     )
     return 0
 

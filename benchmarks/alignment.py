@@ -9,7 +9,7 @@ before, a pair to compare with. Each serves the bundled prompts at temperatures 
 answers to each), four tokens a draft; prompts whose plain greedy answer loops are left out.
 Intervals are of ratios, paired over prompts, 95 %.
 
-Goes on from WORK after a kill, and takes further arms in. Example:
+Resumes from WORK after an interruption, and adds further arms. Example:
 
     python benchmarks/alignment.py --data prompts.jsonl --work WORK
     python benchmarks/alignment.py --check
@@ -132,11 +132,11 @@ class Bench:
         """Temperature -> counts of each bundled prompt."""
         path = self.given.work / f"{file_name(name)}.json"
         if not path.exists():
-            found = {
+            results = {
                 str(t): served(self.given.model, config, t, only=self.keep, samples=SAMPLES[t])
                 for t in TEMPERATURES
             }
-            path.write_text(json.dumps(found))
+            path.write_text(json.dumps(results))
         loaded: dict[str, Counts] = json.loads(path.read_text())
         return loaded
 
@@ -195,7 +195,7 @@ def measure(given: Namespace) -> dict[str, Any]:
 
 
 def pairs(bench: Bench, first: Path, alone: dict[str, Counts]) -> dict[str, Any]:
-    """The distilled one beside each of two that go on from it."""
+    """The distilled one compared with each of two trained on from it."""
     given, start = bench.given, {"model": str(first)}
     how = (given.steps, given.distilled_from, given.distilled_by, start)
     second = bench.trained("second", *how, after=(first,))
@@ -218,17 +218,17 @@ def chain(folder: Path) -> dict[str, Any]:
     return {"method": "sps", "model": str(folder), "num_speculative_tokens": DRAFTED}
 
 
-def page(found: Mapping[str, Any]) -> list[str]:
+def page(results: Mapping[str, Any]) -> list[str]:
     """The tables of docs/alignment.md."""
     lines = [
-        f"From nothing, {found['whole']:,} steps; in brackets the ratio to {PLAIN}:",
+        f"From nothing, {results['whole']:,} steps; in brackets the ratio to {PLAIN}:",
         "",
-        *by_temperature(found["from_nothing"]),
+        *by_temperature(results["from_nothing"]),
         "",
-        f"Another {found['steps']} steps after {found['begin']:,} on plain text:",
+        f"Another {results['steps']} steps after {results['begin']:,} on plain text:",
         "",
     ]
-    names = list(found["arms"])
+    names = list(results["arms"])
     sources = list(dict.fromkeys(name.split(", ")[1] for name in names))
     objectives = list(dict.fromkeys(name.split(", ")[0] for name in names))
     for temperature in map(str, TEMPERATURES):
@@ -240,14 +240,14 @@ def page(found: Mapping[str, Any]) -> list[str]:
             "|---" + "|--:" * len(sources) + "|",
         ]
         for objective in objectives:
-            cells = [found["arms"].get(f"{objective}, {source}") for source in sources]
-            said = [cell(each[temperature]) if each else "–" for each in cells]
-            lines.append(f"| `{objective}` | " + " | ".join(said) + " |")
+            cells = [results["arms"].get(f"{objective}, {source}") for source in sources]
+            texts = [cell(each[temperature]) if each else "–" for each in cells]
+            lines.append(f"| `{objective}` | " + " | ".join(texts) + " |")
         lines.append("")
     lines += [
-        f"Another {found['steps']} steps from the distilled one; ratios to it if not said:",
+        f"Another {results['steps']} steps from the distilled one, ratios to it unless stated:",
         "",
-        *by_temperature(found["pairs"]),
+        *by_temperature(results["pairs"]),
     ]
     return lines
 
@@ -268,18 +268,18 @@ def cell(each: Mapping[str, Any]) -> str:
     return f"{each['length']:.2f} ({low:.2f}-{high:.2f})"
 
 
-def failures(found: Mapping[str, Any]) -> list[str]:
+def failures(results: Mapping[str, Any]) -> list[str]:
     """What is asked for and wasn't reached."""
     bad = []
     for temperature in map(str, TEMPERATURES):
-        gained = found["from_nothing"][DISTILLED][temperature]["ratio"]
+        gained = results["from_nothing"][DISTILLED][temperature]["ratio"]
         if gained < 1.08:
             bad.append(f"T = {temperature}: distilled is {gained:.3f} times plain text, not 1.08")
         for name in (BOOSTED, f"{BOOSTED}, to its second"):
-            low = found["pairs"][name][temperature]["interval"][0]
+            low = results["pairs"][name][temperature]["interval"][0]
             if low <= 1:
                 bad.append(f"T = {temperature}: the interval of {name} begins at {low:.3f}")
-    if PAGE.is_file() and "\n".join(page(found)) not in PAGE.read_text(encoding="utf-8"):
+    if PAGE.is_file() and "\n".join(page(results)) not in PAGE.read_text(encoding="utf-8"):
         bad.append(f"{PAGE.name} hasn't these tables")
     return bad
 
@@ -310,15 +310,15 @@ def main() -> int:
         if not path.exists():
             print(f"{path} isn't there; run this with --data and --work first", file=sys.stderr)
             return 1
-        found = json.loads(path.read_text(encoding="utf-8"))
-        print("\n".join(failures(found)) or "all as wanted")
-        return 1 if failures(found) else 0
+        results = json.loads(path.read_text(encoding="utf-8"))
+        print("\n".join(failures(results)) or "all as wanted")
+        return 1 if failures(results) else 0
     if not given.data or not given.work:
         parser.error("give --data and --work, or --check")
     given.work.mkdir(parents=True, exist_ok=True)
-    found = measure(given)
-    print("\n".join(page(found)))
-    save("alignment", given, found)
+    results = measure(given)
+    print("\n".join(page(results)))
+    save("alignment", given, results)
     return 0
 
 

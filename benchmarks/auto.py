@@ -2,8 +2,8 @@
 
 By the cost model: the bundled pair answers the bundled prompts, for real, and time is what the
 target's measured passes and its drafters' measured steps add up to (for larger targets, which are
-the pair inflated and write the same texts, by their costs). To that comes, for `auto`, what its own
-thinking took. Speeds are of the steps in which the batch is full, after the first answers.
+the pair inflated and write the same texts, by their costs). For `auto` the time of its decisions
+is added. Speeds are of the steps in which the batch is full, after the first answers.
 At temperature 1 the rule is "gumbel" for all, by which a seed's text is the same whoever drafts.
 
 By the clock: plain decoding and `auto` in turn, round after round, in 16 cells; then with drafters
@@ -269,8 +269,8 @@ def seconds(llm: LLM, asked: Seq[Seq[int]], own: SamplingParams) -> float:
             part.shared.reset()
     llm.reset_stats()
     llm.generate(asked, own)
-    found = llm.stats
-    return found.draft_time + found.verify_time + found.other_time
+    results = llm.stats
+    return results.draft_time + results.verify_time + results.other_time
 
 
 def race(
@@ -329,8 +329,8 @@ def by_clock(given: Namespace, wrong: bool) -> Iterator[tuple[str, dict[str, Any
                     )
                     for own in ({"method": PLAIN}, config)
                 ]
-                found = race(given, llms[0], llms[1], asked, params(given, temperature))
-                yield f"{target}, {task}, {batch}, {temperature:g}", found
+                results = race(given, llms[0], llms[1], asked, params(given, temperature))
+                yield f"{target}, {task}, {batch}, {temperature:g}", results
 
 
 # All parts.
@@ -344,49 +344,49 @@ def geometric(cells: dict[str, Any]) -> list[float]:
     return [math.exp(mean - 1.96 * error), math.exp(mean), math.exp(mean + 1.96 * error)]
 
 
-def missed(found: dict[str, dict[str, Any]]) -> list[str]:
+def missed(results: dict[str, dict[str, Any]]) -> list[str]:
     """What is not as wanted."""
     bad = [
-        f"model: {k} {c['regret']:.1%}" for k, c in found["model"].items() if c["regret"] > REGRET
+        f"model: {k} {c['regret']:.1%}" for k, c in results["model"].items() if c["regret"] > REGRET
     ]
     for part in ("clock", "wrong"):
         bad += [
             f"{part}: {k} {c['ci95'][1]:.3f}"
-            for k, c in found[part].items()
+            for k, c in results[part].items()
             if c["ci95"][1] < FLOOR
         ]
-    if found["clock"] and geometric(found["clock"])[0] < 1:
+    if results["clock"] and geometric(results["clock"])[0] < 1:
         bad.append("clock: geometric mean")
-    if found["wrong"] and geometric(found["wrong"])[1] < FLOOR:
+    if results["wrong"] and geometric(results["wrong"])[1] < FLOOR:
         bad.append("wrong: geometric mean")
     wanted = {
         "model": len(TARGETS) * len(TASKS) * len(BATCHES) * len(TEMPERATURES),
         "clock": len(CLOCKED),
     }
     bad += [
-        f"{part}: {n - len(found[part])} cells are not measured"
+        f"{part}: {n - len(results[part])} cells are not measured"
         for part, n in wanted.items()
-        if len(found[part]) < n
+        if len(results[part]) < n
     ]
     return bad
 
 
-def show(found: dict[str, dict[str, Any]]) -> None:
-    if found["model"]:
-        names = list(next(iter(found["model"].values()))["speedup"])
+def show(results: dict[str, dict[str, Any]]) -> None:
+    if results["model"]:
+        names = list(next(iter(results["model"].values()))["speedup"])
         rows = [["target, task, batch, T", *names, "regret"]]
-        for key, cell in found["model"].items():
+        for key, cell in results["model"].items():
             rows.append(
                 [key, *(f"{cell['speedup'][n]:.2f}" for n in names), f"{cell['regret']:.1%}"]
             )
         table(rows)
     for part in ("clock", "wrong"):
-        if found[part]:
+        if results[part]:
             rows = [[f"{part}: target, task, batch, T", "speedup", "95 %"]]
-            for key, cell in found[part].items():
+            for key, cell in results[part].items():
                 low, high = cell["ci95"]
                 rows.append([key, f"{cell['speedup']:.3f}", f"{low:.3f}-{high:.3f}"])
-            low, mean, high = geometric(found[part])
+            low, mean, high = geometric(results[part])
             rows.append(["geometric mean", f"{mean:.3f}", f"{low:.3f}-{high:.3f}"])
             print()
             table(rows)
@@ -412,10 +412,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail unless all is as wanted")
     given = parser.parse_args()
     path = given.out / "auto.json"
-    found: dict[str, dict[str, Any]] = {"model": {}, "clock": {}, "wrong": {}}
+    results: dict[str, dict[str, Any]] = {"model": {}, "clock": {}, "wrong": {}}
     if path.is_file() and not given.fresh:
         old = json.loads(path.read_text("utf-8"))
-        found = {part: old.get(part, {}) for part in found}
+        results = {part: old.get(part, {}) for part in results}
     makers = {
         "model": lambda: by_model(given),
         "clock": lambda: by_clock(given, False),
@@ -423,19 +423,19 @@ def main() -> int:
     }
     for part in given.part:
         for key, cell in makers[part]() if part in makers else ():
-            found[part][key] = cell
+            results[part][key] = cell
             print(part, key, json.dumps(cell), flush=True)
-            _keep(given, found)
-    show(found)
-    bad = missed(found)
+            _keep(given, results)
+    show(results)
+    bad = missed(results)
     print(f"\nNot as wanted: {'; '.join(bad) or 'nothing'}.")
-    _keep(given, found)
+    _keep(given, results)
     return 1 if bad and given.check else 0
 
 
-def _keep(given: Namespace, found: dict[str, Any]) -> None:
+def _keep(given: Namespace, results: dict[str, Any]) -> None:
     settings = {"regret_wanted": REGRET, "speedup_wanted": FLOOR, "max_tokens": given.max_tokens}
-    save("auto", given, {**settings, **found, "met": not missed(found)})
+    save("auto", given, {**settings, **results, "met": not missed(results)})
 
 
 if __name__ == "__main__":

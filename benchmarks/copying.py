@@ -1,12 +1,12 @@
-"""How many tokens a pass copying brings, by task: mean acceptance length, greedy, no clock.
+"""How many tokens per pass copying gains, by task: mean acceptance length, greedy, no clock.
 
 The bundled prompts are answered one after the other by each method; drafters keep what they learn
-from prompt to prompt. REST reads `--datastore`; without one, the target's own answers to the other
+from prompt to prompt. REST reads `--datastore`; without one, the target's answers to the other
 prompts, each with its prompt, which is very little. Prompts whose answer loops (fewer than 80 % of
 its 4-grams are different) are left out: loops are easily copied.
 
-`oracle` is a copier that always knows where in prompt and output the longest copy stands: no method
-that copies from the request alone can bring more. Example:
+`oracle` is a copier that always knows where in prompt and output the longest copy is: no method
+that copies from the request alone can gain more. Example:
 
     python benchmarks/copying.py --check
 """
@@ -77,7 +77,7 @@ def measure(given: Namespace) -> dict[str, Any]:
     params = SamplingParams(temperature=0, max_tokens=given.max_tokens)
     texts = answered(given, plain, params)
     sound = [text for text in texts if distinct_4(text[2]) >= DISTINCT_4]
-    found: dict[str, Any] = {"oracle": _by_task([(t, oracle(p, a)) for t, p, a in sound])}
+    results: dict[str, Any] = {"oracle": _by_task([(t, oracle(p, a)) for t, p, a in sound])}
     with track("Methods", len(given.methods) * len(sound), True) as advance:
         for method in given.methods:
             done = []
@@ -96,7 +96,7 @@ def measure(given: Namespace) -> dict[str, Any]:
                 )
                 done.append((task, out.stats))
                 advance()
-            found[method] = _by_task(done)
+            results[method] = _by_task(done)
     looping = [task for task, _, answer in texts if distinct_4(answer) < DISTINCT_4]
     store = given.datastore and Datastore(given.datastore, {"vocab_size": plain.model.vocab_size})
     return {
@@ -104,7 +104,7 @@ def measure(given: Namespace) -> dict[str, Any]:
         "prompts": len(texts),
         "datastore_tokens": store.tokens if store else None,
         "looping": {task: looping.count(task) for task in dict.fromkeys(looping)},
-        "methods": found,
+        "methods": results,
     }
 
 
@@ -136,14 +136,14 @@ def _by_task(done: Seq[tuple[str, AcceptanceStats]]) -> dict[str, dict[str, Any]
     }
 
 
-def missed(found: dict[str, Any]) -> list[str]:
+def missed(results: dict[str, Any]) -> list[str]:
     """What does not exceed its limit, in words."""
     return [
         f"{method} on {task}: {length:.2f} tokens a pass, more than {limit:g} asked for"
         for (method, task), limit in LIMITS.items()
-        if method in found
-        and task in found[method]
-        and (length := found[method][task]["mean_acceptance_length"]) <= limit
+        if method in results
+        and task in results[method]
+        and (length := results[method][task]["mean_acceptance_length"]) <= limit
     ]
 
 
@@ -155,16 +155,16 @@ def main() -> int:
     parser.add_argument("--datastore", help="what REST reads: a folder of foretoken datastore")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
-    found = measure(given)
-    tasks = list(dict.fromkeys(chain.from_iterable(found["methods"].values())))
+    results = measure(given)
+    tasks = list(dict.fromkeys(chain.from_iterable(results["methods"].values())))
     rows = [["tokens a pass", *tasks]]
-    for method, one in found["methods"].items():
+    for method, one in results["methods"].items():
         rows.append([method, *(f"{one[task]['mean_acceptance_length']:.2f}" for task in tasks)])
     table(rows)
-    failures = missed(found["methods"])
+    failures = missed(results["methods"])
     print("\n" + "\n".join(failures or ["every limit is exceeded"]))
     limits = {f"{method} {task}": limit for (method, task), limit in LIMITS.items()}
-    save("copying", given, {**found, "limits": limits, "met": not failures})
+    save("copying", given, {**results, "limits": limits, "met": not failures})
     return 1 if failures and given.check else 0
 
 

@@ -1,7 +1,7 @@
 """What drafting costs: milliseconds a step at batch 1, after a context of 2,000 tokens.
 
-The target is played by a text: it accepts what the text goes on with, so no model runs, and the
-steps are those of a target that writes this text. Timed are `draft` and `observe`; reading the
+A text stands in for the target: what agrees with it is accepted, so no model runs, and the steps
+are those of a target that writes this text. Timed are `draft` and `observe`; reading the
 context comes once and is reported apart. To add a drafter, add its configuration to `cases`.
 Example:
 
@@ -121,7 +121,7 @@ def measure(given: Namespace) -> dict[str, Any]:
     prose = "\n".join(turn for prompt in bundled() for turn in prompt.turns)
     ids: list[int] = llm.tokenizer(prose, verbose=False)["input_ids"]
     context, text = ids[:CONTEXT], ids[CONTEXT : CONTEXT + WRITTEN]
-    found: dict[str, list[Times]] = {}
+    results: dict[str, list[Times]] = {}
     rest = ids[CONTEXT + WRITTEN :]
     chosen = cases(rest)
     with TemporaryDirectory() as folder, track("Drafting", given.repeats, True) as advance:
@@ -131,9 +131,9 @@ def measure(given: Namespace) -> dict[str, Any]:
             for name, case in chosen.items():
                 drafter = build(case.config).drafter
                 drafter.bind(target)
-                found.setdefault(name, []).append(decode(drafter, target, context, text))
+                results.setdefault(name, []).append(decode(drafter, target, context, text))
             advance()
-    return {name: summary(chosen[name], times) for name, times in found.items()}
+    return {name: summary(chosen[name], times) for name, times in results.items()}
 
 
 def summary(case: Case, times: list[Times]) -> dict[str, Any]:
@@ -152,9 +152,9 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="whole texts written (default: 5)")
     parser.add_argument("--check", action="store_true", help="fail if a median is over its limit")
     given = parser.parse_args()
-    found = measure(given)
+    results = measure(given)
     rows = [["drafter", "ms a step", "90 %", "limit", "context, once", "tokens a step"]]
-    for name, one in found.items():
+    for name, one in results.items():
         limit = "–" if one["limit_ms"] is None else f"{one['limit_ms']:g}"
         numbers = [f"{one[key]:.3f}" for key in ("ms_per_step", "ms_p90")]
         rows.append(
@@ -167,8 +167,8 @@ def main() -> int:
             ]
         )
     table(rows)
-    met = all(o["limit_ms"] is None or o["ms_per_step"] <= o["limit_ms"] for o in found.values())
-    save("draft", given, {"context": CONTEXT, "drafters": found, "met": met})
+    met = all(o["limit_ms"] is None or o["ms_per_step"] <= o["limit_ms"] for o in results.values())
+    save("draft", given, {"context": CONTEXT, "drafters": results, "met": met})
     return 0 if met or not given.check else 1
 
 

@@ -4,8 +4,8 @@
    reading the weights at the bandwidth measured in the same run ÷ pass(1), and pass(32) ÷ pass(1).
 2. Attention of 32 nodes of a tree over a long context: SDPA with a mask, and FlexAttention.
 3. The share of a step at batch 1 that is neither drafting nor the target's pass.
-4. Tokens per second of `sps` and `auto` beside transformers' assisted generation, the same pair.
-5. `auto` beside plain decoding at batch sizes 1 to 64.
+4. Tokens per second of `sps`, `auto` and transformers' assisted generation, with the same pair.
+5. `auto` against plain decoding at batch sizes 1 to 64.
 
 Medians of interleaved repeats. Example:
 
@@ -66,15 +66,15 @@ class Bench:
 
     def medians(self, sides: dict[str, Callable[[], float]]) -> dict[str, float]:
         """Each side's number, measured in turn; the first round is a warm-up."""
-        found: dict[str, list[float]] = {name: [] for name in sides}
+        results: dict[str, list[float]] = {name: [] for name in sides}
         with track(", ".join(sides), self.given.repeats + 1, True) as advance:
             for repeat in range(self.given.repeats + 1):
                 for name, side in sides.items():
                     value = side()
                     if repeat:
-                        found[name].append(value)
+                        results[name].append(value)
                 advance()
-        return {name: statistics.median(values) for name, values in found.items()}
+        return {name: statistics.median(values) for name, values in results.items()}
 
 
 def passes(bench: Bench) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def assisted(bench: Bench) -> dict[str, float]:
 
 def sweep(bench: Bench) -> dict[int, float]:
     """Speedup over plain decoding of the last method, at each batch size."""
-    quick, found = bench.speculating(bench.given.methods[-1], max(BATCHES)), {}
+    quick, results = bench.speculating(bench.given.methods[-1], max(BATCHES)), {}
     for batch in BATCHES:
         prompts = bench.prompts[:batch]
         speeds = bench.medians(
@@ -214,27 +214,29 @@ def sweep(bench: Bench) -> dict[int, float]:
                 "quick": lambda prompts=prompts: rate(quick, prompts, bench.given.tokens),
             }
         )
-        found[batch] = speeds["quick"] / speeds["plain"]
-    return found
+        results[batch] = speeds["quick"] / speeds["plain"]
+    return results
 
 
-def missed(found: dict[str, Any]) -> list[str]:
+def missed(results: dict[str, Any]) -> list[str]:
     """What is on the wrong side of its limit, in words."""
-    whole = [part for name, part in found["passes"].items() if not name.endswith(("int8", "int4"))]
+    whole = [
+        part for name, part in results["passes"].items() if not name.endswith(("int8", "int4"))
+    ]
     best = max(whole, key=lambda part: part["reading_share"])
-    stock = found["assisted"]["transformers"]
+    stock = results["assisted"]["transformers"]
     checks = [
         (best["reading_share"] >= READING, f"pass(1) reads at {best['reading_share']:.0%}"),
         (best["flatness"] <= FLAT, f"pass(32) is {best['flatness']:.2f} of pass(1)"),
-        (found["other_share"] <= OTHER, f"{found['other_share']:.1%} of a step is not passes"),
+        (results["other_share"] <= OTHER, f"{results['other_share']:.1%} of a step is not passes"),
     ]
     checks += [
         (speed >= ASSISTED * stock, f"{name} is {speed / stock:.2f} times transformers' assisted")
-        for name, speed in found["assisted"].items()
+        for name, speed in results["assisted"].items()
         if name != "transformers"
     ] + [
         (ratio >= NEVER_SLOWER, f"{ratio:.2f} of plain decoding at batch {batch}")
-        for batch, ratio in found["sweep"].items()
+        for batch, ratio in results["sweep"].items()
     ]
     return [text for met, text in checks if not met]
 
@@ -251,9 +253,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
     bench = Bench(given)
-    found: dict[str, Any] = {"shape": given.shape, "passes": passes(bench)}
+    results: dict[str, Any] = {"shape": given.shape, "passes": passes(bench)}
     rows = [["backend", "GB/s", "pass(1) ms", "reading ÷ pass(1)", "pass(32) ÷ pass(1)"]]
-    for name, part in found["passes"].items():
+    for name, part in results["passes"].items():
         rows.append(
             [
                 name,
@@ -264,13 +266,13 @@ def main() -> int:
             ]
         )
     table(rows)
-    found |= {"attention_ms": attentions(bench), "other_share": step_share(bench)}
-    found |= {"assisted": assisted(bench), "sweep": sweep(bench)}
+    results |= {"attention_ms": attentions(bench), "other_share": step_share(bench)}
+    results |= {"assisted": assisted(bench), "sweep": sweep(bench)}
     for name in ("attention_ms", "other_share", "assisted", "sweep"):
-        print(f"{name}: {found[name]}")
-    failures = missed(found)
+        print(f"{name}: {results[name]}")
+    failures = missed(results)
     print("\n" + "\n".join(failures or ["every limit is kept"]))
-    save("gpu", given, {**found, "met": not failures})
+    save("gpu", given, {**results, "met": not failures})
     return 1 if failures and given.check else 0
 
 

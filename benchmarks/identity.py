@@ -1,7 +1,7 @@
-"""Whether every method writes plain decoding's very tokens, on the bundled model in float64.
+"""Whether every method writes exactly plain decoding's tokens, on the bundled model in float64.
 
-1. Greedy: each method × {native, adapter over transformers' own code} × batch {1, 3, 8}, compared
-   with transformers' own `generate` on the bundled prompts.
+1. Greedy: each method × {native, adapter over transformers' code} × batch {1, 3, 8}, compared
+   with transformers' `generate` on the bundled prompts.
 2. Prompt lookup at temperature 0.7 with a seed, compared with plain decoding at that seed.
 
 Fails if a single token differs. Example:
@@ -72,10 +72,10 @@ def write(llm: LLM, prompts: Texts, params: list[SamplingParams]) -> tuple[Texts
     return texts, llm.stats.mean_acceptance_length
 
 
-def compare(name: str, wanted: Texts, found: Texts, length: float) -> dict[str, Any]:
+def compare(name: str, wanted: Texts, results: Texts, length: float) -> dict[str, Any]:
     """How many texts are the same, and where the first difference stands in each other."""
     different = {}
-    for i, (a, b) in enumerate(zip(wanted, found, strict=True)):
+    for i, (a, b) in enumerate(zip(wanted, results, strict=True)):
         if a != b:
             pairs = enumerate(zip(a, b, strict=False))
             different[i] = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
@@ -93,13 +93,15 @@ def greedy(given: Namespace, prompts: Texts) -> list[dict[str, Any]]:
     wanted = reference(given, prompts)
     params = [SamplingParams(temperature=0, max_tokens=given.max_tokens)] * len(prompts)
     cells = [(m, t, b) for m in configs(given) for t in TARGETS for b in BATCHES]
-    found = []
+    results = []
     with track("Greedy", len(cells), True) as advance:
         for method, target, batch in cells:
             texts, length = write(build(given, method, target, batch), prompts, params)
-            found.append(compare(f"{method}, {target}, batch {batch}, T=0", wanted, texts, length))
+            results.append(
+                compare(f"{method}, {target}, batch {batch}, T=0", wanted, texts, length)
+            )
             advance()
-    return found
+    return results
 
 
 def sampled(given: Namespace, prompts: Texts) -> list[dict[str, Any]]:
@@ -109,13 +111,13 @@ def sampled(given: Namespace, prompts: Texts) -> list[dict[str, Any]]:
         for seed in range(len(prompts))
     ]
     wanted, _ = write(build(given, "autoregressive", "native", 1), prompts, params)
-    found = []
+    results = []
     with track("Sampled", 2, True) as advance:
         for batch in (1, 8):
             texts, length = write(build(given, "pld", "native", batch), prompts, params)
-            found.append(compare(f"pld, native, batch {batch}, T=0.7", wanted, texts, length))
+            results.append(compare(f"pld, native, batch {batch}, T=0.7", wanted, texts, length))
             advance()
-    return found
+    return results
 
 
 def main() -> int:

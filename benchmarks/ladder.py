@@ -2,12 +2,12 @@
 
 The 260 thousand parameters of llama2.c's stories-260K draft for the same model inflated to 181
 million (width 1024, 16 layers, 16/4 heads, feed-forward 2816, float32). Every draft is right, so
-tokens per second say what an engine makes of it: plainly, with 4, 7 and 12 tokens drafted at a
+tokens per second show the engine alone: plainly, with 4, 7 and 12 tokens drafted at a
 time, and with prompt lookup. Greedy, 96 tokens after "Once upon a time".
 
 Engines are those of benchmarks/peers, asked in turn, round after round; a ratio is the median over
-rounds of the two engines' ratio in the same round. Decoding alone counts, as peers/measure.py says.
-Beside them stands the limit: weights read once a pass at the bandwidth of the same run, drafting
+rounds of the two engines' ratio in the same round. Only decoding counts, as in peers/measure.py.
+The limit is given too: weights read once a pass at the bandwidth of the same run, drafting
 free. The model is looked for in the folder of FORETOKEN_DATA. Example:
 
     FORETOKEN_DATA=folder python benchmarks/ladder.py --check
@@ -119,19 +119,19 @@ def reading() -> float:
     return READ_BYTES / (perf_counter() - began) / 1e9
 
 
-def run(given: argparse.Namespace, found: dict[str, Any]) -> dict[Row, measure.Answer]:
-    """Every row's rounds; what is left out and the bandwidth are written into `found`."""
+def run(given: argparse.Namespace, results: dict[str, Any]) -> dict[Row, measure.Answer]:
+    """Every row's rounds; what is left out and the bandwidth are written into `results`."""
     pair = models()
-    engines = ["foretoken", *(name for name in given.peers if name not in found["left_out"])]
+    engines = ["foretoken", *(name for name in given.peers if name not in results["left_out"])]
     terms = {
         "threads": given.threads,
         "eos": END,
         "server": str(libraries() / "llama-server"),
         "context": 256,
     }
-    rows, speeds = lineup(engines), found["bandwidth_gb_s"]
+    rows, speeds = lineup(engines), results["bandwidth_gb_s"]
     with (
-        started("ladder", pair, rows, engines, terms, found) as workers,
+        started("ladder", pair, rows, engines, terms, results) as workers,
         track("Rounds", given.repeats, True) as advance,
     ):
 
@@ -200,18 +200,18 @@ def _layer(shape: Shape) -> int:
 
 def missed(answers: dict[Row, measure.Answer]) -> list[str]:
     """Limits that are not kept, in words; those of missing peers can't be."""
-    found = []
+    results = []
     for limit in LIMITS:
         got = ratio(answers, limit.kind, limit.engine)
         if got is not None and got < limit.ratio:
-            found.append(
+            results.append(
                 f"{limit.kind}: {got:.2f} times {limit.engine}, and {limit.ratio:g} are wanted"
             )
-    return found
+    return results
 
 
 def show(rows: list[dict[str, Any]], limits: dict[str, float]) -> None:
-    """tokens/s by engine and kind, and beside those of others how many times foretoken's are."""
+    """tokens/s by engine and kind, and how many times as fast foretoken is."""
     kinds = [PLAIN, *(f"γ={n}" for n in LENGTHS), LOOKUP]
     lines = [["tokens/s (foretoken ÷ it)", *kinds]]
     for engine in dict.fromkeys(row["engine"] for row in rows):
@@ -242,7 +242,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "benchmark": "ladder",
         "environment": environment(),
         "threads": given.threads,
@@ -254,16 +254,16 @@ def main() -> int:
         "wanted": WANTED,
         "limits": [vars(limit) for limit in LIMITS],
     }
-    answers = run(given, found)
-    limits = ceiling(statistics.median(found["bandwidth_gb_s"]))
-    found |= {"rows": numbers(answers), "weights_read_once": limits, "missed": missed(answers)}
-    show(found["rows"], limits)
-    for engine, reason in found["left_out"].items():
+    answers = run(given, results)
+    limits = ceiling(statistics.median(results["bandwidth_gb_s"]))
+    results |= {"rows": numbers(answers), "weights_read_once": limits, "missed": missed(answers)}
+    show(results["rows"], limits)
+    for engine, reason in results["left_out"].items():
         print(f"left out: {engine}, because {reason}")
-    print("\n" + "\n".join(found["missed"] or ["every limit is kept"]))
-    write_json(given.out / "ladder.json", found)
+    print("\n" + "\n".join(results["missed"] or ["every limit is kept"]))
+    write_json(given.out / "ladder.json", results)
     print(f"-> {given.out / 'ladder.json'}")
-    return 1 if found["missed"] and given.check else 0
+    return 1 if results["missed"] and given.check else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a drafter gains that learns while it serves, and what the learning costs.
+"""What a drafter gains by learning while it serves, and what the learning costs.
 
 Requests of one task, which the drafter was not distilled for, come in blocks. Each is answered by
 the drafter as it is, by the one that learns, and by plain decoding, in turn. What is left of a step
@@ -71,13 +71,13 @@ def prompts(given: Namespace, llm: LLM) -> list[list[int]]:
     """Token ids up to each conversation's last user turn: held-out ones, then of the training
     text, which the drafter hasn't seen either."""
     rows = [*corpus("heldout.jsonl.gz"), *corpus("train.jsonl.gz")]
-    found = []
+    results = []
     for turns in (row["messages"] for row in rows if row["task"] == given.task):
         last = max(i for i, turn in enumerate(turns) if turn["role"] == "user")
         ids = llm.chat_prompt(turns[: last + 1])
         if len(ids) <= given.longest:
-            found.append(ids)
-    return found[: given.requests]
+            results.append(ids)
+    return results[: given.requests]
 
 
 def arms(given: Namespace) -> dict[str, LLM]:
@@ -162,7 +162,7 @@ def summary(blocks: list[dict[str, Block]]) -> dict[str, Any]:
     }
 
 
-def show(blocks: list[dict[str, Block]], found: dict[str, Any]) -> None:
+def show(blocks: list[dict[str, Block]], results: dict[str, Any]) -> None:
     rows = [["requests", "frozen", "learning", "tokens/s", "tokens/s", "version"]]
     done = 0
     for block in blocks:
@@ -176,10 +176,10 @@ def show(blocks: list[dict[str, Block]], found: dict[str, Any]) -> None:
             ]
         )
     table(rows)
-    texts = "the same" if found["same_texts"] else "DIFFERENT"
+    texts = "the same" if results["same_texts"] else "DIFFERENT"
     print(
-        f"\nacceptance +{found['rise']:.3f} over the last block; speed while learning "
-        f"{found['speed_ratio']:.2f} of frozen; texts {texts}"
+        f"\nacceptance +{results['rise']:.3f} over the last block; speed while learning "
+        f"{results['speed_ratio']:.2f} of frozen; texts {texts}"
     )
 
 
@@ -204,16 +204,16 @@ def main() -> int:
         write_others(given)
         return 0
     blocks = list(measured(given))
-    found = summary(blocks)
-    show(blocks, found)
+    results = summary(blocks)
+    show(blocks, results)
     series = [
         {name: {k: v for k, v in asdict(b).items() if k != "texts"} for name, b in block.items()}
         for block in blocks
     ]
     aside = ("out", "check", "others", "many", "model", "draft_model")
     settings = {k: v for k, v in vars(given).items() if k not in aside}
-    save("online", given, {"settings": settings, **found, "blocks": series})
-    good = found["rise"] >= RISE and found["same_texts"] and found["speed_ratio"] >= SPEED
+    save("online", given, {"settings": settings, **results, "blocks": series})
+    good = results["rise"] >= RISE and results["same_texts"] and results["speed_ratio"] >= SPEED
     return 0 if good or not given.check else 1
 
 

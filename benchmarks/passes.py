@@ -1,9 +1,9 @@
-"""What a pass over several tokens costs, beside reading the weights once.
+"""What a pass over several tokens costs, compared with reading the weights once.
 
 The target, inflated to a large shape, is loaded once for each backend and its passes over 1 to 64
 tokens are timed in turn with reading an array larger than any cache. A ratio of 1 is the limit that
-the memory sets: weights (as the backend holds them) ÷ bandwidth. Batch 1, a context of 128 tokens,
-float32, medians of the rounds. Then the peak memory of loading each, in a process of its own.
+the memory sets: weights (as the backend stores them) ÷ bandwidth. Batch 1, a context of 128 tokens,
+float32, medians of the rounds. Then the peak memory of loading each, in a separate process.
 
 Bandwidth is that of the faster of two readings on all threads: torch's sum, and a product of one
 row with a matrix of the same size, which reads several streams. Example:
@@ -106,40 +106,40 @@ def _peak(folder: Path, backend: str) -> dict[str, Any]:
     script = Path(__file__).with_name("peak.py")
     command = [sys.executable, str(script), str(folder), backend]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    allowed = found["weights_mib"] + found["cache_mib"] + SPARE
-    return {**found, "ratio": found["peak_mib"] / allowed}
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    allowed = results["weights_mib"] + results["cache_mib"] + SPARE
+    return {**results, "ratio": results["peak_mib"] / allowed}
 
 
-def missed(found: dict[str, Any]) -> list[str]:
+def missed(results: dict[str, Any]) -> list[str]:
     """What is above its limit, in words. Only `auto`'s choice and int8 have limits on time."""
-    kinds = {"int8": "int8", found["automatic"]: "float32"}
+    kinds = {"int8": "int8", results["automatic"]: "float32"}
     slow = [
         f"{name}: pass({width}) is {part['ratios'][width]:.2f} times reading, limit {limit}"
-        for name, part in found["backends"].items()
+        for name, part in results["backends"].items()
         for width, limit in LIMITS.get(kinds.get(name, ""), {}).items()
         if part["ratios"][width] > limit
     ]
     large = [
         f"{name}: loading takes {part['ratio']:.2f} times what it may hold, limit {MEMORY}"
-        for name, part in found["memory"].items()
+        for name, part in results["memory"].items()
         if part["ratio"] > MEMORY
     ]
     return slow + large
 
 
-def show(found: dict[str, Any]) -> None:
-    readings = ", ".join(f"{name} {gb:.1f}" for name, gb in found["bandwidth_gb_s"].items())
-    print(f"{found['shape']}, reading GB/s: {readings}; ms of a pass (times reading)\n")
+def show(results: dict[str, Any]) -> None:
+    readings = ", ".join(f"{name} {gb:.1f}" for name, gb in results["bandwidth_gb_s"].items())
+    print(f"{results['shape']}, reading GB/s: {readings}; ms of a pass (times reading)\n")
     rows = [["backend", "weights MB", "reading ms", *(f"pass({w})" for w in WIDTHS)]]
-    for name, part in found["backends"].items():
+    for name, part in results["backends"].items():
         rows.append([name, f"{part['weight_bytes'] / 1e6:.0f}", f"{part['reading_ms']:.2f}"])
         rows[-1] += [f"{part['ms'][w]:.3g} ({part['ratios'][w]:.2f})" for w in WIDTHS]
     table(rows)
-    if found["memory"]:
+    if results["memory"]:
         print()
         rows = [["backend", "weights MiB", "cache MiB", "peak MiB", "ratio"]]
-        for name, part in found["memory"].items():
+        for name, part in results["memory"].items():
             sizes = [f"{part[key]:.0f}" for key in ("weights_mib", "cache_mib", "peak_mib")]
             rows.append([name, *sizes, f"{part['ratio']:.2f}"])
         table(rows)
@@ -155,11 +155,11 @@ def main() -> int:
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="time only")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
-    found = measure(given)
-    show(found)
-    failures = missed(found)
+    results = measure(given)
+    show(results)
+    failures = missed(results)
     print("\n" + "\n".join(failures or ["every limit is kept"]))
-    save("passes", given, {**found, "limits": LIMITS, "met": not failures})
+    save("passes", given, {**results, "limits": LIMITS, "met": not failures})
     return 1 if failures and given.check else 0
 
 

@@ -1,6 +1,6 @@
 """Peak memory of loading one checkpoint with one backend and running one pass, as JSON.
 
-A process of its own, so that nothing that others have loaded counts; what Python and its libraries
+A separate process, so that nothing else that is loaded counts; what Python and its libraries
 take is subtracted. Weights are those that a pass reads, and the embedding, where it is not the head
 too. Called by passes.py:
 
@@ -35,13 +35,13 @@ def main(folder: str, backend: str) -> None:
     assert before is not None and after is not None
     shared = config.tie_word_embeddings and not model.backend.endswith("int8")
     table = 0 if shared else model.embed(torch.tensor([0])).nbytes * model.vocab_size
-    found = {
+    results = {
         "backend": model.backend,
         "peak_mib": after - before,
         "weights_mib": (model.bytes_read + table) / 2**20,
         "cache_mib": cache.data.nbytes / 2**20,
     }
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What the scripts here share: their options, and where their results go.
 
-Every script takes --model and --draft-model (by default the bundled pair), prints what it found
+Every script takes --model and --draft-model (by default the bundled pair), prints its numbers
 and writes results/<name>.json with the environment that it was measured in.
 """
 
@@ -37,11 +37,11 @@ def options(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def save(name: str, given: argparse.Namespace, found: dict[str, Any]) -> None:
+def save(name: str, given: argparse.Namespace, results: dict[str, Any]) -> None:
     """Write the record and say where it is."""
     pair = {"model": Path(given.model).name, "draft_model": Path(given.draft_model).name}
     path = given.out / f"{name}.json"
-    write_json(path, {"benchmark": name, "environment": environment(), **pair, **found})
+    write_json(path, {"benchmark": name, "environment": environment(), **pair, **results})
     print(f"\n-> {path}")
 
 

@@ -1,11 +1,12 @@
-"""Whether the speedups that follow from acceptance and pass costs are those that are measured.
+"""Whether the speedups predicted from acceptance and pass costs are those that are measured.
 
 The pair as it is ("mini") and inflated to larger shapes: plain decoding, prompt lookup and the
 small model answer the bundled prompts at batch 1, one prompt by all methods before the next, and
-between prompts every pass is timed. Then what `foretoken simulate` makes of the acceptance and the
-costs is put beside the measured speedup, as is the ideal from bytes. For the pair as it is, only
-the model-free method is wanted within the bound: a pass of so small a drafter is mostly Python. And
-where a method brings more than 1.5 tokens a step, at least 0.9 of what pass costs allow is wanted.
+between prompts every pass is timed. Then the speedup that `foretoken simulate` predicts from
+acceptance and costs is compared with the measured one, as is the ideal from bytes. For the pair as
+it is, only the model-free method is wanted within the bound: a pass of so small a drafter is mostly
+Python. And where a method writes more than 1.5 tokens a step, at least 0.9 of what pass costs allow
+is wanted.
 
 The speedups are of totals over prompts and repeats. Example:
 
@@ -52,12 +53,12 @@ def load(target: str, draft: str) -> dict[str, LLM]:
     """The methods around one copy of the target."""
     first = LLM(target, dtype="float32", max_num_seqs=1)
     sps = {"method": "sps", "model": draft, "num_speculative_tokens": DRAFTED}
-    found = {BASELINE: first}
+    results = {BASELINE: first}
     for config in ({"method": MODEL_FREE}, sps):
-        found[str(config["method"])] = LLM(
+        results[str(config["method"])] = LLM(
             first.model, tokenizer=first.tokenizer, speculative_config=config, max_num_seqs=1
         )
-    return found
+    return results
 
 
 def race(given: Namespace, shape: str, llms: dict[str, LLM]) -> dict[str, Any]:
@@ -107,22 +108,22 @@ def part(stats: EngineStats) -> Any:
     }
 
 
-def far(found: dict[str, Any]) -> list[str]:
+def far(results: dict[str, Any]) -> list[str]:
     """The shapes and methods whose prediction is further off than wanted."""
     return [
         f"{shape} {name}"
-        for shape, one in found.items()
+        for shape, one in results.items()
         for name, own in one["methods"].items()
         if (shape != AS_IT_IS or name == MODEL_FREE)
         and abs(own["measured_to_predicted"] - 1) > NEAR
     ]
 
 
-def short(found: dict[str, Any]) -> list[str]:
+def short(results: dict[str, Any]) -> list[str]:
     """Where a method of long drafts makes too little of what the passes' costs allow, in words."""
     return [
         f"{shape} {name} ({own['measured_to_predicted']:.2f})"
-        for shape, one in found.items()
+        for shape, one in results.items()
         for name, own in one["methods"].items()
         if own["mean_acceptance_length"] > LONG and own["measured_to_predicted"] < LEAST
     ]
@@ -141,12 +142,12 @@ def main() -> int:
         help=f"fail unless all are within {100 * NEAR:g} %%, and reach {LEAST:g} of the ideal",
     )
     given = parser.parse_args()
-    found = {}
+    results = {}
     for shape in given.shapes:
         with tempfile.TemporaryDirectory(prefix="foretoken-") as folder:
-            found[shape] = race(given, shape, load(*models(given, shape, Path(folder))))
+            results[shape] = race(given, shape, load(*models(given, shape, Path(folder))))
     rows = [["shape", "method", "tokens/step", "measured", "predicted", "ratio", "from bytes"]]
-    for shape, one in found.items():
+    for shape, one in results.items():
         for name, own in one["methods"].items():
             numbers = (
                 own["mean_acceptance_length"],
@@ -157,8 +158,8 @@ def main() -> int:
             )
             rows.append([shape, name, *(f"{number:.2f}" for number in numbers)])
     table(rows)
-    missed = far(found)
-    slow = short(found)
+    missed = far(results)
+    slow = short(results)
     print(f"\nFurther off than {NEAR:.0%}: {', '.join(missed) or 'none'}.")
     print(
         f"Over {LONG:g} tokens a step, measured below {LEAST:g} x the ideal from pass costs: "
@@ -173,7 +174,7 @@ def main() -> int:
             "limit": given.limit,
             "repeats": given.repeats,
             "drafted": DRAFTED,
-            "shapes": found,
+            "shapes": results,
             "wanted_within": NEAR,
             "wanted_of_ideal": LEAST,
             "met": not missed and not slow,

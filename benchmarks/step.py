@@ -1,9 +1,9 @@
 """How long one step takes, and how much of it is not the models' work.
 
-1. One token at a context of about 128, batch 1, float32: our native forward beside transformers'
-   own (AutoModelForCausalLM with a DynamicCache) on the same checkpoint.
-2. What of a step at batch 1 is neither drafting nor the target's pass, for the pair as it is and
-   inflated: milliseconds, and the share of the step.
+1. One token at a context of about 128, batch 1, float32: our native forward, and transformers'
+   (AutoModelForCausalLM with a DynamicCache) on the same checkpoint.
+2. The part of a step at batch 1 that is neither drafting nor the target's pass, for the pair as it
+   is and inflated: milliseconds, and the share of the step.
 
 All is interleaved, and medians of the repeats are reported. The share is limited for the inflated
 pair only: a step of the small one is hardly longer than the few operations of any step. Example:
@@ -141,10 +141,10 @@ def models(given: Namespace, shape: str) -> tuple[Any, Any]:
     return inflated(given.model, shape), inflated(given.draft_model, shape, like=given.model)
 
 
-def missed(found: dict[str, Any]) -> list[str]:
+def missed(results: dict[str, Any]) -> list[str]:
     """What is above its limit, in words."""
     slow = []
-    for shape, steps in found.items():
+    for shape, steps in results.items():
         for name, part in steps.items():
             if part["other"] > OTHER_MS:
                 slow.append(f"{shape} {name}: {part['other']:.2f} ms outside passes")
@@ -155,9 +155,9 @@ def missed(found: dict[str, Any]) -> list[str]:
 
 def _middle(parts: list[dict[str, float]]) -> dict[str, float]:
     names = ("draft", "verify", "other")
-    found = {name: statistics.median(part[name] for part in parts) for name in names}
+    results = {name: statistics.median(part[name] for part in parts) for name in names}
     share = statistics.median(part["other"] / sum(part.values()) for part in parts)
-    return {**found, "other_share": share}
+    return {**results, "other_share": share}
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
-"""What the trained drafters bring: mean acceptance length on the bundled prompts, greedy.
+"""What the trained drafters reach: mean acceptance length on the bundled prompts, greedy.
 
 Each drafter drafts as its paper's defaults have it, from the checkpoints in --work (a folder by
-each recipe's name, as `foretoken train NAME --out WORK/NAME` leaves them). What was estimated in
-training stands beside it. Prompts whose plain answer loops are left out; ratios have 95 %
+each recipe's name, as `foretoken train NAME --out WORK/NAME` leaves them). The estimate made in
+training is given too. Prompts whose plain answer loops are left out; ratios have 95 %
 intervals, paired over prompts. Checkpoints that are not there are named and left out. Example:
 
     python benchmarks/trained.py --work checkpoints --check
@@ -81,22 +81,22 @@ def measure(given: Namespace) -> dict[str, Any]:
 def card(folder: Path) -> dict[str, float]:
     """What was estimated and served on the texts that training held out."""
     text = (folder / "README.md").read_text(encoding="utf-8")
-    found = re.findall(r"^\| (estimated|served) \| ([0-9.]+) \|", text, re.MULTILINE)
-    return {name: float(length) for name, length in found}
+    results = re.findall(r"^\| (estimated|served) \| ([0-9.]+) \|", text, re.MULTILINE)
+    return {name: float(length) for name, length in results}
 
 
-def failures(found: dict[str, Any]) -> list[str]:
-    lengths = found["lengths"]
+def failures(results: dict[str, Any]) -> list[str]:
+    lengths = results["lengths"]
     bad = [
         f"{row}: {lengths[row]:.3f} tokens a step, wanted {wanted}"
         for row, wanted in LENGTHS.items()
         if row in lengths and lengths[row] < wanted
     ]
-    for name, each in found["ratios"].items():
+    for name, each in results["ratios"].items():
         reached = each["interval"][0] if each["wanted"] == 1.0 else each["ratio"]
         if reached <= each["wanted"]:
             bad.append(f"{name} is {each['ratio']:.3f}, wanted {each['wanted']}")
-    for row, card in found["cards"].items():
+    for row, card in results["cards"].items():
         most = CHAIN_OFF if METHOD_TABLE[METHODS[row][0]].tree == "chain" else OFF
         off = abs(card["estimated"] / card["served"] - 1)
         if row not in LENT and off > most:
@@ -104,20 +104,20 @@ def failures(found: dict[str, Any]) -> list[str]:
     return bad + [f"{row} is not there" for row in LENGTHS if row not in lengths]
 
 
-def show(found: dict[str, Any]) -> None:
+def show(results: dict[str, Any]) -> None:
     rows = [["", "mean acceptance length", "wanted", "held out: estimated", "served"]]
-    for row, length in found["lengths"].items():
-        told = [f"{found['cards'][row][key]:.3f}" for key in ("estimated", "served")]
+    for row, length in results["lengths"].items():
+        told = [f"{results['cards'][row][key]:.3f}" for key in ("estimated", "served")]
         rows.append([row, f"{length:.3f}", str(LENGTHS.get(row, "")), *told])
     table(rows)
     print()
     rows = [["ratio", "", "95 %", "wanted"]]
-    for name, each in found["ratios"].items():
+    for name, each in results["ratios"].items():
         low, high = each["interval"]
         rows.append([name, f"{each['ratio']:.3f}", f"{low:.3f}-{high:.3f}", str(each["wanted"])])
     table(rows)
-    if found["left_out"]:
-        print(f"\nnot there: {', '.join(found['left_out'])}")
+    if results["left_out"]:
+        print(f"\nnot there: {', '.join(results['left_out'])}")
 
 
 def main() -> int:
@@ -126,11 +126,11 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="so many of the bundled prompts")
     parser.add_argument("--check", action="store_true", help="fail where a bar is missed")
     given = parser.parse_args()
-    found = measure(given)
-    show(found)
-    bad = failures(found)
+    results = measure(given)
+    show(results)
+    bad = failures(results)
     print("\n" + ("\n".join(bad) or "every bar is reached"))
-    save("trained", given, {**found, "met": not bad})
+    save("trained", given, {**results, "met": not bad})
     return int(bool(bad) and given.check)
 
 

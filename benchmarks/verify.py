@@ -1,5 +1,5 @@
-"""What verification costs: the distributions (fold) and each rule, beside one softmax of the same
-logits.
+"""What verification costs: the distributions (fold) and each rule, compared with one softmax of the
+same logits.
 
 1. A tree of 64 nodes (branches 4, 3, 2, 1) for 8 sequences and 32,000 tokens, sampled: multiples of
    one softmax over the logits [8, 65, 32000], plain and with top_p. Wanted: 3 and 6.
@@ -156,11 +156,11 @@ def measured(case: Case, rules: tuple[tuple[str, Kind], ...], repeats: int) -> d
     return milliseconds(works, repeats)
 
 
-def multiples(found: dict[str, float]) -> dict[str, dict[str, float]]:
+def multiples(results: dict[str, float]) -> dict[str, dict[str, float]]:
     """Fold and rule together, in softmaxes, for each rule and setting."""
-    softmax = found["softmax"]
-    folds = {setting: found[f"fold {setting}"] for setting in SETTINGS}
-    rules = {name: ms for name, ms in found.items() if name.split()[0] not in ("softmax", "fold")}
+    softmax = results["softmax"]
+    folds = {setting: results[f"fold {setting}"] for setting in SETTINGS}
+    rules = {name: ms for name, ms in results.items() if name.split()[0] not in ("softmax", "fold")}
     return {
         name: {"rule": ms / softmax, **{s: (fold + ms) / softmax for s, fold in folds.items()}}
         for name, ms in rules.items()
@@ -188,13 +188,15 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="at least 3 (default: 5)")
     parser.add_argument("--check", action="store_true", help="fail unless all are as wanted")
     given = parser.parse_args()
-    found = report(given)
-    met = all(share[s] <= WANTED[s] for share in found["tree_softmaxes"].values() for s in SETTINGS)
+    results = report(given)
+    met = all(
+        share[s] <= WANTED[s] for share in results["tree_softmaxes"].values() for s in SETTINGS
+    )
     met &= (
-        max(ms for name, ms in found["chain_ms"].items() if " " in name and "fold" not in name)
+        max(ms for name, ms in results["chain_ms"].items() if " " in name and "fold" not in name)
         <= WANTED["chain_ms"]
     )
-    save("verify", given, {**found, "met": met})
+    save("verify", given, {**results, "met": met})
     return 0 if met or not given.check else 1
 
 

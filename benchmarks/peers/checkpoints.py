@@ -45,7 +45,7 @@ def converted(environment: str | None, folder: Path, name: str, part: str) -> Pa
 
 
 def home() -> Path:
-    """A folder for these very weights: models that are trained anew are converted anew."""
+    """A folder for exactly these weights: models that are trained again are converted again."""
     digest = hashlib.sha256()
     for name in ("mini", "mini-draft"):
         digest.update((find(name) / "model.safetensors").read_bytes())

@@ -1,7 +1,7 @@
-"""Each peer's own environment: a virtual environment under the cache, with pinned versions.
+"""The environment of each peer: a virtual environment under the cache, with pinned versions.
 
 The pins are in requirements-<environment>.txt; a copy of that file in the environment's folder
-says that it is complete. llama.cpp comes as the sources inside llama-cpp-python's source
+marks it as complete. llama.cpp comes as the sources inside llama-cpp-python's source
 distribution and is compiled once for this machine: the package then runs on the libraries built for
 its server.
 """
@@ -106,6 +106,6 @@ def _run(log: Path, *command: str) -> None:
     with log.open("a", encoding="utf-8") as file:
         done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=env)
     if done.returncode:
-        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        last = f": {said[-1]}" if said else ""
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = f": {lines[-1]}" if lines else ""
         raise Failed(f"`{Path(command[0]).name} {' '.join(command[1:4])} …` failed{last}")

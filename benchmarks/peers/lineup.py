@@ -1,8 +1,8 @@
 """Who is measured, and with which options.
 
-Three kinds of row meet their like: plain greedy decoding; prompt lookup of at most 10 tokens
+Rows of the same kind are compared: plain greedy decoding; prompt lookup of at most 10 tokens
 after an n-gram of at most 3; a draft model writing 4 tokens at a time, always 4. Those are
-foretoken's own defaults. Where an engine's defaults are others, they stand in a row of their own.
+foretoken's defaults. Where an engine has other defaults, another row has them.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Asks every engine every prompt in turn, and turns the answers into numbers.
 
 One engine works at a time, and the order of the rows rotates from repeat to repeat, so that a
-machine that drifts drifts for all. Every row is asked for one token and then for the whole answer.
+machine whose speed drifts affects all alike. Every row is asked for one token and then for the
+whole answer.
 
 - Whole call: tokens ÷ seconds, the prompt included.
 - Decoding: (tokens − 1) ÷ (seconds − seconds in which the same engine *plainly* writes one token).
-  The same subtraction for everybody: an engine's own clocks divide prompt and tokens each in its
-  own way, and what speculation adds, such as the drafter's reading of the prompt, is decoding here.
+  The same subtraction for every engine: their own clocks divide prompt and tokens in different
+  ways, and what speculation adds, such as the drafter's reading of the prompt, is decoding here.
 
-Seconds are those around an engine's call, in its own process; llama.cpp's server tells its own,
+Seconds are those around an engine's call, in its own process; llama.cpp's server reports its own,
 without HTTP. Of the repeats the median counts. An end of text counts as a token, whether an engine
 hands it out or not.
 """
@@ -32,7 +33,7 @@ _WARM_UP_TOKENS = 8
 
 @dataclass
 class Answer:
-    """What a row said to a prompt. first, whole: seconds of each repeat, for one token and all.
+    """A row's answers to a prompt. first, whole: seconds of each repeat, for one token and all.
 
     texts: the different lists of token ids that the repeats gave; one, where all is well.
     """
@@ -61,19 +62,19 @@ def measure(
     repeats: int,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[Row, list[Answer]]:
-    """Answers of all rows to all prompts. What a row fails at is said in its answer."""
+    """Answers of all rows to all prompts. A failure is stored in the answer."""
     for row in rows:
         _ask(workers[row.engine], row, prompts[0], _WARM_UP_TOKENS, eos, Answer())
-    found = {row: [Answer() for _ in prompts] for row in rows}
+    results = {row: [Answer() for _ in prompts] for row in rows}
     turn = 0
     for place, prompt in enumerate(prompts):
         for _ in range(repeats):
             at = turn % len(rows)
             turn += 1
             for row in [*rows[at:], *rows[:at]]:
-                _ask(workers[row.engine], row, prompt, max_tokens, eos, found[row][place])
+                _ask(workers[row.engine], row, prompt, max_tokens, eos, results[row][place])
             advance()
-    return found
+    return results
 
 
 def _ask(
@@ -152,7 +153,7 @@ def numbers(answers: Answers, row: Row) -> dict[str, Any]:
     """A row of the results, but for how its tokens compare."""
     done = [i for i in range(len(answers[row])) if _answered(answers, row, i)]
     failed = [answer.error for answer in answers[row] if answer.error is not None]
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "engine": row.engine,
         "kind": row.kind,
         "note": row.note,
@@ -163,9 +164,9 @@ def numbers(answers: Answers, row: Row) -> dict[str, Any]:
         "error": failed[0] if failed else None,
     }
     for part in ("decoding", "whole"):
-        found[part] = {
+        results[part] = {
             "tokens_per_second": totals(answers, row, done, part).speed,
             "over_own_plain": ratio(answers, row, plain(row), part),
             "foretoken_over_it": ratio(answers, like(row), row, part),
         }
-    return found
+    return results

@@ -31,7 +31,7 @@ class Engine(Protocol):
 
 
 def serve(load: Callable[[dict[str, Any]], Engine]) -> None:
-    """A worker's whole life; the JSON on its command line says what to load.
+    """A worker's whole life; the JSON on its command line names what to load.
 
     It holds "target" and "draft" (checkpoints in the engine's own format), "threads" and "methods",
     which maps a method's name to the engine's own options for it.
@@ -54,7 +54,7 @@ def _say(replies: Any, reply: Mapping[str, Any]) -> None:
 
 
 class Failed(Exception):
-    """An engine that could not be started, or did not answer a prompt; says why."""
+    """An engine that could not be started, or did not answer a prompt, with the reason."""
 
 
 class Worker:
@@ -113,8 +113,8 @@ class Worker:
 
     def _last_words(self) -> str:
         code = self._process.wait()
-        said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return f"the worker ended with status {code}" + (f": {said[-1]}" if said else "")
+        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f"the worker ended with status {code}" + (f": {lines[-1]}" if lines else "")
 
     def _end(self) -> None:
         try:
@@ -130,7 +130,7 @@ class Worker:
             self._process.wait(timeout=20)
         except (BrokenPipeError, subprocess.TimeoutExpired):
             pass
-        self._end()  # with anything that it started and left behind
+        self._end()  # with anything that it started and did not end
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()

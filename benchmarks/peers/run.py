@@ -1,10 +1,10 @@
-"""foretoken beside transformers, OpenVINO GenAI and llama.cpp: same models, prompts and machine.
+"""foretoken against transformers, OpenVINO GenAI and llama.cpp: same models, prompts and machine.
 
-Each engine runs in an environment of its own, made on first use, and in a process of its own; they
-are asked in turn, prompt by prompt, and only one works at a time, all with the same number of
+Each engine runs in a separate environment, made on first use, and in a separate process; they are
+asked in turn, prompt by prompt, and only one works at a time, all with the same number of
 threads. Greedy, float32 (the KV caches too), one sequence; the bundled prompts' first turns.
 
-What is timed and how is said in measure.py, the options of each row in lineup.py. Example:
+measure.py describes what is timed and how, lineup.py the options of each row. Example:
 
     python benchmarks/peers/run.py --targets mini --limit 1 --repeats 1
     python benchmarks/peers/run.py --check      (all of it)
@@ -99,7 +99,7 @@ def main() -> int:
         return 0
     torch.set_num_threads(given.threads)
     left_out = installed(given.peers)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "benchmark": "peers",
         "method": measure.__doc__,
         "environment": environment(),
@@ -115,14 +115,14 @@ def main() -> int:
     lines: list[str] = []
     for name in given.targets:
         engines = ["foretoken", *(peer for peer in given.peers if peer not in left_out)]
-        target, more = one(name, engines, given, found)
-        found["targets"].append(target)
+        target, more = one(name, engines, given, results)
+        results["targets"].append(target)
         lines += more
-        write_json(record, found)
+        write_json(record, results)
         write_file(record.with_suffix(".jsonl"), "".join(lines))
-    print(readme(found))
+    print(readme(results))
     print(f"-> {record}")
-    met = sound(found) and fast(found)
+    met = sound(results) and fast(results)
     return 0 if met or not given.check else 1
 
 
@@ -139,7 +139,7 @@ def installed(peers: Sequence[str]) -> dict[str, str]:
 
 
 def one(
-    name: str, engines: Sequence[str], given: argparse.Namespace, found: dict[str, Any]
+    name: str, engines: Sequence[str], given: argparse.Namespace, results: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """One target: its part of peers.json, and its lines of peers.jsonl."""
     folders = pair(name)
@@ -153,7 +153,7 @@ def one(
         "server": str(libraries() / "llama-server"),
         "context": -(-(max(map(len, ids)) + given.max_tokens + 64) // 256) * 256,
     }
-    with started(name, folders, ROWS, engines, terms, found) as workers:
+    with started(name, folders, ROWS, engines, terms, results) as workers:
         rows = [row for row in ROWS if row.engine in workers]
         with track(f"Measuring {name}", len(ids) * given.repeats, True) as advance:
             answers = measure.measure(
@@ -166,7 +166,9 @@ def one(
                 advance=advance,
             )
     verdicts = {
-        row: [_verdict(llm, question, said) for question, said in zip(asked, own, strict=True)]
+        row: [
+            _verdict(llm, question, written) for question, written in zip(asked, own, strict=True)
+        ]
         for row, own in answers.items()
     }
     target = {
@@ -189,7 +191,7 @@ def _rows(answers: measure.Answers, verdicts: Verdicts) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt as token ids, and what foretoken plainly says to it."""
+    """A prompt as token ids, and foretoken's plain answer to it."""
 
     id: str
     ids: list[int]
@@ -200,13 +202,13 @@ def questions(llm: LLM, limit: int, max_tokens: int) -> tuple[list[Question], li
     """Those to ask, and the ids of those left out because plain decoding answers with a loop."""
     prompts = load_suite(zoo.prompts_path(), "bundled prompts").round_robin(limit)
     ids = [llm.chat_prompt([{"role": "user", "content": p.turns[0]}]) for p in prompts]
-    said = llm.generate(ids, SamplingParams(temperature=0, max_tokens=max_tokens))
-    found = [
+    outputs = llm.generate(ids, SamplingParams(temperature=0, max_tokens=max_tokens))
+    results = [
         Question(prompt.id, own, list(out.outputs[0].token_ids))
-        for prompt, own, out in zip(prompts, ids, said, strict=True)
+        for prompt, own, out in zip(prompts, ids, outputs, strict=True)
     ]
-    loops = [q.id for q in found if distinct_4(q.plain) < DISTINCT_4]
-    return [q for q in found if q.id not in loops], loops
+    loops = [q.id for q in results if distinct_4(q.plain) < DISTINCT_4]
+    return [q for q in results if q.id not in loops], loops
 
 
 @contextmanager
@@ -216,10 +218,10 @@ def started(
     rows: Sequence[Row],
     engines: Sequence[str],
     terms: Mapping[str, Any],
-    found: dict[str, Any],
+    results: dict[str, Any],
 ) -> Iterator[dict[str, Worker]]:
     """The engines' workers, with the target and what their rows need loaded; those that fail are
-    written into `found`."""
+    written into `results`."""
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
         for engine in engines:
@@ -228,12 +230,12 @@ def started(
             except (Failed, OSError) as error:
                 if engine == "foretoken":
                     raise ForetokenError(f"foretoken's own worker failed: {error}.") from error
-                found["left_out"][engine] = f"{name}: {error}"
+                results["left_out"][engine] = f"{name}: {error}"
                 print(f"{engine} is left out: {error}", file=sys.stderr)
                 continue
             stack.callback(worker.close)
             workers[engine] = worker
-            found["versions"][engine] = worker.versions
+            results["versions"][engine] = worker.versions
         yield workers
 
 
@@ -291,25 +293,25 @@ def samples(
 
 
 def _verdict(llm: LLM, question: Question, answer: Answer) -> str | None:
-    """The worst of the repeats beside foretoken's plain answer; None where it failed."""
+    """The worst of the repeats compared with foretoken's plain answer; None where it failed."""
     params = SamplingParams(temperature=0)
     words = [compare(llm, question.ids, params, question.plain, text)[0] for text in answer.texts]
     return max(words, key=_WORST.index) if words and answer.error is None else None
 
 
-def sound(found: Mapping[str, Any]) -> bool:
+def sound(results: Mapping[str, Any]) -> bool:
     """Nobody was left out, nothing failed, and texts part from foretoken's at near ties only."""
-    rows = [row for target in found["targets"] for row in target["rows"]]
+    rows = [row for target in results["targets"] for row in target["rows"]]
     bad = [row for row in rows if row["failed"] or row["identity"]["different"]]
     for row in bad:
         print(f"not sound: {row['engine']}, {row['kind']}: {row['identity']} {row['error'] or ''}")
-    return not bad and not found["left_out"]
+    return not bad and not results["left_out"]
 
 
-def fast(found: Mapping[str, Any]) -> bool:
-    """Whether transformers is outdone as far as is wanted; says where it is not."""
+def fast(results: Mapping[str, Any]) -> bool:
+    """Whether transformers is outdone as far as is wanted; prints where it is not."""
     met = True
-    for target in found["targets"]:
+    for target in results["targets"]:
         for row in (row for row in target["rows"] if row["engine"] == "transformers"):
             wanted = FASTER[row["kind"]].get(target["name"], 0.0)
             ratio = (row["decoding"]["foretoken_over_it"] or {"ratio": 0.0})["ratio"]

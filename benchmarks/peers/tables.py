@@ -1,4 +1,4 @@
-"""The recorded results as Markdown: one table a target, as measured, whoever wins."""
+"""The recorded results as Markdown: one table per target, as measured."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ HEAD = (
 )
 
 
-def readme(found: Mapping[str, Any]) -> str:
+def readme(results: Mapping[str, Any]) -> str:
     """All tables and what they say, ready for the README."""
-    parts = [_intro(found)]
-    for target in found["targets"]:
+    parts = [_intro(results)]
+    for target in results["targets"]:
         parts += [f"**{_title(target)}**", table(target)]
-    for engine, reason in found["left_out"].items():
+    for engine, reason in results["left_out"].items():
         parts.append(f"Left out: {engine}, because {reason}.")
     return "\n\n".join(parts) + "\n"
 
 
-def _intro(found: Mapping[str, Any]) -> str:
-    machine = found["environment"]
+def _intro(results: Mapping[str, Any]) -> str:
+    machine = results["environment"]
     versions = {
-        name: number for each in found["versions"].values() for name, number in each.items()
+        name: number for each in results["versions"].values() for name, number in each.items()
     }
     names = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
     return (
-        f"Greedy decoding in float32 with {found['threads']} threads on {machine['cpu']} "
-        f"({machine['cores']} cores), at most {found['max_tokens']} tokens an answer, median of "
-        f"{found['repeats']}; 95 % intervals over prompts. Prompt lookup copies up to 10 tokens, a "
-        f"draft model writes 4. *tokens/s* is decoding alone, *whole call* includes the prompt. "
+        f"Greedy decoding in float32 with {results['threads']} threads on {machine['cpu']} "
+        f"({machine['cores']} cores), at most {results['max_tokens']} tokens an answer, median of "
+        f"{results['repeats']}; 95 % intervals over prompts. Prompt lookup copies up to 10 tokens, "
+        f"a draft model writes 4. *tokens/s* is decoding alone, *whole call* includes the prompt. "
         f"{names}."
     )
 
@@ -76,11 +76,11 @@ def _number(speed: float | None) -> str:
     return "–" if speed is None else f"{speed:.0f}" if speed >= 100 else f"{speed:.1f}"
 
 
-def _ratio(found: Mapping[str, Any] | None) -> str:
-    if found is None:
+def _ratio(results: Mapping[str, Any] | None) -> str:
+    if results is None:
         return "–"
-    interval = found["ci95"]
-    return f"{found['ratio']:.2f}" + (
+    interval = results["ci95"]
+    return f"{results['ratio']:.2f}" + (
         f" ({interval[0]:.2f}–{interval[1]:.2f})" if interval is not None else ""
     )
 

@@ -64,8 +64,8 @@ class Server:
         text = None if body is None else json.dumps(body)
         with closing(HTTPConnection("127.0.0.1", self._port, timeout=900)) as connection:
             connection.request(verb, path, text, {"Content-Type": "application/json"})
-            found: dict[str, Any] = json.loads(connection.getresponse().read())
-        return found
+            results: dict[str, Any] = json.loads(connection.getresponse().read())
+        return results
 
     def complete(self, prompt: list[int], max_tokens: int) -> tuple[list[int], float]:
         answer = self._call(

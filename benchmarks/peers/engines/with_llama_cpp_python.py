@@ -1,6 +1,6 @@
 """llama-cpp-python: its token generator, plain and with its prompt lookup.
 
-Its KV cache is held in float32 and forgotten before each call. It offers no draft model.
+Its KV cache is stored in float32 and forgotten before each call. It offers no draft model.
 """
 
 from __future__ import annotations

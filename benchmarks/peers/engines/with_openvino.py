@@ -1,6 +1,6 @@
 """OpenVINO GenAI: plain, with prompt lookup, and with a draft model; token ids in and out.
 
-Everything is held in float32, the KV cache too (OpenVINO's own default on x86 is 8 bits), and no
+Everything is stored in float32, the KV cache too (OpenVINO's default on x86 is 8 bits), and no
 prompt is kept from one call to the next.
 """
 
