@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from foretoken import SamplingParams
-from foretoken.models.load import build_native
+from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import Transformer
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence

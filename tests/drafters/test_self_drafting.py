@@ -15,7 +15,7 @@ from foretoken.drafters.pruned import Pruned
 from foretoken.drafters.swift import Swift
 from foretoken.errors import ForetokenError
 from foretoken.models.hf.adapter import HFModel
-from foretoken.models.load import build_native
+from foretoken.models.native.build import build_native
 from foretoken.protocols import Drafter
 from foretoken.testing import check_greedy, check_independence, check_seeded
 from foretoken.testing.checks import PROMPTS

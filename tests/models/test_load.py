@@ -13,7 +13,6 @@ from foretoken import LLM
 from foretoken.errors import ForetokenError
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.load import (
-    CYCLE,
     find,
     load_model,
     load_tokenizer,
@@ -23,6 +22,7 @@ from foretoken.models.load import (
     stored_weights,
     wrapped,
 )
+from foretoken.models.native.build import CYCLE
 from foretoken.testing import native, tiny_transformers
 
 CPU = torch.device("cpu")

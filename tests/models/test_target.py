@@ -13,7 +13,7 @@ from foretoken.drafters.nothing import Nothing
 from foretoken.engine.engine import check_pairing
 from foretoken.errors import ForetokenError
 from foretoken.models.hf.adapter import HFModel
-from foretoken.models.load import build_native
+from foretoken.models.native.build import build_native
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence

@@ -25,9 +25,9 @@ from foretoken.drafters.shared.chain import AllAtOnce, ChainDrafter
 from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
 from foretoken.models.drafting.draft_model import DraftModel
-from foretoken.models.load import build_native
 from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
+from foretoken.models.native.build import build_native
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.appended import block_acceptance, block_positions, blocks_loss, draw_places
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers

@@ -1,14 +1,11 @@
 """From a checkpoint folder, a hub id or a bundled name to a `CausalLM`.
 
-Configurations and tokenizers are read by transformers, weights by safetensors, one layer at a
-time, so that a backend that packs its weights never stores the model twice.
+Configurations and tokenizers are read by transformers, weights by safetensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +15,9 @@ from torch import Tensor
 from foretoken.errors import ForetokenError
 from foretoken.files import read_json
 from foretoken.models import bundled
-from foretoken.models.model import CausalLM, eos_ids
-from foretoken.models.native import attention, backends, loop_attention, rope, transformer
-from foretoken.models.native import norm as norms
-from foretoken.models.native.backends import compiled, cuda_graphs
-from foretoken.models.native.layer import Layer, Linear, Mix, Shape
-
-CYCLE = "layer_cycle"
-"""In a config.json: after how many layers their weights repeat (Hooper et al. 2023)."""
-
-Weights = Callable[[str], Tensor]
-"""Name of a tensor -> the tensor as stored; KeyError where there is none."""
+from foretoken.models.model import CausalLM
+from foretoken.models.native import transformer
+from foretoken.models.native.build import Weights, build_native
 
 
 def load_model(
@@ -192,152 +181,6 @@ def load_native(
             f"{folder} has no tensor {error.args[0]!r}, which its config.json calls for; the "
             "checkpoint is incomplete: fetch it again."
         ) from error
-
-
-def build_native(
-    config: Any,
-    stored: Weights,
-    dtype: torch.dtype,
-    device: torch.device,
-    backend: str,
-    source: Path | None = None,
-) -> transformer.Transformer:
-    """Fuse and hand each weight to the backend, one layer at a time. Raises KeyError by name."""
-    runner, linear_backend = backends.split(backend)
-    sample = stored("model.layers.0.self_attn.q_proj.weight")
-    name, make = backends.choose(linear_backend, dtype, device, sample)
-    count = read = 0
-
-    def find_all(keys: Iterable[str]) -> list[Tensor]:
-        nonlocal count
-        tensors = [stored(key) for key in keys]
-        count += sum(tensor.numel() for tensor in tensors)
-        return tensors
-
-    def made(weight: Tensor, bias: Tensor | None) -> Linear:
-        nonlocal read
-        layer = make(weight, bias)
-        read += round(weight.numel() * backends.itemsize(layer, dtype))
-        return layer
-
-    def linear(prefix: str, *names: str) -> Linear:
-        weight = _joined(find_all(f"{prefix}.{n}.weight" for n in names), dtype, device)
-        try:
-            biases = find_all(f"{prefix}.{n}.bias" for n in names)
-        except KeyError:
-            return made(weight, None)
-        return made(weight, _joined(biases, dtype, device))
-
-    def norm(name: str) -> norms.Norm:
-        [weight] = find_all([f"{name}.weight"])
-        return norms.make(_joined([weight], dtype, device), config.rms_norm_eps)
-
-    shape, normed = _shape(config), config.model_type == "qwen3"
-    looped = name != "plain" and loop_attention.supports(dtype, device, shape.head_dim)
-    mixing = loop_attention.mix if looped else attention.mix
-    # The widest matrix first: while it is packed, nothing else is in memory yet.
-    [embedding] = find_all(["model.embed_tokens.weight"])
-    tied = bool(config.tie_word_embeddings)
-    head = [embedding] if tied else find_all(["lm_head.weight"])
-    lm_head = made(_joined(head, dtype, device), None)
-    narrow = min(embedding.dtype, dtype, key=lambda kind: kind.itemsize)
-    embedding = _joined([embedding], narrow, device)
-
-    def mix(i: int) -> Mix:
-        return partial(
-            mixing, heads=shape.heads, scale=shape.head_dim**-0.5, window=_window(config, i)
-        )
-
-    def layer(i: int) -> Layer:
-        at = f"model.layers.{i}"
-        return Layer(
-            attention_norm=norm(f"{at}.input_layernorm"),
-            qkv=linear(f"{at}.self_attn", "q_proj", "k_proj", "v_proj"),
-            q_norm=norm(f"{at}.self_attn.q_norm") if normed else None,
-            k_norm=norm(f"{at}.self_attn.k_norm") if normed else None,
-            mix=mix(i),
-            out=linear(f"{at}.self_attn", "o_proj"),
-            mlp_norm=norm(f"{at}.post_attention_layernorm"),
-            gate_up=linear(f"{at}.mlp", "gate_proj", "up_proj"),
-            down=linear(f"{at}.mlp", "down_proj"),
-        )
-
-    many = config.num_hidden_layers
-    cycle = getattr(config, CYCLE, None) or many
-    before, layers = read, [layer(i) for i in range(min(cycle, many))]
-    read += (read - before) * (many - len(layers)) // len(layers)
-    for i in range(len(layers), many):
-        _check_same(stored, i, i - cycle)
-        layers.append(replace(layers[i - cycle], mix=mix(i)))
-    table = rope.table(config, shape.head_dim, shape.max_length + 1, dtype, device)
-    model = transformer.Transformer(
-        shape,
-        embedding,
-        layers,
-        norm("model.norm"),
-        lm_head,
-        table,
-        name,
-        count,
-        read,
-        eos_ids(config),
-        source,
-    )
-    if runner is not None:
-        run_through(runner, model)
-    return model
-
-
-def run_through(runner: str, model: transformer.Transformer) -> None:
-    """Have whole passes of the model run by one of `backends.RUNNERS`."""
-    if runner == "cuda_graphs":
-        model.run_by(cuda_graphs.Graphs, runner)
-    else:
-        background = runner == "compiled_in_background"
-        model.run_by(partial(compiled.Compiled, background=background), runner)
-
-
-def _check_same(stored: Weights, mine: int, earlier: int) -> None:
-    """Raises `ForetokenError` where a layer has other weights than the one that it repeats."""
-    for part in (*(f"self_attn.{n}_proj" for n in "qkvo"), "mlp.gate_proj", "mlp.down_proj"):
-        one, other = (stored(f"model.layers.{i}.{part}.weight") for i in (mine, earlier))
-        if not torch.equal(one, other):
-            raise ForetokenError(
-                f"config.json says that layers repeat ({CYCLE}), but {part} of layer {mine} isn't "
-                f"that of layer {earlier}; take {CYCLE} out of it."
-            )
-
-
-def _joined(parts: list[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Several stored tensors as one, each let go (and its file unmapped) once it is copied."""
-    end = sum(len(part) for part in parts)
-    whole = torch.empty(end, *parts[0].shape[1:], dtype=dtype, device=device)
-    while parts:
-        part = parts.pop()
-        whole[end - len(part) : end] = part
-        end -= len(part)
-    return whole
-
-
-def _shape(config: Any) -> Shape:
-    heads = config.num_attention_heads
-    return Shape(
-        width=config.hidden_size,
-        heads=heads,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        vocab_size=config.vocab_size,
-        max_length=config.max_position_embeddings,
-    )
-
-
-def _window(config: Any, layer: int) -> int | None:
-    """A layer's sliding window: by its type where the configuration lists types, else for all."""
-    window = getattr(config, "sliding_window", None)
-    types = getattr(config, "layer_types", None)
-    if types is not None:
-        return window if types[layer] == "sliding_attention" else None
-    return window
 
 
 def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:

@@ -20,10 +20,11 @@ from torch import Tensor
 
 from foretoken.access import Access
 from foretoken.errors import ForetokenError
-from foretoken.models.load import Weights, build_native, find, read_config, stored_weights
+from foretoken.models.load import find, read_config, stored_weights
 from foretoken.models.model import CausalLM
 from foretoken.models.native import transformer
 from foretoken.models.native.backends import NAMES
+from foretoken.models.native.build import Weights, build_native
 
 _ROWS = re.compile(r"model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)_proj\.(weight|bias)")
 

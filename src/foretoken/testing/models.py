@@ -15,9 +15,9 @@ from torch import Tensor
 
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed
-from foretoken.models.load import build_native
 from foretoken.models.model import CausalLM, Output
 from foretoken.models.native import attention
+from foretoken.models.native.build import build_native
 
 _CPU = torch.device("cpu")
 

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.errors import ForetokenError, unknown
-from foretoken.models.load import build_native, find, read_config
+from foretoken.models.load import find, read_config
 from foretoken.models.model import CausalLM
+from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import unsupported
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.lesson import Lesson

@@ -11,8 +11,9 @@ import torch
 from foretoken import LLM, SamplingParams
 from foretoken.access import Wants
 from foretoken.bench.measure import costs
-from foretoken.models.load import build_native, wrapped
+from foretoken.models.load import wrapped
 from foretoken.models.native import backends
+from foretoken.models.native.build import build_native
 from foretoken.testing import Pair, tiny_transformers
 
 CPU = torch.device("cpu")

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from foretoken.models.feed import chain_feed, tree_feed
-from foretoken.models.load import build_native
 from foretoken.models.native import attention, loop_attention
 from foretoken.models.native.backends import kernels
+from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import Transformer
 from foretoken.tree import chains
 from foretoken.trees.from_lists import from_paths

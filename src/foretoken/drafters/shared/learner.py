@@ -24,9 +24,10 @@ from torch import Tensor
 from foretoken.access import Access
 from foretoken.drafters.shared.mistakes import Buffer, Example, Head, lesson
 from foretoken.errors import ForetokenError, unknown
-from foretoken.models.load import build_native, find, read_config
+from foretoken.models.load import find, read_config
 from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
+from foretoken.models.native.build import build_native
 from foretoken.trainable.checkpoint import Facts, Trained, weight_of
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.protocol import Trainable

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from foretoken.access import Access, Pass
+from foretoken.access import Pass
 from foretoken.errors import ForetokenError
 from foretoken.models.feed import Feed, chain_feed, frontier_feed, token_feed, tree_feed
 from foretoken.models.load import load_model, wrapped
@@ -34,13 +34,28 @@ _MISSING = 16  # a row that lacks more catches up alone, so that the others need
 _SPARE = 64  # cache places after the context, for drafts that reach over its end
 
 
+class Surroundings(Protocol):
+    """What a draft model has to suit: the target, which `Access` tells about.
+
+    vocab_size: of the tokens that it drafts. max_length: of the texts that it reads. slots:
+    sequences at a time.
+    """
+
+    vocab_size: int
+    max_length: int
+    slots: int
+    device: torch.device
+    dtype: torch.dtype
+    backend: str
+
+
 class DraftModel:
     """`model` (a folder, hub id, bundled name or loaded model) as a drafter for `access`' target.
 
     nodes: the most nodes of a tree that it drafts or scores.
     """
 
-    def __init__(self, model: Any, access: Access, nodes: int = _SPARE) -> None:
+    def __init__(self, model: Any, access: Surroundings, nodes: int = _SPARE) -> None:
         """Raises `ForetokenError` where the vocabularies differ."""
         self.lm = as_causal_lm(model, access)
         if self.lm.vocab_size != access.vocab_size:
@@ -210,7 +225,7 @@ class DraftModel:
         return len(tokens)
 
 
-def as_causal_lm(model: Any, access: Access) -> CausalLM:
+def as_causal_lm(model: Any, access: Surroundings) -> CausalLM:
     """A folder or name is loaded like the target; a transformers model is wrapped; ours is used."""
     if isinstance(model, (str, Path)):
         backend = access.backend if backends.known(access.backend) else "auto"

@@ -14,7 +14,6 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -42,6 +41,15 @@ class _Reading:
     settled: int = 0
 
 
+class _Texts:
+    """What the model has to suit: the target's texts in its own tokens."""
+
+    def __init__(self, vocab_size: int, access: Access) -> None:
+        self.vocab_size, self.max_length = vocab_size, _LONGER * access.max_length
+        self.slots, self.device = access.slots, access.device
+        self.dtype, self.backend = access.dtype, access.backend
+
+
 class ForeignModel:
     """`model` and its tokenizer (a folder, hub id, or both loaded) as a drafter in own tokens.
 
@@ -60,15 +68,7 @@ class ForeignModel:
         self.theirs = Vocabulary(
             _tokenizer(given, None, "target", "target_tokenizer"), access.vocab_size
         )
-        view: Any = SimpleNamespace(
-            vocab_size=lm.vocab_size,
-            max_length=_LONGER * access.max_length,
-            slots=access.slots,
-            device=access.device,
-            dtype=access.dtype,
-            backend=access.backend,
-        )
-        self._model = DraftModel(lm, view)
+        self._model = DraftModel(lm, _Texts(lm.vocab_size, access))
         self.lm, self.device = self._model.lm, self._model.device
         self._tokens_of = lru_cache(_WORDS)(self._tokenized)
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
-from foretoken.models.load import run_through
 from foretoken.models.native.backends import cuda_graphs
 from foretoken.models.native.backends.cuda_graphs import Graphs
+from foretoken.models.native.build import run_through
 from foretoken.tree import empty
 from foretoken.trees.from_lists import from_paths
 from whole_passes import CPU, begun, check_same, fresh

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed, tree_feed
-from foretoken.models.load import build_native
 from foretoken.models.native.backends import kernels
 from foretoken.models.native.backends.whole import spans
+from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import Transformer
 from foretoken.trees.from_lists import from_paths
 
