@@ -426,7 +426,7 @@ def no_stop(patch: pytest.MonkeyPatch) -> None:
 
     def wrong(self: Any, block: Any) -> Any:
         ending = check(self, block)
-        ending.kept = len(block)
+        ending.emitted = len(block)
         return ending
 
     patch.setattr(stopping.StopChecker, "check", wrong)

@@ -182,6 +182,20 @@ def test_other_drafts_are_scored_as_a_whole(small: Pair, adapter: KangarooAdapte
             torch.testing.assert_close(out.logits, expected.logits)
 
 
+@torch.inference_mode()
+def test_states_of_other_layers_take_a_whole_pass(small: Pair, adapter: KangarooAdapter) -> None:
+    """A pass that resumes after the exit layer has those of it and the last ones, and no others."""
+    drafter, target = Kangaroo(adapter, 3, 0.0), ModelTarget(small.target, 1, 64)
+    sequences = begun(target, drafter, [[1, 2, 3]])
+    for wanted in ((2,), (2, -1), (1, 2), (0, -1)):
+        target.hidden = wanted
+        tree = drafter.draft(sequences, [3], GreedyDraws())
+        out = target.score(sequences, tree)
+        expected = target.score(sequences, replace(tree, entry=None))
+        for layer in wanted:
+            torch.testing.assert_close(out.hidden[layer], expected.hidden[layer])
+
+
 @pytest.mark.parametrize("method", ["pld+kangaroo", "kangaroo+pld", "kangaroo+eagle2"])
 @pytest.mark.parametrize("wrap", [None, PPD()])
 def test_together_with_others(

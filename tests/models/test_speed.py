@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+import torch
 
 from cyclic_models import CYCLES, LAYERS, cyclic, shared_pair
 from foretoken import SamplingParams
@@ -16,6 +17,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.speed import CyclicTarget, Pipeline, Speed
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
     check_distribution,
     check_greedy,
@@ -25,6 +27,7 @@ from foretoken.testing import (
 )
 from foretoken.testing.checks import PROMPTS, SAMPLED, serve
 from foretoken.testing.models import Pair
+from foretoken.tree import empty
 from foretoken.verify.target_only import TargetOnly
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
@@ -175,3 +178,27 @@ def test_settings_that_cannot_be(shared: Pair) -> None:
     for wrap, part in ((Speed(4), "divide"), (Speed(0), "divide"), (Speed(2, 4), "exit_stage")):
         with pytest.raises(ForetokenError, match=part):
             wrap(target)
+
+
+@torch.inference_mode()
+def test_what_a_draft_pass_wrote_over_is_not_used(shared: Pair) -> None:
+    """Between two passes a drafter runs a part of the target where the keys and values of tokens on
+    their way stand: the next pass gives what plain decoding's does."""
+    target, plain = (
+        CyclicTarget(ModelTarget(shared.target, 1, 64)),
+        ModelTarget(shared.target, 1, 64),
+    )
+    none, both = empty(1, target.device), []
+    for one, access in ((target, target.target), (plain, plain)):
+        sequence = Sequence.start([5, 9, 2, 7], GREEDY)
+        one.begin(sequence)
+        one.prefill([sequence], 64)
+        logits = one.score([sequence], none).logits
+        assert logits is not None
+        one.commit([sequence], [[]])
+        sequence.tokens.append(int(logits[0, 0].argmax()))
+        access.draft_states([sequence], torch.tensor([[40]]), 0, range(2 * LAYERS))
+        both.append(one.score([sequence], none).logits)
+    assert target.pipeline.tried == 0
+    assert both[0] is not None and both[1] is not None
+    assert torch.allclose(both[0], both[1], atol=1e-12)
