@@ -240,7 +240,7 @@ FOREIGN = {
             "transformer_layer_config": LLAMA,
         },
     ),
-    "mtp beside the model": Foreign(
+    "mtp next to the model": Foreign(
         lambda facts: MtpModule(facts, qkv_bias=True, **LAYER),
         "mtp",
         {**LLAMA, "num_hidden_layers": LAYERS},

@@ -41,8 +41,8 @@ def test_eagle3_keeps_to_its_vocabulary(small: Pair, records: Records) -> None:
     assert module.t2d.nonzero()[:, 0].tolist() == sorted(known)
     layers = tuple(dict.fromkeys((*default_capture(small.target.layers), -1)))
     assert module.hidden == layers
-    said = module.logits(torch.randn(2, 3, 32).double(), frozen.head)
-    assert set(said[0, 0].isfinite().nonzero()[:, 0].tolist()) == known
+    logits = module.logits(torch.randn(2, 3, 32).double(), frozen.head)
+    assert set(logits[0, 0].isfinite().nonzero()[:, 0].tolist()) == known
     lesson = frozen.lesson(collate(records, [[0, 1], [2, 3]], 40, 0.0), module.hidden)
     loss = module(lesson, Objective({"kl_div": 1.0}, 0.5))
     outputs = module.outputs(lesson, 2)

@@ -62,8 +62,8 @@ def test_the_layer_before_hydras_heads(small: Pair, records: Records) -> None:
     lesson = frozen.lesson(packed(records), (-1,))
     fresh = HydraPlus(facts, own_lm_heads=False).double()
     places = torch.arange(lesson.tokens.shape[1])[None]
-    said = fresh.logits(fresh.head_states(lesson, places), lesson.head)
-    torch.testing.assert_close(said[:, :, 1], lesson.head(lesson.hidden[-1]))
+    logits = fresh.logits(fresh.head_states(lesson, places), lesson.head)
+    torch.testing.assert_close(logits[:, :, 1], lesson.head(lesson.hidden[-1]))
     heads = randomised(fresh, scale=0.1)
     heads(lesson, Objective({"kl_div": 1.0})).backward()
     assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in heads.parameters())

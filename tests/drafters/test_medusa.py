@@ -44,8 +44,8 @@ def test_heads_start_as_the_target(small: Pair, records: Records) -> None:
     for own in (True, False):
         heads = MedusaHeads(Facts.of(small.target), own_lm_heads=own).double()
         heads.copy_from(frozen)
-        said = heads.logits(heads.states(states), frozen.head)
-        torch.testing.assert_close(said[:, :, 2], frozen.head(states))
+        logits = heads.logits(heads.states(states), frozen.head)
+        torch.testing.assert_close(logits[:, :, 2], frozen.head(states))
 
 
 def test_typical_acceptance_takes_more(small: Pair) -> None:

@@ -20,6 +20,7 @@ def module() -> nn.Module:
 
 
 def test_updates_are_orthogonal() -> None:
+    """All singular values of an update are near 1, for wide and tall matrices."""
     for shape in ((24, 60), (60, 24)):
         values = torch.linalg.svdvals(orthogonal(torch.randn(shape)))
         assert float(values.min()) > 0.6 and float(values.max()) < 1.3
@@ -38,6 +39,7 @@ def test_matrices_between_states_are_its_own() -> None:
 
 
 def test_without_a_rate_one_optimiser_moves_all() -> None:
+    """AdamW has every parameter."""
     made = module()
     groups = [{"params": list(made.parameters()), "factor": 1.0}]
     (only,) = optimizers_for(made, groups, Recipe(lr=1e-3))

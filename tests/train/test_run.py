@@ -180,10 +180,16 @@ def test_a_checkpoint_like_any_other(checkpoints: tuple[Path, Path], tmp_path: P
 
 def test_a_files_own_texts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """In a new folder; the estimate is still that of the target's own answers."""
-    said = [dataclasses.replace(each, answer="one two three " * 3) for each in PROMPTS]
+    answered = [dataclasses.replace(each, answer="one two three " * 3) for each in PROMPTS]
     out = tmp_path / "new" / "out"
     outcome = make(
-        "sps", str(checkpoints[0]), said, read_recipe("sps", SMALL), out, source="fixed", show=False
+        "sps",
+        str(checkpoints[0]),
+        answered,
+        read_recipe("sps", SMALL),
+        out,
+        source="fixed",
+        show=False,
     )
     expected, served = outcome.expected, outcome.served
     assert expected.tokens == served.tokens > 0

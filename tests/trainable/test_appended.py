@@ -57,9 +57,9 @@ def test_the_loss_by_hand(small: Pair, records: Records) -> None:
                     first = place - int(lesson.positions[b, place])
                     text = lesson.tokens[b, first : place + 1].tolist()
                     mine = frozen.head(after_text(small.target, text, module.embeddings)[i])
-                    said = frozen.head(lesson.hidden[-1][b, goal - 1])
+                    known = frozen.head(lesson.hidden[-1][b, goal - 1])
                     share = float(lesson.weight[b, goal])
-                    loss_i += share * float(DIVERGENCES["kl_div"](mine, said).detach())
+                    loss_i += share * float(DIVERGENCES["kl_div"](mine, known).detach())
                     weight_i += share
         total += 0.5**i * loss_i / weight_i
     assert float(loss.detach()) == pytest.approx(total, rel=1e-6)

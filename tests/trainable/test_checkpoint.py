@@ -37,14 +37,14 @@ def test_checkpoints(small: Pair, tmp_path: Path) -> None:
         MedusaHeads.load(heads, other)
     path = tmp_path / "a" / "config.json"
     config = json.loads(path.read_text())
-    for change, said in (
+    for change, message in (
         ({"foretoken_method": "hydra"}, "of method 'hydra' and not of 'medusa'"),
         ({"shape": {"num_heads": 3}}, "doesn't hold the tensors"),
         ({"shape": {"heads": 3}}, "doesn't fit"),
         ({"target": {}}, "is no checkpoint"),
     ):
         path.write_text(json.dumps({**config, **change}))
-        with pytest.raises(ForetokenError, match=said):
+        with pytest.raises(ForetokenError, match=message):
             MedusaHeads.load(tmp_path / "a", access)
     with pytest.raises(ForetokenError, match="trained for its target; name"):
         Medusa()

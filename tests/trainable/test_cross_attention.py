@@ -61,9 +61,9 @@ def test_the_loss_by_hand(small: Pair, records: Records) -> None:
                 continue
             mine = module.outputs(lesson, torch.full_like(lesson.tokens, ahead))[b, t]
             share = float(lesson.weight[b, t + 1]) * 0.5**ahead
-            said, goal = (small.target.head(x) for x in (mine, lesson.hidden[-1][b, t]))
+            given, goal = (small.target.head(x) for x in (mine, lesson.hidden[-1][b, t]))
             weight += share
-            total += share * float(DIVERGENCES["kl_div"](said, goal).detach())
+            total += share * float(DIVERGENCES["kl_div"](given, goal).detach())
     assert loss.item() == pytest.approx(total / weight, rel=1e-6)
     loss.backward()
     assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in module.parameters())

@@ -100,6 +100,7 @@ def test_mixtures() -> None:
 
 
 def test_wrong_mixtures() -> None:
+    """Unknown names, weights that are all 0 or negative, and a decay of 0 are refused."""
     with pytest.raises(ForetokenError, match="Did you mean 'kl_div'"):
         Objective({"kl-div": 1.0})
     for wrong in ({}, {"tv": 0.0}, {"tv": 1.0, "rkl": -1.0}):

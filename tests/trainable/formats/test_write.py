@@ -51,12 +51,14 @@ def trained(name: str, folder: Path, target: Path, small: Pair) -> Trained:
 def test_what_is_written_drafts_as_before(
     name: str, to: str, target: Path, small: Pair, tmp_path: Path
 ) -> None:
+    """The exported folder drafts the same trees, with the same acceptances."""
     method = trained(name, tmp_path / "own", target, small).method
     out, model = exported(tmp_path / "own", to, tmp_path / "out"), load_model(target)
     assert drafts(method, out, model) == drafts(method, tmp_path / "own", model)
 
 
 def test_a_model_that_drafts_alone(target: Path, tmp_path: Path) -> None:
+    """It is copied as it is, into an empty folder only, and not for speculators."""
     out = exported(target, "hf", tmp_path / "hf")
     assert load_model(out).vocab_size == VOCAB
     with pytest.raises(ForetokenError, match="speculators has no type"):
@@ -66,6 +68,7 @@ def test_a_model_that_drafts_alone(target: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written(target: Path, small: Pair, tmp_path: Path) -> None:
+    """Other programs, other targets and folders that are exported already are refused."""
     trained("eagle3", tmp_path / "own", target, small)
     with pytest.raises(ForetokenError, match="no form of method 'eagle3' for 'hf'"):
         exported(tmp_path / "own", "hf", tmp_path / "out")
