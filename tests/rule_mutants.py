@@ -238,8 +238,8 @@ MUTANTS = {
         patch=replaced(
             chains,
             "_final_distribution",
-            lambda trees, probs, distributions, lengths, owed: TOKEN_RESIDUAL(
-                trees, probs, distributions, lengths, torch.ones_like(owed)
+            lambda trees, probs, proposals, lengths, owed: TOKEN_RESIDUAL(
+                trees, probs, proposals, lengths, torch.ones_like(owed)
             ),
         ),
     ),

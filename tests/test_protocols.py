@@ -24,14 +24,14 @@ def scores(temperature: float) -> Scores:
 def test_greedy_scores_know_their_token() -> None:
     """The tokens with all the mass are there, and the distributions that they stand for."""
     greedy = scores(0.0)
-    assert greedy.sure is not None and greedy.sure.tolist() == greedy.best.tolist() == [[1]]
+    assert greedy.certain is not None and greedy.certain.tolist() == greedy.best.tolist() == [[1]]
     assert greedy.probs.tolist() == [[[0.0, 1.0, 0.0]]]
 
 
 def test_sampled_scores_are_softmaxed() -> None:
     """No token has all the mass; the likeliest is the best all the same."""
     sampled = scores(0.5)
-    assert sampled.sure is None and sampled.best.tolist() == [[1]]
+    assert sampled.certain is None and sampled.best.tolist() == [[1]]
     torch.testing.assert_close(sampled.probs, (LOGITS / 0.5).softmax(-1))
 
 
@@ -39,7 +39,7 @@ def test_scores_of_plain_probabilities() -> None:
     """A tensor of probabilities does in place of folded ones."""
     given = LOGITS.softmax(-1)
     plain = Scores(LOGITS, given, torch.zeros(1, 1, dtype=torch.bool))
-    assert plain.probs is given and plain.sure is None and plain.best.tolist() == [[1]]
+    assert plain.probs is given and plain.certain is None and plain.best.tolist() == [[1]]
 
 
 def test_a_drafter_must_only_draft() -> None:

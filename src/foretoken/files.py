@@ -79,17 +79,17 @@ def read_json(path: str | Path, what: str, *, schema: int | None = None) -> dict
     """
     wrong = f"{path} can't be read as {what}"
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ForetokenError(f"{wrong}: {error.strerror}.") from error
     except ValueError as error:
         raise ForetokenError(f"{wrong}: it is not JSON ({error}).") from error
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise ForetokenError(f"{wrong}: it holds no JSON object.")
-    if schema is not None and found.get("schema") != schema:
-        given = found.get("schema")
+    if schema is not None and data.get("schema") != schema:
+        given = data.get("schema")
         raise ForetokenError(f"{wrong}: it has schema {given!r}, and {schema!r} is read here.")
-    return found
+    return data
 
 
 def read_json_lines(lines: Iterable[str | bytes], path: str | Path) -> Iterator[tuple[int, Any]]:

@@ -45,15 +45,15 @@ class Scores:
         return given if isinstance(given, Tensor) else given.probs
 
     @property
-    def sure(self) -> Tensor | None:
+    def certain(self) -> Tensor | None:
         """[B, S] the tokens with all the mass, where it is known that every distribution has
         one."""
-        return None if isinstance(self.distribution, Tensor) else self.distribution.sure
+        return None if isinstance(self.distribution, Tensor) else self.distribution.certain
 
     @property
     def best(self) -> Tensor:
         """[B, S] the likeliest tokens."""
-        return self.probs.argmax(-1) if self.sure is None else self.sure
+        return self.probs.argmax(-1) if self.certain is None else self.certain
 
 
 class Verdict(NamedTuple):
@@ -226,7 +226,7 @@ class BaseDrafter(Drafter):
 
 class Verifier(Protocol):
     """A pure acceptance rule. Exact rules read only `scores.probs`,
-    and `scores.sure` in place of it where that is there.
+    and `scores.certain` in place of it where that is there.
 
     exact: keeps the target's distribution. trees: takes more than chains. sampling: serves
     temperatures above 0. kinds: the kinds of node that it takes. source: paper and equation. draws:

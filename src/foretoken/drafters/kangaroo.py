@@ -5,7 +5,7 @@ shares the language-model head. A draft ends after the first token whose distrib
 probability of at least the threshold (the second exit). Verification goes on from the states that
 the first layers left. Training: cross-entropy to the target's distribution, the target frozen.
 Weights are named as its code names them. Departures: the probability is the likeliest token's, when
-sampling too; the adapter's entries of drafted tokens are computed anew once they are accepted.
+sampling too; the adapter's entries of drafted tokens are computed again once they are accepted.
 
 Legend: B rows, T places, N drafted places, D width, V vocabulary.
 """
@@ -158,9 +158,9 @@ class Kangaroo(ChainDrafter):
         """[B, T, N] whether a step whose root is there accepts more than n places, at
         temperature 0."""
         right, likely = adapter.guesses(lesson)
-        alive, found = torch.ones_like(right), []
+        alive, reached = torch.ones_like(right), []
         for n in range(self.num_speculative_tokens):
             alive = alive & right.roll(-n, 1) & (lesson.room > n)
-            found.append(alive)
+            reached.append(alive)
             alive = alive & (likely.roll(-n, 1) >= self.assistant_confidence_threshold)
-        return torch.stack(found, 2)
+        return torch.stack(reached, 2)

@@ -34,7 +34,7 @@ def path(name: str) -> Path:
 def _folder() -> Path | None:
     """Where the models lie as files on disk."""
     try:
-        found = resources.files("foretoken_zoo")
+        folder = resources.files("foretoken_zoo")
     except ModuleNotFoundError:
         return None
-    return found if isinstance(found, Path) else None
+    return folder if isinstance(folder, Path) else None

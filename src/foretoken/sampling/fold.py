@@ -32,20 +32,20 @@ _TRIED, _MORE = 256, 16  # tokens sorted first instead of all, and by how much t
 class Folded:
     """The distributions of a pass.
 
-    sure [B, M]: where every distribution is a point mass, the tokens that they are on; else None.
-    bad [B, M] marks places without a distribution (NaN, or every token forbidden)."""
+    certain [B, M]: where every distribution is a point mass, the tokens that they are on; else
+    None. bad [B, M] marks places without a distribution (NaN, or every token forbidden)."""
 
     logits: Tensor
     distribution: Tensor | None
     bad: Tensor
-    sure: Tensor | None = None
+    certain: Tensor | None = None
 
     @property
     def probs(self) -> Tensor:
         """[B, M, V]; point masses are written out when they are first asked for."""
         if self.distribution is None:
-            assert self.sure is not None
-            self.distribution = _one_hot(self.logits, self.sure)
+            assert self.certain is not None
+            self.distribution = _one_hot(self.logits, self.certain)
         return self.distribution
 
 

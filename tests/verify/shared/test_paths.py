@@ -48,7 +48,7 @@ def test_point_masses_are_not_asked() -> None:
 
     class Certain(Scores):
         @property
-        def sure(self) -> Tensor:
+        def certain(self) -> Tensor:
             return torch.tensor([[5, 6, 1, 1, 1, 1]])
 
     def choose(distributions: Tensor, depths: Tensor) -> Tensor:

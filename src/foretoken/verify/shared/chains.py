@@ -36,12 +36,12 @@ def token_by_token(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
     if trees.nodes == 0 or isinstance(draws, GreedyDraws):
         return longest_match(trees, scores, draws.pick)
     probs = scores.probs
-    distributions = proposal_distributions(trees)
-    accepted = draws.accept(_ratios(trees, probs, distributions).clamp(max=1)) & trees.valid
+    proposals = proposal_distributions(trees)
+    accepted = draws.accept(_ratios(trees, probs, proposals).clamp(max=1)) & trees.valid
     lengths = accepted.long().cumprod(1).sum(1)  # [B]
     owed = probs.new_ones(trees.batch)
     token = draws.pick(
-        _final_distribution(trees, probs, distributions, lengths, owed), lengths[:, None]
+        _final_distribution(trees, probs, proposals, lengths, owed), lengths[:, None]
     )
     return Verdict(path_to(trees, lengths)[0], lengths, token[:, 0])
 
@@ -51,35 +51,35 @@ def as_a_block(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
     if trees.nodes == 0 or isinstance(draws, GreedyDraws):
         return longest_match(trees, scores, draws.pick)
     probs = scores.probs
-    distributions = proposal_distributions(trees)
-    joint = _joint_ratios(trees, probs, distributions)  # [B, S]
-    passed = draws.accept(_chances(trees, probs, distributions, joint))  # [B, N]
+    proposals = proposal_distributions(trees)
+    joint = _joint_ratios(trees, probs, proposals)  # [B, S]
+    passed = draws.accept(_chances(trees, probs, proposals, joint))  # [B, N]
     lengths = (passed * trees.depths[:, 1:]).amax(1)  # [B]
     owed = joint.gather(1, lengths[:, None])[:, 0]
     token = draws.pick(
-        _final_distribution(trees, probs, distributions, lengths, owed), lengths[:, None]
+        _final_distribution(trees, probs, proposals, lengths, owed), lengths[:, None]
     )
     return Verdict(path_to(trees, lengths)[0], lengths, token[:, 0])
 
 
-def _ratios(trees: DraftTree, probs: Tensor, distributions: Tensor | None) -> Tensor:
+def _ratios(trees: DraftTree, probs: Tensor, proposals: Tensor | None) -> Tensor:
     """[B, N] p / q of each token, p itself where it was chosen."""
     drafted = trees.tokens[..., None]
     ratio = probs[:, :-1].gather(-1, drafted)[..., 0]
-    return ratio if distributions is None else ratio / distributions.gather(-1, drafted)[..., 0]
+    return ratio if proposals is None else ratio / proposals.gather(-1, drafted)[..., 0]
 
 
 def _final_distribution(
-    trees: DraftTree, probs: Tensor, distributions: Tensor | None, lengths: Tensor, owed: Tensor
+    trees: DraftTree, probs: Tensor, proposals: Tensor | None, lengths: Tensor, owed: Tensor
 ) -> Tensor:
     """[B, 1, V]: what is left of owed · p at the first rejected node, p where none was rejected."""
     rows = torch.arange(trees.batch, device=lengths.device)
     p = probs[rows, lengths]  # [B, V]
     node = lengths.clamp(max=trees.nodes - 1)  # the rejected one, if any
-    if distributions is None:
+    if proposals is None:
         residual = p.scatter(-1, trees.tokens.gather(1, node[:, None]), 0.0)
     else:
-        residual = (p * owed[:, None]).sub_(distributions[rows, node]).clamp_(min=0)
+        residual = (p * owed[:, None]).sub_(proposals[rows, node]).clamp_(min=0)
     rejected = (lengths < trees.nodes) & trees.valid[rows, node]
     # Where p and q agree up to rounding nothing is left over: a rejection there has probability 0
     # and only rounding can lead here, so p is as good a distribution as any.
@@ -87,25 +87,23 @@ def _final_distribution(
     return torch.where(whole, p, residual)[:, None]
 
 
-def _joint_ratios(trees: DraftTree, probs: Tensor, distributions: Tensor | None) -> Tensor:
+def _joint_ratios(trees: DraftTree, probs: Tensor, proposals: Tensor | None) -> Tensor:
     """w [B, S]: 1 at the root, 0 after the end of a chain."""
-    ratio = torch.where(trees.valid, _ratios(trees, probs, distributions), 0.0).nan_to_num(0.0)
+    ratio = torch.where(trees.valid, _ratios(trees, probs, proposals), 0.0).nan_to_num(0.0)
     joint = [probs.new_ones(trees.batch)]
     for node in range(trees.nodes):
         joint.append((joint[-1] * ratio[:, node]).clamp(max=1))
     return torch.stack(joint, 1)
 
 
-def _chances(
-    trees: DraftTree, probs: Tensor, distributions: Tensor | None, joint: Tensor
-) -> Tensor:
+def _chances(trees: DraftTree, probs: Tensor, proposals: Tensor | None, joint: Tensor) -> Tensor:
     """[B, N] the probability that each prefix passes; that of a row's whole chain is w itself."""
     owed = joint[:, 1:-1]  # the prefixes that have a node after them
-    if distributions is None:
+    if proposals is None:
         after = probs[:, 1:-1].gather(-1, trees.tokens[:, 1:, None])[..., 0]
         excess = owed * (1 - after)
     else:
-        excess = (probs[:, 1:-1] * owed[..., None]).sub_(distributions[:, 1:]).clamp_(min=0).sum(-1)
+        excess = (probs[:, 1:-1] * owed[..., None]).sub_(proposals[:, 1:]).clamp_(min=0).sum(-1)
     chances = (excess / (excess + (1 - owed))).nan_to_num(1.0)
     inside = trees.valid[:, 1:]  # False where the prefix is the row's whole chain
     return torch.cat([torch.where(inside, chances, owed), joint[:, -1:][:, : trees.nodes]], 1)

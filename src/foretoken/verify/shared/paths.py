@@ -38,7 +38,7 @@ def longest_match(trees: DraftTree, scores: Scores, choose: Choose) -> Verdict:
     branches are followed, and of equally deep nodes the first counts.
     """
     if trees.is_chain:
-        chosen = choose(scores.probs, trees.depths) if scores.sure is None else scores.sure
+        chosen = choose(scores.probs, trees.depths) if scores.certain is None else scores.certain
         if trees.nodes == 0:  # chosen is [B, S]
             return Verdict(chosen[:, :0], chosen.new_zeros(trees.batch), chosen[:, 0])
         agrees = (trees.tokens == chosen[:, : trees.nodes]) & trees.valid
@@ -60,7 +60,7 @@ def longest_match(trees: DraftTree, scores: Scores, choose: Choose) -> Verdict:
 
 def _chosen(trees: DraftTree, scores: Scores, choose: Choose, slots: Tensor) -> Tensor:
     """[B, 1] the token after one slot [B] of each tree."""
-    if scores.sure is not None:
-        return scores.sure.gather(1, slots[:, None])
+    if scores.certain is not None:
+        return scores.certain.gather(1, slots[:, None])
     rows = torch.arange(trees.batch, device=slots.device)
     return choose(scores.probs[rows, slots][:, None], trees.depths[rows, slots][:, None])
