@@ -29,7 +29,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from foretoken import LLM, SamplingParams, zoo
 from foretoken.bench.suites.suite import load_suite
 from foretoken.files import replacing
-from foretoken.models.native.build import CYCLE, find, load_model
+from foretoken.models.load import find, load_model
+from foretoken.models.native.build import CYCLE
 from foretoken.train.batches import Batches
 from foretoken.train.data import fixed, read_conversations
 from foretoken.train.frozen import FrozenTarget
