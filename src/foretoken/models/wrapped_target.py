@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence as Seq
 
 from foretoken.access import Pass
@@ -11,7 +12,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
 
 
-class WrappedTarget:
+class WrappedTarget(ABC):
     """A `Target` that leaves all but scoring to the `ModelTarget` that it wraps.
 
     A subclass scores the roots alone in `score_roots`. Where a drafter made nodes, or reads states,
@@ -44,6 +45,6 @@ class WrappedTarget:
             sequence.state.pop(self, None)  # the pass overwrites what was computed ahead
         return self.target.score(sequences, trees)
 
+    @abstractmethod
     def score_roots(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
         """One pass over the roots; the trees have no nodes."""
-        raise NotImplementedError
