@@ -58,6 +58,13 @@ def test_bad_input(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not list(tmp_path.iterdir())
 
 
+def test_no_command_shows_the_help() -> None:
+    """And nothing else: an empty message is no message."""
+    for words in ((), ("zoo",)):
+        shown = run(*words)
+        assert "Usage" in shown.output and not shown.stderr
+
+
 def test_exit_codes_of_the_process(checkpoints: Pair) -> None:
     """0 and 1, as a shell sees them."""
     good, bad = process("--version"), process("generate", "word " * 5000, *model(checkpoints))

@@ -29,13 +29,14 @@ class _Commands(typer.core.TyperGroup):
             message = _sentence(error)
             if message is None:
                 raise
-            print(f"foretoken: {message}", file=sys.stderr)
+            if message:
+                print(f"foretoken: {message}", file=sys.stderr)
             sys.exit(getattr(error, "exit_code", 1))
         sys.exit(code if isinstance(code, int) else 0)
 
 
 def _sentence(error: Exception) -> str | None:
-    """What to tell the user, or None for a bug of ours."""
+    """What to tell the user: nothing where the help was shown, None for a bug of ours."""
     from foretoken.errors import ForetokenError
 
     if isinstance(error, ForetokenError):
@@ -43,9 +44,11 @@ def _sentence(error: Exception) -> str | None:
     show = getattr(error, "format_message", None)  # wrong usage, as typer reports it
     if show is None:
         return None
+    if not (message := " ".join(str(show()).split()).rstrip(".")):
+        return ""
     context = getattr(error, "ctx", None)
     hint = f" Try '{context.command_path} --help'." if context is not None else ""
-    return f"{' '.join(str(show()).split()).rstrip('.')}.{hint}"
+    return f"{message}.{hint}"
 
 
 def _silence() -> None:
