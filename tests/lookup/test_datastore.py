@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from foretoken import ForetokenError
-from foretoken.cli.commands import app
 from foretoken.lookup.datastore import ORDERED, Datastore, add, build, suffix_array
 
 Texts = list[list[int]]
@@ -132,56 +129,3 @@ def test_refusals(tmp_path: Path) -> None:
     (store / "0.tokens.npy").unlink()
     with pytest.raises(ForetokenError, match="missing or damaged"):
         Datastore(store, made_for)
-
-
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def test_command_line(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
-    """Text, lines of JSON and conversations; added to later; found again."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(checkpoints[0])
-    text, lines, store = tmp_path / "a.txt", tmp_path / "b.jsonl", tmp_path / "store"
-    text.write_text("one two\nthree four\n")
-    turns = [{"role": "user", "content": "five"}, {"role": "assistant", "content": "six"}]
-    lines.write_text(json.dumps({"text": "seven"}) + "\n\n" + json.dumps({"messages": turns}))
-    common = ("--tokenizer", checkpoints[0], "--out", store)
-    built = run("datastore", "build", text, *common)
-    assert built.exit_code == 0 and "tokens" in built.stdout
-    assert run("datastore", "add", lines, *common).exit_code == 0
-    found = Datastore(store, {"vocab_size": len(tokenizer)})
-    for words in ("two\nthree", "seven", "u: five\na: six\n"):
-        ids = tokenizer(words, add_special_tokens=False)["input_ids"]
-        assert found.longest(ids, len(ids), ORDERED) == len(ids)
-    assert not found.longest(tokenizer("sevenu")["input_ids"], 6, 6)
-
-
-@pytest.mark.parametrize("command", ["build", "add"])
-def test_help_has_an_example(command: str) -> None:
-    assert "Example" in run("datastore", command, "--help").stdout
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{", "line 2"),
-        ('{"txt": 1}', "line 2"),
-        ("3", "line 2"),
-        ('{"messages": [3]}', "line 2"),
-        (b"\xff", "not UTF-8"),
-        (None, "There is no file"),
-    ],
-)
-def test_bad_files(
-    line: str | bytes | None, said: str, checkpoints: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """What is wrong with a file is said in one sentence, and no datastore is left."""
-    file, store = tmp_path / "a.jsonl", tmp_path / "store"
-    if line is not None:
-        given = line.encode() if isinstance(line, str) else line
-        file.write_bytes(b'{"text": "fine"}\n' + given)
-    found = run("datastore", "build", file, "--tokenizer", checkpoints[0], "--out", store)
-    assert found.exit_code == 1 and said in found.output and "Traceback" not in found.output
-    assert not (store / "index.npz").exists()
