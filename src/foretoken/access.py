@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, Entry
+from foretoken.tree import DraftTree, ResumePoint
 
 LEVELS = {
     "a": "logits for appended tokens",
@@ -40,21 +40,21 @@ class Wants:
 
 @dataclass(slots=True)
 class Pass:
-    """One pass of the target: logits [B, S, V] raw (None in prefill); hidden maps an asked-for
-    layer to [B, S, D]."""
+    """What one pass of the target returns: logits [B, S, V], raw (None in prefill); hidden:
+    requested layer -> states [B, S, D]."""
 
     logits: Tensor | None
     hidden: dict[int, Tensor] = field(default_factory=dict)
 
 
 class Access(Protocol):
-    """A target's inside, as far as its levels reach; handed to `Drafter.bind`.
+    """What a drafter may read and run of a target, limited by its levels; given to `Drafter.bind`.
 
     tokenizer: the target's, if it was given one. source: the folder or the loaded transformers
     model that its weights are from, None where that isn't known.
 
-    A draft pass writes its keys and values after each committed length, where the next pass over
-    that sequence overwrites them.
+    A *draft pass* is a drafter's pass through the target. It writes its keys and values after each
+    committed length, where the next pass over that sequence overwrites them.
     """
 
     levels: frozenset[str]
@@ -83,33 +83,33 @@ class Access(Protocol):
     def draft_states(
         self, sequences: Seq[Sequence], tokens: Tensor, ahead: int, sublayers: Iterable[int]
     ) -> Tensor:
-        """[B, M, D] states of alternatives [B, M] for one place after the named ones of the 2L
-        sub-layers: a draft pass (level e).
+        """Run these of the 2L sub-layers over alternative tokens [B, M] for one place: a draft pass
+        (level e). Returns the states [B, M, D].
 
-        2i is the attention of layer i and 2i + 1 its feed-forward. Each alternative sees the text
-        before the root, the `ahead` tokens of the draft passes before this one, and itself.
+        Sub-layer 2i is the attention of layer i and 2i + 1 its feed-forward. Each alternative sees
+        the text before the root, the `ahead` tokens of earlier draft passes, and itself.
         """
 
     def rerun_states(
         self, sequences: Seq[Sequence], count: int, sublayers: Iterable[int]
     ) -> Tensor:
-        """[B, T, D] the same for the T = `count` tokens before each last one, at their own
-        positions and blind to their committed run (level e)."""
+        """Run these sub-layers again over the T = `count` tokens before each root, which see the
+        text before them and each other: a draft pass (level e). Returns the states [B, T, D]."""
 
     def draft_logits(self, sequences: Seq[Sequence], trees: DraftTree) -> Tensor:
         """[B, S, V] logits at each root and its tree: a draft pass (level d)."""
 
-    def entry(self, layers: int, tokens: Tensor, states: Tensor) -> Entry:
-        """What hands states of draft passes over to the scoring pass (level e).
+    def resume_point(self, layers: int, tokens: Tensor, states: Tensor) -> ResumePoint:
+        """Hand the states of draft passes over to the scoring pass, in a tree's `resume` (level e).
 
-        tokens [B, K], states [B, K, D]: the root and the nodes after it, one a draft pass, as they
-        come out of the first `layers` layers. A scoring pass resumes from them where they are those
-        of its trees, and runs all layers otherwise.
+        tokens [B, K], states [B, K, D]: the root and the nodes after it, one a draft pass, after
+        the first `layers` layers. The scoring pass resumes from them if its trees consist of these
+        tokens, and runs all layers otherwise.
         """
 
     def extra_tokens(self, embeddings: Tensor) -> int:
-        """The number of the first of new tokens, which passes read as these [K, D] embeddings;
-        trees name them in `extras` (level d)."""
+        """Register K extra tokens with these embeddings [K, D], which trees name in `extras`; the
+        number of the first of them (level d)."""
 
     def kv(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor]:
         """Read-only keys and values [kv_heads, committed length, head_dim] (level f)."""

@@ -1,4 +1,4 @@
-"""What passes between the parts of the loop, and what each part must offer.
+"""The loop's data (scores, verdicts, steps) and protocols (target, drafter, acceptance rule).
 
 The root of a tree is a sequence's last token; it is not yet in the cache, which holds
 `len(tokens) - 1` positions. A pass scores the root (slot 0) and N draft nodes (slots 1 … N).
@@ -29,9 +29,9 @@ from foretoken.tree import DraftTree, Kind
 class Scores:
     """What the target predicts at the root and at every node.
 
-    logits [B, S, V] raw; bad [B, S] places without a distribution; hidden maps an asked-for layer
-    to [B, S, D]. distribution: the probabilities [B, S, V], or the `Folded` ones that make them
-    when asked."""
+    logits: [B, S, V], raw. distribution: the probabilities [B, S, V], or `Folded` ones, which are
+    computed when they are read. bad: [B, S], places without a distribution. hidden: requested
+    layer -> states [B, S, D]."""
 
     logits: Tensor
     distribution: Tensor | Folded
@@ -41,13 +41,13 @@ class Scores:
     @property
     def probs(self) -> Tensor:
         """[B, S, V] folded by each sequence's parameters."""
-        given = self.distribution
-        return given if isinstance(given, Tensor) else given.probs
+        probs = self.distribution
+        return probs if isinstance(probs, Tensor) else probs.probs
 
     @property
     def certain(self) -> Tensor | None:
-        """[B, S] the tokens with all the mass, where it is known that every distribution has
-        one."""
+        """[B, S] the tokens with probability 1, where every distribution is known to have one;
+        else None."""
         return None if isinstance(self.distribution, Tensor) else self.distribution.certain
 
     @property
@@ -57,10 +57,11 @@ class Scores:
 
 
 class Verdict(NamedTuple):
-    """path [B, P] slots of the accepted nodes, valid up to lengths [B]; token [B] one more token.
+    """What a rule decided: which nodes are accepted, and the bonus token.
 
-    The slot that the extra token was sampled at is the last accepted one, or the root. Approximate
-    rules count in strayed [B] the accepted tokens that the lossless rule would have refused.
+    path: [B, P] slots of the accepted nodes, of which the first lengths [B] count. token: [B] the
+    bonus token, sampled at the last accepted slot, or at the root. strayed: [B] how many accepted
+    tokens the lossless rule would have rejected, counted by approximate rules.
     """
 
     path: Tensor
@@ -73,10 +74,10 @@ class Verdict(NamedTuple):
 class Step:
     """What one step did to one sequence, for `observe`, the statistics and the stream.
 
-    tokens: emitted, the extra token last. path: accepted slots. drafted: nodes offered. row: this
-    sequence's row in `tree` and `scores`. failed: the place had no distribution (NaN). strayed:
-    accepted tokens that the lossless rule would have refused. read: tokens of the prompt that went
-    into the cache, whose states are the row's first ones; 0 but in prefill, which emits nothing.
+    tokens: emitted, the bonus token last. path: accepted slots. drafted: nodes of the draft. row:
+    this sequence's row in `tree` and `scores`. failed: a place had no distribution (NaN). strayed:
+    accepted tokens that the lossless rule would have rejected. read: in prefill, which emits
+    nothing, the prompt tokens read, whose states are the row's first ones; else 0.
     """
 
     tokens: list[int]
@@ -104,7 +105,8 @@ class Scorer(Protocol):
 
 class Target(Scorer, Protocol):
     """The model whose text is wanted. model: the `CausalLM` that makes the passes. tokenizer: the
-    model's, if there is one. nodes: the most of a sequence's tree."""
+    model's, if there is one. levels: of access, see `access.LEVELS`. nodes: the largest tree of a
+    sequence."""
 
     model: Any
     tokenizer: Any
@@ -118,7 +120,7 @@ class Target(Scorer, Protocol):
         """Cache slots that no sequence owns."""
 
     def bind(self, drafter: Drafter) -> None:
-        """Give a drafter access; passes bring the states that it wants from now on."""
+        """Give a drafter access; from now on passes return the states that it wants."""
 
     def begin(self, sequence: Sequence) -> None:
         """Take a cache slot."""
@@ -127,7 +129,7 @@ class Target(Scorer, Protocol):
         """Whether the sequence has a cache slot."""
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        """Copy the prompt's cache to another sample of the same request."""
+        """Copy the prompt's keys and values to another sample of the same request."""
 
     def pending(self, sequence: Sequence) -> int:
         """Tokens before the root that are not yet in the cache."""
@@ -155,15 +157,15 @@ class Shared(Protocol):
 class Drafter(Protocol):
     """Guesses what the target will write. Only `draft` must do anything.
 
-    kinds: the kinds of node that it makes when it samples; at temperature 0, where all
-    distributions are point masses, it may always call them chosen. trees: whether it makes anything
-    but chains. Both are checked against the verifier at load. shared: what it keeps across
-    requests, if anything; it is there from `bind` on. follows: whether it finds all it needs in the
-    text when it is asked, so that it need not observe the steps that others drafted for. chose: of
-    a drafter that chooses among others, whose draft each sequence of the last step took. parts: the
-    drafters that it is made of. small_models: the `CausalLM`s whose passes it runs to draft; they
-    are there from `bind` on. pass_per_token: whether a pass of the one small model for each drafted
-    token is all that drafting costs."""
+    wants: the access that it needs. kinds: the kinds of node that it makes when it samples; at
+    temperature 0, where all distributions are point masses, it may always call them chosen. trees:
+    whether it makes anything but chains. These are checked before the first step. shared: what it
+    keeps across requests, from `bind` on, or None. follows: whether the text alone is enough for it
+    to draft, so that it need not observe the steps that others drafted for. chose: for each
+    sequence of the last step, the name of the part that drafted, if it chooses among parts. parts:
+    the drafters that it wraps. small_models: the `CausalLM`s whose passes it runs to draft, from
+    `bind` on. pass_per_token: whether one pass of its one small model for each drafted token is all
+    that drafting costs."""
 
     wants: Wants
     kinds: frozenset[Kind]
@@ -184,7 +186,8 @@ class Drafter(Protocol):
         return
 
     def price(self, measure: Callable[[Mapping[str, Drafter]], CostModel]) -> None:
-        """Once, after `bind`: a drafter that decides by costs has its parts measured, by name."""
+        """Once, after `bind`: a drafter that decides by costs calls `measure` with its parts, by
+        name."""
         return
 
     def begin(self, sequence: Sequence) -> None:
@@ -205,7 +208,7 @@ class Drafter(Protocol):
 
 
 class BaseDrafter(Drafter):
-    """Does nothing at every optional verb of `Drafter`, and has a default for what it declares."""
+    """A drafter's defaults: optional methods do nothing, and every declared field has a value."""
 
     wants: Wants = Wants()
     kinds: frozenset[Kind] = frozenset({Kind.CHOSEN})
@@ -225,14 +228,14 @@ class BaseDrafter(Drafter):
 
 
 class Verifier(Protocol):
-    """A pure acceptance rule. Exact rules read only `scores.probs`,
-    and `scores.certain` in place of it where that is there.
+    """An acceptance rule: a pure function of trees, scores and draws. Exact rules read only
+    `scores.probs`, or `scores.certain` where it is not None.
 
-    exact: keeps the target's distribution. trees: takes more than chains. sampling: serves
-    temperatures above 0. kinds: the kinds of node that it takes. source: paper and equation. draws:
-    the class of its random numbers (`gumbel` has its own). reads_logits: whether it
-    reads `scores.logits`, which know nothing of penalties and other edits. A rule derives from this
-    class, which gives the last two their defaults."""
+    exact: whether it keeps the target's distribution. trees: whether it takes more than chains.
+    sampling: whether it serves temperatures above 0. kinds: the kinds of node that it takes.
+    source: paper and equation. draws: the class of its random numbers (`gumbel` has its own).
+    reads_logits: whether it reads `scores.logits`, to which penalties and other edits have not been
+    applied. A rule derives from this class, which has defaults for the last two."""
 
     exact: ClassVar[bool]
     trees: ClassVar[bool]

@@ -29,7 +29,7 @@ def step(
     assert out.logits is not None
     folded = fold(out.logits, sequences, trees.contexts)
     scores = Scores(out.logits, folded, folded.bad, out.hidden)
-    steps = _settle(trees, scores, verifier(trees, scores, draws))
+    steps = _to_steps(trees, scores, verifier(trees, scores, draws))
     for sequence, done in zip(sequences, steps, strict=True):
         sequence.tokens.extend(done.tokens)
     target.commit(sequences, [done.path for done in steps])
@@ -38,21 +38,22 @@ def step(
 
 
 def prefill(target: Target, drafter: Drafter, sequences: Seq[Sequence], chunk: int) -> None:
-    """A step with an empty tree and no token: one chunk of prompt each, seen by the drafter too."""
-    before = [target.pending(sequence) for sequence in sequences]
+    """Read one chunk of each prompt: a step with empty trees that emits nothing, which the drafter
+    observes too."""
+    pending = [target.pending(sequence) for sequence in sequences]
     out = target.prefill(sequences, chunk)
     tree = empty(len(sequences), target.device)
     none = torch.empty(len(sequences), 0, device=target.device)
     scores = Scores(none, none, none, out.hidden)
     steps = [
-        Step([], [], 0, row, tree, scores, read=pending - target.pending(sequence))
-        for row, (sequence, pending) in enumerate(zip(sequences, before, strict=True))
+        Step([], [], 0, row, tree, scores, read=before - target.pending(sequence))
+        for row, (sequence, before) in enumerate(zip(sequences, pending, strict=True))
     ]
     drafter.observe(sequences, steps)
 
 
-def _settle(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:
-    """Bring the verdict to the host, in one transfer."""
+def _to_steps(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:
+    """The `Step` of each sequence. Brings the verdict to the host in one transfer."""
     path, lengths, token, strayed = verdict
     width = path.shape[1]
     columns: list[Tensor] = [lengths[:, None], token[:, None]]
@@ -63,13 +64,13 @@ def _settle(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:
         columns += [trees.tokens.gather(1, path - 1), scores.bad.gather(1, slots), path]
     columns += [] if strayed is None else [strayed[:, None]]
     steps = []
-    for row, (n, extra, *rest) in enumerate(torch.cat(columns, 1).tolist()):
-        off = 0 if strayed is None else rest.pop()
-        bad = rest[width : width + n + 1]
-        n = (
-            bad.index(1) if any(bad) else n
-        )  # nothing after a place without a distribution was accepted
-        taken = list(range(1, n + 1)) if trees.is_chain else rest[2 * width + 1 :][:n]
+    for row, (length, extra, *rest) in enumerate(torch.cat(columns, 1).tolist()):
+        strays = 0 if strayed is None else rest.pop()
+        bad = rest[width : width + length + 1]
+        # Nothing after a place without a distribution counts as accepted.
+        n = bad.index(1) if any(bad) else length
+        accepted = list(range(1, n + 1)) if trees.is_chain else rest[2 * width + 1 :][:n]
         tokens = [*rest[:n], extra]
-        steps.append(Step(tokens, taken, trees.counts[row], row, trees, scores, any(bad), off))
+        count = trees.counts[row]
+        steps.append(Step(tokens, accepted, count, row, trees, scores, any(bad), strays))
     return steps

@@ -35,11 +35,12 @@ def _chain_ancestors(slots: int, device: torch.device) -> Tensor:
     return torch.ones(slots, slots, dtype=torch.bool, device=device).tril()
 
 
-class Entry(NamedTuple):
-    """What the target's first layers made of chains, from where a scoring pass can resume.
+class ResumePoint(NamedTuple):
+    """States of chains after the target's first layers, from which a scoring pass can resume.
 
-    layers: how many. tokens [B, K], states [B, K, D]: of the root and the first K - 1 nodes.
-    changes: the target's count of changes to its cache by then; with the next one they are void.
+    layers: how many layers have run. tokens [B, K], states [B, K, D]: of the root and the first
+    K - 1 nodes. changes: how often the target's cache had changed when they were computed; after
+    another change they are invalid.
     """
 
     layers: int
@@ -47,7 +48,7 @@ class Entry(NamedTuple):
     states: Tensor
     changes: int
 
-    def cut(self, cut: Callable[[Tensor], Tensor]) -> Entry:
+    def cut(self, cut: Callable[[Tensor], Tensor]) -> ResumePoint:
         return self._replace(tokens=cut(self.tokens), states=cut(self.states))
 
 
@@ -65,6 +66,7 @@ class DraftTree:
         rows: [B, N] int64 row of `proposals` of each node; None where it is the node's own index.
         extras: [B, N] int64: for an auxiliary node that is one of the drafter's extra tokens, that
             token's number (see `Access.extra_tokens`), else 0; None where there are none.
+        resume: the states of the target's first layers, where the drafter has computed them.
     """
 
     tokens: Tensor
@@ -75,7 +77,7 @@ class DraftTree:
     proposals: Tensor | None = None
     rows: Tensor | None = None
     extras: Tensor | None = None
-    entry: Entry | None = None
+    resume: ResumePoint | None = None
 
     @property
     def batch(self) -> int:
@@ -113,9 +115,9 @@ class DraftTree:
 
     @cached_property
     def offered(self) -> list[tuple[int, int]]:
-        """Of each sequence, how many nodes may be accepted and the deepest one's depth.
+        """For each sequence: how many nodes may be accepted, and the depth of the deepest of them.
 
-        Costs one transfer to the host where that isn't known there.
+        Costs one transfer to the host, except for chosen or drawn chains.
         """
         if self.nodes == 0:
             return [(0, 0)] * self.batch
@@ -155,7 +157,7 @@ class DraftTree:
 
     @cached_property
     def widths(self) -> list[int]:
-        """The most valid siblings at each depth from 1 on, over the batch: what a rule loops over.
+        """The most valid siblings at each depth from 1 on, over the batch: rules loop over them.
 
         Costs one transfer to the host for a tree that isn't a chain.
         """
@@ -182,24 +184,24 @@ class DraftTree:
         """Host lists [batch][slot] of the draft tokens on the path to each slot, inclusive."""
         tokens, parents = self.tokens.tolist(), self.parent_slots.tolist()
         paths: list[list[list[int]]] = []
-        for row, above in zip(tokens, parents, strict=True):
-            mine: list[list[int]] = [[]]
-            for token, parent in zip(row, above, strict=True):
-                mine.append([*mine[parent], token])
-            paths.append(mine)
+        for row_tokens, row_parents in zip(tokens, parents, strict=True):
+            row_paths: list[list[int]] = [[]]
+            for token, parent in zip(row_tokens, row_parents, strict=True):
+                row_paths.append([*row_paths[parent], token])
+            paths.append(row_paths)
         return paths
 
     def take(self, rows: Seq[int]) -> DraftTree:
-        """The trees of some of the sequences."""
+        """The trees of the sequences in these rows."""
         index = torch.tensor(list(rows), dtype=torch.int64, device=self.tokens.device)
         tree = self._cut([self.counts[row] for row in rows], lambda x: x[index])
         tree.proposals = None if self.proposals is None else self.proposals[index]
-        tree.entry = self.entry and self.entry.cut(lambda x: x[index])
+        tree.resume = self.resume and self.resume.cut(lambda x: x[index])
         return tree
 
     def trim(self, budgets: Seq[int]) -> DraftTree:
-        """The same trees with at most `budgets[b]` nodes each, the last drawn left out first, and
-        no wider than the widest of them.
+        """The same trees with at most `budgets[b]` nodes each, where the last drawn are left out,
+        padded to the largest of them.
 
         Node order is draw order and parents stand before children, so a prefix is again a tree.
         """
@@ -209,14 +211,14 @@ class DraftTree:
         if counts == self.counts and width == self.nodes:
             return self
         tree = self._cut(counts, lambda x: x[:, :width])
-        tree.entry = self.entry and self.entry.cut(lambda x: x[:, : width + 1])
+        tree.resume = self.resume and self.resume.cut(lambda x: x[:, : width + 1])
         return tree
 
     def _cut(self, counts: list[int], cut: Callable[[Tensor], Tensor]) -> DraftTree:
         """The tree with `cut` applied to whatever it has for each node."""
         names = ("parents", "kinds", "rows", "extras")
-        given = {name: x for name in names if (x := getattr(self, name)) is not None}
-        changed: dict[str, Any] = {name: cut(x) for name, x in given.items()}
+        present = {name: x for name in names if (x := getattr(self, name)) is not None}
+        changed: dict[str, Any] = {name: cut(x) for name, x in present.items()}
         return replace(self, tokens=cut(self.tokens), counts=counts, **changed)
 
 
@@ -224,7 +226,7 @@ class DraftTree:
 def empty(batch: int, device: torch.device) -> DraftTree:
     """Nothing drafted: the step becomes a plain decoding step.
 
-    One tree for all such steps, so that what is derived from it is there already.
+    The same object serves all such steps, so what is derived from it is computed once.
     """
     return DraftTree(torch.zeros(batch, 0, dtype=torch.int64, device=device), [0] * batch)
 

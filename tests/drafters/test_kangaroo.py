@@ -77,7 +77,7 @@ def test_verification_runs_the_upper_layers_alone(
         out = scored(self, sequences, trees)
         assert sum(ran) == trees.nodes + 1 or not trees.nodes
         ran.clear()
-        plain = scored(self, sequences, replace(trees, entry=None))
+        plain = scored(self, sequences, replace(trees, resume=None))
         for row, count in enumerate(trees.counts):
             torch.testing.assert_close(out.logits[row, : count + 1], plain.logits[row, : count + 1])
             torch.testing.assert_close(
@@ -133,7 +133,7 @@ def test_other_drafts_are_scored_as_a_whole(small: Pair, adapter: KangarooAdapte
     drafter, target = Kangaroo(adapter, 3, 0.0), ModelTarget(small.target, 2, 64)
     sequences, plain = begun(target, drafter, [[1, 2, 3], [4, 5, 6]]), GreedyDraws()
     mine = drafter.draft(sequences, [3, 3], plain)
-    assert mine.entry is not None
+    assert mine.resume is not None
     other, flat = mine.tokens.clone(), torch.tensor([[0, 0, 0]] * 2)
     other[:, 1] = (other[:, 1] + 1) % 23
 
@@ -156,7 +156,7 @@ def test_other_drafts_are_scored_as_a_whole(small: Pair, adapter: KangarooAdapte
         (lambda: own().take([1, 0]), -1),
     ]
     whole = [
-        (lambda: replace(own(), entry=None), 1),
+        (lambda: replace(own(), resume=None), 1),
         (lambda: replace(own(), tokens=other), 1),
         (lambda: replace(own(), parents=flat), 1),
         (lambda: replace(own(), tokens=mine.tokens[:, [0, 1, 2, 2, 2]], counts=[5, 5]), 1),
@@ -178,7 +178,7 @@ def test_other_drafts_are_scored_as_a_whole(small: Pair, adapter: KangarooAdapte
                 out = target.score(sequences[::order], tree)
             assert (not passes) == entered
             passes.clear()
-            expected = target.score(sequences[::order], replace(tree, entry=None))
+            expected = target.score(sequences[::order], replace(tree, resume=None))
             torch.testing.assert_close(out.logits, expected.logits)
 
 
@@ -191,7 +191,7 @@ def test_states_of_other_layers_take_a_whole_pass(small: Pair, adapter: Kangaroo
         target.hidden = wanted
         tree = drafter.draft(sequences, [3], GreedyDraws())
         out = target.score(sequences, tree)
-        expected = target.score(sequences, replace(tree, entry=None))
+        expected = target.score(sequences, replace(tree, resume=None))
         for layer in wanted:
             torch.testing.assert_close(out.hidden[layer], expected.hidden[layer])
 

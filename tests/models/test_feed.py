@@ -6,10 +6,10 @@ import torch
 
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import (
-    again_feed,
     block_feed,
     chain_feed,
     frontier_feed,
+    rerun_feed,
     scratch_feed,
     token_feed,
     tree_feed,
@@ -56,7 +56,7 @@ def test_alternatives_see_the_draft_and_themselves() -> None:
 
 def test_a_rerun_is_blind_to_the_first_run() -> None:
     """The last two committed tokens again: after the text, at their old positions."""
-    feed = again_feed(cache(5), [0], torch.tensor([[7, 8]]))
+    feed = rerun_feed(cache(5), [0], torch.tensor([[7, 8]]))
     assert seen(feed, 0) == [[0, 1, 2, 5], [0, 1, 2, 5, 6]]
     assert feed.positions.tolist() == [[3, 4]] and feed.starts == [5]
     assert feed.key_positions().tolist() == [[0, 1, 2, 3, 4, 3, 4]]

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 from foretoken.control.curve import Curve
 
-_RECENT = 9  # steps whose median is the speed of the machine
+_RECENT = 9  # steps whose median gives the speed of the machine
 _SLOWEST = 0.05  # least share of a surprise that corrects the step's own cost
-_CLIP = 0.5  # nats; a larger surprise is cut to this: a pause is no cost
-_AFTER = 8  # steps after which the tables are computed again
+_CLIP = 0.5  # nats; a larger surprise is cut to this, since a pause is not a cost
+_REBUILD_EVERY = 8  # steps, after which curve and tables are computed again
 
 
 @dataclass(frozen=True)
 class DraftCost:
-    """Milliseconds of a draft: `call` for each sequence, `level` for each level of the draft, all
-    sequences together."""
+    """Milliseconds of a draft: `call` for each sequence, and `level` for each level of the draft,
+    however many sequences there are."""
 
     call: float = 0.0
     level: float = 0.0
@@ -34,7 +34,8 @@ class DraftCost:
 
 
 def unmeasured(plain_ms: float, draws: bool) -> DraftCost:
-    """The cost of an untimed drafter: a tenth of a pass for a level, a hundredth for a copy."""
+    """The cost assumed for a drafter: a tenth of a pass a level if it draws, else a hundredth of a
+    pass a draft."""
     return DraftCost(level=0.1 * plain_ms) if draws else DraftCost(call=0.01 * plain_ms)
 
 
@@ -54,13 +55,13 @@ class CostModel:
         self._recent: deque[float] = deque(maxlen=_RECENT)  # log of real over expected time
         self._sizes = sorted(target)
         self._ms = [target[size] for size in self._sizes]
-        self._seen: dict[int | str, int] = {}
+        self._measurements: dict[int | str, int] = {}  # of each cost, counted
         self._tables: dict[tuple[int, int], list[float]] = {}
         self._steps = 0
 
     def passes(self, sequences: int, most: int) -> list[float]:
-        """[most + 1] a pass over this many sequences with 0 … `most` nodes each; a batch is padded
-        to its widest row, so each of them costs what the widest does."""
+        """[most + 1] milliseconds of a pass over this many sequences with 0 … `most` nodes each. A
+        batch is padded to its widest row, so that row's nodes count for all."""
         key = sequences, most
         if key not in self._tables:
             sizes = (sequences * (1 + nodes) for nodes in range(most + 1))
@@ -79,23 +80,24 @@ class CostModel:
             if weight > 0:
                 self._ms[place] *= math.exp(self._rate(place) * weight * surprise)
         self._steps += 1
-        if self._steps % _AFTER == 0:
+        if self._steps % _REBUILD_EVERY == 0:
             self.curve = Curve(dict(zip(self._sizes, self._ms, strict=True)))
             self._tables.clear()
 
     def extra_ms(self, name: str, sequences: int, levels: int, ms: float) -> float:
-        """By how much a real draft took longer than expected, at the machine's present speed."""
-        own = self.drafts[name](sequences, levels) * math.exp(self._pace)
-        return 0.0 if self._fixed else max(0.0, ms - own) / math.exp(self._pace)
+        """By how many milliseconds a real draft took longer than expected, given the machine's
+        present speed."""
+        expected = self.drafts[name](sequences, levels) * math.exp(self._pace)
+        return 0.0 if self._fixed else max(0.0, ms - expected) / math.exp(self._pace)
 
     def record_draft_time(self, name: str, sequences: int, levels: int, ms: float) -> None:
         """Learn from a real draft."""
-        own = self.drafts[name]
-        expected = own(sequences, levels)
+        cost = self.drafts[name]
+        expected = cost(sequences, levels)
         if self._fixed or ms <= 0 or expected <= 0:
             return
         factor = math.exp(self._rate(name) * self._surprise(ms, expected))
-        self.drafts[name] = DraftCost(own.call * factor, own.level * factor)
+        self.drafts[name] = DraftCost(cost.call * factor, cost.level * factor)
 
     def _near(self, tokens: int) -> tuple[int, float]:
         """(i, s): the size lies between the measured sizes i - 1 and i, at a share s of the way;
@@ -114,7 +116,7 @@ class CostModel:
         """How much slower the machine is now than when it was measured, in nats."""
         return sorted(self._recent)[len(self._recent) // 2] if self._recent else 0.0
 
-    def _rate(self, what: int | str) -> float:
-        """The learning rate of a cost, which the first measurements move most."""
-        self._seen[what] = self._seen.get(what, 0) + 1
-        return max(_SLOWEST, 1 / (3 + self._seen[what]))
+    def _rate(self, key: int | str) -> float:
+        """The learning rate of a cost for its next measurement; the first ones move it most."""
+        self._measurements[key] = self._measurements.get(key, 0) + 1
+        return max(_SLOWEST, 1 / (3 + self._measurements[key]))

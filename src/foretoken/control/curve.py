@@ -1,7 +1,6 @@
 """What a model's pass costs by its number of tokens: a few measured points, interpolated.
 
-Speculation depends on this curve: a draft is free as far as it is level, and costs what it rises
-by."""
+Speculation depends on this curve: where it is level, drafted tokens are verified for free."""
 
 from __future__ import annotations
 
@@ -60,8 +59,8 @@ def _rising(times: Seq[float]) -> list[float]:
     for mean in times:
         count = 1
         while pools and pools[-1][0] > mean:
-            before, more = pools.pop()
-            mean = (before * more + mean * count) / (more + count)
-            count += more
+            last_mean, last_count = pools.pop()
+            mean = (last_mean * last_count + mean * count) / (last_count + count)
+            count += last_count
         pools.append((mean, count))
     return [mean for mean, count in pools for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Acceptance rates of a drafter's nodes, counted from what became of its drafts.
+"""Acceptance rates of a drafter's nodes, counted from its verified drafts.
 
 A node counts once its parent has been accepted, by its depth, by its rank among its siblings, and
 by whether the drafter's last draft was right: copied drafts are right or wrong for a while. All
@@ -15,13 +15,14 @@ from math import sqrt
 
 _FIRST = (0.6, 0.15, 0.06, 0.03)
 """The assumed acceptance rate of an unknown node, by rank; higher ranks count with the last."""
-_WEIGHT = 1.0  # how many tested nodes that assumption counts as
-_ABOVE = 4.0  # how many the rate of the node above counts as
+_FIRST_WEIGHT = 1.0  # how many tested nodes that assumption counts as
+_PARENT_WEIGHT = 4.0  # how many the rate of the level above counts as
 _FADE = 0.995  # factor of a count with each later one: about 200 nodes are remembered,
-_OWN_FADE = 0.97  # and 33 of a single sequence,
-_OWN_WEIGHT = 24.0  # for which the rate of all sequences counts as 24 nodes
-_LEAST = 0.01  # nodes of a chain with a smaller chance are left out
-_FORGET, _ENOUGH = 0.9, 4.0  # `forget` leaves this share of the counts, down to this many nodes
+_SEQUENCE_FADE = 0.97  # and 33 of a single sequence,
+_SHARED_WEIGHT = 24.0  # for which the rate of all sequences counts as 24 nodes
+_LEAST = 0.01  # nodes of a chain with a smaller probability are left out
+_FORGET = 0.9  # share of the counts that `forget` leaves,
+_ENOUGH = 4.0  # where there are more than this many
 
 Test = tuple[int, int, bool]
 """Depth and rank of a node whose parent was accepted, and whether it was accepted itself."""
@@ -30,7 +31,8 @@ Test = tuple[int, int, bool]
 @dataclass(frozen=True)
 class Shape:
     """A draft without its tokens. For each node in draw order: its parent's slot (0 is the root, -1
-    a node that can't be accepted), its depth, and its rank among its siblings (both from 0)."""
+    marks a node that can't be accepted), its depth, and its rank among its siblings (both from
+    0)."""
 
     parents: tuple[int, ...]
     depths: tuple[int, ...]
@@ -52,7 +54,7 @@ class Shape:
         return len(self.parents)
 
     def levels(self, nodes: int) -> int:
-        """Levels of its first nodes."""
+        """How many levels its first `nodes` nodes have."""
         return min(nodes, len(self)) if self.is_chain else max(self.depths[:nodes], default=-1) + 1
 
     @cached_property
@@ -64,7 +66,7 @@ class Shape:
         return levels
 
     def tests(self, path: Seq[int]) -> Iterator[Test]:
-        """Which nodes a pass tested, and their outcome, from the accepted slots."""
+        """The nodes whose parent is on the accepted path, with their outcomes."""
         accepted = {0, *path}
         for node, parent in enumerate(self.parents):
             if parent in accepted:
@@ -89,11 +91,10 @@ class Rates:
         self.tested: list[list[float]] = [[] for _ in range(2 * len(_FIRST))]
 
     def note(self, tests: Iterable[Test], last_right: bool) -> None:
+        """Count these tests."""
         for depth, rank, hit in tests:
-            accepted, tested = (
-                self.accepted[_line(rank, last_right)],
-                self.tested[_line(rank, last_right)],
-            )
+            index = _index(rank, last_right)
+            accepted, tested = self.accepted[index], self.tested[index]
             while len(tested) <= depth:
                 accepted.append(0.0)
                 tested.append(0.0)
@@ -102,21 +103,22 @@ class Rates:
 
     def forget(self, times: int = 1) -> None:
         """Let all counts fade, down to a few nodes, so that it is worth testing again."""
-        left = _FORGET**times
+        kept = _FORGET**times
         for accepted, tested in zip(self.accepted, self.tested, strict=True):
             for depth, count in enumerate(tested):
                 if count > _ENOUGH:
-                    tested[depth] *= left
-                    accepted[depth] *= left
+                    tested[depth] *= kept
+                    accepted[depth] *= kept
 
 
-def _line(rank: int, last_right: bool) -> int:
+def _index(rank: int, last_right: bool) -> int:
+    """Where `Rates` has the counts of a rank."""
     return rank + last_right * len(_FIRST)
 
 
 class PendingDraft:
-    """A draft after the first `start` tokens of a text, to be compared with what is written
-    there."""
+    """A draft for the place after the first `start` tokens of a text, to be compared with what is
+    written there."""
 
     __slots__ = ("_depth", "_shape", "_slot", "_start", "_tokens", "last_right", "open")
 
@@ -131,7 +133,7 @@ class PendingDraft:
         return self._slot > 0 and self._depth == self._shape.depths[self._slot - 1] + 1
 
     def tests(self, text: Seq[int]) -> Iterator[Test]:
-        """What the text shows by now, once for each node; `open`: whether more can follow."""
+        """The nodes that the text tests by now, each once; sets `open`: whether more can follow."""
         while self.open and (place := self._start + self._depth) < len(text):
             at, self.open = self._slot, False
             for node, parent in enumerate(self._shape.parents):
@@ -145,16 +147,16 @@ class PendingDraft:
 
 @dataclass(slots=True, eq=False)
 class History:
-    """What one sequence has seen of one drafter. last_right: whether its last draft was right.
-    pending: a draft that is still compared with the text."""
+    """One drafter's record in one sequence. last_right: whether its last draft was right. pending:
+    a draft that is still compared with the text."""
 
-    rates: Rates = field(default_factory=lambda: Rates(_OWN_FADE))
+    rates: Rates = field(default_factory=lambda: Rates(_SEQUENCE_FADE))
     last_right: bool = False
     pending: PendingDraft | None = None
 
     def record_pass(self, shared: Rates, shape: Shape, asked: int, path: Seq[int]) -> None:
         """Count a draft's nodes by the accepted slots. asked: how many nodes it was to have; a
-        chain that ended before counts as refused there."""
+        chain that ended earlier counts as rejected at its end."""
         tests = list(shape.tests(path))
         whole = len(path) == shape.levels(len(shape))
         if whole and shape.is_chain and len(shape) < asked:
@@ -163,7 +165,7 @@ class History:
         self.last_right = whole and bool(path)
 
     def skip_pass(self) -> None:
-        """Another drafter drafted in this step, so the last draft says nothing of the next one."""
+        """Another drafter drafted in this step; the last draft tells nothing about the next."""
         self.last_right = False
 
     def remember(self, tokens: Seq[int], shape: Shape, start: int, used: bool) -> None:
@@ -173,7 +175,7 @@ class History:
             self.pending = PendingDraft(tokens, shape, start, self.last_right)
 
     def compare(self, shared: Rates, text: Seq[int]) -> None:
-        """Count what the text shows of the pending draft."""
+        """Count the nodes of the pending draft that the text has confirmed or refuted."""
         if self.pending is not None and self.pending.open:
             self._note(shared, list(self.pending.tests(text)), self.pending.last_right)
             self.last_right = self.pending.right
@@ -186,24 +188,28 @@ class History:
 def chances(
     shared: Rates, history: History, rank: int, levels: int, hope: float = 0.0
 ) -> Iterator[float]:
-    """The acceptance rate of a node of this rank at each depth, given that its parent is accepted;
-    `hope` standard errors are added."""
-    chance, weight, line = _FIRST[rank], _WEIGHT, _line(rank, history.last_right)
-    if history.last_right and (cold := shared.tested[_line(rank, False)]):
-        chance = (weight * chance + shared.accepted[_line(rank, False)][0]) / (weight + cold[0])
-        weight = _ABOVE
-    accepted, tested = shared.accepted[line], shared.tested[line]
-    own_accepted, own_tested = history.rates.accepted[line], history.rates.tested[line]
+    """The estimated acceptance rate of a node of this rank at each depth, given that its parent is
+    accepted, plus `hope` standard errors."""
+    chance, weight, index = _FIRST[rank], _FIRST_WEIGHT, _index(rank, history.last_right)
+    wrong = _index(rank, False)  # the counts after a wrong draft, as a first estimate
+    if history.last_right and shared.tested[wrong]:
+        accepted_first, tested_first = shared.accepted[wrong][0], shared.tested[wrong][0]
+        chance = (weight * chance + accepted_first) / (weight + tested_first)
+        weight = _PARENT_WEIGHT
+    accepted, tested = shared.accepted[index], shared.tested[index]
+    of_sequence = history.rates.accepted[index], history.rates.tested[index]
     for depth in range(levels):
-        seen = weight
+        count = weight
         if depth < len(tested):
-            seen += tested[depth]
-            chance = (weight * chance + accepted[depth]) / seen
+            count += tested[depth]
+            chance = (weight * chance + accepted[depth]) / count
         here = chance
-        if depth < len(own_tested):
-            here = (_OWN_WEIGHT * chance + own_accepted[depth]) / (_OWN_WEIGHT + own_tested[depth])
-        yield min(1.0, here + hope * 0.5 / sqrt(seen)) if hope else here
-        weight = _ABOVE
+        if depth < len(of_sequence[1]):
+            here = (_SHARED_WEIGHT * chance + of_sequence[0][depth]) / (
+                _SHARED_WEIGHT + of_sequence[1][depth]
+            )
+        yield min(1.0, here + hope * 0.5 / sqrt(count)) if hope else here
+        weight = _PARENT_WEIGHT
 
 
 def expected(shape: Shape, shared: Rates, history: History, hope: float = 0.0) -> list[float]:
@@ -222,9 +228,9 @@ def expected(shape: Shape, shared: Rates, history: History, hope: float = 0.0) -
     table = [
         list(chances(shared, history, rank, levels, hope)) for rank in range(max(shape.ranks) + 1)
     ]
-    each = [1.0]
+    accepted = [1.0]  # by slot, the probability
     for parent, depth, rank in zip(shape.parents, shape.depths, shape.ranks, strict=True):
-        each.append(each[parent] * table[rank][depth] if parent >= 0 else 0.0)
-        total += each[-1]
+        accepted.append(accepted[parent] * table[rank][depth] if parent >= 0 else 0.0)
+        total += accepted[-1]
         sums.append(total)
     return sums

@@ -1,14 +1,13 @@
-"""At every step each sequence takes the draft that pays most, or none: `auto`.
+"""`auto`: at every step each sequence takes the draft that pays most, or none.
 
-The choice follows from measured costs and from what became of earlier drafts; `foretoken.control`
-makes it. Choosing a drafter while decoding is a bandit problem (Hou et al. 2025, BanditSpec);
-choosing a draft's length for a measured cost goes back to Leviathan et al. 2023, theorem 3.8, and
-choosing it for a whole batch by the value of the next token to Liu et al. 2024 (SmartSpec).
-Departure: a copying drafter is judged by every draft that it offers, used or not, so learning its
-acceptance rate costs nothing.
+`foretoken.control` chooses by measured costs and by how earlier drafts were accepted. Choosing a
+drafter while decoding is a bandit problem (Hou et al. 2025, BanditSpec); choosing a draft's length
+for a measured cost goes back to Leviathan et al. 2023, theorem 3.8, and choosing it for a whole
+batch by the value of the next token to Liu et al. 2024 (SmartSpec). Departure: a copying drafter is
+judged by every draft that it offers, used or not, so learning its acceptance rate costs nothing.
 
 Where a part draws its tokens, the text sampled at a seed depends on the machine's speed and on the
-other requests (its distribution doesn't); with the rule "gumbel" it does not.
+other requests, though its distribution doesn't. With the rule "gumbel" the text doesn't either.
 
 Legend: B sequences, P parts.
 """
@@ -36,15 +35,15 @@ from foretoken.trees.join import assemble
 
 NONE = "autoregressive"
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
-_CHEAP = 0.25  # of a pass: a copying drafter that costs no more is queried before the choice
-_LEVELS = 4  # of the draft whose cost is compared with that
-_TIMED = 2  # steps, of which the last is timed
+_CHEAP = 0.25  # of a plain pass: a drafter of chosen tokens that costs no more is a copier
+_CHEAP_LEVELS = 4  # levels of the draft whose cost is compared with that
+_TIMED_EVERY = 2  # steps
 
 
 @dataclass(slots=True)
-class _Step:
-    """What `observe` must know of a draft. queried: the copiers, and the seconds that each
-    query took; began, decided, drafted: points in time, in seconds."""
+class _Drafted:
+    """What `observe` must know of the step's draft. queried: copier -> seconds of its query. began,
+    decided, drafted: points in time, in seconds."""
 
     choice: Choice
     queried: dict[int, float]
@@ -55,10 +54,10 @@ class _Step:
 
 @dataclass(eq=False)
 class Auto(Wrapper):
-    """drafters: the parts; names: theirs. num_speculative_tokens: most nodes of a sequence's draft;
-    exploration: the share of all time that may be lost by trying what seems not to pay. costs: used
-    as they are if given; else the engine has them measured. lenient: whether a part that the target
-    can't serve is left out.
+    """drafters: the parts; names: of the parts. num_speculative_tokens: most nodes of a sequence's
+    draft; exploration: the share of all time that may be lost by trying what seems not to pay.
+    costs: by default the engine measures them. lenient: whether a part that the target can't serve
+    is left out without an error.
     """
 
     names: Seq[str] = ()
@@ -81,12 +80,13 @@ class Auto(Wrapper):
             raise ForetokenError(f"The parts are called {self.names}; give them different names.")
         self.chose: Seq[str] = ()
         self._control: Controller | None = None
-        self._step: _Step | None = None
-        self._seen: set[int] = set()  # trees whose shape is known
-        self._open = False  # whether a copier's draft is still compared with the text
-        self._untimed = 0
-        self._idle_steps = self._idled = self._idle_rows = 0  # steps, steps made, sequences
-        self._before: set[int] = set()  # which parts computed in the step before
+        self._drafted: _Drafted | None = None
+        self._shaped: set[int] = set()  # parts whose tree's shape is known
+        self._comparing = False  # whether a copier's draft is still compared with the text
+        self._untimed = 0  # steps since one was timed
+        self._idle_steps = self._idled = 0  # plain steps without a decision: granted, made
+        self._idle_rows = 0  # their sequences
+        self._computed_before: set[int] = set()  # which parts computed in the step before
         if self.lenient:
             self.wants = Wants("a", self.wants.hidden)
 
@@ -97,13 +97,13 @@ class Auto(Wrapper):
             self.drafters = [part for part, good in zip(self.drafters, served, strict=True) if good]
         super().bind(access)
         self.shared = _Learned(self, self.shared)
-        self._watching = [part for part in self.drafters if not part.follows]
+        self._not_following = [part for part in self.drafters if not part.follows]
 
     def price(self, measure: Callable[[Mapping[str, Drafter]], CostModel]) -> None:
         if self.costs is None:
             costs = measure(dict(zip(self.names, self.drafters, strict=True)))
             if self.shared is not None:
-                self.shared.reset()  # what was drafted for was no text
+                self.shared.reset()  # measuring drafted for a synthetic text
             self.costs = costs
 
     @property
@@ -116,7 +116,7 @@ class Auto(Wrapper):
                 number
                 for number, (name, part) in enumerate(zip(self.names, self.drafters, strict=True))
                 if not (part.follows and part.kinds == {Kind.CHOSEN})
-                or costs.drafts[name](1, _LEVELS) > _CHEAP * plain
+                or costs.drafts[name](1, _CHEAP_LEVELS) > _CHEAP * plain
             ]
             self._control = Controller(
                 self.names,
@@ -128,9 +128,9 @@ class Auto(Wrapper):
         return self._control
 
     def _assumed(self) -> CostModel:
-        """The costs of a flat curve, where none were measured."""
-        each = zip(self.names, self.drafters, strict=True)
-        drafts = {name: unmeasured(1.0, not part.kinds <= _CHOSEN) for name, part in each}
+        """The costs assumed where none were measured: a nearly flat curve."""
+        parts = zip(self.names, self.drafters, strict=True)
+        drafts = {name: unmeasured(1.0, not part.kinds <= _CHOSEN) for name, part in parts}
         return CostModel({1: 1.0, 64: 1.5}, drafts, fixed=True)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
@@ -139,12 +139,12 @@ class Auto(Wrapper):
             self._idled += 1
             return empty(count, self._device)
         began, control = perf_counter(), self.control
-        self._wake()
+        self._report_idle_steps()
         copiers = control.copiers_to_query(count)
         if not copiers and (steps := control.idle_steps(count)):
             self._idle(count, steps)
             return empty(count, self._device)
-        if self._open:
+        if self._comparing:
             self._follow(sequences)
         rooms = [min(budget, self.num_speculative_tokens) for budget in budgets]
         copies, queried = {}, {}
@@ -165,16 +165,16 @@ class Auto(Wrapper):
         tree = assemble(pieces, count, self._device) if pieces else empty(count, self._device)
         decision = decided - began - sum(queried.values())
         queried = {n: seconds + decision / len(queried) for n, seconds in queried.items()}
-        self._step = _Step(choice, queried, began, decided, perf_counter())
+        self._drafted = _Drafted(choice, queried, began, decided, perf_counter())
         return tree
 
     def _idle(self, count: int, steps: int) -> None:
         """Make plain steps without a decision; this is the first of them."""
         self._idle_steps, self._idled, self._idle_rows = steps, 1, count
-        self._before.clear()
+        self._computed_before.clear()
         self.chose = [NONE] * count
 
-    def _wake(self) -> None:
+    def _report_idle_steps(self) -> None:
         if self._idled:
             self.control.idled(self._idle_rows, self._idled)
         self._idle_steps = self._idled = 0
@@ -188,13 +188,13 @@ class Auto(Wrapper):
         rooms: Seq[int],
         draws: Draws,
     ) -> DraftTree:
-        """The draft of a part that was chosen; the first tree is drawn whole to learn its shape."""
-        part, some = self.drafters[number], [sequences[row] for row in rows]
-        new = part.trees and number not in self._seen
+        """The draft of a part that was chosen; its first tree is made whole, to learn its shape."""
+        part, takers = self.drafters[number], [sequences[row] for row in rows]
+        new = part.trees and number not in self._shaped
         counts = [(rooms if new else choice.nodes)[row] for row in rows]
-        tree = part.draft(some, counts, draws.take(rows)).trim(counts)
+        tree = part.draft(takers, counts, draws.take(rows)).trim(counts)
         if new:
-            self._seen.add(number)
+            self._shaped.add(number)
             self.control.shapes[number] = max(_shapes(tree), key=len)
         return tree
 
@@ -206,15 +206,15 @@ class Auto(Wrapper):
         shapes = {number: _shapes(tree) for number, tree in copies.items()}
         choice = self.control.choose(
             [
-                Row(room, own, {number: each[row] for number, each in shapes.items() if each[row]})
-                for row, (room, own) in enumerate(zip(rooms, histories, strict=True))
+                Row(room, history, {part: rows[row] for part, rows in shapes.items() if rows[row]})
+                for row, (room, history) in enumerate(zip(rooms, histories, strict=True))
             ]
         )
         for number, tree in copies.items():
             for row, tokens in enumerate(tree.tokens.tolist()):
                 shape, used = shapes[number][row], choice.takers[row] == number
                 histories[row][number].remember(tokens, shape, len(sequences[row].tokens), used)
-        self._open = self._open or any(any(tree.counts) for tree in copies.values())
+        self._comparing = self._comparing or any(any(tree.counts) for tree in copies.values())
         return choice
 
     def _histories(self, sequence: Sequence) -> list[History]:
@@ -225,49 +225,49 @@ class Auto(Wrapper):
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         if self._idled and steps[0].tokens:
-            for part in self._watching:
+            for part in self._not_following:
                 part.observe(sequences, steps)
             return
         scored = perf_counter()
-        now, self._step = self._step, None
+        now, self._drafted = self._drafted, None
         takers = now.choice.takers if now is not None else [None] * len(steps)
         prefill = not steps[0].tokens
-        # A part that computes reads a prompt when it is first chosen, if it ever is.
+        # A part that computes reads a prompt only once it is chosen.
         late_readers = self._control.computing if self._control is not None else ()
         for number, part in enumerate(self.drafters):
             drafted = now is not None and (number in now.queried or number in takers)
             if part.follows and not drafted and (not prefill or number in late_readers):
                 continue
-            # A part must not take another part's draft for its own.
-            told = [
+            # Hide other parts' drafts, which a part would take for its own.
+            visible = [
                 step if taker in (None, number) else replace(step, drafted=0)
                 for taker, step in zip(takers, steps, strict=True)
             ]
-            part.observe(sequences, told)
+            part.observe(sequences, visible)
         if now is None:
             return
         self.chose = [NONE if taker is None else self.names[taker] for taker in takers]
-        if self._open:
+        if self._comparing:
             self._follow(sequences)
         self._learn(now, sequences, steps)
         self._time(now, scored, steps)
-        self._before = {number for number in self.control.computing if number in takers}
+        self._computed_before = {number for number in self.control.computing if number in takers}
         if now.choice.due and not now.queried:
             self.control.charge_trial(1000 * (now.decided - now.began + perf_counter() - scored))
 
     def _follow(self, sequences: Seq[Sequence]) -> None:
         """Compare the copiers' pending drafts with the text."""
-        rates, copiers, self._open = self.control.rates, self.control.copiers, False
+        rates, copiers, self._comparing = self.control.rates, self.control.copiers, False
         for sequence in sequences:
             histories = self._histories(sequence)
             for number in copiers:
                 pending = histories[number].pending
                 if pending is not None and pending.open:
                     histories[number].compare(rates[number], sequence.tokens)
-                    self._open = self._open or pending.open
+                    self._comparing = self._comparing or pending.open
 
-    def _learn(self, now: _Step, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        """Learn from the step how often the parts that compute are right."""
+    def _learn(self, now: _Drafted, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Count what was accepted of the parts that compute."""
         control, choice = self.control, now.choice
         computed = any(taker in control.computing for taker in choice.takers)
         shapes = _shapes(steps[0].tree) if computed else []
@@ -282,8 +282,8 @@ class Auto(Wrapper):
         extra_ms = sum(control.costs.extra_ms(*draft) for draft in self._drafts(now, steps))
         control.record_step(choice, now.queried, [len(step.path) for step in steps], extra_ms)
 
-    def _drafts(self, now: _Step, steps: Seq[Step]) -> Iterator[tuple[str, int, int, float]]:
-        """Of the part that computed: its name, its sequences, its levels and its milliseconds."""
+    def _drafts(self, now: _Drafted, steps: Seq[Step]) -> Iterator[tuple[str, int, int, float]]:
+        """The draft of the part that computed, if one did: (name, sequences, levels, ms)."""
         control, takers = self.control, now.choice.takers
         for number in {taker for taker in takers if taker in control.computing}:
             assert number is not None
@@ -291,10 +291,11 @@ class Auto(Wrapper):
             levels = control.shapes[number].levels(max(steps[row].drafted for row in rows))
             yield self.names[number], len(rows), levels, 1000 * (now.drafted - now.decided)
 
-    def _time(self, now: _Step, scored: float, steps: Seq[Step]) -> None:
-        """Now and then, learn costs from the step: all that follows the draft is the pass."""
+    def _time(self, now: _Drafted, scored: float, steps: Seq[Step]) -> None:
+        """Every `_TIMED_EVERY` steps, learn costs from the step. The time from the draft's end to
+        `scored` counts as the pass."""
         self._untimed += 1
-        if self._untimed < _TIMED:
+        if self._untimed < _TIMED_EVERY:
             return
         self._untimed, costs = 0, self.control.costs
         costs.record_pass_time(
@@ -304,20 +305,21 @@ class Auto(Wrapper):
         for number, seconds in now.queried.items():
             whole = 1000 * (seconds + after / len(now.queried))  # deciding is part of the query
             costs.record_draft_time(self.names[number], len(steps), 0, whole)
-        if self._before:  # else it read what it had missed, which tells nothing of the next steps
+        if self._computed_before:  # else the time includes reading missed tokens
             for draft in self._drafts(now, steps):
                 costs.record_draft_time(*draft)
 
 
 class _Learned:
-    """What the parts have learned, and their acceptance rates; the latter are not saved."""
+    """What `auto` shares across requests: what its parts have learned, and their acceptance rates,
+    which are not saved."""
 
     def __init__(self, auto: Auto, parts: Shared | None) -> None:
         self._auto, self._parts = auto, parts
 
     def reset(self) -> None:
         if self._auto.costs is not None:
-            self._auto._wake()
+            self._auto._report_idle_steps()
             self._auto.control.reset()
         if self._parts is not None:
             self._parts.reset()
@@ -332,7 +334,7 @@ class _Learned:
 
 
 def _shapes(tree: DraftTree) -> list[Shape]:
-    """Each row's draft without its tokens; nodes that can't be accepted have no parent."""
+    """The shape of each row's draft; nodes that can't be accepted have parent -1."""
     if tree.is_chain and tree.kinds is None:
         return [chain(count) for count in tree.counts]
     above = tree.parent_slots if tree.kinds is None else tree.parent_slots.where(tree.valid, -1)

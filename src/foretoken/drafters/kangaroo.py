@@ -151,8 +151,8 @@ class Kangaroo(ChainDrafter):
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         """Sequences that draft nothing are run too, so that verification can resume from all."""
         tree = self._chain(sequences, self._limits(sequences, budgets), draws)
-        entry = self._lm.entry()
-        return tree if entry is None else replace(tree, entry=entry)
+        resume = self._lm.resume_point()
+        return tree if resume is None else replace(tree, resume=resume)
 
     def acceptance(self, adapter: KangarooAdapter, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root is there accepts more than n places, at

@@ -1,14 +1,14 @@
-"""A drafter learns from its mistakes while it serves.
+"""`online`: a drafter learns from its mistakes while it serves.
 
 Source: Liu et al. 2024 (Online Speculative Decoding), section 3 and algorithm 1. Places where a
 draft was rejected are stored with the target's distribution there, and every `every` requests the
 drafter takes one step of distillation on them while decoding continues (`drafters.shared.learner`).
 Departures: a step learns from the mistakes since the last one began, at most `buffer_mib`; the
-target's distribution is stored as a hidden state; right places of the same texts count too, with a
-lower weight, so that they stay right.
+target's distribution is stored as a hidden state; places that were drafted right count too, with a
+lower weight, so that the drafter doesn't unlearn them.
 
-Every version's drafts are verified, so no text and no distribution changes, only the speed. Keys
-and values of running requests stay those of the version that computed them.
+All drafts are verified, whatever version made them, so learning changes no text's distribution,
+only the speed. Keys and values of running requests stay those of the version that computed them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from foretoken.tree import DraftTree
 
 @dataclass(eq=False)
 class Online(Wrapper):
-    """drafters: the one that learns. every: requests between two steps; lr: learning rate;
-    objective: divergences and their weights; known: weight of a token that was right, where a wrong
-    one's is 1; window: tokens of a text that a step reads; buffer_mib: most mistakes stored, in
-    MiB; versions: how many `learner.rollback` can restore besides the first."""
+    """drafters: the drafter that learns, alone in a list. every: requests between two training steps;
+    lr: learning rate; objective: divergences and their weights; known: weight of a token that was
+    drafted right (wrong ones weigh 1); window: tokens of a text that a training step reads;
+    buffer_mib: most mistakes stored, in MiB; versions: how many `learner.rollback` can restore in
+    addition to the first."""
 
     every: int = 8
     lr: float = 1e-4
@@ -55,7 +56,7 @@ class Online(Wrapper):
                 raise ForetokenError(f"{name} is {value}; it must be above 0.")
         if not 0 <= self.known <= 1:
             raise ForetokenError(f"known is {self.known}; it must be between 0 and 1.")
-        self._goal = Objective(self.objective)
+        self._objective = Objective(self.objective)
         self._part = self.drafters[0]
         self.wants = Wants("".join(sorted({*self.wants.levels, "c"})), self._hidden())
 
@@ -68,8 +69,8 @@ class Online(Wrapper):
             access,
             every=self.every,
             lr=self.lr,
-            objective=self._goal,
-            known=self.known,
+            objective=self._objective,
+            right_weight=self.known,
             most_bytes=round(self.buffer_mib * 2**20),
             versions=self.versions,
         )

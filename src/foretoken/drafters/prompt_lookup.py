@@ -28,9 +28,9 @@ from foretoken.tree import DraftTree, chains
 
 @dataclass(eq=False)
 class PromptLookup(BaseDrafter):
-    """num_speculative_tokens: most tokens copied; prompt_lookup_max/min: n-gram lengths tried;
-    max_cached_tokens: how much of earlier requests' outputs is stored to copy from, about 0.2 KB a
-    token and n-gram length."""
+    """num_speculative_tokens: most tokens copied; prompt_lookup_max/min: longest and shortest
+    n-gram looked up; max_cached_tokens: how many tokens of earlier requests' outputs are stored to
+    copy from, about 0.2 KB a token and n-gram length."""
 
     num_speculative_tokens: int = 10
     prompt_lookup_max: int = 3
@@ -68,7 +68,7 @@ class PromptLookup(BaseDrafter):
     def _copy(self, sequence: Sequence, limit: int) -> list[int]:
         if limit < 1:
             return []
-        tables = [self._own_table(sequence)]
+        tables = [self._request_table(sequence)]
         if self.shared is not None:
             tables.append(self.shared.index)
         tail = sequence.tokens[-self.prompt_lookup_max :]
@@ -80,7 +80,7 @@ class PromptLookup(BaseDrafter):
                     return [token for token in text[start : start + limit] if token >= 0]
         return []
 
-    def _own_table(self, sequence: Sequence) -> _NGrams:
+    def _request_table(self, sequence: Sequence) -> _NGrams:
         """The table of the request's references and its text so far."""
         table: _NGrams | None = sequence.state.get(self)
         if table is None:
@@ -94,7 +94,7 @@ class PromptLookup(BaseDrafter):
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         for sequence in sequences:
-            self._own_table(sequence)
+            self._request_table(sequence)
 
     def end(self, sequences: Seq[Sequence]) -> None:
         if self.shared is not None:
@@ -103,7 +103,8 @@ class PromptLookup(BaseDrafter):
 
 
 class _NGrams:
-    """places: n-gram -> a text, and the place after its latest occurrence that has a successor."""
+    """A table from n-grams to what followed them. places: n-gram -> (text, the place after its
+    latest occurrence that something follows)."""
 
     __slots__ = ("_sizes", "done", "places")
 
@@ -113,14 +114,14 @@ class _NGrams:
         self.done = 0  # how much of a growing text has been read
 
     def read(self, text: Seq[int], start: int, stop: int) -> None:
-        """The n-grams that end before a place of range(start, stop)."""
+        """Add the n-grams that end just before each place of range(start, stop)."""
         for end in range(start, stop):
             for size in self._sizes:
                 if size <= end:
                     self.places[tuple(text[end - size : end])] = text, end
 
     def add(self, text: array[int]) -> None:
-        """A whole text with an end mark, which is not worth copying."""
+        """Add a whole text. Its last token is an end mark, which is not worth copying."""
         self.read(text, 1, len(text) - 1)
 
     def drop(self, text: array[int]) -> None:

@@ -2,7 +2,7 @@
 
 Source: Leviathan et al. 2023; Chen et al. 2023. The proposal is the small model's distribution
 under the request's own sampling parameters (temperature, truncation, penalties), as those papers'
-section on sampling settings asks; the draft length is a rule of `length.py`. The rule "fallback"
+section on sampling settings asks; a rule of `length.py` ends the draft. The rule "fallback"
 makes it the small model of Big Little Decoder (Kim et al. 2023; see `length.Fallback`). The model
 may be trained for its target (Zhou et al. 2024, DistillSpec; see `trainable/small_lm.py`).
 """
@@ -29,7 +29,7 @@ from foretoken.trainable.small_lm import TrainedLM
 class SmallLM(ChainDrafter):
     """model: folder, hub id, bundled name or loaded model; num_speculative_tokens: draft length;
     num_assistant_tokens_schedule: when a draft ends before it, a name in `length.SCHEDULES` or a
-    rule; assistant_confidence_threshold, draft_cost: the rule's own, where it has them."""
+    rule; assistant_confidence_threshold, draft_cost: options of that rule, where it has them."""
 
     model: Any = None
     num_speculative_tokens: int = 4
@@ -69,7 +69,7 @@ class SmallLM(ChainDrafter):
         return (self._lm.lm,)
 
     def acceptance(self, module: TrainedLM, lesson: Lesson) -> Tensor:
-        """[B, T, N] the chance that a step whose root is there accepts more than n places."""
+        """[B, T, N] the probability that a step with its root at t accepts more than n tokens."""
         return chain_acceptance(
             module.token_acceptance(lesson), lesson.room, self.num_speculative_tokens
         )

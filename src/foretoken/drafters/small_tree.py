@@ -39,11 +39,11 @@ class SmallTree(BaseDrafter):
     """model: folder, hub id, bundled name or loaded model; models: several, whose trees are merged.
 
     widths: children of the nodes at each depth, one number for all or one for each. replacement:
-    whether drawn siblings may repeat. acceptance: in place of widths, the rate at which the b-th
+    whether drawn siblings may repeat. acceptance: instead of widths, the rate at which the b-th
     child of a node is the accepted one; the tree is then the best of at most `tree_nodes` nodes and
-    `tree_depth` levels. learn_every: if not 0, rates are counted from what is accepted, and after
-    every so many drafts the tree is planned again; then the text sampled at a seed depends on the
-    requests before it (its distribution doesn't).
+    `tree_depth` levels. learn_every: if not 0, rates are counted from what is accepted, and the
+    tree is planned again each time this many drafts have been made; then the text sampled at a seed
+    depends on the requests before it (its distribution doesn't).
     """
 
     model: Any = None
@@ -84,14 +84,14 @@ class SmallTree(BaseDrafter):
             # Excludes rules that take all siblings for draws from one distribution.
             | ({Kind.CHOSEN} if len(self.models) > 1 else set())
         )
-        wide = _size(self.widths) > len(self.widths)
-        self.trees = wide or len(self.models) > 1 or self.learn_every > 0
+        branches = _size(self.widths) > len(self.widths)
+        self.trees = branches or len(self.models) > 1 or self.learn_every > 0
 
     def _plan(self, rates: Seq[float]) -> None:
         self.widths = widths_of(best_tree(rates, self.tree_nodes, self.tree_depth).paths)
 
     def _replan(self, counts: SiblingCounts) -> None:
-        """A new tree, if it is time for one: before the drafts of its shape are drawn."""
+        """Plan a new tree if one is due; the next drafts have its shape."""
         due = (counts.replaced, counts.steps // self.learn_every)
         if due != self._planned:
             self._planned = due
@@ -121,24 +121,24 @@ class SmallTree(BaseDrafter):
     def _tree(
         self, model: DraftModel, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws
     ) -> DraftTree:
-        """One model's tree for every sequence that it has room for."""
+        """One model's tree for every sequence that still fits into its context."""
         limits = [min(n, model.room(s)) for s, n in zip(sequences, budgets, strict=True)]
         rows = [row for row, limit in enumerate(limits) if limit > 0]
         if not rows:
             return assemble([], len(sequences), model.device)
-        some = [sequences[row] for row in rows]
+        drafting = [sequences[row] for row in rows]
         limits = [limits[row] for row in rows]
-        greedy = all(s.params.greedy for s in some)
-        ranking = [_at_temperature_1(s) for s in some] if greedy else some
+        greedy = all(s.params.greedy for s in drafting)
+        folded_as = [_at_temperature_1(s) for s in drafting] if greedy else drafting
 
-        def ask(frontier: Frontier) -> Tensor:
-            return fold(model.level(some, frontier), ranking, frontier.contexts).probs
+        def propose(frontier: Frontier) -> Tensor:
+            return fold(model.level(drafting, frontier), folded_as, frontier.contexts).probs
 
         if greedy:
-            tree = expand(ask, self.widths, limits, model.device)
+            tree = expand(propose, self.widths, limits, model.device)
         else:
             kind = Kind.INDEPENDENT if self.replacement else Kind.WITHOUT_REPLACEMENT
-            tree = sample(ask, self.widths, limits, model.device, draws.take(rows), kind)
+            tree = sample(propose, self.widths, limits, model.device, draws.take(rows), kind)
         return assemble([(rows, tree)], len(sequences), model.device)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
@@ -163,14 +163,14 @@ class SmallTree(BaseDrafter):
 
 def _at_temperature_1(sequence: Sequence) -> Sequence:
     """The same sequence at temperature 1, whose distribution ranks the tokens."""
-    warm = replace(sequence.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    return replace(sequence, params=warm)
+    params = replace(sequence.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    return replace(sequence, params=params)
 
 
 def _size(widths: Widths) -> int:
-    """Nodes of the tree."""
+    """Nodes of a tree with these widths."""
     total, level = 0, 1
-    for each in widths:
-        level = level * each if isinstance(each, int) else sum(each)
+    for width in widths:
+        level = level * width if isinstance(width, int) else sum(width)
         total += level
     return total

@@ -1,4 +1,4 @@
-"""The key/value cache: one preallocated tensor, a slot a sequence, ragged lengths.
+"""The key/value cache: one preallocated tensor with a slot for each sequence.
 
 A pass writes after the committed length; `commit` compacts the accepted path in one gather for
 all layers and forgets the rest, so decoding never copies the history. Active slots are always the
@@ -35,7 +35,7 @@ class KVCache:
         positions: int | None = None,
     ) -> None:
         """`positions`: how many the model's position embedding knows (padding stays below it)."""
-        # One cell more: where the padding of a ragged pass may be written.
+        # One more cell: where the padding of a ragged pass may be written.
         shape = (layers, 2, slots, kv_heads, max_length + 1, head_dim)
         try:
             self.data = torch.zeros(shape, dtype=dtype, device=device)
@@ -58,7 +58,7 @@ class KVCache:
         return len(self.lengths) - len(self._slots)
 
     def acquire(self, owner: int) -> int:
-        """Give `owner` the next slot, zeroed: a masked NaN left by another would still poison."""
+        """Give `owner` the next slot, zeroed: a NaN left there poisons even masked places."""
         slot = len(self._slots)
         if slot == len(self.lengths):
             raise ForetokenError(
@@ -86,23 +86,23 @@ class KVCache:
         self._slots[mover] = hole
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Make the target slot hold the first `length` positions of the source."""
+        """Copy the first `length` positions of one slot to another."""
         self.data[:, :, target, :, :length] = self.data[:, :, source, :, :length]
         self.lengths[target] = length
         self._written[target] = max(self._written[target], length)
 
     def grown(self, rows: int, length: int, more: int) -> KVCache:
-        """The first rows' first `length` places with room for `more` after them, a tensor for
-        each layer, so that gradients pass through what is written there; nothing else is kept."""
+        """A copy of the first rows' first `length` places, with room for `more` after them. Each
+        layer is a separate tensor, so that gradients pass through what is written there."""
         cache = copy(self)
         cache.max_length = length + more
         cache.layer = [
-            F.pad(each[:, :rows, :, :length], (0, 0, 0, more + 1)) for each in self.layer
+            F.pad(layer[:, :rows, :, :length], (0, 0, 0, more + 1)) for layer in self.layer
         ]
         return cache
 
     def reserve(self, slots: Seq[int], counts: Seq[int]) -> None:
-        """Check that so many more tokens fit after each slot's committed length."""
+        """Check that this many more tokens fit after each slot's committed length."""
         widest = max(counts)
         for slot, count in zip(slots, counts, strict=True):
             start = self.lengths[slot]

@@ -1,13 +1,12 @@
-"""What goes into one pass of a model: tokens, positions, and who sees whom.
+"""The input of one pass of a model: tokens, positions and attention mask.
 
 `chain_feed` appends plain tokens (prefill, a drafter catching up), `tree_feed` a root and its draft
 tree, `token_feed` one more token, `frontier_feed` the next level of a tree that is still growing,
-`block_feed` a block in which everyone sees everyone.
-What is thrown away afterwards comes by `scratch_feed` and `again_feed`.
-Masks are derived here and nowhere else.
+`block_feed` a block whose tokens all attend to each other. `scratch_feed` and `rerun_feed` are for
+draft passes, whose keys and values are overwritten. Masks are derived here and nowhere else.
 
-Legend: B rows, T tokens of the pass, E uncommitted tokens before it, C where it is written,
-L = longest C + T.
+Legend: B rows, T tokens of the pass, E uncommitted tokens before it, C cache place of the first of
+the T, L = longest C + T.
 """
 
 from __future__ import annotations
@@ -27,12 +26,13 @@ class Feed:
     """One pass over `tokens` [B, T], written from place C of each slot on.
 
     positions: [B, T] for the rotary or learned embedding.
-    ancestors: [B, T, E + T] bool, who sees which of the E tokens before the pass and of the pass.
-    All places before these are seen by all. E is 0 but for a tree that grows level by level.
+    ancestors: [B, T, E + T] bool, which of the E tokens before the pass and of its own T tokens
+    each token attends to; all attend to everything before these. E is 0 except for `frontier_feed`
+    and `rerun_feed`.
     starts: C of each row. slots: cache row of each. limit: cells of a cache row; the padding of a
     ragged pass that would stand after them goes to the last one, which is never read.
-    last: if given, logits are wanted at this place of each row only.
-    replaced: optional (mask [B, T] bool, embeddings [B, T, D]) used in place of token embeddings.
+    last: the only place of each row at which logits are computed; None for all.
+    replaced: (mask [B, T] bool, embeddings [B, T, D]) that are used instead of token embeddings.
     earlier: positions [B, E], where E is not 0.
     """
 
@@ -78,8 +78,8 @@ class Feed:
         """[B, 1, groups·T, L] additive, or None where everything is seen. Made once a pass."""
         key = (window, dtype, groups)
         if key not in self._masks:
-            one = self._additive(dtype, window) if groups == 1 else self.mask(dtype, window)
-            self._masks[key] = one if one is None else one.repeat(1, 1, groups, 1)
+            mask = self._additive(dtype, window) if groups == 1 else self.mask(dtype, window)
+            self._masks[key] = mask if mask is None else mask.repeat(1, 1, groups, 1)
         return self._masks[key]
 
     def _additive(self, dtype: torch.dtype, window: int | None) -> Tensor | None:
@@ -113,7 +113,7 @@ class Feed:
         return seen
 
     def _seen_alone(self) -> Tensor:
-        """`visible` of one row, whose tokens lie together: two operations in place of ten."""
+        """`visible` of one row, whose tokens lie together: two operations instead of ten."""
         width, length = self.ancestors.shape[2], self.length
         first = self.starts[0] - width + self.tokens.shape[1]
         seen = self.ancestors.new_ones(1, self.tokens.shape[1], length)
@@ -121,18 +121,18 @@ class Feed:
         return seen
 
     def key_positions(self) -> Tensor:
-        """[B, L] the position of what stands at each cache place: in the history its place, in the
-        E + T others their own positions."""
+        """[B, L] the position of the token at each cache place: in the history the place itself,
+        after it `earlier` and `positions` of the E + T tokens."""
         place, inside = self._places()
-        own = self.positions
+        positions = self.positions
         if self.earlier is not None:
-            own = torch.cat((self.earlier, own), 1)
-        columns = torch.arange(self.length, device=own.device)
-        return torch.where(inside, own.gather(1, place.clamp(min=0)), columns)
+            positions = torch.cat((self.earlier, positions), 1)
+        columns = torch.arange(self.length, device=positions.device)
+        return torch.where(inside, positions.gather(1, place.clamp(min=0)), columns)
 
     def _places(self) -> tuple[Tensor, Tensor]:
-        """Of each cache place [B, L]: which of the E + T tokens stands there (negative: history;
-        the last one for all after), and whether one does."""
+        """For each cache place [B, L]: the index of the one of the E + T tokens that stands there
+        (negative in the history, the last index after them), and whether one does."""
         device, width = self.tokens.device, self.ancestors.shape[2]
         first = torch.tensor(self.starts, device=device)[:, None] - width + self.tokens.shape[1]
         place = torch.arange(self.length, device=device) - first
@@ -142,7 +142,7 @@ class Feed:
 def chain_feed(
     cache: KVCache, slots: list[int], tokens: Seq[Seq[int]], *, logits: bool = True
 ) -> Feed:
-    """Append ragged plain tokens; logits, if wanted, at the last real one of each row."""
+    """Append plain tokens, rows of different lengths; logits, if wanted, at each row's last one."""
     device = cache.data.device
     width = max(len(row) for row in tokens)
     padded = torch.tensor([[*row, *([0] * (width - len(row)))] for row in tokens], device=device)
@@ -223,19 +223,20 @@ def frontier_feed(
 
 
 def block_feed(cache: KVCache, slots: list[int], roots: Tensor, size: int) -> Feed:
-    """Roots [B, 1] and what stands for the `size` - 1 tokens after each, who all see each other.
+    """Append a block of `size` places to each row, which all attend to each other: the root [B, 1]
+    and placeholders for the tokens after it.
 
-    The places after a root are told by their positions alone: their tokens are the root's.
+    A placeholder's token is the root's; only its position tells it apart.
     """
     cache.reserve(slots, [size] * len(slots))
     starts = [cache.lengths[slot] for slot in slots]
     ahead = torch.arange(size, device=roots.device)
     positions = torch.tensor(starts, device=roots.device)[:, None] + ahead
-    everyone = torch.ones(1, 1, 1, dtype=torch.bool, device=roots.device)
+    visible = torch.ones(1, 1, 1, dtype=torch.bool, device=roots.device)
     return Feed(
         roots.expand(-1, size),
         positions,
-        everyone.expand(len(slots), size, size),
+        visible.expand(len(slots), size, size),
         slots,
         starts,
         cache.max_length + 1,
@@ -243,7 +244,7 @@ def block_feed(cache: KVCache, slots: list[int], roots: Tensor, size: int) -> Fe
 
 
 def scratch_feed(cache: KVCache, slots: list[int], tokens: Tensor, ahead: int) -> Feed:
-    """Alternatives [B, M] for one place, after the `ahead` tokens of passes that aren't committed.
+    """Alternative tokens [B, M] for one place, after `ahead` tokens that aren't committed.
 
     Each sees the history, those tokens and itself. One alternative is the next token of a chain.
     """
@@ -262,10 +263,11 @@ def scratch_feed(cache: KVCache, slots: list[int], tokens: Tensor, ahead: int) -
     )
 
 
-def again_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
-    """The last committed tokens [B, T] once more, at their positions, blind to their first run.
+def rerun_feed(cache: KVCache, slots: list[int], tokens: Tensor) -> Feed:
+    """Run the last committed tokens [B, T] again, without attending to their committed keys and
+    values.
 
-    Their keys and values are written after the committed length, so those of the first run stay.
+    The new ones are written after the committed length, so the committed ones stay.
     """
     device, width = tokens.device, tokens.shape[1]
     cache.reserve(slots, [width] * len(slots))

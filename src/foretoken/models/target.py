@@ -16,19 +16,19 @@ from torch import Tensor
 from foretoken.access import Pass
 from foretoken.errors import ForetokenError
 from foretoken.models.cache import KVCache
-from foretoken.models.feed import Feed, again_feed, chain_feed, scratch_feed, tree_feed
+from foretoken.models.feed import Feed, chain_feed, rerun_feed, scratch_feed, tree_feed
 from foretoken.models.model import CausalLM
 from foretoken.models.native.transformer import Transformer
 from foretoken.protocols import Drafter
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, Entry
+from foretoken.tree import DraftTree, ResumePoint
 
 
 class ModelTarget:
     """`Target` over any `CausalLM`; also the `Access` that drafters are bound to.
 
-    hidden: the layers whose states every pass brings, as `Wants` counts them. draft_passes: those
-    made so far; each may overwrite what an earlier one put after the committed lengths.
+    hidden: the layers whose states every pass returns, counted as in `Wants`. draft_passes: those
+    made so far; each may overwrite what an earlier one wrote after the committed lengths.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class ModelTarget:
         return self.cache.free
 
     def bind(self, drafter: Drafter) -> None:
-        """Give a drafter access; passes bring the states that it wants from now on."""
+        """Give a drafter access; from now on passes return the states that it wants."""
         drafter.bind(self)
-        self.hidden = drafter.wants.hidden  # some learn it in `bind`
+        self.hidden = drafter.wants.hidden  # read after `bind`, which may set it
 
     def begin(self, sequence: Sequence) -> None:
         self.cache.acquire(sequence.id)
@@ -91,10 +91,10 @@ class ModelTarget:
         return out
 
     def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
-        entry, valid = trees.entry, self._changes
+        resume, changes = trees.resume, self._changes
         feed = self.feed(sequences, trees)
-        if entry is not None and entry.changes == valid and self._fits(entry, trees, feed):
-            return self._entered(entry, feed)
+        if resume is not None and resume.changes == changes and self._fits(resume, trees, feed):
+            return self._resumed(resume, feed)
         return self.model.forward(feed, self.cache, self.hidden)
 
     def feed(self, sequences: Seq[Sequence], trees: DraftTree) -> Feed:
@@ -134,7 +134,7 @@ class ModelTarget:
     ) -> Tensor:
         self.draft_passes += 1
         tokens = torch.tensor([s.tokens[-1 - count : -1] for s in sequences], device=self.device)
-        return self._run(again_feed(self.cache, self._slots(sequences), tokens), sublayers)
+        return self._run(rerun_feed(self.cache, self._slots(sequences), tokens), sublayers)
 
     def draft_logits(self, sequences: Seq[Sequence], trees: DraftTree) -> Tensor:
         self.draft_passes += 1
@@ -142,8 +142,8 @@ class ModelTarget:
         assert logits is not None
         return logits
 
-    def entry(self, layers: int, tokens: Tensor, states: Tensor) -> Entry:
-        return Entry(layers, tokens, states, self._changes)
+    def resume_point(self, layers: int, tokens: Tensor, states: Tensor) -> ResumePoint:
+        return ResumePoint(layers, tokens, states, self._changes)
 
     def extra_tokens(self, embeddings: Tensor) -> int:
         self._extra = torch.cat((self._extra, embeddings.detach().to(self._extra)))
@@ -164,7 +164,7 @@ class ModelTarget:
         return self.model
 
     def _slots(self, sequences: Seq[Sequence]) -> list[int]:
-        """The sequences' cache slots, which are about to be written."""
+        """The sequences' cache slots. Counts a change: callers are about to write to them."""
         self._changes += 1
         return [self.cache.slot(s.id) for s in sequences]
 
@@ -172,21 +172,21 @@ class ModelTarget:
         model = self.native
         return model.run(model.embed(feed.tokens), feed, self.cache, sublayers)
 
-    def _fits(self, entry: Entry, trees: DraftTree, feed: Feed) -> bool:
-        """Whether the states are those of these trees, but for at most the last node, and of no
-        other layers than are asked for."""
-        known, width = entry.tokens.shape[1], feed.tokens.shape[1]
-        wanted = set(self.hidden) - {entry.layers, -1}
-        if wanted or not trees.is_chain or not width - 1 <= known <= width:
+    def _fits(self, resume: ResumePoint, trees: DraftTree, feed: Feed) -> bool:
+        """Whether the states belong to these trees (the last node's may be missing), and no other
+        layer's states are requested."""
+        count, width = resume.tokens.shape[1], feed.tokens.shape[1]
+        missing = set(self.hidden) - {resume.layers, -1}
+        if missing or not trees.is_chain or not width - 1 <= count <= width:
             return False
-        return torch.equal(entry.tokens, feed.tokens[:, :known])
+        return torch.equal(resume.tokens, feed.tokens[:, :count])
 
-    def _entered(self, entry: Entry, feed: Feed) -> Pass:
-        """A scoring pass that resumes from the states that a drafter left."""
-        model, states, known = self.native, entry.states, entry.states.shape[1]
-        if known < feed.tokens.shape[1]:  # the last token was drafted and not run
-            last = scratch_feed(self.cache, feed.slots, feed.tokens[:, -1:], known)
-            states = torch.cat((states, self._run(last, range(2 * entry.layers))), 1)
-        upper = range(2 * entry.layers, 2 * self.layers)
+    def _resumed(self, resume: ResumePoint, feed: Feed) -> Pass:
+        """A scoring pass that resumes from a drafter's states."""
+        model, states, count = self.native, resume.states, resume.states.shape[1]
+        if count < feed.tokens.shape[1]:  # the last token was drafted and not run
+            last = scratch_feed(self.cache, feed.slots, feed.tokens[:, -1:], count)
+            states = torch.cat((states, self._run(last, range(2 * resume.layers))), 1)
+        upper = range(2 * resume.layers, 2 * self.layers)
         normed = model.normed(model.run(states, feed, self.cache, upper))
-        return Pass(model.head(normed), {entry.layers: states, -1: normed})
+        return Pass(model.head(normed), {resume.layers: states, -1: normed})

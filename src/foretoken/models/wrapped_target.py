@@ -1,4 +1,4 @@
-"""A target that scores in its own way around one that holds the model and the cache."""
+"""The base of targets that change how roots are scored and leave the rest to a `ModelTarget`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from foretoken.tree import DraftTree
 class WrappedTarget(ABC):
     """A `Target` that leaves all but scoring to the `ModelTarget` that it wraps.
 
-    A subclass scores the roots alone in `score_roots`. Where a drafter made nodes, or reads states,
-    the wrapped target scores.
+    A subclass scores steps without a draft in `score_roots`. Where a drafter made nodes, or reads
+    states, the wrapped target scores.
     """
 
     def __init__(self, target: ModelTarget) -> None:

@@ -2,8 +2,9 @@
 
 The shallow layers write their keys and values after the target's committed length, where a scoring
 pass would write the same ones. Such a pass can therefore resume from the states that the draft left
-after the exit layer and run the other layers only (Liu et al. 2024, Kangaroo, section 3.1): `entry`
-hands them over. The adapter has its own cache, with an entry for each token before the root.
+after the exit layer and run the other layers only (Liu et al. 2024, Kangaroo, section 3.1):
+`resume_point` hands them over. The adapter has its own cache, with an entry for each token before
+the root.
 
 Legend: B sequences, T tokens, K passes of a draft, S = N + 1 slots, D width, V vocabulary.
 """
@@ -22,7 +23,7 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.feature_layer import FeaturePredictor
 from foretoken.trainable.layer import LayerShape, attend_cached
-from foretoken.tree import Entry
+from foretoken.tree import ResumePoint
 
 _SPARE = 65  # cache places after the context, for drafts that reach over its end
 
@@ -86,12 +87,14 @@ class ShallowModel:
         feed = scratch_feed(self._cache, slots, tokens[:, None], len(self._tokens) - 1)
         return self._logits(self._adapted(states, feed))
 
-    def entry(self) -> Entry | None:
+    def resume_point(self) -> ResumePoint | None:
         """What this draft has run, for the pass that scores it; None where it ran nothing."""
         tokens, self._tokens = self._tokens, []
         if not tokens:
             return None
-        return self._access.entry(self._layers, torch.cat(tokens, 1), torch.cat(self._states, 1))
+        return self._access.resume_point(
+            self._layers, torch.cat(tokens, 1), torch.cat(self._states, 1)
+        )
 
     def _shallow(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
         """[B, 1, D] the states of one more token [B, 1] of each draft after the exit layer."""

@@ -75,7 +75,7 @@ def test_the_buffer_is_bounded() -> None:
     taken = buffer.take()
     assert [example.tokens[2] for example in taken] == [5, 6]
     assert (len(buffer), buffer.bytes) == (0, 0)
-    made = lesson(taken, torch.exp, torch.exp, torch.float64, known=0.25)
+    made = lesson(taken, torch.exp, torch.exp, torch.float64, right_weight=0.25)
     assert made.positions.tolist() == [[5, 6, 7]] * 2
     assert made.weight.tolist() == [[0, 0.25, 1]] * 2
     assert torch.equal(made.hidden[-1][1, :2], numbered(3, 2))

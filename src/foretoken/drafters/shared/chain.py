@@ -1,4 +1,4 @@
-"""The base of drafters that write a chain by sampling from a model.
+"""The base of drafters that sample a chain from a model, token by token.
 
 The proposal is the model's distribution under the request's own sampling parameters (temperature,
 truncation, penalties); when a draft ends is decided by a rule of `length.py`. The model, and where
@@ -45,7 +45,7 @@ class ChainModel(Protocol):
         ...
 
     def follow(self, sequence: Sequence, step: Step) -> None:
-        """Take note of a step of the target, which the sequence already contains."""
+        """Learn the result of a step, whose tokens the sequence already ends with."""
         ...
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None: ...
@@ -54,7 +54,7 @@ class ChainModel(Protocol):
 
 
 class AllAtOnce:
-    """Makes a `ChainModel` of a model that predicts all places in one pass, `ahead`; so no
+    """Makes a `ChainModel` of a model that predicts all places in one pass, `ahead`. So no
     distribution depends on the tokens drafted before it."""
 
     _logits: Tensor  # [B, C, V] of the pass
@@ -65,7 +65,7 @@ class AllAtOnce:
         raise NotImplementedError
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, V]; those of the other places wait for `next_logits`."""
+        """[B, 1, V] logits after each text; those of later places are kept for `next_logits`."""
         self._logits, self._next = self.ahead(sequences), 0
         return self._logits[:, :1]
 
@@ -107,8 +107,8 @@ class ChainDrafter(WithModel):
         rows = [row for row, limit in enumerate(limits) if limit > 0]
         if len(rows) == len(limits):
             return self._chain(sequences, limits, draws)
-        some, counts = [sequences[row] for row in rows], [limits[row] for row in rows]
-        pieces = [(rows, self._chain(some, counts, draws.take(rows)))] if rows else []
+        drafting, counts = [sequences[row] for row in rows], [limits[row] for row in rows]
+        pieces = [(rows, self._chain(drafting, counts, draws.take(rows)))] if rows else []
         return assemble(pieces, len(sequences), self._lm.device)
 
     def _limits(self, sequences: Seq[Sequence], budgets: Seq[int]) -> list[int]:
@@ -119,7 +119,7 @@ class ChainDrafter(WithModel):
         ]
 
     def _chain(self, sequences: Seq[Sequence], counts: list[int], draws: Draws) -> DraftTree:
-        """At most `counts` tokens of each sequence."""
+        """Draft at most `counts` tokens for each sequence."""
         greedy = all(s.params.greedy for s in sequences)
         tokens: list[Tensor] = []
         distributions: list[Tensor] = []
@@ -129,10 +129,9 @@ class ChainDrafter(WithModel):
             return [[path] for path in so_far]
 
         while len(tokens) < max(counts):
-            again = bool(tokens)
             logits = (
                 self._lm.next_logits(sequences, tokens[-1])
-                if again
+                if tokens
                 else self._lm.root_logits(sequences)
             )
             distribution = None if greedy else fold(logits, sequences, contexts).probs[:, 0]
@@ -162,7 +161,8 @@ class ChainDrafter(WithModel):
         counts: list[int],
         made: int,
     ) -> list[int]:
-        """`counts`, cut where the rule ends a draft here: the level's one transfer to the host."""
+        """`counts`, lowered where the length rule ends a draft here, with `made` tokens drafted so
+        far. This is the level's one transfer to the host."""
         made += not self.length.stops_before
         if not self.length.looks or made >= max(counts):
             return counts
@@ -181,11 +181,11 @@ class ChainDrafter(WithModel):
 def _distribution_for_length_rule(
     logits: Tensor, distribution: Tensor | None, sequences: Seq[Sequence]
 ) -> Tensor:
-    """[B, V] the distribution to draw from; of greedy sequences the softmax of the logits."""
+    """[B, V] the distribution to draw from; for greedy sequences the softmax of the logits."""
     greedy = [s.params.greedy for s in sequences]
     if distribution is None:
         return logits.softmax(-1)
     if not any(greedy):
         return distribution
-    plain = logits.softmax(-1)
-    return torch.where(torch.tensor(greedy, device=logits.device)[:, None], plain, distribution)
+    softmax = logits.softmax(-1)
+    return torch.where(torch.tensor(greedy, device=logits.device)[:, None], softmax, distribution)

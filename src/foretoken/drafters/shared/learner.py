@@ -1,4 +1,4 @@
-"""Online learning: one step of distillation at a time, on a thread, while decoding continues.
+"""Online learning: training steps on a second thread while decoding continues.
 
 A copy of the weights learns. After a step the weights that serve are built from the copy, on the
 same thread, and `turn` installs them between two drafts without waiting: one draft is made by one
@@ -37,30 +37,30 @@ _MAX_GRADIENT_NORM = 1.0
 
 
 class LearningWeights(Protocol):
-    """A drafter's weights twice: those that serve, and the student, a copy that learns."""
+    """Two copies of a drafter's weights: those that serve, and the student, which learns."""
 
     @property
     def student(self) -> Trained: ...
 
     def head(self) -> Head:
-        """The target's head, in a form that serves the student's lessons."""
+        """The target's head, in a form that the student can learn with."""
         ...
 
     def build(self) -> Any:
-        """The student's present weights in the form that serves; may take long."""
+        """The student's present weights in the form that `serve` takes; may take long."""
         ...
 
     def serve(self, built: Any) -> None:
-        """Draft with them from the next draft on; takes no time."""
+        """Draft with these weights from the next draft on; takes no time."""
         ...
 
     def to_save(self) -> Trained:
-        """The student with the numbers that serve, for a checkpoint."""
+        """The student, rounded as the weights that serve are, for a checkpoint."""
         ...
 
 
 class ModuleWeights:
-    """Of a trained module that serves as it is."""
+    """`LearningWeights` of a trained module, which serves as it is."""
 
     def __init__(self, served: Trained, access: Access, dtype: torch.dtype) -> None:
         self.served = served
@@ -68,7 +68,7 @@ class ModuleWeights:
         self._access, self._dtype = access, dtype
 
     def head(self) -> Head:
-        """Its matrix, since gradients must pass through it."""
+        """A product with the head's matrix, through which gradients can pass."""
         like = torch.empty(0, dtype=self._access.dtype, device=self._access.device)
         matrix = weight_of(self._access, self._access.width, like).to(self._dtype)
         return lambda states: states @ matrix.T
@@ -86,8 +86,8 @@ class ModuleWeights:
 
 
 class SmallModelWeights:
-    """Of a small model, which serves in the form that its backend gives to the weights; their
-    numbers are rounded as the checkpoint's are, so that this form stays the same."""
+    """`LearningWeights` of a small model, which serves in its backend's packed form. New weights are
+    rounded to the checkpoint's dtype, so that the backend packs them alike."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _SmallModelDrafter(Trainable, Protocol):
 
 
 def learnable(drafter: Any, access: Access) -> tuple[Any, LearningWeights]:
-    """A drafter like the given one, to be bound in its place, and its weights.
+    """A drafter to bind instead of this one, whose weights can be replaced, and these weights.
 
     Raises `ForetokenError` where it has no weights that could learn.
     """
@@ -155,15 +155,15 @@ def learnable(drafter: Any, access: Access) -> tuple[Any, LearningWeights]:
 
 
 def _ready_to_learn(module: Any, dtype: torch.dtype) -> Any:
-    """Without noise or dropout: their random numbers would be those of the whole process."""
+    """A module without noise or dropout, which would use the random numbers of the whole process."""
     return module.to(dtype).eval().requires_grad_(True)
 
 
 class Learner:
-    """Takes a step every `every` requests; what `Online` shares across requests.
+    """Takes a training step every `every` requests; `Online` shares it across requests.
 
-    version: of the weights that serve, 0 at first. loss: of the last step. frozen: whether it has
-    stopped learning.
+    version: number of the weights that serve, 0 at first. loss: of the last training step. frozen:
+    whether it has stopped learning.
     """
 
     def __init__(
@@ -174,27 +174,28 @@ class Learner:
         every: int,
         lr: float,
         objective: Objective,
-        known: float,
+        right_weight: float,
         most_bytes: int,
         versions: int,
     ) -> None:
-        """known: the weight of a token that was right; of a wrong one it is 1. most_bytes: of the
-        mistakes that are stored. versions: how many `rollback` can restore besides the first."""
+        """right_weight: weight of a token that was drafted right; wrong ones weigh 1. most_bytes: of
+        stored mistakes. versions: how many `rollback` can restore in addition to the first."""
         self.weights, self.version, self.frozen, self.loss = weights, 0, False, float("nan")
         self._access, self._every, self._lr = access, every, lr
-        self._objective, self._known, self._most_versions = objective, known, versions
+        self._objective, self._right_weight = objective, right_weight
+        self._most_versions = versions
         self._buffer = Buffer(most_bytes)
-        self._ended = self._last_version = 0
+        self._ended = self._last_version = 0  # requests, and the highest number of a version
         self._due = False  # whether enough requests have ended for a step
         self._job: Future[Any] | None = None
-        self._served: list[Any] = []  # the last two: a GPU may still read the weights before
+        self._served: list[Any] = []  # the last two; a GPU may still be reading the older one
         self._versions = {0: _copied(weights.student)}
         self._optimizer = self._new_optimizer()
         self._worker = _Worker(access.device)
         self._head: Head | None = None
 
     def note(self, example: Example | None) -> None:
-        """A request has ended; the example holds its mistakes, if there were any."""
+        """Take in a request that has ended, with its mistakes if there were any."""
         if self.frozen:
             return
         if example is not None:
@@ -223,12 +224,12 @@ class Learner:
             self._last_version += 1
 
     def _step(self, examples: list[Example]) -> Any:
-        """On the worker: a step of the optimiser -> the weights in the form that serves, or None
-        where the gradient is not finite."""
+        """On the worker: one training step. Returns the weights as `serve` takes them, or None where
+        the gradient is not finite."""
         student, access = self.weights.student, self._access
         self._head = self._head or self.weights.head()
         parameters = list(student.parameters())
-        batch = lesson(examples, self._head, access.embed, parameters[0].dtype, self._known)
+        batch = lesson(examples, self._head, access.embed, parameters[0].dtype, self._right_weight)
         with torch.enable_grad():
             loss = student(batch, self._objective)
             self.loss = float(loss.detach())
@@ -275,7 +276,9 @@ class Learner:
         """
         self.settle()
         if version not in self._versions:
-            raise unknown("version", str(version), [str(each) for each in sorted(self._versions)])
+            raise unknown(
+                "version", str(version), [str(number) for number in sorted(self._versions)]
+            )
         self.weights.student.load_state_dict(self._versions[version])
         self._restart(version)
 
@@ -324,17 +327,17 @@ class _Worker:
             1, "foretoken-online", initializer=lambda: torch.set_num_threads(1)
         )
 
-    def __call__(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
+    def __call__(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._stream is None:
-            return self._pool.submit(work, *given)
+            return self._pool.submit(work, *args)
         ready = torch.cuda.current_stream(self._stream.device).record_event()
-        return self._pool.submit(self._on_stream, ready, work, *given)
+        return self._pool.submit(self._on_stream, ready, work, *args)
 
-    def _on_stream(self, ready: Any, work: Callable[..., Any], *given: Any) -> Any:
+    def _on_stream(self, ready: Any, work: Callable[..., Any], *args: Any) -> Any:
         stream = self._stream
         assert stream is not None
         with torch.cuda.stream(stream):
             stream.wait_event(ready)
-            result = work(*given)
+            result = work(*args)
             stream.synchronize()
         return result

@@ -1,8 +1,8 @@
-"""The places where a drafter was wrong while it served, with the target's states there.
+"""Collects the places where a drafter was wrong while it served, with the target's states there.
 
 A place is wrong where a draft offered a token and the target wrote another one. The target's
-distribution is stored as its hidden state, from which its head computes it: D numbers in place of
-V. A buffer bounds the memory.
+distribution is stored as the hidden state from which its head computes it: D numbers instead of V.
+A buffer bounds the memory.
 
 Legend: B texts, T tokens, D width, V vocabulary.
 """
@@ -24,9 +24,10 @@ from foretoken.trainable.lesson import Lesson
 
 
 class Example(NamedTuple):
-    """A stretch of one text. tokens: T ids. first: position of the first of them in the text.
-    written: index of the first token here that is not the prompt's and not the first. wrong:
-    indices into the tokens. hidden: layer -> [S, D] states at the first S tokens, S >= T - 1."""
+    """A part of one text with its mistakes. tokens: T ids. first: position of the first of them in
+    the text. written: index of the first one to learn from, which is not the prompt's and has a
+    state before it. wrong: indices of the mistakes. hidden: layer -> [S, D] states at the first S
+    tokens, S >= T - 1."""
 
     tokens: Seq[int]
     first: int
@@ -37,13 +38,13 @@ class Example(NamedTuple):
     @property
     def bytes(self) -> int:
         """Its size in memory."""
-        states = sum(each.numel() * each.element_size() for each in self.hidden.values())
+        states = sum(state.numel() * state.element_size() for state in self.hidden.values())
         return states + 8 * (len(self.tokens) + len(self.wrong))
 
 
 @dataclass
 class Recording:
-    """States and mistakes of one sequence while it is written, for its last `window` tokens."""
+    """Records the states and mistakes of a sequence's last `window` tokens while it is decoded."""
 
     window: int
     wrong: list[int] = field(default_factory=list)  # positions in the text
@@ -52,7 +53,7 @@ class Recording:
     _chunks: deque[dict[int, Tensor]] = field(default_factory=deque)
 
     def add(self, step: Step) -> None:
-        """Take over the states of a step or of a chunk of the prompt, and the step's mistake."""
+        """Record the states of a step or of a chunk of the prompt, and the step's mistake."""
         count = step.read or len(step.path) + 1
         slots: slice | list[int] = slice(count)
         if not step.read:
@@ -69,7 +70,7 @@ class Recording:
             self._stored -= first
 
     def copy(self, tokens: int) -> Recording:
-        """For another text that has only the first `tokens` in common with this one."""
+        """A recording for a text that has only the first `tokens` in common with this one."""
         first = self.read - self._stored
         if first >= tokens:
             return Recording(self.window, read=tokens)
@@ -77,8 +78,8 @@ class Recording:
         return Recording(self.window, [], tokens, tokens - first, deque([states]))
 
     def example(self, tokens: Seq[int], prompt: int) -> Example | None:
-        """The stretch up to the last wrong token; None where all were right. tokens: the text,
-        whose first `prompt` are the prompt's."""
+        """What is recorded up to the last mistake, or None where there was none. tokens: the text,
+        of which `prompt` are the prompt's."""
         first = self.read - self._stored
         wrong = [place - first for place in self.wrong if first < place < len(tokens)]
         if not wrong:
@@ -130,10 +131,10 @@ Head = Callable[[Tensor], Tensor]
 
 
 def lesson(
-    examples: Seq[Example], head: Head, embed: Head, dtype: torch.dtype, known: float
+    examples: Seq[Example], head: Head, embed: Head, dtype: torch.dtype, right_weight: float
 ) -> Lesson:
-    """The examples as a batch, one a row; a written token that was right weighs `known`, one that
-    was wrong 1."""
+    """The examples as a batch to learn from, one a row; wrong tokens weigh 1, the other written
+    ones `right_weight`."""
     device = next(iter(examples[0].hidden.values())).device
     shape = (len(examples), max(len(example.tokens) for example in examples))
     tokens = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -148,7 +149,7 @@ def lesson(
         tokens[row, :size] = torch.tensor(example.tokens)
         positions[row, :size] = torch.arange(example.first, example.first + size)
         records[row, :size] = 0
-        weight[row, example.written : size] = known
+        weight[row, example.written : size] = right_weight
         weight[row, example.wrong] = 1.0
         for layer, states in example.hidden.items():
             hidden[layer][row, : len(states)] = states
@@ -166,7 +167,7 @@ def lesson(
     )
 
 
-def _not_while_serving(*given: object) -> Any:
+def _not_while_serving(*args: object) -> Any:
     raise ForetokenError(
         "This drafter learns from passes of the target, for which there is no time while it "
         "serves; train it by 'foretoken train'."

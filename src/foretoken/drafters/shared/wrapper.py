@@ -15,7 +15,7 @@ from foretoken.sampling.sequence import Sequence
 
 @dataclass(eq=False)
 class Wrapper(BaseDrafter):
-    """drafters: the parts; `least` is the fewest that it takes."""
+    """A drafter made of others. drafters: its parts; least: the fewest that it takes."""
 
     drafters: Seq[Drafter] = ()
 
@@ -43,7 +43,7 @@ class Wrapper(BaseDrafter):
         self.shared = _SharedByParts(learned) if learned else None
 
     def _hidden(self) -> tuple[int, ...]:
-        """The layers that any part reads, as far as they are known before `bind`."""
+        """The layers whose states any part reads; a part may add to its layers in `bind`."""
         return tuple(sorted({layer for part in self.drafters for layer in part.wants.hidden}))
 
     def begin(self, sequence: Sequence) -> None:
