@@ -207,7 +207,7 @@ MUTANTS = {
         MultiCandidate(),
         TWINS,
         REST,
-        replaced(Offer, "left", property(lambda self: torch.ones(len(self.slots)).double())),
+        replaced(Offer, "remaining", property(lambda self: torch.ones(len(self.slots)).double())),
     ),
     "q keeps the earlier siblings": RuleMutant(
         MultiCandidate(), TWINS, REST, replaced(Offer, "_thinned", False)
@@ -220,7 +220,7 @@ MUTANTS = {
         TWINS,
         patch=replaced(
             multi_candidate,
-            "spent",
+            "final_residual",
             lambda trees, probs, slots: probs[torch.arange(trees.batch), slots],
         ),
     ),

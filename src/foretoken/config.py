@@ -1,4 +1,4 @@
-"""From a `speculative_config` to a drafter, an acceptance rule and, of some methods, a target.
+"""Builds what a `speculative_config` describes: a drafter, an acceptance rule, a wrapped target.
 
 `method` is a name of the method table or an alias of it, a drafter's file name,
 "package.module:Class", or a drafter object. A name can be made of others:
@@ -6,12 +6,12 @@
     "pld+sps"          takes the draft that promises most
     "pld|sps"          takes all drafts, in one tree
     "auto:pld+sps"     takes at every step what pays most by measured cost, or drafts nothing;
-                       commas do too; plain "auto" chooses among all that join it without being
-                       named, with the small model if `model` names one
+                       (or with commas); plain "auto" chooses among the methods whose rows join
+                       it and whose needs the options meet
     "online:medusa"    learns while it serves; plain "online" is "online:sps"
 
 An option of such a method goes to every part that has it, and a mapping under a part's name to that
-part alone; the rule is the exact one for what they make.
+part alone. The acceptance rule is the exact one for the parts' drafts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ONLINE = "online"
 """The method whose drafter learns while it serves."""
 
 COMBINERS = {"+": "either", "|": "merged"}
-"""What joins names in a method's name -> the drafter that is made of theirs."""
+"""The sign between the parts' names -> the drafter that wraps the parts."""
 
 ALIASES = {"ngram": "pld", "draft_model": "sps", "prompt_lookup": "pld", "none": BASELINE}
 """Names of other libraries for the same method."""
@@ -79,7 +79,7 @@ _NOTHING_GIVEN: Mapping[str, Any] = MappingProxyType({})
 
 
 class TargetWrapper(Protocol):
-    """Makes of a target one that scores in its own way. levels: the access that this needs."""
+    """Wraps a target in one that scores differently. levels: the access that this needs."""
 
     @property
     def levels(self) -> str: ...
@@ -89,7 +89,7 @@ class TargetWrapper(Protocol):
 
 @dataclass(frozen=True)
 class BuiltMethod:
-    """What a `speculative_config` describes. wrap_target: of a method that wraps the target."""
+    """What a `speculative_config` describes. wrap_target: of a method that does so."""
 
     drafter: Drafter
     verifier: Verifier
@@ -99,18 +99,18 @@ class BuiltMethod:
     @property
     def levels(self) -> frozenset[str]:
         """The levels of access to the target that the method needs."""
-        own = "" if self.wrap_target is None else self.wrap_target.levels
-        return frozenset(self.drafter.wants.levels + own)
+        wrapper = "" if self.wrap_target is None else self.wrap_target.levels
+        return frozenset(self.drafter.wants.levels + wrapper)
 
     def wrapped(self, target: ModelTarget) -> Target:
-        """The target as this method wants it."""
+        """The target, wrapped if the method does so."""
         return target if self.wrap_target is None else self.wrap_target(target)
 
 
 @dataclass(frozen=True)
 class MethodName:
-    """A method's name taken apart. combiner: the drafter that is made of the parts' drafters; None
-    of a single method."""
+    """A parsed method name. combiner: the file name of the drafter that wraps the parts' drafters;
+    None for a single method."""
 
     combiner: str | None
     parts: tuple[str, ...]
@@ -119,8 +119,8 @@ class MethodName:
 def build(config: Mapping[str, Any] | None) -> BuiltMethod:
     """Build what a `speculative_config` describes; None decodes plainly.
 
-    "verifier" overrides the method's acceptance rule; "tuned" names what `foretoken tune` found, by
-    path or name, and what is given next to it wins; all other keys are the method's options.
+    "verifier" overrides the method's acceptance rule. "tuned" names a result of `foretoken tune`,
+    by path or name; other keys override its options. All other keys are the method's options.
 
     Raises:
         ForetokenError: for an unknown name or option, and for a method that can't be built so.
@@ -138,7 +138,7 @@ def build(config: Mapping[str, Any] | None) -> BuiltMethod:
 
 
 def parse(method: str) -> MethodName:
-    """Take a method's name apart. Raises `ForetokenError` where it mixes "+" and "|"."""
+    """Parse a method's name. Raises `ForetokenError` where it mixes "+" and "|"."""
     prefix, _, named = method.partition(":")
     if prefix == AUTO:
         parts = named.replace("+", ",").split(",") if method != AUTO else []
@@ -174,8 +174,8 @@ def needs_of(method: str) -> Need:
 
 
 def unmet_needs(config: Mapping[str, Any]) -> Need:
-    """Those needs of a config's method that none of its options meets, by whatever name."""
-    nested = [key for own in config.values() if isinstance(own, Mapping) for key in own]
+    """The needs of a config's method that none of its options meets; parts' options count too."""
+    nested = [key for value in config.values() if isinstance(value, Mapping) for key in value]
     return needs_of(str(config["method"])) & ~_met([*config, *nested])
 
 
@@ -210,7 +210,7 @@ def build_verifier(rule: str | Verifier) -> Verifier:
 
 
 def _guessed_method(options: Mapping[str, Any]) -> str:
-    """As in vLLM: a config that names a draft model and no method means that model drafts."""
+    """As in vLLM, a config that names a draft model and no method means `sps`."""
     if "model" in options:
         return "sps"
     raise ForetokenError(
@@ -252,7 +252,7 @@ def _combined(method: str, options: Mapping[str, Any]) -> BuiltMethod:
 
 
 def _with_drafters(method: str, combiner: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The combiner's own options, and the parts' drafters with theirs."""
+    """The combiner's options, with the parts' drafters among them."""
     parts = auto_parts(method, options) if combiner == AUTO else list(parse(method).parts)
     _check_parts(method, parts)
     added: dict[str, Any] = {}
@@ -261,12 +261,12 @@ def _with_drafters(method: str, combiner: str, options: Mapping[str, Any]) -> di
         options = {_LENGTH: drafter_class(AUTO).num_speculative_tokens, **options}
     classes = {part: _part_class(part) for part in parts}
     takers = {part: _fields(cls) for part, cls in classes.items()}
-    given = _shared_out(method, options, {**takers, combiner: _fields(drafter_class(combiner))})
+    shares = _shared_out(method, options, {**takers, combiner: _fields(drafter_class(combiner))})
     drafters = [
-        create_drafter(cls, part, {**_row_options(part), **given[part]})
+        create_drafter(cls, part, {**_row_options(part), **shares[part]})
         for part, cls in classes.items()
     ]
-    return {**given[combiner], **added, "drafters": drafters}
+    return {**shares[combiner], **added, "drafters": drafters}
 
 
 def _check_parts(method: str, parts: Seq[str]) -> None:
@@ -288,16 +288,16 @@ def _check_parts(method: str, parts: Seq[str]) -> None:
 def _shared_out(
     method: str, options: Mapping[str, Any], takers: Mapping[str, list[str]]
 ) -> dict[str, dict[str, Any]]:
-    """Each taker's options: those that it has, and over them those given under its name."""
-    given: dict[str, dict[str, Any]] = {name: {} for name in takers}
+    """Each taker's options: those that it has, overridden by those under its name."""
+    taken_by: dict[str, dict[str, Any]] = {name: {} for name in takers}
     for key, value in options.items():
-        having = [name for name, fields in takers.items() if _own_name(key, fields) in fields]
+        having = [name for name, fields in takers.items() if _option_name(key, fields) in fields]
         if not having and not (key in takers and isinstance(value, Mapping)):
-            known = [*takers, *(field for fields in takers.values() for field in fields)]
-            raise unknown(f"option of method {method!r}", key, known)
+            names = [*takers, *(field for fields in takers.values() for field in fields)]
+            raise unknown(f"option of method {method!r}", key, names)
         for name in having:
-            given[name][key] = value
-    return {name: shared | dict(options.get(name, {})) for name, shared in given.items()}
+            taken_by[name][key] = value
+    return {name: shared | dict(options.get(name, {})) for name, shared in taken_by.items()}
 
 
 def _row_options(name: str) -> Mapping[str, Any]:
@@ -324,21 +324,21 @@ def _needs_of_part(name: str) -> Need:
 
 def _met(options: Collection[str]) -> Need:
     """The needs that options with these names meet."""
-    own = (_MEETS.get(OPTION_ALIASES.get(key, key), Need.NOTHING) for key in options)
-    return reduce(or_, own, Need.NOTHING)
+    met = (_MEETS.get(OPTION_ALIASES.get(key, key), Need.NOTHING) for key in options)
+    return reduce(or_, met, Need.NOTHING)
 
 
 def _create(cls: type[Any], name: str, options: Mapping[str, Any]) -> Any:
     """An object of a method's class; its options are checked by name."""
-    known = _fields(cls)
-    given: dict[str, Any] = {}
+    fields = _fields(cls)
+    arguments: dict[str, Any] = {}
     for key, value in options.items():
-        own = _own_name(key, known)
-        if own not in known:
-            raise unknown(f"option of method {name!r}", key, known or ["(it has none)"])
-        given[own] = value
+        field = _option_name(key, fields)
+        if field not in fields:
+            raise unknown(f"option of method {name!r}", key, fields or ["(it has none)"])
+        arguments[field] = value
     try:
-        return cls(**given)
+        return cls(**arguments)
     except TypeError as error:
         raise ForetokenError(f"Method {name!r} can't be built: {error}.") from error
 
@@ -348,13 +348,14 @@ def _fields(cls: type[Any]) -> list[str]:
     return [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
 
 
-def _own_name(key: str, known: Collection[str]) -> str:
-    """An option's name here, where other libraries call it otherwise."""
-    return key if key in known else OPTION_ALIASES.get(key, key)
+def _option_name(key: str, fields: Collection[str]) -> str:
+    """foretoken's name of an option; `key` may be another library's."""
+    return key if key in fields else OPTION_ALIASES.get(key, key)
 
 
 def _exact_verifier(drafter: Drafter) -> Verifier:
-    """The exact rule for what the drafter makes: chosen nodes keep plain decoding's very tokens."""
+    """The exact rule for the drafter's nodes. For chosen nodes it is the one that keeps plain
+    decoding's tokens at a seed."""
     if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY}:
         return build_verifier("target_only")
     return build_verifier("multi_candidate" if drafter.trees else "speculative")

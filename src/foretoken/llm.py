@@ -1,4 +1,4 @@
-"""The front door: a model, a method, and text.
+"""`LLM`: generates text with a target model and a decoding method.
 
 llm = LLM("path-or-hub-id", speculative_config={"method": "sps", "model": "path-or-hub-id"})
 [out] = llm.generate(["…"], SamplingParams(temperature=0, max_tokens=64))
@@ -122,7 +122,7 @@ class LLM:
         *,
         use_tqdm: bool = False,
     ) -> list[RequestOutput]:
-        """Texts for prompts (strings or token ids), in their order.
+        """Generate a text for each prompt (a string or token ids); outputs in the prompts' order.
 
         A request that can't be served comes back with `.error` set and stops no other; reading
         its `.text` raises the error. Interrupting cancels what is unfinished. `use_tqdm` shows a
@@ -149,7 +149,7 @@ class LLM:
         return [output for output in done if output is not None]
 
     def _run(self, total: int, show: bool) -> Iterator[RequestOutput]:
-        """Step until nothing is left; requests as they finish."""
+        """Step until all requests are done; yields each as it finishes."""
         with track("Generating", total, show) as advance:
             while self.engine.busy:
                 for output in self.engine.step():
@@ -164,7 +164,7 @@ class LLM:
         *,
         use_tqdm: bool = False,
     ) -> list[RequestOutput]:
-        """Answers to conversations, through the tokenizer's chat template."""
+        """Answer one conversation or several, in the tokenizer's chat template."""
         one = bool(messages) and isinstance(messages[0], Mapping)
         conversations: Any = [messages] if one else messages
         prompts = [self.chat_prompt(conversation) for conversation in conversations]
@@ -186,10 +186,10 @@ class LLM:
     def stream(
         self, prompt: Prompt | Messages, sampling_params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
-        """One request's output each time it grows; `.outputs[i].text` holds the text so far.
+        """Yield one request's output each time it grows; `.outputs[i].text` is the text so far.
 
         A prompt is a string, token ids, or a conversation. Closing the iterator cancels the
-        request. While it runs, text that could still become part of a stop string is held back.
+        request. While it runs, text that could still become part of a stop string is withheld.
         """
         if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
             prompt = self.chat_prompt(prompt)  # type: ignore[arg-type]
@@ -234,16 +234,16 @@ class LLM:
 
     @staticmethod
     def _params(
-        given: SamplingParams | Seq[SamplingParams] | None, count: int
+        params: SamplingParams | Seq[SamplingParams] | None, count: int
     ) -> list[SamplingParams]:
-        if given is None or isinstance(given, SamplingParams):
-            return [given or SamplingParams()] * count
-        if len(given) != count:
+        if params is None or isinstance(params, SamplingParams):
+            return [params or SamplingParams()] * count
+        if len(params) != count:
             raise ForetokenError(
-                f"There are {count} prompts and {len(given)} sampling_params; give one for all, or "
-                "one for each."
+                f"There are {count} prompts and {len(params)} sampling_params; give one for all, "
+                "or one for each."
             )
-        return list(given)
+        return list(params)
 
 
 class _Streamed:
@@ -279,22 +279,22 @@ def _refused(prompt: Prompt, reason: str) -> RequestOutput:
     return RequestOutput(-1, text, ids, [], RequestStats(), reason)
 
 
-def _tokenizer(given: Any, folder: Path | None, trust_remote_code: bool) -> Any:
-    if given is not None and not isinstance(given, (str, Path)):
-        return given
-    source = given if given is not None else folder
+def _tokenizer(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -> Any:
+    if tokenizer is not None and not isinstance(tokenizer, (str, Path)):
+        return tokenizer
+    source = folder if tokenizer is None else tokenizer
     if source is None:
         return None
     try:
         return load_tokenizer(source, trust_remote_code)
     except ForetokenError:
-        if given is not None:
+        if tokenizer is not None:
             raise
         return None  # prompts can still be token ids; a text is refused when it comes
 
 
 def _eos_ids(model: CausalLM, folder: Path | None, tokenizer: Any) -> frozenset[int]:
-    """The generation config's, else the config's, else the tokenizer's."""
+    """The end-of-text ids of the generation config, else of the config, else of the tokenizer."""
     if folder is not None and (folder / "generation_config.json").is_file():
         from transformers import GenerationConfig
 

@@ -28,9 +28,9 @@ class Method:
     """One row of the table; what it leaves out is the default below.
 
     drafter, verifier: file names in their packages. length, tree: how long its drafts are and what
-    shape they have, in words. target: the file in `foretoken.models` whose class wraps the target;
+    shape they have, as text. target: the file in `foretoken.models` whose class wraps the target;
     the options are then that class's. options: what the row sets, by option name. joins_auto:
-    whether `auto` takes the method without being told to, where its needs are met.
+    whether plain `auto` takes the method where its needs are met.
     """
 
     name: str

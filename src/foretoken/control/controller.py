@@ -50,9 +50,10 @@ class Row:
 @dataclass(slots=True)
 class Choice:
     """What one step drafts. takers: the drafter whose draft each sequence takes, or None; nodes:
-    how many nodes of it. ms: the expected time of the step. trial: if the step is a trial, the tokens a
-    millisecond that the best known step would yield, else 0. due: whether a trial was considered.
-    saved: milliseconds that each copier's draft is expected to save beyond the other copiers'."""
+    how many nodes of it. ms: the expected time of the step. trial: if the step is a trial, the
+    tokens a millisecond that the best known step would yield, else 0. due: whether a trial was
+    considered. saved: milliseconds that each copier's draft is expected to save beyond the other
+    copiers'."""
 
     takers: list[int | None]
     nodes: list[int]

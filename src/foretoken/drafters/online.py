@@ -32,11 +32,11 @@ from foretoken.tree import DraftTree
 
 @dataclass(eq=False)
 class Online(Wrapper):
-    """drafters: the drafter that learns, alone in a list. every: requests between two training steps;
-    lr: learning rate; objective: divergences and their weights; known: weight of a token that was
-    drafted right (wrong ones weigh 1); window: tokens of a text that a training step reads;
-    buffer_mib: most mistakes stored, in MiB; versions: how many `learner.rollback` can restore in
-    addition to the first."""
+    """drafters: the drafter that learns, alone in a list. every: requests between two training
+    steps; lr: learning rate; objective: divergences and their weights; known: weight of a token
+    that was drafted right (wrong ones weigh 1); window: tokens of a text that a training step
+    reads; buffer_mib: most mistakes stored, in MiB; versions: how many `learner.rollback` can
+    restore in addition to the first."""
 
     every: int = 8
     lr: float = 1e-4

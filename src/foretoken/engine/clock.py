@@ -1,4 +1,4 @@
-"""Where an engine's time goes: a target and a drafter that note how long their work takes."""
+"""Measures where an engine's time goes: wrappers that time a target and a drafter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foretoken.tree import DraftTree
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds spent in each part; what the parts leave of `total` is the loop's work."""
+    """Seconds spent in each part; the rest of `total` is the loop's own work."""
 
     draft: float = 0.0
     verify: float = 0.0

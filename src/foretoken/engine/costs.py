@@ -1,4 +1,4 @@
-"""Measures what steps cost on this machine, for a drafter that decides by it, and caches it.
+"""Measures what steps cost on this machine, for drafters that decide by costs, and caches it.
 
 The target's pass is timed over 1 to 64 tokens after a short context, in 12 passes, and each part's
 step (draft and observe) at two lengths; repeatedly where that takes next to no time, since a fast
@@ -40,21 +40,21 @@ from foretoken.tree import DraftTree, Kind
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 """Tokens of one sequence in a pass."""
 
-_TWICE = 16  # passes up to so many tokens are made twice, and the first time doesn't count
-_CONTEXT = 64
-_LENGTHS = (1, 4)  # of drafts that are timed,
-_ROUNDS = 8  # each so often,
-_ENOUGH = 0.2  # at least twice, and then for so many seconds; the same for passes
-_PERIOD = 16  # after which the tokens of the text repeat
-_PER_LEVEL = 1.5  # times as long as the short draft: a long one that takes more pays for its levels
-_AGREES = 1.5  # times as long, or as short, as what is cached
+_TWICE = 16  # passes over at most this many tokens are made twice, and the first doesn't count
+_CONTEXT = 64  # tokens
+_LENGTHS = (1, 4)  # of drafts that are timed
+_ROUNDS = 8  # at most; drafts are timed at least twice, passes at least once
+_ENOUGH = 0.2  # seconds, after which no further round begins
+_PERIOD = 16  # tokens, after which the text repeats
+_PER_LEVEL = 1.5  # a long draft that takes this many times the short one's time costs by the level
+_AGREES = 1.5  # the factor by which a time may differ from the cached one
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 @dataclass(frozen=True)
-class Stepping:
-    """What real steps are timed with. drafter: the whole one, whose parts are timed alone."""
+class Loop:
+    """What real steps are timed with. drafter: the whole one, whose parts are timed one by one."""
 
     target: Target
     drafter: Drafter
@@ -62,21 +62,21 @@ class Stepping:
 
 
 def price(target: Target, drafter: Drafter, verifier: Verifier) -> None:
-    """Give a drafter that decides by costs what it needs; others cost nothing here."""
-    drafter.price(partial(measured, Stepping(target, drafter, verifier)))
+    """Give a drafter that decides by costs the means to measure them; others measure nothing."""
+    drafter.price(partial(measured, Loop(target, drafter, verifier)))
 
 
 @torch.inference_mode()
-def measured(stepping: Stepping, parts: Mapping[str, Drafter]) -> CostModel:
-    """Passes of the target and steps of each part, measured now or earlier; serves no request."""
-    target = stepping.target
+def measured(loop: Loop, parts: Mapping[str, Drafter]) -> CostModel:
+    """Costs of the target's passes and of each part's drafts, measured or read from the cache."""
+    target = loop.target
     here = [*_machine(target.device), *shape_of(target.model)]
     passes = _cached(here, partial(_passes, target.model), partial(_pass_agrees, target.model))
     drafts: dict[str, DraftCost] = {}
     for name, part in parts.items():
         if _room(target) > 0:
-            key, given = [*here, *_identity(part)], (stepping, part)
-            ms = _cached(key, partial(_draft, *given), partial(_draft_agrees, *given))
+            key, args = [*here, *_identity(part)], (loop, part)
+            ms = _cached(key, partial(_draft, *args), partial(_draft_agrees, *args))
             drafts[name] = DraftCost(**ms)
         else:
             drafts[name] = unmeasured(passes["1"], not part.kinds <= _CHOSEN)
@@ -110,14 +110,14 @@ class PassProbe:
         self.kv_bytes = context * self._target.cache.data[:, :, 0, :, 0].nbytes
 
     def run(self, width: int) -> Pass:
-        """One pass over so many tokens of each sequence; nothing is committed."""
+        """One pass over `width` tokens of each sequence; nothing is committed."""
         batch = len(self._sequences)
         drafted = torch.zeros(batch, width - 1, dtype=torch.long, device=self._target.device)
         return self._target.score(self._sequences, DraftTree(drafted, [width - 1] * batch))
 
 
 def timed(work: Callable[[], object], device: torch.device) -> float:
-    """Milliseconds, queued work included."""
+    """Milliseconds that `work` takes, with what it queues on a GPU."""
     _wait(device)
     began = perf_counter()
     work()
@@ -153,38 +153,36 @@ def _passes(model: CausalLM) -> dict[str, float]:
         if width <= _TWICE:
             probe.run(width)
     rounds = _rounds(lambda: [timed(partial(probe.run, n), model.device) for n in WIDTHS], 1)
-    return {str(width): median(each) for width, *each in zip(WIDTHS, *rounds, strict=True)}
+    return {str(width): median(times) for width, *times in zip(WIDTHS, *rounds, strict=True)}
 
 
 def _rounds(work: Callable[[], list[float]], least: int) -> list[list[float]]:
-    """Of at most `_ROUNDS` rounds in a short time the later half: the first ones are slow."""
+    """The later half of at least `least` and at most `_ROUNDS` rounds: the first ones are slow."""
     began, rounds = perf_counter(), [work() for _ in range(least)]
     while len(rounds) < _ROUNDS and perf_counter() - began < _ENOUGH:
         rounds.append(work())
     return rounds[len(rounds) // 2 :]
 
 
-def _draft(stepping: Stepping, part: Drafter) -> dict[str, float]:
+def _draft(loop: Loop, part: Drafter) -> dict[str, float]:
     """`DraftCost` of a part, by real steps after a text with something to copy."""
-    with _text(stepping) as sequence:
-        rounds = _rounds(
-            lambda: [x for n in _LENGTHS for x in _step(stepping, part, sequence, n)], 2
-        )
+    with _text(loop) as sequence:
+        rounds = _rounds(lambda: [x for n in _LENGTHS for x in _step(loop, part, sequence, n)], 2)
     return _line(*map(median, zip(*rounds, strict=True)))
 
 
-def _draft_agrees(stepping: Stepping, part: Drafter, cached: dict[str, float]) -> bool:
+def _draft_agrees(loop: Loop, part: Drafter, cached: dict[str, float]) -> bool:
     """Whether a step of the part takes the cached time."""
-    with _text(stepping) as sequence:
-        _step(stepping, part, sequence, max(_LENGTHS))
-        levels, ms = _step(stepping, part, sequence, max(_LENGTHS))
+    with _text(loop) as sequence:
+        _step(loop, part, sequence, max(_LENGTHS))
+        levels, ms = _step(loop, part, sequence, max(_LENGTHS))
     return _agree(ms, DraftCost(**cached)(1, levels))
 
 
 @contextlib.contextmanager
-def _text(stepping: Stepping) -> Iterator[Sequence]:
+def _text(loop: Loop) -> Iterator[Sequence]:
     """A text with something to copy, read by the target and by the drafter."""
-    target, drafter = stepping.target, stepping.drafter
+    target, drafter = loop.target, loop.drafter
     context = min(_CONTEXT, _room(target))
     tokens = [i % min(_PERIOD, target.vocab_size) for i in range(context)]
     sequence = Sequence.start(tokens, SamplingParams(temperature=0))
@@ -198,22 +196,22 @@ def _text(stepping: Stepping) -> Iterator[Sequence]:
 
 
 def _room(target: Target) -> int:
-    """Tokens of context that leave enough for the timed steps."""
+    """How long the context may be, so that the timed steps fit after it."""
     return target.max_length - _ROUNDS * sum(1 + nodes for nodes in _LENGTHS) - 1
 
 
-def _step(stepping: Stepping, part: Drafter, sequence: Sequence, nodes: int) -> tuple[float, float]:
-    """How deep the draft was, and the milliseconds of the drafter's own work."""
+def _step(loop: Loop, part: Drafter, sequence: Sequence, nodes: int) -> tuple[float, float]:
+    """One step: the depth of its draft, and the milliseconds of the drafter's work."""
     clock = Clock()
     timed_part = TimedDrafter(part, clock)
-    [done] = step(stepping.target, timed_part, stepping.verifier, [sequence], [nodes])
+    [done] = step(loop.target, timed_part, loop.verifier, [sequence], [nodes])
     levels = int(done.tree.depths[done.row].max())
     return levels, 1000 * clock.draft
 
 
 def _line(few: float, short: float, many: float, long: float) -> dict[str, float]:
-    """`DraftCost` of two drafts, by levels and milliseconds: levels count where the deeper one
-    clearly takes longer."""
+    """`DraftCost` from the levels and milliseconds of two drafts; it has a cost per level only
+    where the deeper draft clearly takes longer."""
     if many <= few or long < _PER_LEVEL * short:
         return {"call": max(short, long)}
     level = (long - short) / (many - few)
@@ -222,10 +220,10 @@ def _line(few: float, short: float, many: float, long: float) -> dict[str, float
 
 def _identity(part: Drafter) -> list[str]:
     """What a drafter's speed depends on: its kind, its options, the models that it runs."""
-    own = {key: value for key, value in vars(part).items() if not key.startswith("_")}
-    options = [f"{key}={own[key]}" for key in sorted(own) if isinstance(own[key], _PLAIN)]
-    # One that was given as an object comes twice, as in the files of earlier versions.
-    models = [model for value in own.values() for model in part.small_models if model is value]
+    fields = {key: value for key, value in vars(part).items() if not key.startswith("_")}
+    options = [f"{key}={fields[key]}" for key in sorted(fields) if isinstance(fields[key], _PLAIN)]
+    # A model that was passed as an object is listed twice, as in the files of earlier versions.
+    models = [model for value in fields.values() for model in part.small_models if model is value]
     shapes = [line for model in (*models, *part.small_models) for line in shape_of(model)]
     return [type(part).__name__, *options, *shapes]
 

@@ -28,7 +28,7 @@ from foretoken.step import prefill, step
 
 
 class Engine:
-    """Requests in, outputs out. Not thread-safe: one thread calls it."""
+    """Serves requests in a continuous batch. Not thread-safe: one thread calls it."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
-        """Advance everything once; the outputs of the requests that got further."""
+        """Advance every request by one step; returns the outputs of those that decoded."""
         began = perf_counter()
         self._admit()
         ready = self._prefill()
@@ -175,7 +175,7 @@ class Engine:
             self._running.append(sample)
 
     def _prefill(self) -> list[Sample]:
-        """Read a chunk of the prompts that need it; the samples that are ready to decode.
+        """Read a chunk of each unread prompt; returns the samples that are ready to decode.
 
         Samples of one request wait for the first of them and then copy its prompt.
         """
@@ -205,7 +205,7 @@ class Engine:
         return False
 
     def _settle(self, sample: Sample, done: Step) -> None:
-        """Emit what one step brought, up to the first stop."""
+        """Emit the tokens of one step, up to the first stop."""
         sequence, request = sample.sequence, sample.request
         block = done.tokens[:-1] if done.failed else done.tokens
         ending = sample.stop.check(block)
@@ -235,11 +235,11 @@ class Engine:
     def _logprobs(self, sample: Sample, done: Step, block: list[int]) -> None:
         slots = [0, *done.path][: len(block)]
         logits = done.scores.logits[done.row, slots]  # [tokens, V]
-        for entry, own in entries(logits, block, sample.request.params.logprobs or 0):
-            sample.add_logprob(entry, own)
+        for entry, logprob in entries(logits, block, sample.request.params.logprobs or 0):
+            sample.add_logprob(entry, logprob)
 
     def _leave(self, sample: Sample) -> None:
-        """Free the sample's slots; as in the caches, the last sample takes the hole."""
+        """Free the sample's slots. As in the cache, the last sample moves into the free place."""
         self.drafter.end([sample.sequence])
         self.target.end(sample.sequence)
         place = self._running.index(sample)
@@ -260,7 +260,7 @@ class Engine:
 
 
 def check_pairing(target: Target, drafter: Drafter, verifier: Verifier) -> None:
-    """Refuse a drafter that needs what the target can't give, or that the verifier can't take."""
+    """Raise `ForetokenError` for a drafter that the target can't serve or the rule can't verify."""
     missing = [level for level in drafter.wants.levels if level not in target.levels]
     if missing:
         needs = "; ".join(f"({x}) {LEVELS[x]}" for x in missing)

@@ -27,12 +27,12 @@ def entries(
     logprobs = log_probabilities(logits)
     top = logprobs.topk(max(1, wanted), -1)
     for row, token in enumerate(tokens):
-        own = float(logprobs[row, token])
-        rank = int((logprobs[row] > own).sum()) + 1
+        logprob = float(logprobs[row, token])
+        rank = int((logprobs[row] > logprob).sum()) + 1
         ids, values = top.indices[row, :wanted].tolist(), top.values[row, :wanted].tolist()
         entry = {
             other: Logprob(value, place)
             for place, (other, value) in enumerate(zip(ids, values, strict=True), 1)
         }
-        entry.setdefault(token, Logprob(own, rank))
-        yield entry, own
+        entry.setdefault(token, Logprob(logprob, rank))
+        yield entry, logprob

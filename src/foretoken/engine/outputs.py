@@ -21,7 +21,7 @@ class CompletionOutput:
     """One sample. finish_reason: "stop", "length", "cancelled", "error", or None while running.
 
     stop_reason: the stop string or stop token id that ended it, None for end-of-text.
-    accepted: per token, whether it was an accepted draft (else the target wrote it itself).
+    accepted: per token, whether it was drafted and accepted (else it is a bonus token).
     logprobs: per token, id -> Logprob of the token written and the likeliest others, if asked for.
     """
 

@@ -1,4 +1,4 @@
-"""A request and its samples, from arrival to the end."""
+"""A request and its samples, from arrival to the last token."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ class Sample:
         if self.stop.tracker is not None:
             self.output.text = self.stop.tracker.text
 
-    def add_logprob(self, entry: dict[int, Logprob], own: float) -> None:
+    def add_logprob(self, entry: dict[int, Logprob], logprob: float) -> None:
         assert self.output.logprobs is not None and self.output.cumulative_logprob is not None
         self.output.logprobs.append(entry)
-        self.output.cumulative_logprob += own
+        self.output.cumulative_logprob += logprob
 
     def finish(self, ending: Ending) -> None:
         self.output.finish_reason = ending.finish_reason

@@ -1,4 +1,4 @@
-"""Counting, in one place. Only emitted tokens count, whatever was accepted after a stop."""
+"""Statistics of requests and engines. Tokens that were accepted after a stop don't count."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import zip_longest
 
 @dataclass(slots=True)
 class AcceptanceStats:
-    """Totals over steps; a step is one target pass for one sequence.
+    """Totals over steps. A step of a sequence is one target pass.
 
     tokens: emitted. passes: target passes. drafts: passes that checked a draft. drafted, accepted:
-    draft tokens offered and kept. strayed: kept tokens that the lossless rule would have refused.
+    draft tokens offered and kept. strayed: kept tokens that the lossless rule would have rejected.
     accepted_at[i]: drafts whose position i was kept; drafted_at[i]: drafts that reached position i.
     chosen: how many passes each drafter drafted for, where one is chosen at every step.
     """
@@ -48,7 +48,7 @@ class AcceptanceStats:
             self.accepted_at[i] += 1
 
     def add(self, other: AcceptanceStats) -> None:
-        """Take another's totals in."""
+        """Add another's totals to these."""
         self.tokens += other.tokens
         self.passes += other.passes
         self.drafts += other.drafts
@@ -61,7 +61,7 @@ class AcceptanceStats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens per target pass, the extra token included; 0 before the first pass."""
+        """Tokens per target pass, the bonus token included; 0 before the first pass."""
         return self.tokens / self.passes if self.passes else 0.0
 
     @property
@@ -81,9 +81,9 @@ class AcceptanceStats:
         return [accepted / drafted for accepted, drafted in pairs]
 
 
-def _sums(mine: list[int], theirs: list[int]) -> list[int]:
+def _sums(counts: list[int], others: list[int]) -> list[int]:
     """Position by position; what one list lacks counts as 0."""
-    return [a + b for a, b in zip_longest(mine, theirs, fillvalue=0)]
+    return [a + b for a, b in zip_longest(counts, others, fillvalue=0)]
 
 
 @dataclass(slots=True)

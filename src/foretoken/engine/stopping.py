@@ -1,6 +1,6 @@
-"""Where a sequence ends: exactly where plain decoding would have ended it.
+"""Ends a sequence exactly where plain decoding would have ended it.
 
-Tokens of an accepted block are looked at one by one, so nothing after a stop token, stop string
+Tokens of an accepted block are checked one by one, so nothing after a stop token, stop string
 or length limit is ever emitted or counted.
 """
 
@@ -34,7 +34,7 @@ class TextTracker:
         self.text = ""
 
     def append(self, token: int) -> str:
-        """Add one token; the text that became certain with it."""
+        """Add one token; returns the text that became certain with it."""
         self._ids.append(token)
         before = self._decode(self._ids[self._window : self._shown])
         now = self._decode(self._ids[self._window :])
@@ -80,7 +80,7 @@ class StopChecker:
     ) -> None:
         """`limit`: how many tokens may be written at most, by max_tokens and the context.
 
-        `criterion` is asked after every token, min_tokens or not.
+        `criterion` is called after every token, whatever min_tokens is.
         """
         self._params = params
         self._eos = frozenset() if params.ignore_eos else eos_ids
@@ -92,8 +92,8 @@ class StopChecker:
 
     def check(self, block: list[int]) -> Ending:
         """How much of the block is emitted, and why it ends there, if it does."""
-        plain = self.tracker is None and self._criterion is None
-        if plain and not self._might_end(block):
+        by_ids = self.tracker is None and self._criterion is None
+        if by_ids and not self._might_end(block):
             self._written += len(block)
             return Ending(len(block))
         for place, token in enumerate(block, 1):
@@ -109,7 +109,7 @@ class StopChecker:
         return ended or self._written + len(block) >= self._limit
 
     def _after(self, token: int, place: int) -> Ending | None:
-        met = self._met(token)
+        criterion_met = self._criterion_met(token)
         if self.tracker is not None:
             new = self.tracker.append(token)
             match = self._stop_string(len(new))
@@ -119,20 +119,21 @@ class StopChecker:
                 return Ending(place, "stop", stop, self.tracker.text[:end])
         if token in self._stop_ids:
             return Ending(place, "stop", token)
-        if token in self._eos or met:
+        if token in self._eos or criterion_met:
             return Ending(place, "stop")
         if self._written >= self._limit:
             return Ending(place, "length")
         return None
 
-    def _met(self, token: int) -> bool:
+    def _criterion_met(self, token: int) -> bool:
         if self._criterion is None:
             return False
         self._output.append(token)
         return self._criterion(self._output)
 
     def _stop_string(self, new: int) -> tuple[str, int] | None:
-        """The stop string that the newest characters completed first, and where it begins."""
+        """The first stop string in the text that its newest `new` characters complete, and where it
+        begins."""
         if not new or self.tracker is None:
             return None
         text = self.tracker.text

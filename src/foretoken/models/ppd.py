@@ -6,8 +6,8 @@ through the upper layers, another runs the lower layers for the guesses. If the 
 sampled is among them, its lower layers are done already; if not, they are run. Nothing is drafted:
 every token is the target's own, at any temperature.
 
-Two workers that share one memory bus, or one GPU, have nothing to win, so what independent devices
-would gain is counted: see `Pipelining`. Departure: all guesses go through the lower layers in one
+Two workers that share one memory bus, or one GPU, gain nothing, so `Pipelining` works out what
+independent devices would gain. Departure: all guesses go through the lower layers in one
 pass, where the paper has a process for each.
 
 Legend: B sequences, k guesses, D width, V vocabulary, L layers, l the layer that guesses.
@@ -35,11 +35,11 @@ from foretoken.tree import DraftTree
 
 
 class Guesses(NamedTuple):
-    """What is computed of a sequence's next token before it is known.
+    """The guesses for a sequence's next token, with their states.
 
     tokens: the k guesses. states: [k, D] after the lower layers. slot, start: the cache slot, and
-    the place after which the guesses' keys and values stand, void if there were `draft_passes`
-    since.
+    the place after which the guesses' keys and values stand. draft_passes: of the target by then;
+    later ones may have overwritten them.
     """
 
     tokens: list[int]
@@ -51,9 +51,10 @@ class Guesses(NamedTuple):
 
 @dataclass
 class Pipelining:
-    """What was saved and spent. layers: L; layer: l; guesses: k.
+    """What pipelining saved and cost. layers: L; layer: l; guesses: k.
 
-    tokens: written. tried: those for which guesses stood ready. matched: those found among them.
+    tokens: written. tried: those for which there were guesses. matched: those that had been
+    guessed.
     """
 
     layers: int
@@ -65,12 +66,12 @@ class Pipelining:
 
     @property
     def match_rate(self) -> float:
-        """Share of the tokens with guesses that were among them."""
+        """Share of the tokens with guesses that had been guessed."""
         return self.matched / self.tried if self.tried else 0.0
 
     @property
     def extra_compute(self) -> float:
-        """Layers run for guesses that came to nothing, as a share of plain decoding's."""
+        """Layers run for wrong guesses, as a share of the layers that plain decoding runs."""
         if not self.tokens:
             return 0.0
         wasted = self.guesses * self.tokens - self.matched
@@ -78,8 +79,9 @@ class Pipelining:
 
     @property
     def predicted_latency(self) -> float:
-        """Time for a token as a share of plain decoding's, if both workers had devices of their own
-        on which k tokens take as long as one: a match leaves the longer part, a miss both."""
+        """Time for a token as a share of plain decoding's, if each worker had its own device, on
+        which k tokens take as long as one. A match takes as long as the longer part of the
+        layers, a miss as long as both."""
         if not self.tokens:
             return 1.0
         longer = max(self.layer, self.layers - self.layer) / self.layers
@@ -89,7 +91,7 @@ class Pipelining:
 @dataclass(frozen=True)
 class PPD:
     """num_guesses: tokens guessed for each place (k); guess_layer: the layer after which they are
-    (l), None for the middle."""
+    guessed (l), None for the middle."""
 
     num_guesses: int = 3
     guess_layer: int | None = None
@@ -105,8 +107,8 @@ class PPD:
 
 
 class PipelinedTarget(WrappedTarget):
-    """A target whose passes run the next token's lower layers ahead. `pipelining` counts what came
-    of it."""
+    """A target whose passes also run the lower layers for guesses of the next token. `pipelining`
+    counts what that saved and cost."""
 
     def __init__(
         self, target: ModelTarget, num_guesses: int = 3, guess_layer: int | None = None
@@ -125,24 +127,25 @@ class PipelinedTarget(WrappedTarget):
         self._meanwhile = _Stream(target.device) if target.device.type == "cuda" else _Thread()
 
     def score_roots(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
-        """The roots' pass in two halves, the guesses' first half during the second one."""
+        """The roots' pass: the lower layers, then the upper ones while the guesses run the lower
+        ones."""
         model, feed = self.model, self.target.feed(sequences, trees)
-        entered = self._entered(sequences, feed)
-        best = model.head(model.normed(entered))[:, 0].topk(self.pipelining.guesses).indices
+        lower = self._lower_states(sequences, feed)
+        best = model.head(model.normed(lower))[:, 0].topk(self.pipelining.guesses).indices
         ahead = scratch_feed(self.cache, feed.slots, best, 1)
 
         def guess() -> Tensor:
             return model.run(model.embed(best), ahead, self.cache, self._lower)
 
         with self._meanwhile(guess) as guessed:
-            states = model.run(entered, feed, self.cache, self._upper)
+            states = model.run(lower, feed, self.cache, self._upper)
             logits = model.head(model.normed(states))
         for row, (sequence, tokens) in enumerate(zip(sequences, best.tolist(), strict=True)):
             place = feed.slots[row], feed.starts[row], self.target.draft_passes
             sequence.state[self] = Guesses(tokens, guessed()[row], *place)
         return Pass(logits)
 
-    def _entered(self, sequences: Seq[Sequence], feed: Feed) -> Tensor:
+    def _lower_states(self, sequences: Seq[Sequence], feed: Feed) -> Tensor:
         """[B, 1, D] the roots' states after the lower layers, guessed or run."""
         guessed = [
             self._guessed(sequence, slot, start)
@@ -154,14 +157,14 @@ class PipelinedTarget(WrappedTarget):
         if not missed:
             return torch.stack([states for states in guessed if states is not None])[:, None]
         slots = [feed.slots[row] for row in missed]
-        again = scratch_feed(self.cache, slots, feed.tokens[missed], 0)
-        run = self.model.run(self.model.embed(again.tokens), again, self.cache, self._lower)
-        entered = run.new_empty(len(sequences), *run.shape[1:])
-        entered[missed] = run
+        rest = scratch_feed(self.cache, slots, feed.tokens[missed], 0)
+        run = self.model.run(self.model.embed(rest.tokens), rest, self.cache, self._lower)
+        lower = run.new_empty(len(sequences), *run.shape[1:])
+        lower[missed] = run
         for row, states in enumerate(guessed):
             if states is not None:
-                entered[row, 0] = states
-        return entered
+                lower[row, 0] = states
+        return lower
 
     def _guessed(self, sequence: Sequence, slot: int, start: int) -> Tensor | None:
         """[D] the state of the sequence's last token, if it was guessed; its keys and values are
@@ -190,7 +193,7 @@ class _Thread:
 
     @contextmanager
     def __call__(self, work: Callable[[], Tensor]) -> Iterator[Callable[[], Tensor]]:
-        """`work` runs during the block; what it gave is there after it."""
+        """Runs `work` during the block, which gets a function that returns its result."""
         inference = torch.is_inference_mode_enabled()  # a thread has its own
 
         def run() -> Tensor:
@@ -205,7 +208,7 @@ class _Thread:
 
 
 class _Stream:
-    """The same on a second stream of a GPU."""
+    """A second worker on a GPU: another stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._side, self._device = torch.cuda.Stream(device), device

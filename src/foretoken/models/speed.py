@@ -1,16 +1,15 @@
 """SPEED: the next tokens run through the first layers together with this one's last layers.
 
-Source: Hooper et al. 2023 (SPEED). The target's layers are a few, run through several times in
-cycles (a decoder that shares its parameters). After the first cycle the final norm and the head
-guess the next token, which enters the pipeline while this one is in its later cycles; its own
-successor follows a cycle later. At every tick each token on its way takes one cycle, all by the
-same weights, which are read once. Once a token has left the pipeline and the one after it was
-guessed otherwise than sampled, all after it are thrown away. Nothing is drafted: every token is the
-target's own, at any temperature.
+Source: Hooper et al. 2023 (SPEED). The target runs a few layers several times, in cycles (a decoder
+that shares its parameters). After the first cycle the final norm and the head guess the next token,
+which enters the pipeline while this one is in its later cycles; the token after that follows a
+cycle later. At every tick each token in flight takes one cycle, all by the same weights, which are
+read once. If the token that is then sampled differs from the guess, the guess and all tokens after
+it are discarded. Nothing is drafted: every token is the target's own, at any temperature.
 
 On a target whose layers share nothing it is exact too and saves nothing; a stage is a layer there.
 
-Legend: B sequences, R tokens on their way, D width.
+Legend: B sequences, R tokens in flight, D width.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from foretoken.tree import DraftTree
 
 
 @dataclass
-class Moving:
-    """A token on its way. token: its id. feed: of it alone. states: [1, 1, D] after `done`
-    stages."""
+class InFlight:
+    """A token in the pipeline. token: its id. feed: of this token alone. states: [1, 1, D] after
+    `done` stages."""
 
     token: int
     feed: Feed
@@ -43,11 +42,11 @@ class Moving:
 
 
 class Queue(NamedTuple):
-    """A sequence's tokens on their way between two passes. tokens: those after its last one. slot,
-    start: the cache slot and the place of the first of them, void if there were `draft_passes`
-    since."""
+    """A sequence's tokens in flight between two passes. tokens: guesses for those after its last
+    one. slot, start: the cache slot and the place of the first of them. draft_passes: of the target
+    by then; later ones may have overwritten their keys and values."""
 
-    tokens: list[Moving]
+    tokens: list[InFlight]
     slot: int
     start: int
     draft_passes: int
@@ -55,11 +54,11 @@ class Queue(NamedTuple):
 
 @dataclass
 class Pipeline:
-    """What was saved and spent. stages: that a token passes.
+    """What the pipeline saved and cost. stages: how many a token passes.
 
-    passes: of the target, as plain decoding counts them, for the batch; ticks: of the pipeline;
-    reads: of a stage's weights; runs: stages run, of all tokens. tokens: written; tried: those for
-    which one was on its way; matched: those that it was.
+    passes: of the target over the batch, as in plain decoding; ticks: of the pipeline; reads: of
+    one stage's weights; runs: stages run, over all tokens. tokens: written; tried: those for which
+    a guess was in flight; matched: those that had been guessed.
     """
 
     stages: int
@@ -73,17 +72,17 @@ class Pipeline:
 
     @property
     def match_rate(self) -> float:
-        """Share of the tokens on their way that the target wrote."""
+        """Share of the guesses in flight that the target then wrote."""
         return self.matched / self.tried if self.tried else 0.0
 
     @property
     def passes_per_token(self) -> float:
-        """Times that all weights are read for a token (of each sequence); plain decoding has 1."""
+        """How often all weights are read for a token of each sequence; 1 in plain decoding."""
         return self.reads / (self.stages * self.passes) if self.passes else 1.0
 
     @property
     def extra_compute(self) -> float:
-        """Stages run for tokens that came to nothing, as a share of plain decoding's."""
+        """Stages run for discarded tokens, as a share of the stages that plain decoding runs."""
         return self.runs / (self.stages * self.tokens) - 1 if self.tokens else 0.0
 
 
@@ -102,8 +101,8 @@ class Speed:
 
 
 class CyclicTarget(WrappedTarget):
-    """A target that runs tokens to come along with the present one. `pipeline` counts what came of
-    it."""
+    """A target that runs guesses of the next tokens along with the present one. `pipeline` counts
+    what that saved and cost."""
 
     def __init__(
         self, target: ModelTarget, stage_layers: int | None = None, exit_stage: int = 1
@@ -111,8 +110,8 @@ class CyclicTarget(WrappedTarget):
         """Raises `ForetokenError` for stages that don't divide the layers, or aren't there."""
         super().__init__(target)
         layers, cycle = target.layers, self.model.cycle
-        own = cycle if cycle < layers else 1
-        self._stage, self._exit = own if stage_layers is None else stage_layers, exit_stage
+        default = cycle if cycle < layers else 1
+        self._stage, self._exit = default if stage_layers is None else stage_layers, exit_stage
         if self._stage < 1 or layers % self._stage:
             raise ForetokenError(
                 f"stage_layers is {self._stage} and this target has {layers} layers; it must "
@@ -127,7 +126,7 @@ class CyclicTarget(WrappedTarget):
         self.pipeline = Pipeline(stages)
 
     def score_roots(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
-        """The roots' states after all stages, while the tokens after them are taken along."""
+        """Run the roots through all stages, along with the guessed tokens after them."""
         model, feed = self.model, self.target.feed(sequences, trees)
         places = list(zip(feed.slots, feed.starts, strict=True))
         queues = [self._queue(s, *place) for s, place in zip(sequences, places, strict=True)]
@@ -138,10 +137,10 @@ class CyclicTarget(WrappedTarget):
             sequence.state[self] = Queue(queue[1:], slot, start + 1, self.target.draft_passes)
         return Pass(model.head(model.normed(torch.cat([queue[0].states for queue in queues]))))
 
-    def _queue(self, sequence: Sequence, slot: int, start: int) -> list[Moving]:
-        """The sequence's last token, with those after it if it was on its way itself.
+    def _queue(self, sequence: Sequence, slot: int, start: int) -> list[InFlight]:
+        """The sequence's last token, with those after it if it was in flight itself.
 
-        Tokens on their way don't move to another slot with the sequence, and draft passes overwrite
+        Tokens in flight don't move to another slot with the sequence, and draft passes overwrite
         them.
         """
         queue: Queue | None = sequence.state.pop(self, None)
@@ -154,22 +153,22 @@ class CyclicTarget(WrappedTarget):
                 return queue.tokens
         return [self._entering(slot, sequence.tokens[-1], 0)]
 
-    def _entering(self, slot: int, token: int, ahead: int) -> Moving:
+    def _entering(self, slot: int, token: int, ahead: int) -> InFlight:
         tokens = torch.tensor([[token]], device=self.device)
         feed = scratch_feed(self.cache, [slot], tokens, ahead)
-        return Moving(token, feed, self.model.embed(tokens))
+        return InFlight(token, feed, self.model.embed(tokens))
 
-    def _tick(self, sequences: Seq[Sequence], queues: Seq[list[Moving]]) -> None:
-        """Every token on its way takes a stage; those after which one can be guessed get it."""
+    def _tick(self, sequences: Seq[Sequence], queues: Seq[list[InFlight]]) -> None:
+        """Run a stage of every token in flight, then guess the next token where one may enter."""
         model, counts, stage = self.model, self.pipeline, self._stage
-        moving = [token for queue in queues for token in queue if token.done < counts.stages]
-        firsts = [token.done * stage for token in moving]
-        feeds = [token.feed for token in moving]
-        states = torch.cat([token.states for token in moving])
+        in_flight = [token for queue in queues for token in queue if token.done < counts.stages]
+        firsts = [token.done * stage for token in in_flight]
+        feeds = [token.feed for token in in_flight]
+        states = torch.cat([token.states for token in in_flight])
         states = model.run_together(states, feeds, firsts, stage, self.cache)
-        for row, token in enumerate(moving):
+        for row, token in enumerate(in_flight):
             token.states, token.done = states[row : row + 1], token.done + 1
-        counts.ticks, counts.runs = counts.ticks + 1, counts.runs + len(moving)
+        counts.ticks, counts.runs = counts.ticks + 1, counts.runs + len(in_flight)
         counts.reads += len({first % model.cycle for first in firsts})
         rows = [row for row, queue in enumerate(queues) if self._guesses(sequences[row], queue)]
         if rows:
@@ -179,8 +178,8 @@ class CyclicTarget(WrappedTarget):
                 slot, ahead = queues[row][0].feed.slots[0], len(queues[row])
                 queues[row].append(self._entering(slot, token, ahead))
 
-    def _guesses(self, sequence: Sequence, queue: Seq[Moving]) -> bool:
-        """Whether the next token is to be guessed now: never after the context's end, and not
-        while the first one is waiting for other sequences."""
+    def _guesses(self, sequence: Sequence, queue: Seq[InFlight]) -> bool:
+        """Whether to guess the next token now: not beyond the context's end, and not while the
+        first token waits for other sequences."""
         within = len(sequence.tokens) + len(queue) <= self.max_length
         return queue[-1].done >= self._exit and within and len(queue) < 2 * self.pipeline.stages

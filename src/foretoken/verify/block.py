@@ -1,11 +1,12 @@
-"""Block verification: test whole prefixes of a chain, each with the probability of all its tokens.
+"""Block verification: accept the longest prefix of a chain that passes a test of all its tokens.
 
 Source: Sun et al. 2025, "Block verification accelerates speculative decoding", Algorithm 2; the
 arithmetic is in `shared/chains.py`, since `traversal` uses it on chains.
 
-Why it is exact: let r = w_i · p be what prefix i owes. After it, x is drafted with q(x), of which
-min(q, r) is paid below, w_{i+1} being the share. What is left, max(r - q, 0) with sum S_i, must be
-paid out of the cases in which nothing longer passed, and these have probability 1 - w_i + S_i.
+Why it is exact: after prefix i the rule must write each token x with probability r(x) = w_i · p(x).
+x is drafted with probability q(x), and longer prefixes write it with min(q, r); w_{i+1} is their
+share. The rest, max(r - q, 0) with sum S_i, must be written in the cases in which no longer prefix
+passed, and these have probability 1 - w_i + S_i.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from foretoken.errors import ForetokenError
 from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.approximate import at_nodes, ratio
-from foretoken.verify.shared.residual import proposal_distributions, spent
+from foretoken.verify.shared.residual import final_residual, proposal_distributions
 
 _SECOND_TESTS = 1 << 20  # their first number: above those of the first tests of any draft
 
@@ -64,7 +64,7 @@ class Lenience(Verifier):
         accepted = (lossless | forgiven) & trees.valid
         lengths = accepted.long().cumprod(1).sum(1)  # [B]
         strayed = ((place < lengths[:, None]) & ~lossless).sum(1)
-        distribution = spent(trees, scores.probs, lengths)  # [B, V]
+        distribution = final_residual(trees, scores.probs, lengths)  # [B, V]
         token = draws.pick(distribution[:, None], lengths[:, None])[:, 0]
         return Verdict(place + 1, lengths, token, strayed)
 

@@ -1,4 +1,4 @@
-"""Recursive rejection: offer the siblings one after the other, each against what is still owed.
+"""Recursive rejection: test the siblings one after the other against the remaining residual.
 
 From the root on, a child x drawn from q is accepted with probability min(1, r(x) / q(x)), where r
 is the target's distribution at first and norm(max(r - q, 0)) after each rejection; if none of the
@@ -23,7 +23,7 @@ from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.chains import token_by_token
 from foretoken.verify.shared.paths import path_to
-from foretoken.verify.shared.residual import Residual, offers, spent
+from foretoken.verify.shared.residual import Residual, final_residual, offers
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class MultiCandidate(Verifier):
         last = torch.zeros_like(rows)  # [B] the deepest accepted slot
         alive = torch.ones_like(rows, dtype=torch.bool)  # [B] the last level accepted a node
         for width in trees.widths:
-            left = Residual(scores.probs[rows, last])
+            residual = Residual(scores.probs[rows, last])
             accepted = last
             for rank, offer in enumerate(offers(trees, rows, last, width)):
-                chance = torch.where(alive & (accepted == last), left.chance(offer), 0.0)
+                chance = torch.where(alive & (accepted == last), residual.chance(offer), 0.0)
                 hit = draws.accept(chance[:, None], (offer.slots - 1)[:, None])[:, 0]
                 accepted = torch.where(hit, offer.slots, accepted)
                 if rank + 1 < width:
-                    left.reject(offer)
+                    residual.reject(offer)
             alive = accepted != last
             last = accepted
         path, lengths = path_to(trees, last)
-        token = draws.pick(spent(trees, scores.probs, last)[:, None], lengths[:, None])
+        token = draws.pick(final_residual(trees, scores.probs, last)[:, None], lengths[:, None])
         return Verdict(path, lengths, token[:, 0])

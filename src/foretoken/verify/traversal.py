@@ -1,12 +1,13 @@
 """Traversal verification: test whole paths from the leaves to the root, siblings in draw order.
 
-Every node is tested once, when all its children have been rejected, with the probability that it
-still owes the distribution after it (`shared/residual.py`); a leaf owes min(1, r(x) / q(x)) from
-the start, r being what its parent owed when its turn came. The first node that passes is accepted
-with its path, and the extra token comes from what it owes. The root owes its distribution with
-probability 1. Source: Weng et al. 2025, "Traversal verification for speculative tree decoding",
-Algorithm 1; derived here from the one invariant that a node's subtree writes the distribution after
-it with the probability that it owes.
+A node *owes* its distribution with the probability that the rule must still write it there, as
+`shared/residual.py` defines. Every node is tested once, when all its children have been rejected:
+it passes with the probability that it still owes. A leaf owes min(1, r(x) / q(x)), where r is what
+its parent owed when the leaf was offered. The first node that passes is accepted with its path, and
+the extra token comes from what it owes. The root owes its distribution with probability 1. Source:
+Weng et al. 2025, "Traversal verification for speculative tree decoding", Algorithm 1; derived here
+from one invariant: a node's subtree writes the distribution after the node with the probability
+that the node owes.
 
 What nodes owe depends on the tree alone and not on earlier outcomes, so it is computed depth by
 depth for all nodes at once, and all tests are made in one call. On a chain this is block
@@ -29,9 +30,9 @@ from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.chains import as_a_block
 from foretoken.verify.shared.paths import path_to
-from foretoken.verify.shared.residual import Residual, offers, spent
+from foretoken.verify.shared.residual import Residual, final_residual, offers
 
-_AT_ONCE = 1 << 22  # probabilities in memory at a time: few enough for the processor's caches
+_AT_ONCE = 1 << 22  # probabilities processed at a time: few enough for the processor's caches
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Traversal(Verifier):
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
         if trees.is_chain:
             return as_a_block(trees, scores, draws)
-        first, final = _debts(trees, scores.probs)
+        first, final = _owed(trees, scores.probs)
         passed = draws.accept(final[:, 1:])  # [B, N]
         order = torch.where(passed, _test_order(trees), trees.nodes)
         order = torch.cat(
@@ -56,29 +57,33 @@ class Traversal(Verifier):
         last = order.argmin(1)  # [B]
         path, lengths = path_to(trees, last)
         owed = first.gather(1, last[:, None])[:, 0]
-        token = draws.pick(spent(trees, scores.probs, last, owed)[:, None], lengths[:, None])
+        token = draws.pick(
+            final_residual(trees, scores.probs, last, owed)[:, None], lengths[:, None]
+        )
         return Verdict(path, lengths, token[:, 0])
 
 
-def _debts(trees: DraftTree, probs: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, S] what each slot owes before its children are offered, and after they are rejected."""
+def _owed(trees: DraftTree, probs: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, S] the probability that each slot owes before its children are offered, and after all of
+    them are rejected."""
     first = probs.new_zeros(trees.batch, trees.nodes + 2)  # the last column is for no child
     first[:, 0] = 1
     final = first.new_full(first.shape, -1.0)
     for rows, slots, width in _levels(trees, max(1, _AT_ONCE // probs.shape[-1])):
-        left = Residual(probs[rows, slots], first[rows, slots])
+        residual = Residual(probs[rows, slots], first[rows, slots])
         for offer in offers(trees, rows, slots, width):
             place = torch.where(offer.slots > 0, offer.slots, trees.nodes + 1)
-            first[rows, place] = left.chance(offer)
-            left.reject(offer)
-        final[rows, slots] = left.owed
+            first[rows, place] = residual.chance(offer)
+            residual.reject(offer)
+        final[rows, slots] = residual.owed
     first = first[:, :-1]
     final = final[:, :-1]
     return first, torch.where(final < 0, first, final)
 
 
 def _levels(trees: DraftTree, most: int) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """The slots that have children as (rows [M], slots [M], most children), the root first."""
+    """The slots that have children, depth by depth from the root: (rows [M], slots [M], most
+    children of a slot), at most `most` slots at a time."""
     if not trees.widths:
         return
     rows, slots = trees.children[:, :, 0].nonzero().unbind(1)
@@ -86,16 +91,18 @@ def _levels(trees: DraftTree, most: int) -> Iterator[tuple[Tensor, Tensor, int]]
     order = depths.argsort(stable=True)
     counts: list[int] = depths.bincount().tolist()
     levels = zip(rows[order].split(counts), slots[order].split(counts), strict=True)
-    for (at, of), width in zip(levels, trees.widths, strict=False):
-        for some_rows, some_slots in zip(at.split(most), of.split(most), strict=True):
-            yield some_rows, some_slots, width
+    for (level_rows, level_slots), width in zip(levels, trees.widths, strict=False):
+        parts = zip(level_rows.split(most), level_slots.split(most), strict=True)
+        for part_rows, part_slots in parts:
+            yield part_rows, part_slots, width
 
 
 def _test_order(trees: DraftTree) -> Tensor:
-    """[B, N] when each node is tested: after all nodes below it and all to its left."""
+    """[B, N] each node's place in the order of tests: after its descendants, and after its earlier
+    siblings and theirs."""
     sizes = trees.ancestors.long().sum(1)[:, 1:]  # [B, N] nodes of each subtree
-    above = trees.parent_slots
-    elder = (above[:, :, None] == above[:, None, :]).tril(-1)  # [B, N, N] earlier siblings
-    before = (elder * sizes[:, None, :]).sum(-1)
+    parents = trees.parent_slots
+    earlier = (parents[:, :, None] == parents[:, None, :]).tril(-1)  # [B, N, N] siblings
+    before = (earlier * sizes[:, None, :]).sum(-1)
     ancestors = trees.ancestors[:, 1:, 1:]
     return (ancestors * before[:, None, :]).sum(-1) + sizes - 1

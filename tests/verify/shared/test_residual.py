@@ -9,7 +9,7 @@ from foretoken.protocols import Verifier
 from foretoken.testing.rules import Shape
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.multi_candidate import MultiCandidate
-from foretoken.verify.shared.residual import Residual, offers, spent
+from foretoken.verify.shared.residual import Residual, final_residual, offers
 from foretoken.verify.traversal import Traversal
 from rule_tables import MIXED, off
 
@@ -27,13 +27,13 @@ def test_the_residual_of_one_drawn_token() -> None:
     q = torch.tensor([[0.2, 0.7, 0.1]], dtype=torch.float64)
     trees = DraftTree(torch.tensor([[1]]), [1], kind=Kind.INDEPENDENT, proposals=q[:, None])
     zero = torch.zeros(1, dtype=torch.long)
-    left = Residual(p.clone())
+    residual = Residual(p.clone())
     [offer] = offers(trees, zero, zero, 1)
-    assert left.chance(offer).tolist() == pytest.approx([0.3 / 0.7])
-    left.reject(offer)
-    assert left.distribution[0].tolist() == pytest.approx([0.3, 0.0, 0.1])
-    assert float(left.mass) == pytest.approx(0.4) and float(left.owed) == pytest.approx(1.0)
-    assert spent(trees, p[:, None].expand(-1, 2, -1), zero)[0].tolist() == pytest.approx(
+    assert residual.chance(offer).tolist() == pytest.approx([0.3 / 0.7])
+    residual.reject(offer)
+    assert residual.distribution[0].tolist() == pytest.approx([0.3, 0.0, 0.1])
+    assert float(residual.mass) == pytest.approx(0.4) and float(residual.owed) == pytest.approx(1.0)
+    assert final_residual(trees, p[:, None].expand(-1, 2, -1), zero)[0].tolist() == pytest.approx(
         [0.3, 0.0, 0.1]
     )
 
@@ -44,9 +44,9 @@ def test_a_node_that_owes_less_pays_less() -> None:
     q = torch.tensor([[0.2, 0.7, 0.1]], dtype=torch.float64)
     trees = DraftTree(torch.tensor([[1]]), [1], kind=Kind.INDEPENDENT, proposals=q[:, None])
     zero = torch.zeros(1, dtype=torch.long)
-    left = Residual(p.clone(), torch.tensor([0.5], dtype=torch.float64))
+    residual = Residual(p.clone(), torch.tensor([0.5], dtype=torch.float64))
     [offer] = offers(trees, zero, zero, 1)
-    assert left.chance(offer).tolist() == pytest.approx([0.15 / 0.7])
-    left.reject(offer)
+    assert residual.chance(offer).tolist() == pytest.approx([0.15 / 0.7])
+    residual.reject(offer)
     excess = 0.05  # max(p / 2 - q, 0) = 0.05, 0, 0
-    assert float(left.owed) == pytest.approx(excess / (0.5 + excess))
+    assert float(residual.owed) == pytest.approx(excess / (0.5 + excess))

@@ -86,8 +86,8 @@ class ModuleWeights:
 
 
 class SmallModelWeights:
-    """`LearningWeights` of a small model, which serves in its backend's packed form. New weights are
-    rounded to the checkpoint's dtype, so that the backend packs them alike."""
+    """`LearningWeights` of a small model, which serves in its backend's packed form. New weights
+    are rounded to the checkpoint's dtype, so that the backend packs them alike."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ def learnable(drafter: Any, access: Access) -> tuple[Any, LearningWeights]:
 
 
 def _ready_to_learn(module: Any, dtype: torch.dtype) -> Any:
-    """A module without noise or dropout, which would use the random numbers of the whole process."""
+    """A module without noise or dropout, which would use up the process's random numbers."""
     return module.to(dtype).eval().requires_grad_(True)
 
 
@@ -178,8 +178,8 @@ class Learner:
         most_bytes: int,
         versions: int,
     ) -> None:
-        """right_weight: weight of a token that was drafted right; wrong ones weigh 1. most_bytes: of
-        stored mistakes. versions: how many `rollback` can restore in addition to the first."""
+        """right_weight: weight of a token that was drafted right; wrong ones weigh 1. most_bytes:
+        of stored mistakes. versions: how many `rollback` can restore in addition to the first."""
         self.weights, self.version, self.frozen, self.loss = weights, 0, False, float("nan")
         self._access, self._every, self._lr = access, every, lr
         self._objective, self._right_weight = objective, right_weight
@@ -224,8 +224,8 @@ class Learner:
             self._last_version += 1
 
     def _step(self, examples: list[Example]) -> Any:
-        """On the worker: one training step. Returns the weights as `serve` takes them, or None where
-        the gradient is not finite."""
+        """On the worker: one training step. Returns the weights as `serve` takes them, or None
+        where the gradient is not finite."""
         student, access = self.weights.student, self._access
         self._head = self._head or self.weights.head()
         parameters = list(student.parameters())

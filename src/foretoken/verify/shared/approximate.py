@@ -1,6 +1,6 @@
-"""Shared by the approximate rules: values at nodes, the accepted path, how many tokens stray.
+"""What approximate rules share: values at nodes, the accepted path, the count of strayed tokens.
 
-A node strays if it is accepted where the lossless rule, with the same random numbers, would have
+A token *strays* if it is accepted where the lossless rule, with the same random numbers, would have
 rejected it. For a chosen node that rule is target-only sampling (He et al. 2024, section 3.3): the
 token must be the target's own sample at its parent. For a drawn node it is the test of speculative
 sampling (Leviathan et al. 2023, Alg. 1), accept with probability min(1, p/q), for the node by

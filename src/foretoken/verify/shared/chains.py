@@ -1,4 +1,4 @@
-"""Verification of chains, without a loop over the nodes: token by token, or as a block.
+"""Exact verification of chains, token by token or as a block, for all nodes at once.
 
 Token by token, a drafted x is accepted with probability min(1, p(x) / q(x)) as long as all before
 it were. On the first rejection the token is drawn from the residual max(0, p - q), normalised; if
@@ -10,7 +10,7 @@ passes with probability S_i / (S_i + 1 - w_i), S_i = Σ_x max(w_i · p(x) - q(x)
 distribution after it, and the whole chain with probability w_γ. All prefixes are tested and the
 longest that passes is kept; the extra token comes from max(w_i · p - q, 0), or from p after the
 whole chain. Source: Sun et al. 2025, "Block verification accelerates speculative decoding",
-Algorithm 2; γ is each row's own.
+Algorithm 2; γ is the length of a row's chain.
 
 Chosen tokens are a point mass q, and temperature 0 makes p and q one-hot, so both become greedy
 verification, which is what runs where all distributions are one-hot. An auxiliary node ends the
@@ -63,7 +63,7 @@ def as_a_block(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
 
 
 def _ratios(trees: DraftTree, probs: Tensor, proposals: Tensor | None) -> Tensor:
-    """[B, N] p / q of each token, p itself where it was chosen."""
+    """[B, N] p / q of each token; p where the token was chosen."""
     drafted = trees.tokens[..., None]
     ratio = probs[:, :-1].gather(-1, drafted)[..., 0]
     return ratio if proposals is None else ratio / proposals.gather(-1, drafted)[..., 0]
@@ -72,7 +72,7 @@ def _ratios(trees: DraftTree, probs: Tensor, proposals: Tensor | None) -> Tensor
 def _final_distribution(
     trees: DraftTree, probs: Tensor, proposals: Tensor | None, lengths: Tensor, owed: Tensor
 ) -> Tensor:
-    """[B, 1, V]: what is left of owed · p at the first rejected node, p where none was rejected."""
+    """[B, 1, V] the residual of owed · p at the first rejected node; p where none was rejected."""
     rows = torch.arange(trees.batch, device=lengths.device)
     p = probs[rows, lengths]  # [B, V]
     node = lengths.clamp(max=trees.nodes - 1)  # the rejected one, if any

@@ -1,4 +1,4 @@
-"""Verification of trees of independent draws: branches with the same tokens are walked together.
+"""Verification of trees of independent draws, whose equal branches are followed together.
 
 Siblings that drew the same token stand for the same text, so after such a token the children of all
 of them are candidates for the next one, all drawn from one distribution (SpecTr: Sun et al. 2023,

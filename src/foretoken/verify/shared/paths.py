@@ -1,4 +1,4 @@
-"""Paths of draft trees, for the rules: the way to a slot, and the longest path that agrees.
+"""Paths of draft trees: the path to a slot, and the longest path that agrees with a choice.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, M places, V vocabulary.
 """

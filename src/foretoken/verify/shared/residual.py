@@ -39,16 +39,16 @@ class Offer:
     earlier: Tensor  # [M, k] tokens of the siblings before
 
     @property
-    def some_drawn(self) -> bool:
-        """Whether there may be drawn tokens among them, as far as the host knows."""
+    def may_be_drawn(self) -> bool:
+        """Whether there may be drawn tokens among them; costs no transfer to the host."""
         trees = self.trees
         return trees.proposals is not None and (
             trees.kinds is not None or trees.kind != Kind.CHOSEN
         )
 
     @property
-    def some_chosen(self) -> bool:
-        return self.trees.kinds is not None or not self.some_drawn
+    def may_be_chosen(self) -> bool:
+        return self.trees.kinds is not None or not self.may_be_drawn
 
     @cached_property
     def exists(self) -> Tensor:
@@ -58,13 +58,13 @@ class Offer:
     def drawn(self) -> Tensor:
         """[M] tokens that were drawn; False where there is no child."""
         if self.trees.kinds is None:
-            return self.exists if self.some_drawn else torch.zeros_like(self.exists)
+            return self.exists if self.may_be_drawn else torch.zeros_like(self.exists)
         return self.exists & (self.trees.kinds[self.rows, self._node] != Kind.CHOSEN)
 
     @cached_property
     def chosen(self) -> Tensor:
         """[M] tokens that are a point mass; False where there is no child."""
-        return self.exists & ~self.drawn if self.some_drawn else self.exists
+        return self.exists & ~self.drawn if self.may_be_drawn else self.exists
 
     @cached_property
     def _node(self) -> Tensor:
@@ -94,7 +94,7 @@ class Offer:
         return distribution.scatter_(1, self.earlier, kept)
 
     @cached_property
-    def left(self) -> Tensor:
+    def remaining(self) -> Tensor:
         """[M] the mass of `distribution`; 1 where nothing was removed from it."""
         if self._thinned:
             return self.distribution.sum(-1)
@@ -102,11 +102,13 @@ class Offer:
         return self.trees.proposals.new_ones(len(self.slots))
 
     @cached_property
-    def share(self) -> Tensor:
-        """[M] the probability with which a drawn token came up; infinite if nothing was left."""
+    def probability(self) -> Tensor:
+        """[M] the probability with which a drawn token was drawn; infinite if nothing was left."""
         assert self.trees.proposals is not None
-        share = self.trees.proposals[self.rows, self._row, self.token] / self.left
-        return torch.where(self.left > 0, share, torch.inf) if self._thinned else share
+        drawn_with = self.trees.proposals[self.rows, self._row, self.token] / self.remaining
+        return (
+            torch.where(self.remaining > 0, drawn_with, torch.inf) if self._thinned else drawn_with
+        )
 
 
 def offers(trees: DraftTree, rows: Tensor, slots: Tensor, width: int) -> Iterator[Offer]:
@@ -131,17 +133,17 @@ class Residual:
     def chance(self, offer: Offer) -> Tensor:
         """[M] the probability to accept each offered token, 0 where there is none."""
         owed = self.owed * self.distribution.gather(1, offer.token[:, None])[:, 0] / self.mass
-        if offer.some_drawn:
-            owed = torch.where(offer.drawn, owed / offer.share, owed)
+        if offer.may_be_drawn:
+            owed = torch.where(offer.drawn, owed / offer.probability, owed)
         chance = torch.where(offer.exists, owed, 0.0)
         return chance.nan_to_num_(0.0, posinf=1.0).clamp_(max=1)
 
     def reject(self, offer: Offer) -> None:
-        """What is owed once these tokens, and all after them, have been rejected."""
+        """Change to what is owed once these tokens, and all below them, have been rejected."""
         before = self.mass
-        if offer.some_chosen:
+        if offer.may_be_chosen:
             self._remove(offer.token, offer.chosen)
-        if offer.some_drawn:
+        if offer.may_be_drawn:
             self._subtract(offer)
         excess = self.owed * (self.mass / before).nan_to_num_(0.0, posinf=0.0)  # S
         owed = (excess / (excess + (1 - self.owed))).nan_to_num_(0.0, posinf=0.0)
@@ -157,7 +159,7 @@ class Residual:
     def _subtract(self, offer: Offer) -> None:
         """distribution <- max(distribution - q · mass / owed, 0), which leaves the scale of
         `distribution` alone."""
-        rate = self.mass / (self.owed * offer.left)  # infinite where nothing is left of q
+        rate = self.mass / (self.owed * offer.remaining)  # infinite where nothing is left of q
         rate = torch.where(offer.drawn, rate, 0.0).nan_to_num_(0.0, posinf=0.0)
         self.distribution.addcmul_(offer.distribution.to(rate), rate[:, None], value=-1).clamp_(
             min=0
@@ -165,18 +167,22 @@ class Residual:
         self.mass = torch.where(offer.drawn, self.distribution.sum(-1), self.mass)
 
 
-def spent(trees: DraftTree, probs: Tensor, slots: Tensor, owed: Tensor | None = None) -> Tensor:
-    """[B, V] what slots [B] still owe when all their children have been rejected, in proportion.
+def final_residual(
+    trees: DraftTree, probs: Tensor, slots: Tensor, owed: Tensor | None = None
+) -> Tensor:
+    """[B, V] the distribution, of any mass, that remains at slots [B] when all their children have
+    been rejected.
 
     Where p and q agree up to rounding nothing is left over: a rejection there has probability 0 and
     only rounding can lead here, so p is as good a distribution as any.
     """
     rows = torch.arange(trees.batch, device=slots.device)
-    left = Residual(probs[rows, slots], owed)
+    residual = Residual(probs[rows, slots], owed)
     for offer in offers(trees, rows, slots, max(trees.widths, default=0)):
-        left.reject(offer)
-    nothing = left.distribution.amax(-1, keepdim=True) <= 0  # `mass` may be a rounding error above
-    return torch.where(nothing, probs[rows, slots], left.distribution)
+        residual.reject(offer)
+    # `mass` may be a rounding error above 0.
+    nothing = residual.distribution.amax(-1, keepdim=True) <= 0
+    return torch.where(nothing, probs[rows, slots], residual.distribution)
 
 
 def proposal_distributions(trees: DraftTree) -> Tensor | None:
