@@ -139,7 +139,7 @@ def early_break(patch: pytest.MonkeyPatch) -> None:
 
 
 def token_ratio(patch: pytest.MonkeyPatch) -> None:
-    """Block verification with each token's own ratio in place of the prefix's."""
+    """Block verification with each token's own ratio instead of the prefix's."""
     own = chains._joint_ratios
 
     def wrong(trees: DraftTree, probs: Tensor, distributions: Tensor | None) -> Tensor:

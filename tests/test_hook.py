@@ -409,7 +409,7 @@ def test_greedy_takes_no_random_number(model: Any) -> None:
 
 @pytest.mark.parametrize("name", SAMPLING)
 def test_distribution_is_transformers_distribution(model: Any, name: str) -> None:
-    """Our own parameters in place of the last processors give the same probabilities."""
+    """Our own parameters instead of the last processors give the same probabilities."""
     from foretoken.sampling.fold import fold
     from foretoken.sampling.sequence import Sequence
 

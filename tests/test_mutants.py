@@ -206,7 +206,7 @@ def short_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def unmoved_commit(patch: pytest.MonkeyPatch) -> None:
-    """The first nodes are kept in place of the accepted ones."""
+    """The first nodes are kept instead of the accepted ones."""
     keep = cache.KVCache.keep
     patch.setattr(
         cache.KVCache,

@@ -36,7 +36,7 @@ def test_sampled_scores_are_softmaxed() -> None:
 
 
 def test_scores_of_plain_probabilities() -> None:
-    """A tensor of probabilities does in place of folded ones."""
+    """A tensor of probabilities does instead of folded ones."""
     given = LOGITS.softmax(-1)
     plain = Scores(LOGITS, given, torch.zeros(1, 1, dtype=torch.bool))
     assert plain.probs is given and plain.certain is None and plain.best.tolist() == [[1]]

@@ -33,7 +33,7 @@ PROMPT_WEIGHT = 0.1  # a prompt's tokens are learned as plain text
 class Own:
     """Prompts with answers, one after another; each begins at one of `starts`.
 
-    best, chance [tokens, K]: the target's likeliest tokens in place of each token, and their
+    best, chance [tokens, K]: the target's likeliest tokens instead of each token, and their
     probabilities. In place of a prompt's token stands that token alone.
     """
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 BEST = 16  # likeliest tokens kept at each place
 Answer = tuple[list[int], Tensor, Tensor]
-"""Tokens; the model's likeliest tokens in place of each, and their probabilities [tokens, K]."""
+"""Tokens; the model's likeliest tokens instead of each, and their probabilities [tokens, K]."""
 
 
 class Batch:

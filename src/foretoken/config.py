@@ -5,9 +5,9 @@
 
     "pld+sps"          takes the draft that promises most
     "pld|sps"          takes all drafts, in one tree
-    "auto:pld+sps"     takes at every step what pays most by measured cost, or drafts nothing;
-                       (or with commas); plain "auto" chooses among the methods whose rows join
-                       it and whose needs the options meet
+    "auto:pld+sps"     (or "auto:pld,sps") takes at every step what pays most by measured cost, or
+                       drafts nothing; plain "auto" chooses among the methods whose rows join it
+                       and whose needs the options meet
     "online:medusa"    learns while it serves; plain "online" is "online:sps"
 
 An option of such a method goes to every part that has it, and a mapping under a part's name to that

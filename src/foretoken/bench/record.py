@@ -50,7 +50,7 @@ class Ideal(TypedDict):
 class Measured(TypedDict):
     """What was measured over some prompts; docs/metrics.md defines each number.
 
-    nodes_per_step: how many steps drafted so many tokens. chosen: how many passes each drafter
+    nodes_per_step: how many steps drafted this many tokens. chosen: how many passes each drafter
     drafted for, of a method that chooses at every step.
     log_likelihood_per_token and stray_rate show what an approximate method costs; the first is also
     given for plain decoding, for comparison.

@@ -45,7 +45,7 @@ def tune(
         str | None, _option("--name", help="What it is called; by default model-method.")
     ] = None,
     out: Annotated[
-        Path | None, _option("--out", "-o", help="A file for it, in place of the cache folder.")
+        Path | None, _option("--out", "-o", help="A file for it, instead of the cache folder.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the JSON object.")] = False,
 ) -> None:

@@ -80,12 +80,12 @@ class DFlashTree(BaseDrafter):
         states = module.states(lesson)
         accepted = torch.zeros(states.shape[:3], dtype=torch.bool)
         roots = ((lesson.room >= 0) & (lesson.positions > 0)).nonzero()  # [C, 2]
-        for some in roots.split(_ROOTS):
-            row, root = some.T
+        for chunk in roots.split(_ROOTS):
+            row, root = chunk.T
             trees = self._likeliest(
                 lesson.head(states[row, root - 1]), lesson.room[row, root].tolist()
             )
-            for (b, t), tree in zip(some.tolist(), trees, strict=True):
+            for (b, t), tree in zip(chunk.tolist(), trees, strict=True):
                 accepted[b, t, : _depth(tree, _following(lesson, b, t, states.shape[2]))] = True
         return accepted.to(lesson.room.device)
 

@@ -169,7 +169,7 @@ class Eagle3Module(Trained):
 
 
 def default_capture(layers: int) -> tuple[int, int, int]:
-    """Which three of so many layers are captured unless the shape says otherwise."""
+    """Which three of this many layers are captured unless the shape names others."""
     return (2, layers // 2, layers - 3) if layers >= 8 else (1, layers // 2, layers - 1)
 
 

@@ -63,8 +63,8 @@ class Either(Wrapper):
             if number in known:
                 pieces.append((rows, known[number].take(rows)))
             else:
-                some, limits = [sequences[row] for row in rows], [budgets[row] for row in rows]
-                tree = self.drafters[number].draft(some, limits, draws.take(rows))
+                drafting, limits = [sequences[row] for row in rows], [budgets[row] for row in rows]
+                tree = self.drafters[number].draft(drafting, limits, draws.take(rows))
                 pieces.append((rows, tree.trim(limits)))
         return assemble(pieces, len(sequences), self._device)
 

@@ -63,13 +63,15 @@ class GlideCape(WithModel):
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         rows = [b for b, s in enumerate(sequences) if min(budgets[b], self._lm.room(s)) > 0]
-        some, chains = [sequences[b] for b in rows], [SiblingChain(budgets[b]) for b in rows]
+        drafting, chains = [sequences[b] for b in rows], [SiblingChain(budgets[b]) for b in rows]
         best: Tensor | None = None
         for _ in range(self.num_speculative_tokens):
             if not any(chain.open for chain in chains):
                 break
             logits = (
-                self._lm.root_logits(some) if best is None else self._lm.next_logits(some, best)
+                self._lm.root_logits(drafting)
+                if best is None
+                else self._lm.next_logits(drafting, best)
             )
             best = self._grow(chains, logits[:, 0].softmax(-1))
         tree = from_parents(

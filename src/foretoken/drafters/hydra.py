@@ -107,7 +107,7 @@ class HydraHeads(Heads):
     """num_heads: places predicted; num_layers: of each head; own_lm_heads: whether each head has a
     language-model head; prefix: fields of the `LayerShape` of the decoder layer before the heads
     (Hydra++), or None for no such layer; learned_residual: whether heads add a learned projection
-    in place of the state, and have biases, as Ankner's do."""
+    instead of the state, and have biases, as Ankner's do."""
 
     method: ClassVar[str] = "hydra"
 

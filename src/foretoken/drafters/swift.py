@@ -47,8 +47,8 @@ _NOISE = 0.1  # variance of a score, one window being unlike another, as a share
 class Swift(BaseDrafter):
     """num_speculative_tokens: longest chain; assistant_confidence_threshold: it ends after a token
     less likely; skip_ratio: share of the sub-layers left out; context_window: tokens that a
-    candidate is scored on; opt_interval: steps between two; bayes_interval: every so many is chosen
-    by the bound; the search ends at max_score, after max_tolerance_iter candidates that were no
+    candidate is scored on; opt_interval: steps between two; bayes_interval: every n-th is chosen by
+    the bound; the search ends at max_score, after max_tolerance_iter candidates that were no
     better in a row, or after max_opt_iter in all."""
 
     num_speculative_tokens: int = 25

@@ -44,7 +44,7 @@ def draw_places(lesson: Lesson, blocks: int, first: int) -> Tensor:
 
 
 def block_positions(lesson: Lesson, places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-    """Positions [B, X] of blocks of so many tokens after the places [B, R], and what each token
+    """Positions [B, X] of blocks of this many tokens after the places [B, R], and what each token
     attends to [B, X, T + X]."""
     ahead = torch.arange(1, tokens + 1, device=places.device)
     positions = (lesson.positions.gather(1, places)[..., None] + ahead).flatten(1)

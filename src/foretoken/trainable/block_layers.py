@@ -182,14 +182,14 @@ class BlockModule(Trained):
 
 
 def default_layers(layers: int) -> list[int]:
-    """Which of so many layers are read: five, from the second to the last but two, or three."""
+    """Which of this many layers are read: five, from the second to the last but two, or three."""
     if layers < 8:
         return sorted({0, max(0, layers // 2 - 1), max(0, layers - 2)})
     return [round(1 + i * (layers - 4) / 4) for i in range(5)]
 
 
 def _places(scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Of each row [B, T] the places [B, A] of the `most` highest scores, and which are above 0."""
+    """The places [B, A] of the `most` highest scores of each row [B, T], and which are above 0."""
     count = max(1, min(most, int((scores > 0).sum(1).max())))
     top = scores.topk(count)
     return top.indices, top.values > 0

@@ -38,7 +38,7 @@ class Facts:
 
     @classmethod
     def of(cls, target: Any) -> Facts:
-        """Of an `Access` or a `CausalLM`."""
+        """The facts of an `Access` or a `CausalLM`."""
         return cls(target.width, target.vocab_size, target.layers, target.kv_heads, target.head_dim)
 
     def check(self, given: Facts, what: str) -> None:

@@ -4,7 +4,7 @@ Source: Chen et al. 2024 (Sequoia), section 4.1 (positional acceptance: the b-th
 accepted node is the accepted one with probability p_b, wherever it stands), section 4.1.2 and
 appendix D (dynamic programme), section 4.3 (tree size and depth for the hardware). Then a node is
 accepted with the product of the p_b along its path, and the sum over a tree's nodes, root included,
-is the number of tokens that a step is expected to yield. Departure: at most (not exactly) so many
+is the number of tokens that a step is expected to yield. Departure: at most (not exactly) this many
 nodes, so that a child which is never accepted is left out.
 
 A tree without tokens is the list of its nodes' rank paths: (0,) is the root's first child, (0, 2)

@@ -75,7 +75,7 @@ def proportional(draft: Mapping[str, Any], target: Mapping[str, Any], shape: Sha
         room = (wanted - parameters_read(bare)) / (3 * hidden * layers)
         feed = min(max(round(room / 32) * 32, small.intermediate, hidden), 4 * hidden)
         full = Shape(**{**asdict(bare), "intermediate": feed})
-        # Of the shapes that fit equally well take the one nearest the usual 8/3 feed-forward ratio.
+        # Among shapes that fit equally well, the one nearest the usual feed-forward ratio of 8/3.
         miss = abs(parameters_read(full) / wanted - 1)
         fits.append((round(miss, 1), abs(feed / hidden - 8 / 3), hidden, full))
     return min(fits)[-1]

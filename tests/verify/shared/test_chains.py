@@ -28,7 +28,7 @@ def test_chains_of_several_kinds(rule: Verifier, kinds: tuple[Kind, ...]) -> Non
     [(KSeq(), DRAWN), *((r, k) for r in (MultiCandidate(), Traversal()) for k in TREE_KINDS)],
 )
 def test_chains_agree_with_the_way_of_trees(rule: Verifier, kind: Kind) -> None:
-    """With an auxiliary sibling, a path goes through the rule's loop in place of the chain form."""
+    """With an auxiliary sibling, a path goes through the rule's loop instead of the chain form."""
     p, q = tables(3, 3)
     short, loop = (
         rule_distribution(rule, shape, p, q)

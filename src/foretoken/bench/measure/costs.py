@@ -161,7 +161,7 @@ class _PassTimes:
             self.milliseconds(1)
 
     def milliseconds(self, width: int) -> float:
-        """Of one pass over so many tokens of each sequence."""
+        """The time of one pass over this many tokens of each sequence."""
         return _timed(lambda: self._probe.run(width), self._device)
 
     def passes(self) -> Passes:

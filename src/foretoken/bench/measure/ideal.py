@@ -36,9 +36,9 @@ class Counts(Protocol):
 
 
 def nodes_per_step(answers: Iterable[Counts]) -> dict[str, int]:
-    """How many steps drafted so many nodes, a step without a draft under "0".
+    """How many steps drafted this many nodes, a step without a draft under "0".
 
-    Exact for chains. Of trees only the mean is known: each answer's drafts count as equal.
+    Exact for chains. For trees only the mean is known: each answer's drafts count as equal.
     """
     counts: Counter[int] = Counter()
     for answer in answers:

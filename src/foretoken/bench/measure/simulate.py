@@ -191,7 +191,7 @@ def best_chain(chain: Chain, machine: Machine, batch: int) -> Prediction:
 
 
 def tree(ranks: Seq[float], nodes: int, depth: int) -> tuple[Drafting, int]:
-    """The tree of at most so many nodes and levels that yields most, and its depth.
+    """The tree of at most this many nodes and levels that yields most, and its depth.
 
     ranks: how often the first, second … child of an accepted node is the accepted one.
     """

@@ -77,7 +77,7 @@ def parse(text: str) -> Series:
 def acceptance_between(
     before: Series, after: Series, tokens: int, requests: int
 ) -> Acceptance | None:
-    """What was counted while a server wrote so many tokens for so many requests and did nothing
+    """What was counted while a server wrote this many tokens for this many requests and did nothing
     else; None where it doesn't count, was not speculating, or was restarted in between."""
     grown = _growth(before, after)
     if grown is None or not tokens:

@@ -1,4 +1,4 @@
-"""Measures servers with the OpenAI interface in place of our engine.
+"""Measures servers with the OpenAI interface instead of our engine.
 
 A server is timed from outside, so the network and its queue are in the times, and draft, verify
 and other can't be separated; what it drafted is known from its counters alone, for groups and not

@@ -164,7 +164,7 @@ def positions(part: Results) -> Table | None:
 
 
 def chosen(part: Results) -> Table | None:
-    """Of methods that choose at every step, how often each drafter was chosen."""
+    """How often each drafter was chosen, for methods that choose at every step."""
     names = list(dict.fromkeys(name for run in part["runs"] for name in run.get("chosen", {})))
     heads = [Head(name, "share of the passes") for name in names]
 

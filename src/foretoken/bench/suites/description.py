@@ -33,8 +33,8 @@ class Description:
     """The keys of a description, with the defaults that read our own format.
 
     id, task, template, system: text with {field} placeholders. turns, category, reference: fields.
-    template: one turn made of a row's fields, in place of `turns`.
-    tasks: the categories of each task, in place of `task`; any other category is an error.
+    template: one turn made of a row's fields, instead of `turns`.
+    tasks: the categories of each task, instead of `task`; any other category is an error.
     placeholder: how turns begin that the publisher left out; such rows are an error.
     """
 

@@ -35,7 +35,7 @@ class TreeBuilder(Protocol):
     """Makes a drafter's trees, and estimates what is accepted of them."""
 
     def fitted(self, vocab_size: int) -> TreeBuilder:
-        """The builder for a target of so many tokens."""
+        """The builder for a vocabulary of this size."""
         ...
 
     def draft(

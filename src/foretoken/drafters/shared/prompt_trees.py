@@ -91,7 +91,7 @@ class PromptTrees:
         return ends
 
     def _tokens(self, trees: Seq[PromptTree]) -> float:
-        """Tokens accepted in `_ROUNDS` steps, so many that the first state hardly counts."""
+        """Tokens accepted in `_ROUNDS` steps, enough for the first state to count for little."""
         ends = [self._ends(state, tree.paths) for state, tree in enumerate(trees)]
         shares = [1.0, *[0.0] * (len(trees) - 1)]
         visits = shares

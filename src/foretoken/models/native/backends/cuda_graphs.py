@@ -1,4 +1,4 @@
-"""Whole passes as CUDA graphs: one launch in place of some thirty a layer.
+"""Whole passes as CUDA graphs: one launch instead of some thirty a layer.
 
 A graph has fixed shapes and reads fixed memory. One is captured for each number of rows, tokens a
 row and length of cache in a small grid, when the cache is made; a pass is filled up to the next
@@ -129,7 +129,7 @@ class Graphs:
 
 
 def sizes(slots: int, cells: int) -> list[Size]:
-    """The grid (B', T', L') for a cache of so many slots and cells."""
+    """The grid (B', T', L') for a cache of this many slots and cells."""
     lengths = [cells]
     while lengths[-1] > SHORTEST:
         lengths.append(max(SHORTEST, lengths[-1] // 2))
