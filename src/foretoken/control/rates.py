@@ -191,24 +191,22 @@ def chances(
     """The estimated acceptance rate of a node of this rank at each depth, given that its parent is
     accepted, plus `hope` standard errors."""
     chance, weight, index = _FIRST[rank], _FIRST_WEIGHT, _index(rank, history.last_right)
-    wrong = _index(rank, False)  # the counts after a wrong draft, as a first estimate
-    if history.last_right and shared.tested[wrong]:
-        accepted_first, tested_first = shared.accepted[wrong][0], shared.tested[wrong][0]
-        chance = (weight * chance + accepted_first) / (weight + tested_first)
+    if history.last_right and (after_wrong := shared.tested[_index(rank, False)]):
+        accepted_after_wrong = shared.accepted[_index(rank, False)][0]
+        chance = (weight * chance + accepted_after_wrong) / (weight + after_wrong[0])
         weight = _PARENT_WEIGHT
     accepted, tested = shared.accepted[index], shared.tested[index]
-    of_sequence = history.rates.accepted[index], history.rates.tested[index]
+    accepted_here, tested_here = history.rates.accepted[index], history.rates.tested[index]
     for depth in range(levels):
         count = weight
         if depth < len(tested):
             count += tested[depth]
             chance = (weight * chance + accepted[depth]) / count
-        here = chance
-        if depth < len(of_sequence[1]):
-            here = (_SHARED_WEIGHT * chance + of_sequence[0][depth]) / (
-                _SHARED_WEIGHT + of_sequence[1][depth]
-            )
-        yield min(1.0, here + hope * 0.5 / sqrt(count)) if hope else here
+        rate = chance
+        if depth < len(tested_here):
+            hits, weight_here = accepted_here[depth], tested_here[depth]
+            rate = (_SHARED_WEIGHT * chance + hits) / (_SHARED_WEIGHT + weight_here)
+        yield min(1.0, rate + hope * 0.5 / sqrt(count)) if hope else rate
         weight = _PARENT_WEIGHT
 
 
