@@ -26,7 +26,7 @@ def test_a_native_target_offers_every_level_and_every_verb(pair: Pair) -> None:
     named = set(Access.__annotations__) | {
         name for name in vars(Access) if callable(getattr(Access, name)) and name[0] != "_"
     }
-    assert {"embed", "kv", "vocab_size", "entry"} <= named
+    assert {"embed", "kv", "vocab_size", "resume_point"} <= named
     assert not {name for name in named if not hasattr(target, name)}
 
 
