@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 
 import structure
 
@@ -34,6 +35,33 @@ def test_functions_are_short() -> None:
 def test_the_formatter_decides() -> None:
     """Code that the formatter must not touch is the exception."""
     assert structure.skips() < 20
+
+
+TESTED_ELSEWHERE = {
+    "bench/run/server.py": "a protocol",
+    "cli/export.py": "with the formats that it writes",
+    "models/native/backends/both.py": "test_backends.py, as are the next three",
+    "models/native/backends/int4.py": "on a GPU",
+    "models/native/backends/packed.py": "against plain",
+    "models/native/backends/plain.py": "it is the reference",
+    "models/native/layer.py": "types",
+    "train/subject.py": "a protocol",
+}
+"""Modules without a test file of their name, and why."""
+
+
+def test_every_module_has_its_namesake() -> None:
+    """What verify/block.py promises is tested in tests/verify/test_block.py."""
+    tests = Path(__file__).parent
+    missing = set()
+    for path in structure.modules().values():
+        inside = path.relative_to(structure.SOURCE)
+        if (
+            not path.stem.startswith("__")
+            and not (tests / inside.with_name(f"test_{path.name}")).is_file()
+        ):
+            missing.add(inside.as_posix())
+    assert missing == set(TESTED_ELSEWHERE)
 
 
 def test_no_import_circles() -> None:
