@@ -149,10 +149,10 @@ class KeyedDraws:
         return type(self)([keys[r] for r in rows], [starts[r] for r in rows], device)
 
     def inner(self, part: int, starts: Seq[int] | None = None) -> Draws:
-        keys, own, device = self._given  # lists: on a GPU nothing need come back
-        places = place_key(torch.tensor(keys), torch.tensor(own))
+        keys, outer_starts, device = self._given  # lists: on a GPU nothing need come back
+        places = place_key(torch.tensor(keys), torch.tensor(outer_starts))
         keys = mix(places + _spread(part * 8 + int(Purpose.INNER))).tolist()
-        return type(self)(keys, own if starts is None else starts, device)
+        return type(self)(keys, outer_starts if starts is None else starts, device)
 
 
 def stream_key(seed: int, sample: int) -> int:

@@ -1,6 +1,6 @@
-"""When a draft ends. A rule decides from the prefix, the past and the drafter's distribution at a
-place, never from the token that was drawn there: dropping a token for its value would bias the
-output.
+"""Rules that decide when a draft ends. A rule decides from the prefix, the past and the drafter's
+distribution at a place, never from the token that was drawn there: dropping a token for its value
+would bias the output.
 
 A rule that looks at distributions gets each token's before the token is drawn, and decides whether
 the draft ends there. That token is drafted all the same, since its distribution is paid for, so
@@ -25,8 +25,8 @@ from foretoken.sampling.sequence import Sequence
 
 
 class LengthRule(Protocol):
-    """How many tokens to draft next for a sequence. `looks`: whether `ends` must be called;
-    `stops_before`: whether the token at which a draft ends is left out of it."""
+    """Decides when a draft ends. `looks`: whether it looks at distributions, so that `ends` must be
+    called; `stops_before`: whether the token at which a draft ends is left out of it."""
 
     @property
     def looks(self) -> bool: ...
@@ -39,8 +39,8 @@ class LengthRule(Protocol):
         ...
 
     def ends(self, sequences: Seq[Sequence], distributions: Tensor) -> Tensor:
-        """Drafter's distributions [B, V] of the tokens at one depth -> [B] bool: whether each is
-        the last.
+        """[B] bool, whether the token at this depth is each draft's last one, from the drafter's
+        distributions [B, V] of these tokens.
 
         At temperature 0 the distribution is the drafter's own softmax, not the one-hot that it
         becomes."""
@@ -51,7 +51,7 @@ class LengthRule(Protocol):
 
 @dataclass(frozen=True)
 class Fixed:
-    """Always `tokens` (Leviathan et al. 2023: gamma)."""
+    """Always drafts `tokens` tokens (Leviathan et al. 2023: gamma)."""
 
     tokens: int
 
@@ -77,7 +77,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Heuristic(Fixed):
-    """Two more after a draft that was accepted whole, one less otherwise.
+    """Drafts two tokens more after a draft that was accepted whole, else one less.
 
     Source: transformers' `num_assistant_tokens_schedule="heuristic"`; kept per sequence.
     """
@@ -192,7 +192,7 @@ class Entropy(Adaptive):
 
 @dataclass(frozen=True)
 class ExpectedGain(Fixed):
-    """As many as give the highest expected speedup, at most `tokens` and at least one.
+    """Drafts the number of tokens with the highest expected speedup, from one to `tokens`.
 
     Source: Leviathan et al. 2023, theorem 3.8. The acceptance rate is the share of accepted among
     tested tokens, older steps counting less by `decay` each; before the first step it is `rate`,
@@ -240,7 +240,8 @@ class ExpectedGain(Fixed):
 
 
 def speedup(acceptance: float, tokens: int, cost: float) -> float:
-    """(1 - a^(g + 1)) / ((1 - a)(g c + 1)): expected, for g drafted tokens at cost c each."""
+    """The expected speedup (1 - a^(g + 1)) / ((1 - a)(g c + 1)) of g drafted tokens at cost c each,
+    at the acceptance rate a."""
     written = sum(acceptance**i for i in range(tokens + 1))
     return written / (tokens * cost + 1)
 

@@ -53,8 +53,8 @@ class Aggressive(BaseDrafter):
     def _reader(self, sequence: Sequence) -> _Reader:
         reader: _Reader | None = sequence.state.get(self)
         if reader is None:
-            given = sequence.references or [sequence.tokens[: sequence.prompt_length]]
-            reader = sequence.state[self] = _Reader(StaticAutomaton.of(given))
+            texts = sequence.references or [sequence.tokens[: sequence.prompt_length]]
+            reader = sequence.state[self] = _Reader(StaticAutomaton.of(texts))
         reader.follow(sequence.tokens, sequence.prompt_length)
         return reader
 
@@ -71,8 +71,8 @@ class _Reader:
 
     __slots__ = ("_done", "input", "match")
 
-    def __init__(self, given: StaticAutomaton) -> None:
-        self.input = given
+    def __init__(self, automaton: StaticAutomaton) -> None:
+        self.input = automaton
         self.match: Match = START
         self._done = 0  # tokens of the output that have been followed
 

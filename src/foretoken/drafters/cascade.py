@@ -153,11 +153,11 @@ class _Stage(BaseDrafter):
             for d in drafts
         ]
         while rows := [b for b, d in enumerate(drafts) if len(d.sequence.tokens) < goals[b]]:
-            some = [drafts[b].sequence for b in rows]
-            lengths = [len(s.tokens) for s in some]
+            sequences = [drafts[b].sequence for b in rows]
+            lengths = [len(s.tokens) for s in sequences]
             left = [goals[b] - length - 1 for b, length in zip(rows, lengths, strict=True)]
             inner = draws.take(rows).inner(number, lengths)
-            steps = step(model, self.below[number], self.rule, some, left, inner)
+            steps = step(model, self.below[number], self.rule, sequences, left, inner)
             distributions = self._proposals(steps)
             for b, done in zip(rows, steps, strict=True):
                 drafts[b].distributions += distributions[done.row][: len(done.tokens)]

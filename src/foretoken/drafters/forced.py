@@ -42,6 +42,6 @@ class Forced(BaseDrafter):
         return chains(drafts, self._device)
 
     def _next(self, sequence: Sequence, budget: int) -> list[int]:
-        given = [*sequence.references, sequence.tokens[: sequence.prompt_length]][0]
+        answer = [*sequence.references, sequence.tokens[: sequence.prompt_length]][0]
         done = len(sequence.tokens) - sequence.prompt_length
-        return list(given[done : done + min(budget, self.num_speculative_tokens)])
+        return list(answer[done : done + min(budget, self.num_speculative_tokens)])

@@ -58,13 +58,13 @@ class Jacobi(BaseDrafter):
 
     def _guesses(self, sequence: Sequence) -> list[int]:
         """The guesses for the next places, then the prompt's tokens for those after."""
-        known: list[int] = sequence.state.get(self, [])
+        guesses: list[int] = sequence.state.get(self, [])
         done = len(sequence.output)
         first = [
             sequence.tokens[i % sequence.prompt_length]
             for i in range(done, done + self._ahead(done))
         ]
-        return [*known, *first[len(known) :]][: len(first)]
+        return [*guesses, *first[len(guesses) :]][: len(first)]
 
     def _ahead(self, done: int) -> int:
         """How many places are guessed after `done` tokens of output; a pass brings one more."""

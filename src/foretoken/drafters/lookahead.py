@@ -133,6 +133,6 @@ class _State:
 
     def add(self, gram: tuple[int, ...], most: int) -> None:
         """Put an n-gram before the others of its first token, and keep at most `most`."""
-        known = self.pool.get(gram[0], [])
-        others = [rest for rest in known if rest != gram[1:]]
+        stored = self.pool.get(gram[0], [])
+        others = [rest for rest in stored if rest != gram[1:]]
         self.pool[gram[0]] = [gram[1:], *others][:most]

@@ -81,9 +81,9 @@ class Suffix(BaseDrafter):
 
     def guess(self, sequence: Sequence, most: int) -> Branches:
         """The draft; its score is the expected number of accepted tokens by the counts."""
-        own = self._own_tree(sequence)
+        tree = self._own_tree(sequence)
         tail = array("i", sequence.tokens[1 - self.max_tree_depth :])
-        best = self._best(own, tail, own.repeated, most, NONE)
+        best = self._best(tree, tail, tree.repeated, most, NONE)
         if self.shared is not None:
             others = self.shared.index
             best = self._best(others, tail, others.longest(tail), most, best)

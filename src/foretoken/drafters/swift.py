@@ -189,7 +189,7 @@ class Search:
 
 
 def upper_bounds(
-    known: NDArray[np.float64], scores: NDArray[np.float64], points: NDArray[np.float64]
+    tried: NDArray[np.float64], scores: NDArray[np.float64], points: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """[C] mean + κ · deviation of a Gaussian process at points [C, M], given scores [n] at known
     [n, M].
@@ -198,10 +198,10 @@ def upper_bounds(
     """
     scale = float(scores.std()) or 1.0
     standardised = (scores - scores.mean()) / scale
-    noise = _NOISE * np.eye(len(known))
-    across = _matern(points, known)  # [C, n]
+    noise = _NOISE * np.eye(len(tried))
+    across = _matern(points, tried)  # [C, n]
     solved = np.linalg.solve(
-        _matern(known, known) + noise, np.column_stack((standardised, across.T))
+        _matern(tried, tried) + noise, np.column_stack((standardised, across.T))
     )
     variance = 1 - (across * solved[:, 1:].T).sum(1)
     upper = across @ solved[:, 0] + _KAPPA * np.sqrt(variance.clip(min=0))

@@ -153,8 +153,8 @@ def _truncate(distribution: Tensor, params: list[SamplingParams]) -> None:
     width = max([_TRIED, *(p.top_k for p in params)])
     while len(rows):
         width = min(width, vocab)
-        some = flat if len(rows) == len(flat) else flat[rows]
-        least[rows], enough = _last_kept(some.topk(width).values, k[rows], top_p[rows])
+        pending = flat if len(rows) == len(flat) else flat[rows]
+        least[rows], enough = _last_kept(pending.topk(width).values, k[rows], top_p[rows])
         rows = rows[~enough] if width < vocab else rows[:0]
         width *= _MORE
     flat.masked_fill_(flat < least[:, None], 0)

@@ -75,8 +75,8 @@ class Frontier:
         """[B, M, E + M] bool: the mask of a pass over the frontier by a drafter whose cache holds
         the earlier frontiers' nodes in order: the ancestors of each, and itself."""
         batch, nodes, _ = self.above.shape
-        own = torch.eye(nodes, dtype=torch.bool, device=self.above.device)
-        return torch.cat((self.above, own.expand(batch, -1, -1)), 2)
+        itself = torch.eye(nodes, dtype=torch.bool, device=self.above.device)
+        return torch.cat((self.above, itself.expand(batch, -1, -1)), 2)
 
     def contexts(self) -> list[list[list[int]]]:
         """The paths as host lists, which `fold` reads where a distribution depends on past
@@ -91,8 +91,8 @@ class Frontier:
             index = places.reshape(*places.shape, *[1] * (x.dim() - 2))
             return x.gather(1, index.expand(-1, -1, *x.shape[2:]))
 
-        each = (self.slots, self.paths, self.parents, self.above, self.open, self.scores)
-        return Frontier(*map(pick, each))
+        fields = (self.slots, self.paths, self.parents, self.above, self.open, self.scores)
+        return Frontier(*map(pick, fields))
 
 
 class Grower:
@@ -171,13 +171,15 @@ class Grower:
     def _places(self, distributions: Tensor, widths: int | Seq[int]) -> tuple[list[int], list[int]]:
         """For each child of the level: its parent's index in the frontier, and its rank there."""
         nodes, vocab = distributions.shape[1:]
-        each = [widths] * nodes if isinstance(widths, int) else list(widths)
-        if nodes != self.frontier.slots.shape[1] or len(each) != nodes:
+        node_widths = [widths] * nodes if isinstance(widths, int) else list(widths)
+        if nodes != self.frontier.slots.shape[1] or len(node_widths) != nodes:
             raise ForetokenError(
-                f"{nodes} distributions and {len(each)} widths for a frontier of "
+                f"{nodes} distributions and {len(node_widths)} widths for a frontier of "
                 f"{self.frontier.slots.shape[1]} nodes; give one of each for every node."
             )
-        pairs = [(m, rank) for m, width in enumerate(each) for rank in range(min(width, vocab))]
+        pairs = [
+            (m, rank) for m, width in enumerate(node_widths) for rank in range(min(width, vocab))
+        ]
         return [m for m, _ in pairs], [rank for _, rank in pairs]
 
     def _add(
@@ -288,13 +290,15 @@ def _levels(grower: Grower, widths: Widths, budget: int) -> Iterator[list[int]]:
     """Each level's positive widths, with the frontier narrowed to the nodes that they are for."""
     for level in widths:
         nodes = grower.frontier.slots.shape[1]
-        each = [level] * nodes if isinstance(level, int) else list(level)
-        if len(each) != nodes:
-            raise ForetokenError(f"{len(each)} widths {each} for a level of {nodes} nodes.")
-        if grower.nodes >= budget or not any(each):
+        node_widths = [level] * nodes if isinstance(level, int) else list(level)
+        if len(node_widths) != nodes:
+            raise ForetokenError(
+                f"{len(node_widths)} widths {node_widths} for a level of {nodes} nodes."
+            )
+        if grower.nodes >= budget or not any(node_widths):
             return
-        grower.only([place for place, width in enumerate(each) if width])
-        yield [width for width in each if width]
+        grower.only([place for place, width in enumerate(node_widths) if width])
+        yield [width for width in node_widths if width]
 
 
 def widths_of(paths: Seq[Seq[int]]) -> list[list[int]]:

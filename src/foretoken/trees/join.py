@@ -54,12 +54,12 @@ def assemble(
 
 def _spread(pieces: Seq[tuple[Seq[int], Tensor | None]], batch: int) -> Tensor:
     """[batch, most, …] with each piece [n, M, …] at its rows, zeros elsewhere."""
-    given = [(rows, piece) for rows, piece in pieces if piece is not None]
-    some = given[0][1]
-    most = max(piece.shape[1] for _, piece in given)
-    full = some.new_zeros(batch, most, *some.shape[2:])
-    for rows, piece in given:
-        full[torch.tensor(list(rows), device=some.device), : piece.shape[1]] = piece
+    present = [(rows, piece) for rows, piece in pieces if piece is not None]
+    first = present[0][1]
+    most = max(piece.shape[1] for _, piece in present)
+    full = first.new_zeros(batch, most, *first.shape[2:])
+    for rows, piece in present:
+        full[torch.tensor(list(rows), device=first.device), : piece.shape[1]] = piece
     return full
 
 
@@ -82,8 +82,8 @@ def join(trees: Seq[DraftTree]) -> DraftTree:
         if tree.proposals is not None:
             rows[-1] = rows[-1] + distributions
             distributions += tree.proposals.shape[1]
-    counts = [sum(each) for each in zip(*(tree.counts for tree in trees), strict=True)]
-    # Where a row's tree is shorter than the longest, the next one's nodes move up to it.
+    counts = [sum(row) for row in zip(*(tree.counts for tree in trees), strict=True)]
+    # Where a tree has fewer nodes than the widest, the nodes of the next tree move up.
     order = (~torch.cat([tree.counted for tree in trees], 1)).byte().argsort(dim=1, stable=True)
     moved = torch.cat((order.new_zeros(len(order), 1), order.argsort(1) + 1), 1)  # by old slot
 
