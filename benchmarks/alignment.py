@@ -1,13 +1,13 @@
 """What a small drafter learns from: objectives and data at equal steps, and drafters in pairs.
 
-Two drafters of --draft-model's shape learn --whole steps from nothing: one the answers of a file
-(nll, plain text), one the target's distribution along what the target writes to the same prompts,
-greedily and at temperature 1 (distilled). From another one that has learnt plain text for --begin
-steps each arm goes on for --steps more: every objective over every source of text. From the
-distilled one two go on: one learns what it misses, a boost-tuned pair with it, and one goes on as
-before, a pair to compare with. Each serves the bundled prompts at temperatures 0 and 1 (there four
-answers to each), four tokens a draft; prompts whose plain greedy answer loops are left out.
-Intervals are of ratios, paired over prompts, 95 %.
+Two drafters of --draft-model's shape are trained from nothing for --whole steps: one on the answers
+of a file (nll, plain text), one on the target's distribution along its own answers to the same
+prompts, greedy and at temperature 1 (distilled). A third is trained on plain text for --begin
+steps; from it each arm continues for --steps more, every objective over every source of text. From
+the distilled one two continue: one learns what it misses (with it a boost-tuned pair), and one
+learns as before (a pair to compare with). Each serves the bundled prompts at temperatures 0 and 1
+(there with four answers to each), four tokens a draft; prompts whose plain greedy answer loops are
+left out. Intervals are of ratios, paired over prompts, 95 %.
 
 Resumes from WORK after an interruption, and adds further arms. Example:
 

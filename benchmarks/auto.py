@@ -1,14 +1,14 @@
 """What `auto` loses against the best of plain decoding and every method that it chooses from.
 
-By the cost model: the bundled pair answers the bundled prompts, for real, and time is what the
-target's measured passes and its drafters' measured steps add up to (for larger targets, which are
-the pair inflated and write the same texts, by their costs). For `auto` the time of its decisions
-is added. Speeds are of the steps in which the batch is full, after the first answers.
-At temperature 1 the rule is "gumbel" for all, by which a seed's text is the same whoever drafts.
+By the cost model: the bundled pair answers the bundled prompts, and time is the sum of the measured
+costs of the target's passes and the drafters' steps (for larger targets, which are the pair
+inflated and write the same texts, at their costs). For `auto` the time of its decisions is added.
+Speeds are of the steps in which the batch is full, after the first answers. At temperature 1 the
+rule is "gumbel" for all, with which a seed's text is the same whatever drafts.
 
 By the clock: plain decoding and `auto` in turn, round after round, in 16 cells; then with drafters
-that are always wrong. Before each round what the drafters remember of earlier texts is forgotten;
-what is known of their acceptance and of costs stays, as in a server. Seconds are of decoding.
+that are always wrong. Before each round the drafters' memory of earlier texts is cleared; what is
+known of their acceptance and of costs stays, as in a server. Seconds are of decoding alone.
 
 Results are kept by cell, so that the parts can be measured one by one. Example:
 

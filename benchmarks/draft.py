@@ -1,9 +1,9 @@
 """What drafting costs: milliseconds a step at batch 1, after a context of 2,000 tokens.
 
-A text stands in for the target: what agrees with it is accepted, so no model runs, and the steps
-are those of a target that writes this text. Timed are `draft` and `observe`; reading the
-context comes once and is reported apart. To add a drafter, add its configuration to `cases`.
-Example:
+A given text replaces the target: drafted tokens that agree with it are accepted, so no model runs,
+and the steps are those of a target that writes this text. `draft` and `observe` are timed; reading
+the context happens once and is reported separately. To add a drafter, add its configuration to
+`cases`. Example:
 
     python benchmarks/draft.py --check
 """

@@ -7,7 +7,7 @@ time, and with prompt lookup. Greedy, 96 tokens after "Once upon a time".
 
 Engines are those of benchmarks/peers, asked in turn, round after round; a ratio is the median over
 rounds of the two engines' ratio in the same round. Only decoding counts, as in peers/measure.py.
-The limit is given too: weights read once a pass at the bandwidth of the same run, drafting
+The limit is printed too: weights read once a pass at the bandwidth of the same run, drafting
 free. The model is looked for in the folder of FORETOKEN_DATA. Example:
 
     FORETOKEN_DATA=folder python benchmarks/ladder.py --check

@@ -116,7 +116,7 @@ def estimated(drafter: Any, module: Any, target: CausalLM, records: Records) -> 
     with torch.no_grad():
         for rows in whole(records, 4):
             lesson = frozen.lesson(rows, module.hidden)
-            total.add(estimate(lesson.room, drafter.acceptance(module, lesson)))
+            total.add(estimate(lesson.max_nodes, drafter.acceptance(module, lesson)))
     return total
 
 

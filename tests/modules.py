@@ -11,7 +11,7 @@ from foretoken.train.batches import collate
 from foretoken.train.records import Records
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.checkpoint import Facts
-from foretoken.trainable.cross_attention import GlimpseModule
+from foretoken.trainable.cross_attention import CrossAttentionModule
 from foretoken.trainable.losses import Objective
 from lessons import taught
 
@@ -24,10 +24,10 @@ def block_module(pair: Pair, **shape: Any) -> BlockModule:
     return BlockModule(Facts.of(pair.target), **{**SHAPE, **shape}).double().eval()
 
 
-def glimpse_module(pair: Pair, **shape: Any) -> GlimpseModule:
+def glimpse_module(pair: Pair, **shape: Any) -> CrossAttentionModule:
     """GliDe's, with weights from a seed."""
     torch.manual_seed(3)
-    return GlimpseModule(Facts.of(pair.target), heads=2, kv_heads=1, **shape).double().eval()
+    return CrossAttentionModule(Facts.of(pair.target), heads=2, kv_heads=1, **shape).double().eval()
 
 
 def learned_block_module(pair: Pair, records: Records) -> BlockModule:
@@ -44,10 +44,10 @@ def learned_block_module(pair: Pair, records: Records) -> BlockModule:
     return module
 
 
-def learned_glimpse_module(pair: Pair, records: Records) -> GlimpseModule:
+def learned_glimpse_module(pair: Pair, records: Records) -> CrossAttentionModule:
     """GliDe's, after some steps on these texts."""
     rows = collate(records, [[0, 1, 2], [3, 4, 5]], 70, 0.25)
-    module: GlimpseModule = taught(
+    module: CrossAttentionModule = taught(
         glimpse_module(pair),
         pair.target,
         lambda step: rows,

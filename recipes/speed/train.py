@@ -1,4 +1,4 @@
-"""Trains a target whose layers are a few, run through in cycles, as method `speed` wants it.
+"""Trains a target whose few layers are run in cycles, as method `speed` needs it.
 
 `python recipes/speed/train.py --data train.jsonl.gz --minutes 20 --out FOLDER`. The layers begin as
 some of a teacher's (a Llama), the embedding, norm and head as the teacher's, and the states after
@@ -59,7 +59,7 @@ def loss_of(student: LlamaForCausalLM, lesson: Lesson, early: float) -> Tensor:
     inner, cycle = student.model, getattr(student.config, CYCLE)
     out = inner(
         input_ids=lesson.tokens,
-        attention_mask=lesson.sees[:, None],
+        attention_mask=lesson.attention_mask[:, None],
         position_ids=lesson.positions,
         use_cache=False,
         output_hidden_states=True,
@@ -153,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--teacher", default="mini", help="a Llama: folder, hub id or bundled name")
     parser.add_argument("--data", type=Path, nargs="+", required=True, help=".jsonl files of texts")
-    parser.add_argument("--stride", type=int, default=1, help="take every so many of their lines")
+    parser.add_argument("--stride", type=int, default=1, help="take every n-th of their lines")
     parser.add_argument("--cycle", type=int, default=2, help="layers of a cycle")
     parser.add_argument("--cycles", type=int, default=3)
     parser.add_argument("--early", type=float, default=1.0, help="weight of the earlier cycles")

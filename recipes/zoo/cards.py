@@ -1,4 +1,4 @@
-"""What every bundled model's card says of licences: a header, and the sources of its text."""
+"""The licence parts of every bundled model's card: a header, and the sources of its text."""
 
 from __future__ import annotations
 

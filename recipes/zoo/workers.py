@@ -1,4 +1,4 @@
-"""Works out a batch's gradients in one process a core, each taking the next row when it is free.
+"""Computes a batch's gradients in one process a core, each taking the next row when it is free.
 
 One process with a thread a core has to wait for its slowest thread at every operation, so a core
 that is busy with something else holds up all. Here it only takes fewer rows. The parameters lie in

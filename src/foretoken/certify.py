@@ -1,4 +1,4 @@
-"""Checks that a method writes what a given target alone would write: the proof users can run.
+"""Checks that a method writes what a given target alone would write; users can run it.
 
 - *greedy*: at temperature 0 the tokens are plain decoding's, whatever the batch.
 - *seeded*: drafts of chosen tokens write plain decoding's tokens at that seed, at any temperature.
@@ -149,7 +149,7 @@ def _with_method(plain: LLM, config: Mapping[str, Any], batch: int) -> LLM:
 def _same(
     plain: LLM, llm: LLM, prompts: Seq[Seq[int]], params: SamplingParams, line: Check
 ) -> Check:
-    """The worst of the prompts."""
+    """The worst outcome among the prompts."""
     worst, compared = line, 0
     expected = plain.generate([list(p) for p in prompts], params)
     drafted = llm.generate([list(p) for p in prompts], params)
@@ -194,15 +194,16 @@ def _distribution(
 def prefix_bins(
     model: CausalLM, prompt: Seq[int], params: SamplingParams, tokens: int
 ) -> dict[tuple[int, ...], float]:
-    """Prefix -> probability that a text of `tokens` tokens has it as its longest one here.
+    """Bins for texts of `tokens` tokens: prefix -> probability that it is a text's longest prefix
+    here.
 
     Starts with the empty prefix and splits the likeliest into its likeliest tokens and the rest.
     """
     bins: dict[tuple[int, ...], float] = {(): 1.0}
-    whole: dict[tuple[int, ...], float] = {(): 1.0}  # prefixes that may be split yet
-    while whole and len(bins) + _CHILDREN <= MOST_BINS:
-        prefix = max(whole, key=lambda prefix: whole[prefix])
-        mass = whole.pop(prefix)
+    open_prefixes: dict[tuple[int, ...], float] = {(): 1.0}  # that may still be split
+    while open_prefixes and len(bins) + _CHILDREN <= MOST_BINS:
+        prefix = max(open_prefixes, key=lambda prefix: open_prefixes[prefix])
+        mass = open_prefixes.pop(prefix)
         text = [*prompt, *prefix]
         distribution = reference_distribution(logits_after(model, text), text, len(prompt), params)
         likely = sorted(range(len(distribution)), key=lambda token: -distribution[token])[
@@ -211,7 +212,7 @@ def prefix_bins(
         for token in likely:
             bins[(*prefix, token)] = mass * distribution[token]
             if len(prefix) + 1 < tokens:
-                whole[(*prefix, token)] = mass * distribution[token]
+                open_prefixes[(*prefix, token)] = mass * distribution[token]
         bins[prefix] = mass * max(0.0, 1 - sum(distribution[token] for token in likely))
     return bins
 

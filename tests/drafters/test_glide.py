@@ -7,20 +7,20 @@ import pytest
 from foretoken.drafters.glide import Glide
 from foretoken.testing import Pair
 from foretoken.train.records import Records
-from foretoken.trainable.cross_attention import GlimpseModule
+from foretoken.trainable.cross_attention import CrossAttentionModule
 from foretoken.verify.speculative import Speculative
 from lessons import check_estimate
 from modules import learned_glimpse_module
 
 
 @pytest.fixture(scope="module")
-def learned(small: Pair, records: Records) -> GlimpseModule:
+def learned(small: Pair, records: Records) -> CrossAttentionModule:
     """Trained for a few steps, on the very texts."""
     return learned_glimpse_module(small, records)
 
 
 def test_the_estimate_is_what_is_served(
-    small: Pair, records: Records, learned: GlimpseModule
+    small: Pair, records: Records, learned: CrossAttentionModule
 ) -> None:
     """Steps and accepted places of chains."""
     total = check_estimate(Glide(learned), learned, small.target, records, Speculative())

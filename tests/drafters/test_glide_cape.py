@@ -12,7 +12,7 @@ from foretoken.drafters.glide import Glide
 from foretoken.drafters.glide_cape import GlideCape
 from foretoken.testing import Pair, serve
 from foretoken.train.records import Records
-from foretoken.trainable.cross_attention import GlimpseModule
+from foretoken.trainable.cross_attention import CrossAttentionModule
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 from lessons import PROMPTS, check_estimate
@@ -20,7 +20,7 @@ from modules import learned_glimpse_module
 
 
 @pytest.fixture(scope="module")
-def learned(small: Pair, records: Records) -> GlimpseModule:
+def learned(small: Pair, records: Records) -> CrossAttentionModule:
     """Trained for a few steps, on the very texts."""
     return learned_glimpse_module(small, records)
 
@@ -29,14 +29,16 @@ def learned(small: Pair, records: Records) -> GlimpseModule:
     "drafter", [GlideCape, lambda m: GlideCape(m, 3, cape=((0.5, 3), (1.0, 1)))]
 )
 def test_the_estimate_is_what_is_served(
-    small: Pair, records: Records, learned: GlimpseModule, drafter: Any
+    small: Pair, records: Records, learned: CrossAttentionModule, drafter: Any
 ) -> None:
     """Steps and accepted places, budgets included."""
     total = check_estimate(drafter(learned), learned, small.target, records, TargetOnly())
     assert total.accepted[1] > 0
 
 
-def test_cape_widens_where_the_drafter_is_unsure(small: Pair, learned: GlimpseModule) -> None:
+def test_cape_widens_where_the_drafter_is_unsure(
+    small: Pair, learned: CrossAttentionModule
+) -> None:
     """The paper's table, each place's candidates, and tables that make no sense."""
     chances = torch.tensor([[0.1, 0.3, 0.59], [0.6, 0.8, 1.0]])
     assert GlideCape(learned)._candidates(chances).tolist() == [[8, 6, 6], [4, 2, 2]]

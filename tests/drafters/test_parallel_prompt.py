@@ -33,7 +33,7 @@ def test_prompt_tokens_count_their_ranks(small: Pair, records: Records) -> None:
     lesson = frozen.lesson(collate(records, [[0, 1]], 44, 0.0), (-1,))
     with torch.no_grad():
         ranks = module.ranks(lesson)
-    for root in (lesson.room[0] >= 0).nonzero()[:, 0].tolist():
+    for root in (lesson.max_nodes[0] >= 0).nonzero()[:, 0].tolist():
         first = root - int(lesson.positions[0, root])
         text = lesson.tokens[0, first:root].tolist()
         said = frozen.head(after_text(small.target, text, module.embeddings))

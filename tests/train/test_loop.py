@@ -33,7 +33,7 @@ def train_heads(target: Path, out: Path, broken: bool = False) -> Progress:
         FrozenTarget(model),
         lambda step: [records],
         records,
-        lambda m, lesson: lesson.room[..., None] > 9,
+        lambda m, lesson: lesson.max_nodes[..., None] > 9,
         Job("medusa", str(target), [], recipe, out),
         {},
     )

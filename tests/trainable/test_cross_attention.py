@@ -12,19 +12,19 @@ from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
-from foretoken.trainable.cross_attention import GlimpseModule
+from foretoken.trainable.cross_attention import CrossAttentionModule
 from foretoken.trainable.losses import DIVERGENCES, Objective
 from modules import glimpse_module, learned_glimpse_module
 
 
 @pytest.fixture(scope="module")
-def learned(small: Pair, records: Records) -> GlimpseModule:
+def learned(small: Pair, records: Records) -> CrossAttentionModule:
     """Trained for a few steps, on the very texts."""
     return learned_glimpse_module(small, records)
 
 
 def test_a_draft_sees_what_lies_before_its_root(
-    small: Pair, records: Records, learned: GlimpseModule
+    small: Pair, records: Records, learned: CrossAttentionModule
 ) -> None:
     """Its outputs follow from the cache before the root and from nothing of it after."""
     lesson = FrozenTarget(small.target).lesson(collate(records, [[0], [3]], 20, 0.0), (-1,))
@@ -80,4 +80,4 @@ def test_targets(small: Pair) -> None:
     with pytest.raises(ForetokenError, match="trained for its target; name"):
         Glide()
     with pytest.raises(ForetokenError, match="below the target's 2 layers"):
-        GlimpseModule.from_shape(module.facts, {"read_layer": 2}, "it")
+        CrossAttentionModule.from_shape(module.facts, {"read_layer": 2}, "it")

@@ -17,7 +17,7 @@ def test_ranks_are_those_of_the_text(small: Pair, records: Records) -> None:
     lesson = frozen.lesson(packed(records), (-1,))
     with torch.no_grad():
         ranks, outputs = module.ranks(lesson, 2), module.outputs(lesson, 2)
-    roots = ((lesson.room[0] >= 2) & (lesson.positions[0] > 0)).nonzero()[:, 0].tolist()
+    roots = ((lesson.max_nodes[0] >= 2) & (lesson.positions[0] > 0)).nonzero()[:, 0].tolist()
     assert roots
     for root in roots:
         for i in range(2):

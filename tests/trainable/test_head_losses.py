@@ -95,4 +95,4 @@ def test_dynamic_weights(checkpoints: tuple[Path, Path]) -> None:
                 total += lesson.weight[b, token] * loss * there**0.5
                 there = there * (-loss).exp()
     assert found.item() == pytest.approx((total / lesson.weight.sum()).item(), rel=1e-4)
-    assert estimate(lesson.room, torch.zeros(2, 40, 3)).acceptance_length == 1
+    assert estimate(lesson.max_nodes, torch.zeros(2, 40, 3)).acceptance_length == 1

@@ -1,6 +1,6 @@
 """What to run: methods, temperatures, batch sizes, and which prompts are served together.
 
-Prompts are cut into blocks of one task and one number of turns, so many that every batch size
+Prompts are cut into blocks of one task and one number of turns, so large that every batch size
 divides a block. The groups of a batch size are cut from the blocks, so which prompts are served
 together depends on the suite and the batch sizes alone, and a shard (every n-th block) has whole
 groups.
@@ -79,17 +79,20 @@ class Unit:
 
     @property
     def group(self) -> str:
-        """The first prompt's id and how many more there are."""
+        """A group as text: its first prompt's id and how many more there are."""
         more = len(self.prompts) - 1
         return f"{self.prompts[0].id}+{more}" if more else self.prompts[0].id
 
 
 def blocks(prompts: Seq[Prompt], batch_sizes: Seq[int]) -> list[tuple[Prompt, ...]]:
     """The blocks of all prompts; tasks take turns, so a run that stops early has seen them all."""
-    alike: dict[tuple[str, int], list[Prompt]] = {}
+    by_shape: dict[tuple[str, int], list[Prompt]] = {}
     for prompt in prompts:
-        alike.setdefault((prompt.task, len(prompt.turns)), []).append(prompt)
-    columns = [list(_chunks(own, math.lcm(*batch_sizes))) for own in alike.values()]
+        by_shape.setdefault((prompt.task, len(prompt.turns)), []).append(prompt)
+    columns = [
+        list(_chunks(prompts_of_one, math.lcm(*batch_sizes)))
+        for prompts_of_one in by_shape.values()
+    ]
     return [block for row in zip_longest(*columns) for block in row if block]
 
 
@@ -108,11 +111,11 @@ def _chunks(prompts: Seq[Prompt], size: int) -> Iterator[tuple[Prompt, ...]]:
 
 def select(suite: Suite, tasks: Seq[str] | None, limit: int | None) -> list[Prompt]:
     """The prompts of some tasks (None: of all), at most `limit` of each."""
-    known = list(dict.fromkeys(p.task for p in suite.prompts))
+    names = list(dict.fromkeys(p.task for p in suite.prompts))
     for task in tasks or ():
-        if task not in known:
-            raise unknown(f"task of suite {suite.name!r}", task, known)
-    wanted = set(tasks or known)
+        if task not in names:
+            raise unknown(f"task of suite {suite.name!r}", task, names)
+    wanted = set(tasks or names)
     chosen = tuple(p for p in suite.prompts if p.task in wanted)
     return dataclasses.replace(suite, prompts=chosen).round_robin(limit)
 
@@ -156,8 +159,8 @@ def method_config(name: str, draft_model: str | None, tokens: int | None) -> dic
         return read_tuned(name.removeprefix(TUNED))
     options = options_of(name)
     small = None if Need.WEIGHTS in needs_of(name) else draft_model
-    given = {"model": small, "num_speculative_tokens": tokens}
-    return {"method": name, **{k: v for k, v in given.items() if k in options and v is not None}}
+    values = {"model": small, "num_speculative_tokens": tokens}
+    return {"method": name, **{k: v for k, v in values.items() if k in options and v is not None}}
 
 
 _DRAFT_MODEL = {"model", *(key for key, own in OPTION_ALIASES.items() if own == "model")}

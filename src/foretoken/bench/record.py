@@ -50,10 +50,10 @@ class Ideal(TypedDict):
 class Measured(TypedDict):
     """What was measured over some prompts; docs/metrics.md defines each number.
 
-    nodes_per_step: how many steps drafted this many tokens. chosen: how many passes each drafter
-    drafted for, of a method that chooses at every step.
-    log_likelihood_per_token and stray_rate show what an approximate method costs; the first is also
-    given for plain decoding, for comparison.
+    nodes_per_step: number of drafted tokens -> steps that drafted as many. chosen: how many passes
+    each drafter drafted for, of a method that chooses at every step. log_likelihood_per_token and
+    stray_rate show what an approximate method costs; the first is also given for plain decoding,
+    for comparison.
     """
 
     tokens_per_second: float | None
@@ -172,7 +172,7 @@ class Answer:
     The repeat with the median decoding time; decodings: that time of every repeat.
     seconds: prefill, draft, verify, other (of these the last three are decoding), ttft, total. In
     a batch the first four, engine_steps (passes over the whole batch) and energy_j are the group's,
-    shared equally; ttft, total and all else are the request's own.
+    shared equally; ttft, total and all others are the request's.
     sameness: "identical", "near_tie" or "different" from plain decoding's tokens, None where
     equal tokens are not claimed. margin: how close the choice was at the first difference.
     group: the prompts served together. error: why there is no answer; all numbers are 0 then.
@@ -253,8 +253,8 @@ class Answer:
     @classmethod
     def parse(cls, line: str) -> Answer:
         values = json.loads(line)
-        known = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in values.items() if key in known})
+        names = {f.name for f in fields(cls)}
+        return cls(**{key: value for key, value in values.items() if key in names})
 
 
 def read_results(path: Path) -> Results:

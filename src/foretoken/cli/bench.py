@@ -1,4 +1,4 @@
-"""`foretoken bench`: methods beside plain decoding on a suite of prompts, into a folder."""
+"""`foretoken bench`: measures methods and plain decoding on a suite of prompts, into a folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_FOR_SHARDS = {"out", "shard", "ray", "ray_address", "as_json"}
 def bench(
     *,
     context: typer.Context,
-    given: BenchOptions,
+    settings: BenchOptions,
     running: options.ModelOptions = _RUNNING,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the measurements as a JSON list instead.")
@@ -38,50 +38,50 @@ def bench(
     Example: [bold]foretoken bench --suite spec-bench --limit 5 --max-tokens 128[/bold]
     """
     try:
-        job = make_job(given, running)
+        job = make_job(settings, running)
         running.use_threads()
-        results = _on_ray(job, context, given.ray) if given.ray else job.run()
+        results = _on_ray(job, context, settings.ray) if settings.ray else job.run()
     except KeyboardInterrupt:
-        print(f"Interrupted; the same command resumes in {given.out}.", file=sys.stderr)
+        print(f"Interrupted; the same command resumes in {settings.out}.", file=sys.stderr)
         raise
     if as_json:
         from foretoken.bench.report.page import write_report
 
-        write_report(given.out)
+        write_report(settings.out)
         print(json.dumps(results, indent=1))
     else:
-        measuring.show(given.out, results)
+        measuring.show(settings.out, results)
 
 
 def _on_ray(job: Job, context: typer.Context, count: int) -> list[Results]:
-    """One shard a worker, and their record as if one had measured all."""
+    """Measure one shard a worker, and merge their records as if one process had measured all."""
     from foretoken.bench.record import read_results
     from foretoken.bench.run.cluster import cluster, run_shards, shard_commands
     from foretoken.bench.run.merge import merge
     from foretoken.bench.run.resume import write_plan
     from foretoken.progress import track
 
-    given = job.given
-    if given.shard is not None:
+    settings = job.settings
+    if settings.shard is not None:
         raise ForetokenError("--ray makes the shards itself; leave out --shard.")
-    files = [given.out / part.file for part in job.parts]
-    write_plan(given.out, job.record(None))
+    files = [settings.out / part.file for part in job.parts]
+    write_plan(settings.out, job.record(None))
     if all(file.is_file() for file in files):
         return [read_results(file) for file in files]
-    folders = [given.out / f"shard-{i}" for i in range(1, count + 1)]
+    folders = [settings.out / f"shard-{i}" for i in range(1, count + 1)]
     for i, folder in enumerate(folders, 1):  # so that what a lost worker leaves can be resumed
         write_plan(folder, job.record(f"{i}/{count}"))
     commands = shard_commands(_arguments(context), count)
-    with cluster(given.ray_address), track("Lines of samples", 0, True) as advance:
-        done = run_shards(commands, given.out, workers=count, advance=advance)
+    with cluster(settings.ray_address), track("Lines of samples", 0, True) as advance:
+        done = run_shards(commands, settings.out, workers=count, advance=advance)
     for shard in done:
         if shard.error is not None:
-            raise ForetokenError(f"{shard.error} The same command resumes in {given.out}.")
-    return merge(folders, given.out, job.suite)
+            raise ForetokenError(f"{shard.error} The same command resumes in {settings.out}.")
+    return merge(folders, settings.out, job.suite)
 
 
 def _arguments(context: typer.Context) -> list[str]:
-    """The command again, without what a worker is told otherwise."""
+    """The command line for workers, without the options that only the driver reads."""
     words = ["bench"]
     for option in context.command.params:
         value = context.params.get(option.name or "")

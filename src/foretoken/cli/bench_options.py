@@ -1,4 +1,4 @@
-"""The options of `foretoken bench` that are its alone."""
+"""The options that only `foretoken bench` has."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ _BatchSizes = Annotated[
     str, in_panel(_HOW, "--batch-sizes", help="Prompts served together, by comma.")
 ]
 _MaxTokens = Annotated[int, in_panel(_HOW, "--max-tokens", min=1, help="Most tokens of an answer.")]
-_Repeats = Annotated[int, in_panel(_HOW, "--repeats", min=1, help="The median of so many counts.")]
+_Repeats = Annotated[
+    int,
+    in_panel(_HOW, "--repeats", min=1, help="Answer each prompt this often; the median counts."),
+]
 _Seed = Annotated[int, in_panel(_HOW, "--seed", help="Of everything random.")]
 _OwnHistory = Annotated[
     bool, in_panel(_HOW, "--own-history", help="Each method continues its own answers.")
@@ -120,5 +123,5 @@ class BenchOptions:
 
     @property
     def remote(self) -> bool:
-        """Whether somebody else's server is measured."""
+        """Whether a remote server is measured."""
         return self.engine == "openai"

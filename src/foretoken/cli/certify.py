@@ -133,7 +133,7 @@ def _no_method() -> dict[str, Any]:
 
 
 def _datastore(plain: LLM, given: list[str] | None, folder: str) -> str:
-    """What REST reads: the target's own answers to more prompts than are checked."""
+    """A datastore for REST: the target's answers to more prompts than are checked."""
     from foretoken.cli.prompts import given_or_bundled
     from foretoken.lookup.datastore import build
     from foretoken.sampling.params import SamplingParams
@@ -146,7 +146,7 @@ def _datastore(plain: LLM, given: list[str] | None, folder: str) -> str:
 
 
 def _can_serve(plain: LLM, config: dict[str, Any]) -> bool:
-    """Whether the target gives what the method needs of it."""
+    """Whether the target has the access levels that the method needs."""
     from foretoken.config import build
 
     return plain.engine.target.levels >= build(config).levels
@@ -161,7 +161,7 @@ def _trained(plain: LLM, folder: Path | None) -> list[dict[str, Any]]:
     from foretoken.trainable.checkpoint import checkpoints
 
     def read_by(drafter: str) -> str:
-        """The method that a drafter's checkpoints are of."""
+        """The method whose checkpoints this method reads."""
         cls: Any = drafter_class(drafter)
         return str(cls.module.method)
 
@@ -219,12 +219,12 @@ def _plan(
     from foretoken.certify import PROCESSORS, TEMPERATURES, Plan, cells
     from foretoken.cli.prompts import given_or_bundled
 
-    every = cells(TEMPERATURES, list(PROCESSORS))
+    named = cells(TEMPERATURES, list(PROCESSORS))
     prompts = given_or_bundled(plain, given, 2 if quick else _MANY if everything else 6)
     if cell is not None:
         chosen = {f"T={cell.temperature:g} as given": cell}
     elif everything:
-        chosen = {name: cell for name, cell in every.items() if name in _SIX}
+        chosen = {name: cell for name, cell in named.items() if name in _SIX}
     else:
         chosen = cells(TEMPERATURES[:1], ["plain", "top_p"] if quick else list(PROCESSORS))
     return Plan(
@@ -240,7 +240,7 @@ def _plan(
 def _run(
     plain: LLM, configs: list[dict[str, Any]], plan: Plan, done: list[Check], show: bool
 ) -> Iterator[Check]:
-    """The checks that are not `done`, as they are made."""
+    """Run the checks that are not `done`, and yield each outcome."""
     from foretoken.certify import checked, lines
     from foretoken.progress import track
 
@@ -253,7 +253,7 @@ def _run(
 
 
 def _head(plain: LLM, model: str, plan: Plan, methods: Any) -> dict[str, Any]:
-    """What a certificate is of; only an equal one is resumed, see `_identity`."""
+    """The head of a certificate: what is checked; only an equal one is resumed, see `_identity`."""
     import hashlib
 
     from foretoken.bench.measure.environment import environment
@@ -297,7 +297,7 @@ def _read_checks(out: Path | None, head: dict[str, Any]) -> list[Check]:
 
 
 def _renamed(check: dict[str, Any]) -> dict[str, Any]:
-    """A check as it is named now; records once called the distribution check "law"."""
+    """A check under its present name; records once called the distribution check "law"."""
     return {**check, "check": "distribution"} if check["check"] == "law" else check
 
 

@@ -1,4 +1,4 @@
-"""`foretoken datastore`: texts made ready for drafters that retrieve."""
+"""`foretoken datastore`: builds the files that retrieval drafters search."""
 
 from __future__ import annotations
 

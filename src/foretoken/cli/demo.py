@@ -95,14 +95,14 @@ def demo(
 
 
 def _clear(out: Path) -> None:
-    """Each demo starts from nothing."""
+    """Delete the files of an earlier demo."""
     out.mkdir(parents=True, exist_ok=True)
     for old in [*out.glob("results*.json"), out / "samples.jsonl", out / "plan.json"]:
         old.unlink(missing_ok=True)
 
 
 def _methods(draft_model: str, tokens: int) -> dict[str, dict[str, Any]]:
-    """What is compared with plain decoding."""
+    """The methods that are compared with plain decoding."""
     small = {"method": "sps", "model": draft_model, "num_speculative_tokens": tokens}
     return {"pld": {"method": "pld"}, "sps": small}
 

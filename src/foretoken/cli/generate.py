@@ -1,4 +1,4 @@
-"""`foretoken generate`: one prompt, its text, and how the drafting went."""
+"""`foretoken generate`: continues one prompt, and prints how the drafting went."""
 
 from __future__ import annotations
 

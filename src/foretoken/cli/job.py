@@ -1,4 +1,4 @@
-"""From the command line of `foretoken bench` to what is measured: targets, methods, prompts."""
+"""Turns the command line of `foretoken bench` into what is measured: targets, methods, prompts."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ class _Part:
 class Job:
     """A whole command. plan: what all parts share; model, name and methods are each part's."""
 
-    given: BenchOptions
+    settings: BenchOptions
     suite: Suite
     prompts: list[Prompt]
     parts: list[_Part]
     plan: Plan
 
     def record(self, shard: str | None) -> dict[str, Any]:
-        """What plan.json says: all that decides what is measured."""
-        given, plan = self.given, self.plan
+        """The contents of plan.json: all settings that decide what is measured."""
+        settings, plan = self.settings, self.plan
         return {
             "suite": self.suite.name,
             "sha256": self.suite.sha256,
-            "tasks": given.tasks,
-            "limit": given.limit,
-            "engine": given.engine,
-            "base_url": given.base_url,
-            "baseline_url": given.baseline_url,
-            "tokenizer": given.tokenizer,
+            "tasks": settings.tasks,
+            "limit": settings.limit,
+            "engine": settings.engine,
+            "base_url": settings.base_url,
+            "baseline_url": settings.baseline_url,
+            "tokenizer": settings.tokenizer,
             "targets": [
                 {"model": p.model, "shape": p.shape, "dtype": p.dtype, "methods": p.configs}
                 for p in self.parts
@@ -82,14 +82,14 @@ class Job:
         }
 
     def run(self) -> list[Results]:
-        """Measure what the folder doesn't hold yet."""
+        """Measure what is not in the folder yet."""
         from foretoken.bench.plan import shard_of
         from foretoken.bench.record import read_results
         from foretoken.bench.run.resume import Samples, write_plan
         from foretoken.bench.run.session import measure
         from foretoken.files import write_json
 
-        out, shard = self.given.out, self.given.shard
+        out, shard = self.settings.out, self.settings.shard
         numbers = shard_of(shard) if shard else (1, 1)
         write_plan(out, self.record(shard))
         samples, resuming = Samples(out), True
@@ -112,7 +112,7 @@ class Job:
     def _server(self, part: _Part, place: str | Path, methods: Configs) -> Server:
         from foretoken.bench.run.runner import Runner
 
-        remote = self.given.remote
+        remote = self.settings.remote
         plan = dataclasses.replace(
             self.plan,
             model=place,
@@ -121,52 +121,52 @@ class Job:
             dtype=part.dtype,
             inflated=None if part.shape == measuring.AS_IT_IS else part.shape,
         )
-        return _remote_server(self.given, plan) if remote else Runner(plan)
+        return _remote_server(self.settings, plan) if remote else Runner(plan)
 
 
-def make_job(given: BenchOptions, running: ModelOptions) -> Job:
+def make_job(settings: BenchOptions, running: ModelOptions) -> Job:
     """A command with its lists read and its names looked up; nothing is loaded or written yet."""
     from foretoken.bench.plan import Plan, select, shard_of
     from foretoken.bench.suites.suite import find_suite
 
-    if given.engine not in _ENGINES:
-        raise unknown("engine", given.engine, _ENGINES)
-    if given.remote:
-        _check_remote(given, running)
-    elif servers := _changed(given, _SERVERS):
+    if settings.engine not in _ENGINES:
+        raise unknown("engine", settings.engine, _ENGINES)
+    if settings.remote:
+        _check_remote(settings, running)
+    elif servers := _changed(settings, _SERVERS):
         raise ForetokenError(f"{servers[0]} is for --engine openai; give both or neither.")
-    if given.ray_address is not None and given.ray is None:
+    if settings.ray_address is not None and settings.ray is None:
         raise ForetokenError("--ray-address names a cluster for --ray; give both or neither.")
-    if given.shard is not None:
-        shard_of(given.shard)
+    if settings.shard is not None:
+        shard_of(settings.shard)
     plan = Plan(
         model="",
         name="",
         methods={},
-        temperatures=tuple(_numbers(given.temperatures, "--temperatures", float)),
-        batch_sizes=tuple(_numbers(given.batch_sizes, "--batch-sizes", int)),
-        lenient=given.methods == "all",
-        max_tokens=given.max_tokens,
+        temperatures=tuple(_numbers(settings.temperatures, "--temperatures", float)),
+        batch_sizes=tuple(_numbers(settings.batch_sizes, "--batch-sizes", int)),
+        lenient=settings.methods == "all",
+        max_tokens=settings.max_tokens,
         max_model_len=running.max_model_len or Plan.max_model_len,
-        repeats=given.repeats,
-        seed=given.seed,
-        own_history=given.own_history,
-        warm=given.warm,
+        repeats=settings.repeats,
+        seed=settings.seed,
+        own_history=settings.own_history,
+        warm=settings.warm,
         device=running.device,
         backend=running.backend,
         trust_remote_code=running.trust_remote_code,
     )
-    parts = _remote_parts(given) if given.remote else _parts(given, running)
-    suite = find_suite(given.suite)
-    tasks = _names(given.tasks) if given.tasks else None
-    return Job(given, suite, select(suite, tasks, given.limit), parts, plan)
+    parts = _remote_parts(settings) if settings.remote else _parts(settings, running)
+    suite = find_suite(settings.suite)
+    tasks = _names(settings.tasks) if settings.tasks else None
+    return Job(settings, suite, select(suite, tasks, settings.limit), parts, plan)
 
 
-def _check_remote(given: BenchOptions, running: ModelOptions) -> None:
-    """Refuse what only its owner can decide for a server."""
-    if given.base_url is None:
+def _check_remote(settings: BenchOptions, running: ModelOptions) -> None:
+    """Refuse options that only a server's owner can set."""
+    if settings.base_url is None:
         raise ForetokenError("--engine openai needs the server's address; give --base-url.")
-    fixed = [*_changed(given, _OURS), *_changed(running, _RUNNING)]
+    fixed = [*_changed(settings, _OURS), *_changed(running, _RUNNING)]
     if fixed:
         raise ForetokenError(
             f"--engine openai measures a server as it runs, so {fixed[0]} can't be obeyed; leave "
@@ -174,28 +174,28 @@ def _check_remote(given: BenchOptions, running: ModelOptions) -> None:
         )
 
 
-def _changed(given: BenchOptions | ModelOptions, names: Collection[str]) -> list[str]:
-    """Those of the options that were given another value than their default."""
-    defaults = {field.name: field.default for field in dataclasses.fields(given)}
-    changed = [name for name in names if vars(given)[name] != defaults[name]]
+def _changed(settings: BenchOptions | ModelOptions, names: Collection[str]) -> list[str]:
+    """The options among `names` whose values are not the defaults, as typed."""
+    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+    changed = [name for name in names if vars(settings)[name] != defaults[name]]
     return [f"--{name.replace('_', '-')}" for name in changed]
 
 
-def _remote_parts(given: BenchOptions) -> list[_Part]:
-    """A server is one target with one method, its own."""
-    label = "server" if given.methods == "all" else given.methods
-    return [_Part(given.model, {label: {}}, {}, measuring.AS_IT_IS, "auto", "results.json")]
+def _remote_parts(settings: BenchOptions) -> list[_Part]:
+    """The only part of a remote server: one target, with the server's method."""
+    label = "server" if settings.methods == "all" else settings.methods
+    return [_Part(settings.model, {label: {}}, {}, measuring.AS_IT_IS, "auto", "results.json")]
 
 
-def _parts(given: BenchOptions, running: ModelOptions) -> list[_Part]:
+def _parts(settings: BenchOptions, running: ModelOptions) -> list[_Part]:
     """Every model in every shape at every precision."""
-    models, shapes = _names(given.model), _names(given.inflate)
+    models, shapes = _names(settings.model), _names(settings.inflate)
     measuring.check_shapes(shapes)
     parts: dict[str, _Part] = {}
-    for model, draft in zip(models, _drafts(given.draft_model, models), strict=True):
-        configs, left_out = _configs(given, running, draft)
+    for model, draft in zip(models, _drafts(settings.draft_model, models), strict=True):
+        configs, left_out = _configs(settings, running, draft)
         for shape in shapes:
-            for dtype in (_dtype(name, model, running) for name in _dtypes(given, running)):
+            for dtype in (_dtype(name, model, running) for name in _dtypes(settings, running)):
                 name = f"{measuring.target_name(model, shape)}-{dtype}"
                 if name in parts:
                     raise ForetokenError(f"{name} would be measured twice; name each target once.")
@@ -204,28 +204,28 @@ def _parts(given: BenchOptions, running: ModelOptions) -> list[_Part]:
     return list(parts.values())
 
 
-def _dtypes(given: BenchOptions, running: ModelOptions) -> list[str]:
-    """--dtypes, or --dtype in its place."""
+def _dtypes(settings: BenchOptions, running: ModelOptions) -> list[str]:
+    """The values of --dtypes, or else of --dtype."""
     if running.dtype == "auto":
-        return _names(given.dtypes)
-    if given.dtypes != "auto":
+        return _names(settings.dtypes)
+    if settings.dtypes != "auto":
         raise ForetokenError("--dtypes is the list of --dtype; give one of the two.")
     return [running.dtype]
 
 
 def _dtype(name: str, model: str, running: ModelOptions) -> str:
-    """The precision that a name comes to for this model on its device."""
+    """The precision that a name stands for with this model on its device."""
     from foretoken.models.load import find, pick_device, pick_dtype, read_config
 
     config = read_config(find(model), running.trust_remote_code)
     return str(pick_dtype(name, config, pick_device(running.device))).removeprefix("torch.")
 
 
-def _drafts(given: str | None, models: list[str]) -> list[str | None]:
+def _drafts(settings: str | None, models: list[str]) -> list[str | None]:
     """Each model's draft model; the bundled target has a bundled one."""
-    if given is None:
+    if settings is None:
         return [BUNDLED_DRAFTS.get(model) for model in models]
-    drafts: list[str | None] = [*_names(given)]
+    drafts: list[str | None] = [*_names(settings)]
     if len(drafts) not in (1, len(models)):
         raise ForetokenError(
             f"There are {len(drafts)} draft models for {len(models)} models; give one, or one each."
@@ -234,20 +234,20 @@ def _drafts(given: str | None, models: list[str]) -> list[str | None]:
 
 
 def _configs(
-    given: BenchOptions, running: ModelOptions, draft: str | None
+    settings: BenchOptions, running: ModelOptions, draft: str | None
 ) -> tuple[Configs, dict[str, str]]:
     """The methods' configs by label, and why others are left out."""
     from foretoken.bench.plan import every_method, method_config
     from foretoken.bench.record import BASELINE
     from foretoken.config import build
 
-    tokens, reasons = given.num_speculative_tokens, dict[str, str]()
-    if given.methods == "all":
+    tokens, reasons = settings.num_speculative_tokens, dict[str, str]()
+    if settings.methods == "all":
         configs, reasons = every_method(draft, tokens)
     else:
-        configs = {name: method_config(name, draft, tokens) for name in _names(given.methods)}
+        configs = {name: method_config(name, draft, tokens) for name in _names(settings.methods)}
     configs.pop(BASELINE, None)  # it is always there
-    configs |= _own_configs(given.method_config)
+    configs |= _own_configs(settings.method_config)
     if config := running.given_config():
         configs[build(config).name] = config
     if BASELINE in configs:
@@ -257,14 +257,16 @@ def _configs(
     return configs, {name: why for name, why in reasons.items() if name not in configs}
 
 
-def _own_configs(given: str | None) -> Configs:
+def _own_configs(settings: str | None) -> Configs:
     """--method-config, from JSON or from a file of YAML."""
     import yaml
 
-    if given is None:
+    if settings is None:
         return {}
     try:
-        read = yaml.safe_load(given if given.lstrip().startswith("{") else Path(given).read_text())
+        read = yaml.safe_load(
+            settings if settings.lstrip().startswith("{") else Path(settings).read_text()
+        )
     except (OSError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ForetokenError(f"--method-config can't be read: {reason}.") from error
@@ -289,13 +291,13 @@ def _numbers(text: str, option: str, kind: Callable[[str], _T]) -> list[_T]:
     return numbers
 
 
-def _remote_server(given: BenchOptions, plan: Plan) -> Server:
-    """Somebody else's server."""
+def _remote_server(settings: BenchOptions, plan: Plan) -> Server:
+    """The runner for a remote server."""
     from foretoken.bench.remote.openai import Endpoint
     from foretoken.bench.remote.runner import RemoteRunner
     from foretoken.models.load import load_tokenizer
 
-    assert given.base_url is not None
-    plain = Endpoint(given.baseline_url, plan.name) if given.baseline_url else None
-    tokenizer = load_tokenizer(given.tokenizer, False) if given.tokenizer else None
-    return RemoteRunner(plan, Endpoint(given.base_url, plan.name), plain, tokenizer)
+    assert settings.base_url is not None
+    plain = Endpoint(settings.baseline_url, plan.name) if settings.baseline_url else None
+    tokenizer = load_tokenizer(settings.tokenizer, False) if settings.tokenizer else None
+    return RemoteRunner(plan, Endpoint(settings.base_url, plan.name), plain, tokenizer)

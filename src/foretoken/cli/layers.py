@@ -1,4 +1,4 @@
-"""`foretoken layers`: which of a model's layers it drafts best without."""
+"""`foretoken layers`: finds the layers that a model leaves out when it drafts for itself."""
 
 from __future__ import annotations
 

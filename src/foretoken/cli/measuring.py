@@ -28,7 +28,7 @@ def check_shapes(shapes: list[str]) -> None:
 
 
 def target_name(model: str, shape: str) -> str:
-    """How a target is called in results."""
+    """A target's name in results."""
     from foretoken.models.load import find
 
     name = find(model).name
@@ -82,7 +82,7 @@ def show(out: Path, results: list[Results]) -> None:
 
 
 def _drawn(results: Results) -> list[str]:
-    """The methods that draft, the best first: one of them is shown at work."""
+    """The methods that draft, by mean acceptance length: an answer of the first is shown."""
     runs = [run for run in results["runs"] if run["mean_acceptance_length"]]
     runs.sort(key=lambda run: -(run["mean_acceptance_length"] or 0.0))
     return list(dict.fromkeys(run["method"] for run in runs if run["draft_acceptance_rate"]))

@@ -17,7 +17,7 @@ _WIDE = 130  # columns of a terminal with room for everything
 
 
 class Axis(StrEnum):
-    """What is listed."""
+    """What `foretoken methods` lists."""
 
     METHODS = "methods"
     VERIFY = "verify"
@@ -95,6 +95,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         from foretoken.tree import Kind
 
-        every = len(value) == len(Kind) - 1  # padding is no choice
-        return "all" if every else ", ".join(value).replace("_", " ")
+        is_all = len(value) == len(Kind) - 1  # padding is no choice
+        return "all" if is_all else ", ".join(value).replace("_", " ")
     return str(value)

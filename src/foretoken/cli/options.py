@@ -96,7 +96,7 @@ class ModelOptions:
     speculative_config: SpeculativeConfig = None
 
     def llm(self, model: str | Path, config: Mapping[str, Any] | None, **others: Any) -> LLM:
-        """The target with a method; `others` as for `LLM`."""
+        """An `LLM` by these options; `others`: more of its arguments."""
         from foretoken.llm import LLM
 
         self.use_threads()
@@ -123,8 +123,8 @@ class ModelOptions:
     ) -> dict[str, Any] | None:
         """One `speculative_config` from -sc and the single options, which win over it."""
         config = self.given_config()
-        given = {"method": method, "model": draft_model, "num_speculative_tokens": tokens}
-        config |= {key: value for key, value in given.items() if value is not None}
+        single = {"method": method, "model": draft_model, "num_speculative_tokens": tokens}
+        config |= {key: value for key, value in single.items() if value is not None}
         if isinstance(config.get("method"), str):
             _check_draft_model(config)
         return config or None
@@ -155,7 +155,7 @@ class SamplingOptions:
     repetition_penalty: RepetitionPenalty = 1.0
 
     def params(self, **others: Any) -> SamplingParams:
-        """As a request takes them; `others` as for `SamplingParams`."""
+        """`SamplingParams` by these options; `others`: more of its arguments."""
         from foretoken.sampling.params import SamplingParams
 
         return SamplingParams(**dataclasses.asdict(self), **others)

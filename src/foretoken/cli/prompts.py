@@ -25,7 +25,7 @@ def prompt_ids(llm: LLM, text: str) -> list[int]:
 
 
 def given_or_bundled(llm: LLM, given: list[str] | None, limit: int) -> list[tuple[int, ...]]:
-    """The user's prompts, or that many of the bundled ones."""
+    """The user's prompts, or `limit` of the bundled ones."""
     from foretoken import zoo
     from foretoken.bench.suites.suite import load_suite
 

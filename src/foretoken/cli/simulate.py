@@ -1,4 +1,4 @@
-"""`foretoken simulate`: what speculation would bring on other hardware and at other batch sizes."""
+"""`foretoken simulate`: predicts the speedup on other hardware and at other batch sizes."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class _Costs:
     def machine(
         self, measured: Results | None, run: Run | None, temperature: float
     ) -> tuple[Machine, str]:
-        """The costs, and in words where they come from."""
+        """The costs, and a phrase on where they come from."""
         made, source = self._entered() or _measured(measured, run, temperature)
         if self.other is not None:
             made = replace(made, other=self.other)
@@ -247,7 +247,7 @@ class _Rates:
     nodes: int
 
     def predictions(self, machine: Machine, sizes: Seq[int]) -> tuple[Rows, str]:
-        """A row for each batch size, and in words where the rates come from."""
+        """A row for each batch size, and a phrase on where the rates come from."""
         if sum(x is not None for x in (self.acceptance, self.ranks, self.run)) != 1:
             raise ForetokenError(
                 "Give acceptance rates in one way: --acceptance for chains, --ranks for trees, or "
@@ -290,7 +290,7 @@ class _Rates:
         ]
 
     def _again(self, machine: Machine, sizes: Seq[int], run: Run) -> Rows:
-        """As it was drafted, or shorter; longer drafts than the run's are not known."""
+        """The run's drafts, or shorter ones; longer drafts were not measured."""
         from foretoken.bench.measure import simulate
 
         chain, depth = simulate.measured_chain(run), len(run["acceptance_rate_per_position"])
@@ -331,7 +331,7 @@ def _run(measured: Results | None, method: str, temperature: float) -> Run:
 
 
 def _curve(text: str) -> Curve:
-    """From '1:30,8:33,64:60', or from a JSON file with such an object."""
+    """A cost curve from '1:30,8:33,64:60', or from a JSON file with such an object."""
     from foretoken.control.curve import Curve
     from foretoken.files import read_json
 

@@ -1,4 +1,4 @@
-"""`foretoken train`: a drafter for a target, from prompts."""
+"""`foretoken train`: trains a drafter for a target, from prompts."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _pair(change: str) -> tuple[str, str]:
 
 
 def _conversations(name: str) -> list[Conversation]:
-    """A file's, or a suite's."""
+    """The conversations of a file or of a suite."""
     from foretoken.bench.suites.suite import find_suite
     from foretoken.train.data import Conversation, read_conversations
 

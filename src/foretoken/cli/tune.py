@@ -1,4 +1,4 @@
-"""`foretoken tune`: the options of a method that are fastest for a target and prompts."""
+"""`foretoken tune`: finds the fastest options of a method for a target and prompts."""
 
 from __future__ import annotations
 
@@ -98,21 +98,21 @@ def tune(
 def _config(
     running: options.ModelOptions, model: str, method: str | None, draft_model: str | None
 ) -> dict[str, Any]:
-    """What is tuned, with the options that stay as they are."""
+    """The configuration to tune, with the options that stay as they are."""
     from foretoken.config import unmet_needs
     from foretoken.methods import Need
 
-    given = running.given_config()
-    given["method"] = method or given.get("method", "sps")
-    if draft_model is None and Need.DRAFT_MODEL in unmet_needs(given):
+    chosen = running.given_config()
+    chosen["method"] = method or chosen.get("method", "sps")
+    if draft_model is None and Need.DRAFT_MODEL in unmet_needs(chosen):
         draft_model = options.BUNDLED_DRAFTS.get(model)
-    config = running.config(given["method"], draft_model, None)
+    config = running.config(chosen["method"], draft_model, None)
     assert config is not None
     return config
 
 
 def _show(tuned: dict[str, Any], path: Path, label: str | None) -> None:
-    """What was timed, the fastest first, and how to use it."""
+    """Print what was timed, the fastest first, and how to use it."""
     from rich.console import Console
     from rich.table import Table
 

@@ -44,7 +44,7 @@ def show(
 
 
 def _read(folder: Path) -> int:
-    """The parameters that a pass reads; of a trained drafter all that it adds to its target."""
+    """The parameters that a pass reads; for a trained drafter, all that it adds to its target."""
     from safetensors import safe_open
 
     from foretoken.zoo.shape import Shape, parameters_read

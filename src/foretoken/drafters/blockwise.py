@@ -35,7 +35,8 @@ from foretoken.trees.join import assemble
 
 
 class BlockwiseHeads(Heads):
-    """num_heads: places predicted; hidden_factor: units for each place, in widths."""
+    """A feed-forward layer for all places. num_heads: places predicted; hidden_factor: units for
+    each place ÷ the target's width."""
 
     method: ClassVar[str] = "blockwise"
 
@@ -80,7 +81,7 @@ class Blockwise(BaseDrafter):
     def acceptance(self, heads: BlockwiseHeads, lesson: Lesson) -> Tensor:
         """[B, T, H] whether a step whose root is there accepts more than n places."""
         chain = [(0,) * (n + 1) for n in range(self._length(heads))]
-        return tree_acceptance(heads.ranks(lesson), lesson.room, chain)
+        return tree_acceptance(heads.ranks(lesson), lesson.max_nodes, chain)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         rows, states = self._states.available(sequences)

@@ -54,7 +54,7 @@ class DFlash(ChainDrafter):
         """[B, T, N] whether a step whose root is there accepts more than n places, at
         temperature 0."""
         chain = [(0,) * (n + 1) for n in range(self._length(module))]
-        return tree_acceptance(module.ranks(lesson), lesson.room, chain)
+        return tree_acceptance(module.ranks(lesson), lesson.max_nodes, chain)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         self._lm.observe(sequences, steps)

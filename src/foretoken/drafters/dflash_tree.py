@@ -1,4 +1,4 @@
-"""A tree out of DFlash's one pass: the likeliest paths, were the places of a block independent.
+"""A tree from DFlash's one pass: the likeliest paths, taking a block's places as independent.
 
 Source: the trees drawn from DFlash's distributions in DDTree (2026). A path's chance is the product
 of its tokens' chances, each by the distribution of its place alone, and the `tree_nodes` likeliest
@@ -79,15 +79,15 @@ class DFlashTree(BaseDrafter):
         """[B, T, N] whether a step whose root is there accepts more than n places."""
         states = module.states(lesson)
         accepted = torch.zeros(states.shape[:3], dtype=torch.bool)
-        roots = ((lesson.room >= 0) & (lesson.positions > 0)).nonzero()  # [C, 2]
+        roots = ((lesson.max_nodes >= 0) & (lesson.positions > 0)).nonzero()  # [C, 2]
         for chunk in roots.split(_ROOTS):
             row, root = chunk.T
             trees = self._likeliest(
-                lesson.head(states[row, root - 1]), lesson.room[row, root].tolist()
+                lesson.head(states[row, root - 1]), lesson.max_nodes[row, root].tolist()
             )
             for (b, t), tree in zip(chunk.tolist(), trees, strict=True):
                 accepted[b, t, : _depth(tree, _following(lesson, b, t, states.shape[2]))] = True
-        return accepted.to(lesson.room.device)
+        return accepted.to(lesson.max_nodes.device)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         self._lm.observe(sequences, steps)

@@ -35,5 +35,5 @@ class Eagle(FeatureDrafter):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.tree_builder = given = GivenTree(self.tree)
-        self.trees = given.branches
+        builder = GivenTree(self.tree)
+        self.tree_builder, self.trees = builder, builder.branches

@@ -31,8 +31,8 @@ from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
 NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-"""What published checkpoints may norm in addition: the residual of the layer; the captured states,
-all together or each by itself; the outputs, before the next entry reads them."""
+"""Optional norms of published checkpoints: of the layer's residual; of the captured states,
+together or each by itself; of the outputs, before the next entry reads them."""
 
 
 class Layer3(FeatureLayer):
@@ -46,10 +46,10 @@ class Layer3(FeatureLayer):
 
 
 class Eagle3Module(Trained):
-    """heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one decoder layer;
-    capture: three of the target's layers, counted as `Wants.hidden` counts them; draft_vocab_size:
-    tokens that its head can predict; norms: those of `NORMS` that it has; unroll: steps that
-    training takes on the layer's own outputs."""
+    """EAGLE-3's weights. heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one
+    decoder layer; capture: three of the target's layers, counted as `Wants.hidden` counts them;
+    draft_vocab_size: tokens that its head can predict; norms: those of `NORMS` that it has; unroll:
+    steps that training takes on the layer's own outputs."""
 
     method: ClassVar[str] = "eagle3"
     d2t: Tensor
@@ -68,8 +68,11 @@ class Eagle3Module(Trained):
         **layer: Any,
     ) -> None:
         width, small = facts.hidden_size, min(draft_vocab_size, facts.vocab_size)
-        only = Layer3(width, heads=heads, kv_heads=kv_heads, intermediate=intermediate, **layer)
-        decoder, layers = only.self_attn.layer_shape, list(capture or default_capture(facts.layers))
+        block = Layer3(width, heads=heads, kv_heads=kv_heads, intermediate=intermediate, **layer)
+        decoder, layers = (
+            block.self_attn.layer_shape,
+            list(capture or default_capture(facts.layers)),
+        )
         super().__init__(
             facts,
             heads=decoder.heads,
@@ -87,7 +90,7 @@ class Eagle3Module(Trained):
             self.input_norm = nn.RMSNorm(len(layers) * width, eps=decoder.norm_eps)
         if "fc_norm" in norms:
             self.fc_norm = nn.ModuleList(nn.RMSNorm(width, eps=decoder.norm_eps) for _ in layers)
-        self.layers = nn.ModuleList([only])
+        self.layers = nn.ModuleList([block])
         self.norm = nn.RMSNorm(width, eps=decoder.norm_eps)
         self.lm_head = nn.Linear(width, small, bias=False)
         self.register_buffer("d2t", torch.zeros(small, dtype=torch.int64))
@@ -104,7 +107,7 @@ class Eagle3Module(Trained):
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def set_token_counts(self, counts: Tensor) -> None:
-        """Give the head the most frequent tokens of the training text."""
+        """Choose the head's tokens: the most frequent ones of the training text."""
         most = counts.sort(descending=True, stable=True).indices[: len(self.d2t)]
         ids = most.sort().values.to(self.d2t.device)
         self.d2t.copy_(ids - torch.arange(len(ids), device=ids.device))
@@ -153,8 +156,8 @@ class Eagle3Module(Trained):
     def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., D] -> logits [..., V], -inf for tokens that the head lacks."""
         reduced = self.reduced_logits(outputs)
-        whole = reduced.new_full((*reduced.shape[:-1], self.facts.vocab_size), -torch.inf)
-        return whole.index_copy(-1, self.ids, reduced)
+        logits = reduced.new_full((*reduced.shape[:-1], self.facts.vocab_size), -torch.inf)
+        return logits.index_copy(-1, self.ids, reduced)
 
     def outputs(self, lesson: Lesson, steps: int) -> Tensor:
         """[B, T, I, D], as `unroll` has it."""
@@ -164,31 +167,32 @@ class Eagle3Module(Trained):
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         outputs = self._normed(self.outputs(lesson, self.shape["unroll"]))
-        reduced = _ReducedObjective(**vars(objective), ids=self.ids, known=self.t2d)
+        reduced = _ReducedObjective(**vars(objective), ids=self.ids, covered=self.t2d)
         return heads_loss(lesson, outputs, self.lm_head, [self.lm_head.weight], reduced)
 
 
 def default_capture(layers: int) -> tuple[int, int, int]:
-    """Which three of this many layers are captured unless the shape names others."""
+    """The three layers that are captured of a target with this many, unless the shape names
+    others."""
     return (2, layers // 2, layers - 3) if layers >= 8 else (1, layers // 2, layers - 1)
 
 
 @dataclass(frozen=True)
 class _ReducedObjective(Objective):
-    """An objective over the tokens `ids` [R] alone; known [V]: whether a token is one of them."""
+    """An objective over the tokens `ids` [R] alone; covered [V]: whether a token is one of them."""
 
     ids: Tensor = None  # type: ignore[assignment]
-    known: Tensor = None  # type: ignore[assignment]
+    covered: Tensor = None  # type: ignore[assignment]
 
     def probability(self, drafter: Tensor, tokens: Tensor) -> Tensor:
-        return super().probability(drafter, self._place(tokens)) * self.known[tokens]
+        return super().probability(drafter, self._place(tokens)) * self.covered[tokens]
 
     def _place(self, tokens: Tensor) -> Tensor:
         return torch.searchsorted(self.ids, tokens).clamp(max=len(self.ids) - 1)
 
     def __call__(self, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
         reduced = None if target is None else target[..., self.ids]
-        return super().__call__(drafter, reduced, self._place(tokens)) * self.known[tokens]
+        return super().__call__(drafter, reduced, self._place(tokens)) * self.covered[tokens]
 
 
 @dataclass(eq=False)
@@ -208,12 +212,13 @@ class Eagle3(FeatureDrafter):
         super().__post_init__()
         self.tree_builder = LikeliestPaths(self.depth, self.top_k, self.tree_nodes)
         loaded = isinstance(self.model, Eagle3Module)
-        self._want(self.model.shape if loaded else read_config(find(self.model))["shape"])
+        self._request(self.model.shape if loaded else read_config(find(self.model))["shape"])
 
     def bind(self, access: Access) -> None:
         super().bind(access)
-        self._want(self._module.shape)
+        self._request(self._module.shape)
 
-    def _want(self, shape: Mapping[str, Any]) -> None:
-        """Ask for the captured layers; some checkpoints leave them to the target's depth."""
+    def _request(self, shape: Mapping[str, Any]) -> None:
+        """Request the captured layers' states; in some checkpoints they follow from the target's
+        depth, and are known after `bind` only."""
         self.wants = Wants("bc", tuple(dict.fromkeys(shape.get("capture", (-1,)))))

@@ -17,7 +17,7 @@ from foretoken.access import Access, Wants
 from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.length import Fixed
 from foretoken.trainable.checkpoint import Trained
-from foretoken.trainable.cross_attention import GlimpseModel, GlimpseModule
+from foretoken.trainable.cross_attention import CrossAttentionModel, CrossAttentionModule
 from foretoken.trainable.head_losses import ranks_at_roots
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.rank_trees import tree_acceptance
@@ -31,19 +31,19 @@ class Glide(ChainDrafter):
     model: Any = None
     num_speculative_tokens: int = 5
 
-    module: ClassVar[type[Trained]] = GlimpseModule
+    module: ClassVar[type[Trained]] = CrossAttentionModule
     wants = Wants("acf")
 
     def __post_init__(self) -> None:
-        GlimpseModule.check_source(self.model)
+        CrossAttentionModule.check_source(self.model)
         self.length = Fixed(self.num_speculative_tokens)
 
     def bind(self, access: Access) -> None:
-        self._lm = GlimpseModel(GlimpseModule.load(self.model, access), access)
+        self._lm = CrossAttentionModel(CrossAttentionModule.load(self.model, access), access)
 
-    def acceptance(self, module: GlimpseModule, lesson: Lesson) -> Tensor:
+    def acceptance(self, module: CrossAttentionModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root is there accepts more than n places, at
         temperature 0."""
         states = module.states(lesson, self.num_speculative_tokens)
         chain = [(0,) * (n + 1) for n in range(self.num_speculative_tokens)]
-        return tree_acceptance(ranks_at_roots(lesson, states, lesson.head), lesson.room, chain)
+        return tree_acceptance(ranks_at_roots(lesson, states, lesson.head), lesson.max_nodes, chain)

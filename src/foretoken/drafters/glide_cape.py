@@ -23,7 +23,7 @@ from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained
-from foretoken.trainable.cross_attention import GlimpseModel, GlimpseModule
+from foretoken.trainable.cross_attention import CrossAttentionModel, CrossAttentionModule
 from foretoken.trainable.head_losses import ranks_at_roots
 from foretoken.trainable.lesson import Lesson
 from foretoken.tree import DraftTree
@@ -45,12 +45,12 @@ class GlideCape(WithModel):
     num_speculative_tokens: int = 5
     cape: Seq[tuple[float, int]] = CAPE
 
-    module: ClassVar[type[Trained]] = GlimpseModule
+    module: ClassVar[type[Trained]] = CrossAttentionModule
     wants = Wants("bcf")
     trees = True
 
     def __post_init__(self) -> None:
-        GlimpseModule.check_source(self.model)
+        CrossAttentionModule.check_source(self.model)
         below = [chance for chance, _ in self.cape]
         if below != sorted(below) or below[-1:] != [1.0] or min(n for _, n in self.cape) < 1:
             raise ForetokenError(
@@ -59,7 +59,7 @@ class GlideCape(WithModel):
             )
 
     def bind(self, access: Access) -> None:
-        self._lm = GlimpseModel(GlimpseModule.load(self.model, access), access)
+        self._lm = CrossAttentionModel(CrossAttentionModule.load(self.model, access), access)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         rows = [b for b, s in enumerate(sequences) if min(budgets[b], self._lm.room(s)) > 0]
@@ -95,15 +95,15 @@ class GlideCape(WithModel):
         counts = torch.tensor([count for _, count in self.cape], device=chances.device)
         return counts[(chances[..., None] >= below).sum(-1)]
 
-    def acceptance(self, module: GlimpseModule, lesson: Lesson) -> Tensor:
+    def acceptance(self, module: CrossAttentionModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root is there accepts more than n places."""
         states = module.states(lesson, self.num_speculative_tokens)
         ranks = ranks_at_roots(lesson, states, lesson.head)
         widths = self._candidates(_likeliest_chances(lesson, states))
         before = widths.cumsum(-1) - widths  # nodes of the places before
-        room = lesson.room[..., None]
-        hit = (ranks < widths) & (before + ranks < room)
-        chain = ((ranks == 0) & (before < room)).cumprod(-1).bool()
+        max_nodes = lesson.max_nodes[..., None]
+        hit = (ranks < widths) & (before + ranks < max_nodes)
+        chain = ((ranks == 0) & (before < max_nodes)).cumprod(-1).bool()
         accepted: Tensor = hit & torch.cat((torch.ones_like(hit[..., :1]), chain[..., :-1]), -1)
         return accepted
 
@@ -111,7 +111,7 @@ class GlideCape(WithModel):
 def _likeliest_chances(lesson: Lesson, states: Tensor) -> Tensor:
     """[B, T, N] the chance of the likeliest token of each draft's place, 0 where no root is."""
     chances = states.new_zeros(states.shape[:3])
-    row, root = ((lesson.room >= 0) & (lesson.positions > 0)).nonzero(as_tuple=True)
+    row, root = ((lesson.max_nodes >= 0) & (lesson.positions > 0)).nonzero(as_tuple=True)
     for r, t in zip(row.split(128), root.split(128), strict=True):
         chances[r, t] = lesson.head(states[r, t - 1]).softmax(-1).amax(-1).to(chances.dtype)
     return chances

@@ -78,8 +78,8 @@ class PrefixStates:
 
 
 class HydraHead(nn.Module):
-    """Head `index`: its first layer reads the state and index + 1 embeddings; what is added to that
-    is the state, or a `learned` product of all that it reads."""
+    """Head `index`: its first layer reads the state and index + 1 embeddings; its residual is the
+    state, or a `learned` projection of all that it reads."""
 
     def __init__(
         self, width: int, index: int, num_layers: int, vocab_size: int | None, learned: bool
@@ -104,10 +104,10 @@ class HydraHead(nn.Module):
 
 
 class HydraHeads(Heads):
-    """num_heads: places predicted; num_layers: of each head; own_lm_heads: whether each head has a
-    language-model head; prefix: fields of the `LayerShape` of the decoder layer before the heads
-    (Hydra++), or None for no such layer; learned_residual: whether heads add a learned projection
-    instead of the state, and have biases, as Ankner's do."""
+    """Hydra's heads. num_heads: places predicted; num_layers: of each head; own_lm_heads: whether
+    each head has a language-model head; prefix: fields of the `LayerShape` of the decoder layer
+    before the heads (Hydra++), or None for no such layer; learned_residual: whether heads add a
+    learned projection instead of the state, and have biases, as Ankner's do."""
 
     method: ClassVar[str] = "hydra"
 
@@ -144,13 +144,13 @@ class HydraHeads(Heads):
 
     def head_states(self, lesson: Lesson, places: Tensor) -> Tensor:
         """[B, S, H, D]: head i at place t reads the text's tokens t + 1 … t + 1 + i."""
-        state, some, outputs = lesson.hidden[-1], places[..., None], []
+        state, at, outputs = lesson.hidden[-1], places[..., None], []
         embedded = lesson.embed(lesson.tokens).to(state.dtype)
         if self.prefix is not None:
             state = unroll(self.prefix, state, embedded, lesson, 1)[:, :, 0]
-        state = state.take_along_dim(some, 1)
+        state = state.take_along_dim(at, 1)
         ahead = torch.arange(1, len(self.heads) + 1, device=places.device)
-        tokens = (some + ahead) % embedded.shape[1]  # [B, S, H]; what wraps around counts nowhere
+        tokens = (at + ahead) % embedded.shape[1]  # [B, S, H]; what wraps around counts nowhere
         after = embedded.take_along_dim(tokens.flatten(1)[..., None], 1).unflatten(
             1, tokens.shape[1:]
         )
@@ -160,8 +160,8 @@ class HydraHeads(Heads):
 
     def head_logits(self, index: int, states: Tensor, head: Any) -> Tensor:
         """One head's logits [..., V] of its states [..., D]; head: the target's."""
-        own: Any = self.heads[index]
-        logits: Tensor = (own.lm_head if self.shape["own_lm_heads"] else head)(states)
+        chosen: Any = self.heads[index]
+        logits: Tensor = (chosen.lm_head if self.shape["own_lm_heads"] else head)(states)
         return logits
 
     def logits(self, states: Tensor, head: Any) -> Tensor:
@@ -177,7 +177,7 @@ class Hydra(HeadTree):
     module: ClassVar[type[Heads]] = HydraHeads
 
     def paths(self, heads: Heads) -> Paths:
-        """Level by level, as `expand` makes it."""
+        """The tree's paths level by level, in the order of `expand`."""
         return tuple(sorted(super().paths(heads), key=lambda path: (len(path), path)))
 
     def build_tree(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:

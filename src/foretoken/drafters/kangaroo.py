@@ -2,8 +2,8 @@
 
 Source: Liu et al. 2024 (Kangaroo), section 3. The adapter is one attention between two norms, and
 shares the language-model head. A draft ends after the first token whose distribution has no
-probability of at least the threshold (the second exit). Verification goes on from the states that
-the first layers left. Training: cross-entropy to the target's distribution, the target frozen.
+probability of at least the threshold (the second exit). Verification resumes from the states of
+the first layers. Training: cross-entropy to the target's distribution, the target frozen.
 Weights are named as its code names them. Departures: the probability is the likeliest token's, when
 sampling too; the adapter's entries of drafted tokens are computed again once they are accepted.
 
@@ -35,7 +35,7 @@ from foretoken.trainable.losses import Objective
 from foretoken.trainable.shallow import ShallowModel
 from foretoken.tree import DraftTree
 
-_CHUNK = 64  # places of each row whose logits stand at once
+_CHUNK = 64  # places of each row whose logits exist at once
 
 
 class AdapterLayer(nn.Module):
@@ -52,8 +52,8 @@ class AdapterLayer(nn.Module):
 
 
 class KangarooAdapter(Trained):
-    """exit_layer: how many of the target's layers draft, None for 2; heads, kv_heads and `layer`
-    (as in `LayerShape`): of its attention."""
+    """Kangaroo's adapter. exit_layer: how many of the target's layers draft, None for 2; heads,
+    kv_heads and `layer` (as in `LayerShape`): of its attention."""
 
     method: ClassVar[str] = "kangaroo"
 
@@ -86,7 +86,7 @@ class KangarooAdapter(Trained):
 
     @property
     def hidden(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The exit layer, and the last state, whose distributions are the goal."""
+        """The exit layer, and the last state, from which the target's distributions follow."""
         return (self.exit_layer, -1)
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
@@ -105,15 +105,17 @@ class KangarooAdapter(Trained):
         return head(outputs)
 
     def outputs(self, lesson: Lesson) -> Tensor:
-        """[B, T, D] after which each place's next token is guessed."""
+        """[B, T, D] the outputs that predict each place's next token."""
         states = self.features(lesson.hidden)
         return unroll(self, states, states, lesson, 1)[:, :, 0]
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        ahead = self.outputs(lesson).roll(-1, 1)[:, :, None]  # head 0 guesses two places on
+        ahead = self.outputs(lesson).roll(-1, 1)[
+            :, :, None
+        ]  # as head 0, which predicts two places on
         return heads_loss(lesson, ahead, lesson.head, [], objective)
 
-    def guesses(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
+    def predictions(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
         """[B, T] whether the likeliest token after each place is the text's, and how likely."""
         outputs, goal = self.outputs(lesson), lesson.tokens.roll(-1, 1)
         best = [lesson.head(part).softmax(-1).max(-1) for part in outputs.split(_CHUNK, 1)]
@@ -157,10 +159,10 @@ class Kangaroo(ChainDrafter):
     def acceptance(self, adapter: KangarooAdapter, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root is there accepts more than n places, at
         temperature 0."""
-        right, likely = adapter.guesses(lesson)
-        alive, reached = torch.ones_like(right), []
+        right, likely = adapter.predictions(lesson)
+        drafted, reached = torch.ones_like(right), []
         for n in range(self.num_speculative_tokens):
-            alive = alive & right.roll(-n, 1) & (lesson.room > n)
-            reached.append(alive)
-            alive = alive & (likely.roll(-n, 1) >= self.assistant_confidence_threshold)
+            accepted = drafted & right.roll(-n, 1) & (lesson.max_nodes > n)
+            reached.append(accepted)
+            drafted = accepted & (likely.roll(-n, 1) >= self.assistant_confidence_threshold)
         return torch.stack(reached, 2)

@@ -32,12 +32,12 @@ from foretoken.tree import DraftTree, Kind
 
 
 class PassTokens(PromptTokens):
-    """L = num_tokens."""
+    """The look-ahead embeddings; L = num_tokens."""
 
     method: ClassVar[str] = "pass"
 
     def ahead(self, lesson: Lesson, places: Tensor) -> Tensor:
-        """[B, R, C, D] the states that guess what follows the places [B, R]."""
+        """[B, R, C, D] the states that predict what follows the places [B, R]."""
         rows = torch.arange(len(places), device=places.device)[:, None]
         roots = lesson.hidden[-1][rows, places]
         return torch.cat((roots[:, :, None], self.states(lesson, places)), 2)
@@ -48,20 +48,20 @@ class LookaheadModel(AllAtOnce, OnTarget):
 
     def __init__(self, tokens: PassTokens, access: Access) -> None:
         self.device = access.device
-        self._access, self._many = access, len(tokens.embeddings)
+        self._access, self._embeddings = access, len(tokens.embeddings)
         self._first = access.extra_tokens(tokens.embeddings)
 
     def room(self, sequence: Sequence) -> int:
         """As many tokens as there are distributions, and no more than the context holds."""
-        return max(0, min(self._many + 1, self._access.max_length + 1 - len(sequence.tokens)))
+        return max(0, min(self._embeddings + 1, self._access.max_length + 1 - len(sequence.tokens)))
 
     def ahead(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, C, V]"""
-        shape = len(sequences), self._many
-        numbers = torch.arange(self._many, device=self.device) + self._first
+        """[B, C, V] logits of the root and of the embeddings after each text."""
+        shape = len(sequences), self._embeddings
+        numbers = torch.arange(self._embeddings, device=self.device) + self._first
         blocks = DraftTree(
             torch.zeros(shape, dtype=torch.int64, device=self.device),
-            [self._many] * shape[0],
+            [self._embeddings] * shape[0],
             kind=Kind.AUXILIARY,
             extras=numbers.expand(shape),
         )
@@ -98,11 +98,11 @@ class LookaheadEmbeddings(ChainDrafter):
         most = min(len(tokens.embeddings) + 1, self.num_speculative_tokens)
         chances = block_acceptance(
             lesson,
-            lesson.room >= 0,
+            lesson.max_nodes >= 0,
             lambda at: tokens.ahead(lesson, at)[:, :, :most],
             1,
             most,
             lesson.head,
         )
-        within = torch.arange(most, device=chances.device) < lesson.room[..., None]
+        within = torch.arange(most, device=chances.device) < lesson.max_nodes[..., None]
         return chances.cumprod(-1) * within

@@ -41,8 +41,8 @@ class ResBlock(nn.Module):
 
 
 class MedusaHeads(Heads):
-    """num_heads: places predicted; num_layers: blocks of each head; own_lm_heads: whether each head
-    has a language-model head. Weights are named as FasterDecoding names them."""
+    """Medusa's heads. num_heads: places predicted; num_layers: blocks of each head; own_lm_heads:
+    whether each head has a language-model head. Weights are named as FasterDecoding names them."""
 
     method: ClassVar[str] = "medusa"
 

@@ -49,8 +49,8 @@ class MtpLayer(FeatureLayer):
 
 
 class MtpModule(FeatureModule):
-    """heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one decoder layer;
-    unroll: steps that training takes on the layer's own outputs."""
+    """MTP's weights. heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one
+    decoder layer; unroll: steps that training takes on the layer's own outputs."""
 
     method: ClassVar[str] = "mtp"
 
@@ -87,7 +87,7 @@ class MtpModule(FeatureModule):
 @dataclass(eq=False)
 class Mtp(FeatureDrafter):
     """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: length of the
-    chain; tree: rank paths in its place, each with all its earlier siblings and its parent."""
+    chain; tree: rank paths instead of it, each with all its earlier siblings and its parent."""
 
     tree: Seq[Seq[int]] = ()
     num_speculative_tokens: int = 3
@@ -99,5 +99,5 @@ class Mtp(FeatureDrafter):
         super().__post_init__()
         length = Fixed(self.num_speculative_tokens).tokens
         chain = [(0,) * (n + 1) for n in range(length)]
-        self.tree_builder = given = GivenTree(self.tree or chain)
-        self.trees = given.branches
+        builder = GivenTree(self.tree or chain)
+        self.tree_builder, self.trees = builder, builder.branches

@@ -1,4 +1,4 @@
-"""Parallel Prompt Decoding: trained prompt tokens after the draft's nodes guess the next draft.
+"""Parallel Prompt Decoding: trained prompt tokens after a draft's nodes predict the next draft.
 
 Source: Chen et al. 2024 (Hardware-Aware Parallel Prompt Decoding), sections 3 and 4. The pass
 that verifies a draft also runs trained prompt tokens after its nodes. Those after the last accepted
@@ -43,14 +43,14 @@ _RANKS = 10  # of each prompt token's guesses that are candidates
 
 
 class ParallelPromptTokens(PromptTokens):
-    """A = num_tokens."""
+    """The prompt tokens' embeddings; A = num_tokens."""
 
     method: ClassVar[str] = "parallel_prompt"
 
     def ranks(self, lesson: Lesson) -> Tensor:
         """[B, T, A] how many tokens are likelier than the (i + 1)-th token after the root, as
         predicted by prompt token i after the token before the root."""
-        roots = (lesson.room >= 0) & (lesson.positions > 0)
+        roots = (lesson.max_nodes >= 0) & (lesson.positions > 0)
         states = partial(self.states, lesson)
         ranks = block_ranks(
             lesson, roots.roll(-1, 1), states, FIRST, len(self.embeddings), lesson.head
@@ -58,13 +58,13 @@ class ParallelPromptTokens(PromptTokens):
         return ranks.roll(1, 1)
 
     def count_held_out(self, lesson: Lesson) -> Tensor:
-        return rank_counts(self.ranks(lesson), lesson.room, _RANKS)
+        return rank_counts(self.ranks(lesson), lesson.max_nodes, _RANKS)
 
     def note_counts(self, counts: Tensor) -> None:
         self.notes["rates"] = rank_rates(counts)
 
     def trees(self, nodes: int) -> PromptTrees:
-        """Planned for the rates measured with the checkpoint, or else for assumed ones that fall
+        """Trees planned for the rates measured with the checkpoint, or for assumed ones that fall
         from place to place and rank to rank."""
         ranks = min(_RANKS, self.facts.vocab_size)
         assumed = [
@@ -95,18 +95,18 @@ class ParallelPrompt(BaseDrafter):
     def bind(self, access: Access) -> None:
         tokens = ParallelPromptTokens.load(self.model, access)
         self._device = access.device
-        self._many, self._ranks = len(tokens.embeddings), min(_RANKS, access.vocab_size)
+        self._prompt_tokens, self._ranks = len(tokens.embeddings), min(_RANKS, access.vocab_size)
         self._first = access.extra_tokens(tokens.embeddings)
         self._trees = tokens.trees(self.tree_nodes)
         self._templates: dict[tuple[int, int], _Template] = {}
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         for row, (sequence, budget) in enumerate(zip(sequences, budgets, strict=True)):
             guessed = len(sequence.state.get(self, ()))
-            alike[guessed, min(budget, self.tree_nodes)].append(row)
+            groups[guessed, min(budget, self.tree_nodes)].append(row)
         pieces = []
-        for (guessed, nodes), rows in alike.items():
+        for (guessed, nodes), rows in groups.items():
             template = self._template(guessed, nodes)
             candidates = [sequences[row].state[self] for row in rows] if guessed else None
             pieces.append((rows, template.filled(candidates, len(rows))))
@@ -131,7 +131,7 @@ class ParallelPrompt(BaseDrafter):
         slot = torch.tensor([last_slot(step) for step in steps], device=logits.device)
         parents, extras = tree.parent_slots[rows], tree.extras[rows]
         present, guesses = [], []
-        for number in range(self._first, self._first + self._many):
+        for number in range(self._first, self._first + self._prompt_tokens):
             is_next = (parents == slot[:, None]) & (extras == number)
             slot = is_next.byte().argmax(1) + 1
             present.append(is_next.any(1))
@@ -145,20 +145,22 @@ class ParallelPrompt(BaseDrafter):
     def acceptance(self, tokens: ParallelPromptTokens, lesson: Lesson) -> Tensor:
         """[B, T, A] whether a step whose root is there accepts more than n places; only at the
         roots that serving reaches, since a draft depends on the step before."""
-        trees, every = tokens.trees(self.tree_nodes), tokens.ranks(lesson).tolist()
-        reached = torch.zeros(*lesson.room.shape, len(tokens.embeddings), dtype=torch.bool)
-        for row, (rooms, ranks) in enumerate(zip(lesson.room.tolist(), every, strict=True)):
+        trees, all_ranks = tokens.trees(self.tree_nodes), tokens.ranks(lesson).tolist()
+        reached = torch.zeros(*lesson.max_nodes.shape, len(tokens.embeddings), dtype=torch.bool)
+        for row, (limits, ranks) in enumerate(
+            zip(lesson.max_nodes.tolist(), all_ranks, strict=True)
+        ):
             root = state = 0
-            for place, room in enumerate(rooms):
-                if room >= 0 and (place == 0 or rooms[place - 1] < 0):
+            for place, most in enumerate(limits):
+                if most >= 0 and (place == 0 or limits[place - 1] < 0):
                     root, state = place, 0
-                if room < 0 or place != root:
+                if most < 0 or place != root:
                     continue
-                tree = trees.of(state, min(room, self.tree_nodes))
+                tree = trees.of(state, min(most, self.tree_nodes))
                 accepted, slot = tree.follow(ranks[place])
                 reached[row, place, :accepted] = True
                 root, state = place + accepted + 1, tree.prompts[slot]
-        return reached.to(lesson.room.device)
+        return reached.to(lesson.max_nodes.device)
 
 
 @dataclass
@@ -172,11 +174,12 @@ class _Template:
     extras: Tensor
 
     def filled(self, candidates: Seq[Tensor] | None, rows: int) -> DraftTree:
-        """The tree of `rows` rows, filled with each one's candidates [guessed, K], if any."""
+        """The tree of each of `rows` rows, filled with the row's candidates [guessed, K], if
+        any."""
         tokens = self.levels.new_zeros(rows, len(self.parents))
         if candidates is not None:
-            known = torch.stack(list(candidates))  # [B, guessed, K]
-            tokens[:, : len(self.levels)] = known[:, self.levels, self.ranks]
+            stacked = torch.stack(list(candidates))  # [B, guessed, K]
+            tokens[:, : len(self.levels)] = stacked[:, self.levels, self.ranks]
         return DraftTree(
             tokens,
             [len(self.parents)] * rows,

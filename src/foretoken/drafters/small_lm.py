@@ -71,5 +71,5 @@ class SmallLM(ChainDrafter):
     def acceptance(self, module: TrainedLM, lesson: Lesson) -> Tensor:
         """[B, T, N] the probability that a step with its root at t accepts more than n tokens."""
         return chain_acceptance(
-            module.token_acceptance(lesson), lesson.room, self.num_speculative_tokens
+            module.token_acceptance(lesson), lesson.max_nodes, self.num_speculative_tokens
         )

@@ -52,9 +52,9 @@ _NUMBERS = (
 
 
 class SpecDecModel(Trained):
-    """masks: k; blocks: places of each row that a step of training puts them after. model,
-    numbers: the language model that it begins as, as in `TrainedLM`; by default two layers of the
-    target's width."""
+    """A language model and k trained mask embeddings. masks: k; blocks: places of each row after
+    which a training step puts them. model, numbers: what the language model begins as, as in
+    `TrainedLM`; by default two layers of the target's width."""
 
     method: ClassVar[str] = "specdec"
 
@@ -67,7 +67,9 @@ class SpecDecModel(Trained):
         **numbers: Any,
     ) -> None:
         super().__init__(facts, masks=masks, blocks=blocks, model=model, **numbers)
-        self.base = TrainedLM(facts, model, **(numbers if model else {**_usual(facts), **numbers}))
+        self.base = TrainedLM(
+            facts, model, **(numbers if model else {**_default_numbers(facts), **numbers})
+        )
         kind = self.base.lm.config.model_type
         if kind != "llama":
             raise ForetokenError(
@@ -88,12 +90,14 @@ class SpecDecModel(Trained):
     def states(self, lesson: Lesson, places: Tensor) -> Tensor:
         """[B, R, C, D] at the places [B, R] and at the masks after each."""
         lm, (batch, length) = self.base.lm, lesson.tokens.shape
-        positions, sees = block_positions(lesson, places, len(self.masks))
-        blind = sees.new_zeros(batch, length, positions.shape[1])
+        positions, visible = block_positions(lesson, places, len(self.masks))
+        hidden = visible.new_zeros(batch, length, positions.shape[1])  # the text reads no mask
         masks = self.masks.repeat(places.shape[1], 1).expand(batch, -1, -1)
         out = lm.base_model(
             inputs_embeds=torch.cat((lm.get_input_embeddings()(lesson.tokens), masks), 1),
-            attention_mask=torch.cat((torch.cat((lesson.sees, blind), 2), sees), 1)[:, None],
+            attention_mask=torch.cat((torch.cat((lesson.attention_mask, hidden), 2), visible), 1)[
+                :, None
+            ],
             position_ids=torch.cat((lesson.positions, positions), 1),
             use_cache=False,
         ).last_hidden_state
@@ -108,7 +112,7 @@ class SpecDecModel(Trained):
         return blocks_loss(lesson, places, states, 1, head, list(head.parameters()), objective)
 
 
-def _usual(facts: Facts) -> dict[str, Any]:
+def _default_numbers(facts: Facts) -> dict[str, Any]:
     width = max(16, facts.hidden_size)
     return {
         "hidden_size": width,
@@ -135,7 +139,7 @@ class BlockModel(AllAtOnce, DraftModel):
         return min(super().room(sequence), len(self._masks) + 1)
 
     def ahead(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, C, V]"""
+        """[B, C, V] logits of the block after each text."""
         return self.block(sequences, self._masks)
 
 
@@ -174,11 +178,11 @@ class SpecDec(ChainDrafter):
         most = min(len(module.masks) + 1, self.num_speculative_tokens)
         chances = block_acceptance(
             lesson,
-            lesson.room >= 0,
+            lesson.max_nodes >= 0,
             lambda at: module.states(lesson, at)[:, :, :most],
             1,
             most,
             module.base.lm.get_output_embeddings(),
         )
-        within = torch.arange(most, device=chances.device) < lesson.room[..., None]
+        within = torch.arange(most, device=chances.device) < lesson.max_nodes[..., None]
         return chances.cumprod(-1) * within

@@ -23,11 +23,11 @@ def path(name: str) -> Path:
 
     Raises `ForetokenError` for a name that there isn't, and where foretoken-zoo is not installed.
     """
-    folder, known = _folder(), names()
+    folder, available = _folder(), names()
     if folder is None:
         raise ForetokenError(f"The bundled model {name!r} needs {INSTALL}.")
-    if name not in known:
-        raise unknown("bundled model", name, known)
+    if name not in available:
+        raise unknown("bundled model", name, available)
     return folder / name
 
 

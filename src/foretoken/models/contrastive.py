@@ -1,4 +1,4 @@
-"""Contrastive decoding as a target: an expert model, less what a weaker amateur predicts too.
+"""Contrastive decoding as a target: the logits of an expert less those of a weaker amateur.
 
 The distribution is the softmax, over the tokens x with p_e(x) >= alpha · max p_e, of
 
@@ -7,8 +7,8 @@ The distribution is the softmax, over the tokens x with p_e(x) >= alpha · max p
 Source: Li et al. 2023 (Contrastive Decoding) for the plausible set; O'Brien and Lewis 2023 for the
 weights and the defaults alpha = 0.1, beta = 0.5; Yuan et al. 2023 (Speculative Contrastive
 Decoding) for drafting in front of it. The combination is made of logits, -inf outside the set, so
-whatever is exact for a model is exact for this one: rules, drafters and sampling parameters know
-nothing of it.
+rules, drafters and sampling parameters treat this target like any other, and exact rules stay
+exact.
 
     LLM(Contrastive("expert", "amateur"), tokenizer="expert")
 
@@ -123,7 +123,7 @@ class PairedCache(KVCache):
         vars(self).update(data=expert.data, layer=expert.layer, lengths=expert.lengths)
         self.max_length = min(expert.max_length, amateur.max_length)
         self.positions = min(expert.positions, amateur.positions)
-        self._slots, self._written = expert._slots, expert._written  # the very objects
+        self._slots, self._written = expert._slots, expert._written  # the same objects
 
     def _both(self) -> tuple[KVCache, KVCache]:
         self.amateur.lengths[:] = self.lengths

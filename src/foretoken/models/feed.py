@@ -95,8 +95,8 @@ class Feed:
         key = (window,)
         if key not in self._masks:
             single = len(self.slots) == 1 and self.ancestors.shape[-1] == 1
-            every = single and (window is None or self.length <= window)
-            self._masks[key] = None if every else self.visible(window).contiguous()
+            everything = single and (window is None or self.length <= window)
+            self._masks[key] = None if everything else self.visible(window).contiguous()
         return self._masks[key]
 
     def visible(self, window: int | None = None) -> Tensor:

@@ -20,7 +20,7 @@ from foretoken.files import read_arrays, write_arrays
 
 
 class Embedder(Protocol):
-    """What is asked of a model: `Access` and `CausalLM` offer it."""
+    """The part of `Access` and `CausalLM` that is read here."""
 
     vocab_size: int
     layers: int
@@ -64,9 +64,9 @@ def load(path: str | Path, model: Embedder) -> tuple[int, ...]:
 
 
 def made_for(model: Embedder) -> dict[str, int | str]:
-    """What tells the model from others."""
-    some = torch.arange(min(_TOKENS, model.vocab_size), device=model.device)
-    signs = (model.embed(some) > 0).cpu().numpy()
+    """Numbers that identify a model."""
+    tokens = torch.arange(min(_TOKENS, model.vocab_size), device=model.device)
+    signs = (model.embed(tokens) > 0).cpu().numpy()
     fingerprint = hashlib.sha256(np.packbits(signs).tobytes()).hexdigest()[:16]
     return {"sublayers": 2 * model.layers, "model": fingerprint}
 

@@ -1,4 +1,4 @@
-"""From a checkpoint folder, a hub id or a bundled name to a `CausalLM`.
+"""Loads a `CausalLM`, and its tokenizer, from a checkpoint folder, a hub id or a bundled name.
 
 Configurations and tokenizers are read by transformers, weights by safetensors.
 """
@@ -55,18 +55,18 @@ def load_model(
 
 
 def find(source: str | Path, also: Sequence[str] = ()) -> Path:
-    """The folder of a checkpoint: a path, a bundled name, or a hub id (downloaded or cached; with
-    files of patterns in addition to the usual ones)."""
-    folder, known = Path(source), bundled.names()
+    """The folder of a checkpoint: a path, a bundled name, or a hub id, which is downloaded unless
+    it is cached. also: patterns of files to download in addition to the usual ones."""
+    folder, names = Path(source), bundled.names()
     if folder.is_dir():
         return folder
-    if str(source) in known:
+    if str(source) in names:
         return bundled.path(str(source))
     if folder.is_absolute() or str(source).startswith(".") or str(source).count("/") != 1:
         raise ForetokenError(
             f"There is no checkpoint folder {str(source)!r}; give a folder with config.json and "
             "*.safetensors, a hub id such as 'org/name', or a bundled name such as 'mini'"
-            + ("." if known else f", which needs {bundled.INSTALL}.")
+            + ("." if names else f", which needs {bundled.INSTALL}.")
         )
     from huggingface_hub import snapshot_download
 

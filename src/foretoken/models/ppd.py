@@ -1,4 +1,4 @@
-"""Predictive Pipelined Decoding: the next token's lower layers run during this one's upper layers.
+"""Predictive Pipelined Decoding: the next token's lower layers run during this token's upper ones.
 
 Source: Yang et al. 2024 (Predictive Pipelined Decoding), section 3. After an intermediate layer
 the final norm and the head guess the k likeliest next tokens. While one worker takes the token

@@ -1,6 +1,6 @@
-"""Copies a model in a smaller shape by structured pruning: whole heads and columns are left out.
+"""Structured pruning: a smaller copy of a model, without some heads and feed-forward columns.
 
-In each layer those stay whose weights have the largest norm: a key/value head together with the
+Each layer keeps those whose weights have the largest norm: a key/value head together with the
 query heads that read it (rows of q, k and v, columns of o), a column of the feed-forward layer with
 its gate (rows of gate and up, a column of down). Nothing is trained afterwards.
 
@@ -30,7 +30,7 @@ _ROWS = re.compile(r"model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)_proj\.(weigh
 
 
 class Kept(NamedTuple):
-    """Indices of a layer that stay: rows of q, rows of k and v, feed-forward columns."""
+    """Indices that a layer keeps: rows of q, rows of k and v, feed-forward columns."""
 
     query: Tensor
     value: Tensor
@@ -71,7 +71,7 @@ def _open(source: Any) -> tuple[Any, Weights]:
 
 
 def _pruned(stored: Weights, small: Any, groups: int, width: int) -> Weights:
-    """`stored` as the small configuration has it."""
+    """The stored weights, cut to the small configuration."""
 
     @cache
     def kept(layer: int) -> Kept:
@@ -93,7 +93,7 @@ def _pruned(stored: Weights, small: Any, groups: int, width: int) -> Weights:
 
 
 def _kept(stored: Weights, at: str, small: Any, groups: int, width: int) -> Kept:
-    """What stays of a layer, by the sums of the squares of the weights."""
+    """What a layer keeps, by the sums of the squares of the weights."""
 
     def norms(name: str, dim: int) -> Tensor:
         return stored(f"{at}.{name}_proj.weight").float().square().sum(dim)

@@ -1,4 +1,4 @@
-"""SPEED: the next tokens run through the first layers together with this one's last layers.
+"""SPEED: the next tokens' first layers run together with this token's last layers.
 
 Source: Hooper et al. 2023 (SPEED). The target runs a few layers several times, in cycles (a decoder
 that shares its parameters). After the first cycle the final norm and the head guess the next token,
@@ -7,7 +7,8 @@ cycle later. At every tick each token in flight takes one cycle, all by the same
 read once. If the token that is then sampled differs from the guess, the guess and all tokens after
 it are discarded. Nothing is drafted: every token is the target's own, at any temperature.
 
-On a target whose layers share nothing it is exact too and saves nothing; a stage is a layer there.
+On a target whose layers share no weights it is exact too but saves nothing; a stage is then a
+layer.
 
 Legend: B sequences, R tokens in flight, D width.
 """

@@ -197,13 +197,13 @@ def _run(
     for other in others:
         target.fork(first, other)
         drafter.fork(first, other)
-    taken = 0
-    while steps is None or taken < steps:
+    done = 0
+    while steps is None or done < steps:
         left = [tokens - len(s.output) for s in sequences]
         if max(left) <= 0:
             break
         _advance(target, drafter, verifier, sequences, left, scripts, budget)
-        taken += 1
+        done += 1
 
 
 def _advance(
@@ -336,8 +336,8 @@ def chi_square(
     bin_of: Callable[[tuple[int, ...]], object] = lambda text: text,
     least: float = 5.0,
 ) -> float:
-    """How likely counts at least this far from `distribution` are (Pearson's test); 0 for
-    impossible ones.
+    """The p-value of Pearson's chi-square test of counts against `distribution`; 0 where a count is
+    impossible.
 
     `bin_of` groups texts; bins that expect fewer than `least` are put together.
     """

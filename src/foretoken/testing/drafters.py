@@ -25,7 +25,7 @@ from foretoken.trees.from_lists import from_paths
 
 @dataclass(eq=False)
 class Oracle(BaseDrafter):
-    """Proposes what the target is known to write.
+    """Proposes the text that the target is going to write, given to it beforehand.
 
     texts: prompt -> what follows it. wrong_at: a depth (from 0) at which another token is proposed,
     or None; with `cycle` it grows by one at every step, so every length of acceptance occurs.

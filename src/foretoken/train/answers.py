@@ -1,4 +1,4 @@
-"""What a model writes to prompts, a block of conversations at a time.
+"""Has a model answer prompts, a block of conversations at a time.
 
 A drafter drafts for the text that its target writes, so that is what it usually learns from
 (sequence-level distillation, Kim and Rush 2016; the sources are compared by Zhou et al. 2024,
@@ -34,7 +34,7 @@ def write(
     *,
     show: bool = True,
 ) -> Records:
-    """What the model writes to prompts of at most `longest` tokens, or wrote there before.
+    """The model's answers to prompts of at most `longest` tokens, from `folder` if written before.
 
     params: temperature, max_tokens and a seed, from which each answer's seed is made. show: a
     progress bar. Raises `ForetokenError` where all prompts are longer.
@@ -56,7 +56,7 @@ def write(
 
 
 @dataclass
-class _Talk:
+class _Dialogue:
     """A conversation that is being written. number: within its block; messages: so far; later: the
     user's turns to come; prompt: the messages' token ids."""
 
@@ -85,7 +85,7 @@ class _Writer:
         return records
 
     def _made_for(self, block: Seq[Conversation]) -> dict[str, int | str]:
-        """What a block's file must have been written for."""
+        """The settings that a block's file must have been written with."""
         prompts = json.dumps([[each.messages, each.later, each.raw] for each in block])
         return {
             "vocab_size": self.llm.model.vocab_size,
@@ -100,28 +100,32 @@ class _Writer:
     def _answers(self, block: Seq[Conversation], number: int) -> list[tuple[list[int], list[int]]]:
         """Prompts and answers, turn by turn: later turns see the model's own earlier answers."""
         pairs: list[tuple[list[int], list[int]]] = []
-        talks = [
-            _Talk(i, each, list(each.messages), list(each.later), [])
+        dialogues = [
+            _Dialogue(i, each, list(each.messages), list(each.later), [])
             for i, each in enumerate(block)
         ]
         turn = 0
-        while talks:
-            talks = self._prompted(talks)
+        while dialogues:
+            dialogues = self._prompted(dialogues)
             first = ((self.params.seed or 0) << 20) + turn
-            seeds = [first + ((number * _BLOCK + talk.number) << 4) for talk in talks]
+            seeds = [first + ((number * _BLOCK + dialogue.number) << 4) for dialogue in dialogues]
             params = [replace(self.params, seed=seed) for seed in seeds]
-            outputs = self.llm.generate([talk.prompt for talk in talks], params)
-            for talk, output in zip(talks, outputs, strict=True):
-                pairs.append((talk.prompt, list(output.token_ids)))
-                if talk.later:
-                    talk.messages.append({"role": "assistant", "content": output.text})
-                    talk.messages.append({"role": "user", "content": talk.later[0]})
-            talks = [replace(talk, later=talk.later[1:]) for talk in talks if talk.later]
+            outputs = self.llm.generate([dialogue.prompt for dialogue in dialogues], params)
+            for dialogue, output in zip(dialogues, outputs, strict=True):
+                pairs.append((dialogue.prompt, list(output.token_ids)))
+                if dialogue.later:
+                    dialogue.messages.append({"role": "assistant", "content": output.text})
+                    dialogue.messages.append({"role": "user", "content": dialogue.later[0]})
+            dialogues = [
+                replace(dialogue, later=dialogue.later[1:])
+                for dialogue in dialogues
+                if dialogue.later
+            ]
             turn += 1
         return pairs
 
-    def _prompted(self, talks: Seq[_Talk]) -> list[_Talk]:
-        """The talks whose prompt is not too long, with its ids."""
-        for talk in talks:
-            talk.prompt = prompt_ids(self.llm, talk.conversation, talk.messages)
-        return [talk for talk in talks if 0 < len(talk.prompt) <= self.longest]
+    def _prompted(self, dialogues: Seq[_Dialogue]) -> list[_Dialogue]:
+        """The dialogues whose prompt is not too long, with its ids."""
+        for dialogue in dialogues:
+            dialogue.prompt = prompt_ids(self.llm, dialogue.conversation, dialogue.messages)
+        return [dialogue for dialogue in dialogues if 0 < len(dialogue.prompt) <= self.longest]

@@ -1,4 +1,4 @@
-"""Batches as a pure function of seed and number, so that resuming needs no state.
+"""Packs records into batches, each a function of seed and number alone: resuming needs no state.
 
 A row is filled with records drawn at random, the last of which is cut at the row's end.
 
@@ -20,20 +20,20 @@ from foretoken.train.records import Records
 
 
 class Rows(NamedTuple):
-    """Five of a `Lesson`'s tensors, each [B, T]."""
+    """The tensors of a `Lesson` that come from the texts alone, each [B, T]."""
 
     tokens: Tensor
     positions: Tensor
     records: Tensor
     weight: Tensor
-    room: Tensor
+    max_nodes: Tensor
 
 
 @dataclass(frozen=True)
 class Batches:
-    """Endless batches of `rows` rows of `length` tokens. prompt_weight: how much a prompt's token
-    counts as one to be predicted, where an answer's counts 1. parts: where each source's records
-    end; every source is drawn from equally often."""
+    """Endless batches of `rows` rows of `length` tokens. prompt_weight: a prompt token's weight in
+    the loss, where an answer's is 1. parts: where each source's records end; every source is drawn
+    from equally often."""
 
     records: Records
     rows: int
@@ -44,7 +44,7 @@ class Batches:
 
     @classmethod
     def of(cls, parts: Seq[Records], rows: int, length: int, seed: int, weight: float) -> Batches:
-        """From several sources."""
+        """Batches from several sources."""
         ends = np.cumsum([len(part) for part in parts]).tolist()
         joined = parts[0] if len(parts) == 1 else Records.joined(parts)
         return cls(joined, rows, length, seed, weight, ends)
@@ -55,7 +55,7 @@ class Batches:
         return collate(self.records, layout, self.length, self.prompt_weight)
 
     def _row(self, number: int) -> list[int]:
-        """The numbers of its records."""
+        """The numbers of the records in a row."""
         rng = np.random.default_rng((self.seed, number))
         row: list[int] = []
         free = self.length
@@ -76,15 +76,15 @@ def whole(records: Records, rows: int) -> Iterator[Rows]:
     sizes = np.diff(records.starts)
     order = np.argsort(sizes, kind="stable")
     for start in range(0, len(order), rows):
-        some = order[start : start + rows]
-        yield collate(records, [[int(i)] for i in some], int(sizes[some].max()), 0.0)
+        chosen = order[start : start + rows]
+        yield collate(records, [[int(i)] for i in chosen], int(sizes[chosen].max()), 0.0)
 
 
 def collate(records: Records, layout: Seq[Seq[int]], length: int, prompt_weight: float) -> Rows:
     """Rows of the given records, one after the other, cut or padded to `length`."""
     shape = (len(layout), length)
     tokens, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    owner, room = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
+    owner, max_nodes = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
     weight = np.zeros(shape, np.float32)
     for b, row in enumerate(layout):
         at = 0
@@ -99,6 +99,6 @@ def collate(records: Records, layout: Seq[Seq[int]], length: int, prompt_weight:
             weight[b, at + head : at + size] = 1.0
             if head and size > head:  # roots: from the prompt's last token on
                 written = np.arange(size - head)
-                room[b, at + head - 1 : at + size - 1] = records.limit - written - 1
+                max_nodes[b, at + head - 1 : at + size - 1] = records.limit - written - 1
             at += size
-    return Rows(*map(torch.from_numpy, (tokens, positions, owner, weight, room)))
+    return Rows(*map(torch.from_numpy, (tokens, positions, owner, weight, max_nodes)))

@@ -1,8 +1,9 @@
-"""Several drafters, each trained on what the ones before it missed (collective boost-tuning).
+"""Trains a drafter on what earlier drafters missed (collective boost-tuning).
 
-Source: Miao et al. 2024 (SpecInfer), section 3 (merge-based trees). There a text counts for the
-next drafter if an earlier one misses any of it; here each token counts by the chance that all of
-them miss it. Tokens that none misses count a little too, as a draft continues after easy tokens.
+Source: Miao et al. 2024 (SpecInfer), section 3 (merge-based trees). There the next drafter learns
+from the texts of which an earlier one misses any part; here each token is weighted by the chance
+that all of them miss it. Tokens that none misses keep a small weight, as drafts continue after
+them.
 
 Legend: B rows, T places, N drafted places.
 """
@@ -23,7 +24,7 @@ from foretoken.trainable.small_lm import TrainedLM
 
 
 class EarlierDrafters:
-    """The drafters that were trained before. known: what a token counts that they never miss."""
+    """The drafters that were trained before. known: weight of a token that they never miss."""
 
     def __init__(self, models: Seq[TrainedLM], known: float) -> None:
         self._models = [model.eval().requires_grad_(False) for model in models]
@@ -31,7 +32,7 @@ class EarlierDrafters:
 
     @classmethod
     def load(cls, setting: Setting) -> EarlierDrafters:
-        """From the checkpoints that the job names."""
+        """The drafters of the checkpoints that the job names."""
         models = [
             TrainedLM.from_shape(setting.facts, {"model": str(folder)}, str(folder))
             for folder in setting.job.after
@@ -41,7 +42,7 @@ class EarlierDrafters:
 
     @torch.no_grad()
     def weigh(self, lesson: Lesson) -> Tensor:
-        """[B, T] what each token counts, from what it counted."""
+        """[B, T] the new weights of a lesson's tokens."""
         missed = torch.ones_like(lesson.weight)
         for model in self._models:
             missed[:, 1:] *= 1 - model.token_acceptance(lesson)[:, :-1]

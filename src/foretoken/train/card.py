@@ -1,4 +1,4 @@
-"""The page that goes with a checkpoint: what it is, how it was made, what it accepts."""
+"""Writes a checkpoint's README.md: what it is, how it was made, what it accepts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_card(job: Job, module: Trained, text: str, outcome: Outcome) -> None:
 
 
 def licence_lines(target: str) -> list[str]:
-    """What a card says of licences, which only its owner knows."""
+    """The section on licences, which only the checkpoint's owner knows."""
     return [
         "## Licence",
         "",

@@ -1,4 +1,4 @@
-"""What is read from files: prompts for a model to answer, and texts to learn as they are."""
+"""Reads files of conversations: prompts for a model to answer, and texts to learn as they are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Message = dict[str, str]
 class Conversation:
     """A prompt: messages up to a user's turn, and the user's later turns.
 
-    answer: what the file has after the messages. raw: the one message is text without a chat
+    answer: what the file has after the messages. raw: the only message is text without a chat
     template.
     """
 
@@ -98,5 +98,5 @@ def prompt_ids(llm: LLM, conversation: Conversation, messages: Seq[Message]) -> 
 
 
 def digest_of(records: Records) -> str:
-    """Tells these texts from others."""
+    """A hash of the texts, to recognise them by."""
     return hashlib.sha256(np.ascontiguousarray(records.tokens).tobytes()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The usual training: a drafter learns, and its target stays as it is."""
+"""Trains a drafter for a target that stays as it is."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def trainable(method: str) -> type[Any]:
     name = row.drafter if row else method
     cls = drafter_class(name) if name in drafter_names() else None
     if not isinstance(cls, Trainable):
-        able = [n for n in drafter_names() if isinstance(drafter_class(n), Trainable)]
+        names = [n for n in drafter_names() if isinstance(drafter_class(n), Trainable)]
         raise ForetokenError(
-            f"There is nothing to train for method {method!r}; choose one of: {', '.join(able)}."
+            f"There is nothing to train for method {method!r}; choose one of: {', '.join(names)}."
         )
     return cls
 
 
 def merged(folders: Seq[Path | str], depth: int) -> dict[str, Any]:
-    """How several small models are served together: a chain of each, in one tree."""
+    """The configuration that serves several small models, a chain of each in one tree."""
     models = [str(folder) for folder in folders]
     return {"method": "specinfer", "models": models, "widths": (1,) * depth, "replacement": True}
 
@@ -81,7 +81,7 @@ class DrafterTraining:
         return self._earlier.together(drafter) if self._earlier else drafter.acceptance
 
     def _drafter(self, module: Trained) -> Any:
-        """As it will serve, not bound to a target."""
+        """The drafter as it will serve, not bound to a target."""
         job = self._setting.job
         options = dict(METHODS[job.method].options) if job.method in METHODS else {}
         return create_drafter(
@@ -98,5 +98,5 @@ class DrafterTraining:
     def write_card(self, module: Trained, frozen: FrozenTarget, outcome: Outcome) -> None:
         setting = self._setting
         count = sum(map(len, setting.records.values()))
-        text = f"{count} records ({setting.job.source}), {len(setting.held)} held out"
+        text = f"{count} records ({setting.job.source}), {len(setting.held_out)} held out"
         write_card(setting.job, module, text, outcome)

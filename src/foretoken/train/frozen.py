@@ -1,4 +1,4 @@
-"""The target while a drafter is trained: it reads each batch again, and nothing of it is stored."""
+"""The target while a drafter is trained: its states are computed for each batch, never stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from foretoken.trainable.lesson import Lesson
 
 class FrozenTarget:
     """A target that reads batches and learns nothing. nodes: the most nodes of a draft when
-    serving; temperature: that the texts were written at; weigh: gives each lesson other weights."""
+    serving; temperature: the one that the texts were written at; weigh: changes the tokens'
+    weights of a lesson."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class FrozenTarget:
 
     def lesson(self, rows: Rows, layers: Seq[int]) -> Lesson:
         """The batch on the target's device, with the states after these layers (as in `Wants`)."""
-        tokens, positions, records, weight, room = (x.to(self.model.device) for x in rows)
+        tokens, positions, records, weight, max_nodes = (x.to(self.model.device) for x in rows)
         same = records[:, :, None] == records[:, None, :]
         batch, length = tokens.shape
         feed = Feed(
@@ -54,7 +55,7 @@ class FrozenTarget:
             positions,
             records,
             weight,
-            room.clamp(max=self._nodes),
+            max_nodes.clamp(max=self._nodes),
             hidden,
             self.head,
             self.embed,
@@ -66,7 +67,7 @@ class FrozenTarget:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of states and of drafters' weights; products may run in half precision."""
+        """The dtype of states and of drafters' weights; products may run in half precision."""
         return torch.float64 if self.model.dtype == torch.float64 else torch.float32
 
     def head(self, states: Tensor) -> Tensor:
@@ -84,7 +85,7 @@ class FrozenTarget:
             self._last, out = feed, self.model.forward(feed, cache, layers)
         return out
 
-    def _append(self, feed: Feed, embeddings: Tensor, positions: Tensor, sees: Tensor) -> Tensor:
+    def _append(self, feed: Feed, embeddings: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
         """See `lesson.Append`; the appended tokens attend to keys and values of the text's pass."""
         batch, length = feed.tokens.shape
         count = embeddings.shape[1]
@@ -92,13 +93,13 @@ class FrozenTarget:
         after = Feed(
             torch.zeros_like(positions),
             positions,
-            sees,
+            visible,
             feed.slots,
             [length] * batch,
             length + count + 1,
             logits=False,
             earlier=feed.positions,
-            replaced=(torch.ones_like(sees[..., 0]), embeddings.to(self.model.dtype)),
+            replaced=(torch.ones_like(visible[..., 0]), embeddings.to(self.model.dtype)),
         )
         with torch.autocast(positions.device.type, enabled=False):
             out = self.model.forward(after, cache, (-1,))

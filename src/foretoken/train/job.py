@@ -1,4 +1,4 @@
-"""What a training is asked to do, what it works with, and what it leaves."""
+"""A training job: its settings, what it loads, its progress and its outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from foretoken.trainable.lesson import Estimate
 
 @dataclass
 class Progress:
-    """How far a training has come. best: the highest estimate; stale: estimates since then."""
+    """How far a training is. best: the highest estimate; stale: estimates since then."""
 
     step: int = 0
     best: float = 0.0
@@ -69,7 +69,8 @@ class Setting:
     """A job with its target loaded and its texts written.
 
     llm: writes and serves. model: the same target, on a backend that gradients pass through.
-    records: what is learned from, by source. held: the held-out records. digest: of all texts.
+    records: what is learned from, by source. held_out: what estimates are made on. digest: of all
+    texts.
     """
 
     job: Job
@@ -77,7 +78,7 @@ class Setting:
     model: CausalLM
     facts: Facts
     records: dict[str, Records]
-    held: Records
+    held_out: Records
     digest: str
 
 

@@ -39,12 +39,13 @@ from foretoken.trainable.small_lm import TrainedLM
 
 METHOD = "medusa2"
 _TARGET, _HEADS = "target", "heads"
-_ITSELF = Objective({"kl_div": 1.0})
+_SELF_DISTILLATION = Objective({"kl_div": 1.0})
 
 
 class JointModule(Trained):
-    """model: the target to begin with; heads: a checkpoint of Medusa's to begin with, else new ones
-    of shape `rest`; weight: of the heads' loss; faster: their learning rate over the target's."""
+    """The target and its heads as one module. model: the target to begin with; heads: a checkpoint
+    of Medusa's to begin with, else new ones of shape `rest`; weight: of the heads' loss; faster:
+    the heads' learning rate ÷ the target's."""
 
     method: ClassVar[str] = METHOD
 
@@ -79,8 +80,8 @@ class JointModule(Trained):
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         new = self.reread(lesson)
-        own = self.target.loss(new.hidden[-1], lesson, _ITSELF)
-        loss: Tensor = own + self.shape["weight"] * self.heads(new, objective)
+        distillation = self.target.loss(new.hidden[-1], lesson, _SELF_DISTILLATION)
+        loss: Tensor = distillation + self.shape["weight"] * self.heads(new, objective)
         return loss
 
     def count_held_out(self, lesson: Lesson) -> Tensor:
@@ -116,7 +117,7 @@ class JointModule(Trained):
 
 class JointTraining:
     """A `Subject`: the target and Medusa's heads. `out`/target is a new target, `out`/heads its
-    heads; estimates follow the old target's answers, what is served follows the new one."""
+    heads; estimates are made on the old target's answers, serving is measured with the new one."""
 
     weigh = None
 
@@ -159,9 +160,9 @@ class JointTraining:
 
     def write_card(self, module: Trained, frozen: FrozenTarget, outcome: Outcome) -> None:
         setting, joint = self._setting, _joint(module)
-        held = lessons(frozen, setting.held, joint, setting.job.recipe.rows)
+        held_out = lessons(frozen, setting.held_out, joint, setting.job.recipe.rows)
         with torch.no_grad():
-            distance = torch.stack([joint.distance(lesson) for lesson in held]).sum(0)
+            distance = torch.stack([joint.distance(lesson) for lesson in held_out]).sum(0)
         _write_card(setting, outcome, *distance.tolist())
 
 
@@ -183,8 +184,8 @@ def _heads_of(source: str, facts: Facts) -> MedusaHeads:
 def _write_card(
     setting: Setting, outcome: Outcome, divergence: float, same: float, places: float
 ) -> None:
-    """README.md of the folder, which says that the target is another one. The last three are what
-    `JointModule.distance` counts."""
+    """Write the folder's README.md, which tells how far the new target is from the old one.
+    divergence, same, places: as `JointModule.distance` counts them."""
     job, texts = setting.job, len(setting.records[TARGET])
     out, target = job.out, job.target
     lines = [

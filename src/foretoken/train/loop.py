@@ -1,4 +1,4 @@
-"""The training loop: one for every method, on accelerate, with the target frozen.
+"""The training loop of all methods, on accelerate, with the target frozen.
 
 What a step does is a function of the weights, the optimiser and the step's number, so a run that
 was killed at any moment resumes from its last state and ends with the very same weights.
@@ -44,7 +44,7 @@ def train(
     module: Trained,
     frozen: FrozenTarget,
     records: StepRecords,
-    held: Records,
+    held_out: Records,
     acceptance: Acceptance,
     job: Job,
     extra: Mapping[str, Any],
@@ -61,7 +61,8 @@ def train(
     _resume(accelerator, job.out / _STATES)
     saved = time.monotonic()
     while progress.step < recipe.steps and progress.stale < recipe.patience:
-        torch.manual_seed(job.seed * 1_000_003 + progress.step)  # dropout, noise: of the step alone
+        # Dropout and noise depend on the step alone.
+        torch.manual_seed(job.seed * 1_000_003 + progress.step)
         _set_rate(optimizers, recipe, progress.step)
         batches = Batches.of(
             records(progress.step), recipe.rows, recipe.length, job.seed, recipe.prompt_weight
@@ -71,7 +72,7 @@ def train(
         )
         progress.step += 1
         if progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps:
-            now = evaluate(module, frozen, held, acceptance, recipe.rows)
+            now = evaluate(module, frozen, held_out, acceptance, recipe.rows)
             if progress.judge(now.acceptance_length) and accelerator.is_main_process:
                 module.save(job.out, extra)
             saved = -math.inf
@@ -137,45 +138,47 @@ def _set_rate(optimizers: Seq[Any], recipe: Recipe, step: int) -> None:
 
 @torch.no_grad()
 def evaluate(
-    module: Trained, frozen: FrozenTarget, held: Records, acceptance: Acceptance, rows: int
+    module: Trained, frozen: FrozenTarget, held_out: Records, acceptance: Acceptance, rows: int
 ) -> Estimate:
     """What serving the held-out prompts would accept, from one teacher-forced pass."""
     module.eval()
     total = Estimate()
-    for lesson in lessons(frozen, held, module, rows):
-        total.add(estimate(lesson.room, acceptance(module, lesson)))
+    for lesson in lessons(frozen, held_out, module, rows):
+        total.add(estimate(lesson.max_nodes, acceptance(module, lesson)))
     module.train()
     return total
 
 
 @torch.no_grad()
-def note_held_out_counts(module: Trained, frozen: FrozenTarget, held: Records, rows: int) -> None:
-    """Have the module note what it counts on held-out text: how often each rank is right."""
+def note_held_out_counts(
+    module: Trained, frozen: FrozenTarget, held_out: Records, rows: int
+) -> None:
+    """Have the module store counts over held-out text, such as how often each rank is right."""
     module.eval()
-    parts = [module.count_held_out(lesson) for lesson in lessons(frozen, held, module, rows)]
+    parts = [module.count_held_out(lesson) for lesson in lessons(frozen, held_out, module, rows)]
     counts = [part for part in parts if part is not None]
     if counts:
         module.note_counts(torch.stack(counts).sum(0))
 
 
-def lessons(frozen: FrozenTarget, held: Records, module: Trained, rows: int) -> Iterable[Any]:
+def lessons(frozen: FrozenTarget, held_out: Records, module: Trained, rows: int) -> Iterable[Any]:
     """Every held-out record once."""
-    for some in whole(held, rows):
-        yield frozen.lesson(some, module.hidden)
+    for batch in whole(held_out, rows):
+        yield frozen.lesson(batch, module.hidden)
 
 
 def _save(accelerator: Any, folder: Path, step: int) -> None:
     """Write the whole state under another name, rename it, then delete the older ones."""
-    making, made = folder / "unfinished", folder / f"step-{step:08d}"
-    if accelerator.is_main_process and making.exists():
-        shutil.rmtree(making)
+    unfinished, finished = folder / "unfinished", folder / f"step-{step:08d}"
+    if accelerator.is_main_process and unfinished.exists():
+        shutil.rmtree(unfinished)
     accelerator.wait_for_everyone()
-    accelerator.save_state(str(making), safe_serialization=False)  # weights may be shared
+    accelerator.save_state(str(unfinished), safe_serialization=False)  # weights may be shared
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        if made.exists():
-            shutil.rmtree(made)
-        making.rename(made)
+        if finished.exists():
+            shutil.rmtree(finished)
+        unfinished.rename(finished)
         for old in _states(folder)[:-1]:
             shutil.rmtree(old)
 
@@ -185,7 +188,7 @@ def _states(folder: Path) -> list[Path]:
 
 
 def _resume(accelerator: Any, folder: Path) -> None:
-    """Take the last state that was saved whole, if there is one."""
+    """Load the last complete state, if there is one."""
     states = _states(folder)
     if not states:
         return

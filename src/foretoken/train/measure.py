@@ -1,4 +1,4 @@
-"""Serving the held-out prompts with what was trained."""
+"""Measures what a trained drafter accepts when the engine serves the held-out prompts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def measure(setting: Setting, model: CausalLM, config: Mapping[str, Any]) -> Acc
 
     config: as `speculative_config`. Raises `ForetokenError` where a prompt can't be served.
     """
-    llm, held = setting.llm, setting.held
+    llm, held_out = setting.llm, setting.held_out
     server = LLM(
         model,
         tokenizer=llm.tokenizer,
         speculative_config=config,
         eos_ids=llm.engine.eos_ids,
     )
-    prompts = [held.prompt(i) for i in range(len(held)) if len(held.prompt(i))]
+    prompts = [held_out.prompt(i) for i in range(len(held_out)) if len(held_out.prompt(i))]
     for output in server.generate(prompts, sampling(setting.job)):
         if output.error:
             raise ForetokenError(output.error)

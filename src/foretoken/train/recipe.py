@@ -1,4 +1,4 @@
-"""How a method is trained: numbers, one small YAML file a method in `recipes/`."""
+"""Recipes: the settings that a method is trained with, one small YAML file each in `recipes/`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _COUNTS = ("steps", "rows", "length", "accumulation", "evaluate_every", "patienc
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """shape: of the drafter's module. objective: weights by name; decay, or gamma, and dynamic:
-    of the places of a draft, as in `foretoken.trainable.losses`.
+    """The settings of a training. shape: of the drafter's module. objective: weights by name; decay
+    (or gamma) and dynamic weigh a draft's places, as in `foretoken.trainable.losses`.
 
     steps, rows, length, accumulation: optimiser steps, each of `accumulation` batches of `rows`
     rows of `length` tokens on every process. lr, warmup, floor: cosine from lr to floor · lr after
     a linear warm-up over a share of the steps. matrix_lr: Muon's rate, for the matrices between
     hidden states (0: AdamW trains them too). betas: AdamW's. weight_decay: of both. clip: largest
-    norm of the gradient. prompt_weight: what a prompt's token counts, where an answer's counts 1.
+    norm of the gradient. prompt_weight: of a prompt's token, where an answer's is 1.
     held, evaluate_every, patience: held-out records, steps between two estimates on them, and how
     many estimates without a new best end the training. max_tokens, temperature: of written texts.
-    own_texts, own_every: texts that a drafter writes itself at a time, and the steps between two
-    such times (0: only once). known: what a token counts that earlier drafters predict. distinct:
+    own_texts, own_every: how many texts a drafter writes itself at a time, and after how many steps
+    it writes new ones (0: never). known: weight of a token that earlier drafters predict. distinct:
     answers with a smaller share of distinct 4-grams are repetitive and left out, as they are easily
     predicted and teach nothing. serving: options of the drafter that the estimate is made for.
     """
@@ -108,20 +108,20 @@ def read_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> R
             raise unknown("recipe", str(name), recipes())
         path = _FOLDER / f"{name}.yaml"
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        settings = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, yaml.YAMLError) as error:
         raise ForetokenError(f"The recipe {path} can't be read: {error}.") from error
-    if not isinstance(given, dict):
+    if not isinstance(settings, dict):
         raise ForetokenError(f"The recipe {path} is no list of names and values.")
-    return _made({**given, **(changes or {})})
+    return _recipe({**settings, **(changes or {})})
 
 
-def _made(given: Mapping[str, Any]) -> Recipe:
-    known = {each.name: each for each in dataclasses.fields(Recipe)}
-    for key in given:
-        if key not in known:
-            raise unknown("setting of a recipe", key, known)
-    values: dict[str, Any] = {key: _value(value) for key, value in given.items()}
+def _recipe(settings: Mapping[str, Any]) -> Recipe:
+    fields = {each.name: each for each in dataclasses.fields(Recipe)}
+    for key in settings:
+        if key not in fields:
+            raise unknown("setting of a recipe", key, fields)
+    values: dict[str, Any] = {key: _value(value) for key, value in settings.items()}
     try:
         return Recipe(**values)
     except TypeError as error:

@@ -18,9 +18,9 @@ Ids = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Records:
-    """tokens: all records one after the other. starts: [N + 1] where each begins. answers: [N]
-    where its answer begins (its end, if it has none). limit: the most tokens of an answer that
-    serving would write; no draft goes beyond it."""
+    """Prompts, each with its answer. tokens: all records one after the other. starts: [N + 1] where
+    each begins. answers: [N] where its answer begins (its end, if it has none). limit: the most
+    tokens of an answer that serving would write; no draft goes beyond it."""
 
     tokens: Ids
     starts: Ids
@@ -40,7 +40,7 @@ class Records:
 
     @classmethod
     def of(cls, pairs: Seq[tuple[Seq[int], Seq[int]]], limit: int, vocab_size: int) -> Records:
-        """From (prompt, answer) pairs of token ids."""
+        """Records of (prompt, answer) pairs of token ids."""
         kind = np.uint16 if vocab_size <= 1 << 16 else np.uint32
         sizes = np.array([[len(prompt), len(answer)] for prompt, answer in pairs]).reshape(-1, 2)
         starts = np.concatenate(([0], sizes.sum(1).cumsum()))
@@ -61,7 +61,7 @@ class Records:
         )
 
     def take(self, which: Seq[int]) -> Records:
-        """Some of them, in that order."""
+        """The records of these numbers, in that order."""
         pairs = [(self.prompt(i), self.answer(i)) for i in which]
         return Records.of(pairs, self.limit, int(np.iinfo(self.tokens.dtype).max))
 
@@ -72,7 +72,7 @@ class Records:
         return [int(t) for t in self.tokens[self.answers[i] : self.starts[i + 1]]]
 
     def without_loops(self, distinct: float) -> Records:
-        """Those with at least this share of distinct 4-grams in the answer."""
+        """The records with at least this share of distinct 4-grams in the answer."""
         return self.take([i for i in range(len(self)) if distinct_4(self.answer(i)) >= distinct])
 
     def counts(self, vocab_size: int) -> Tensor:
@@ -80,16 +80,16 @@ class Records:
         answers = [self.tokens[a:b] for a, b in zip(self.answers, self.starts[1:], strict=True)]
         return torch.from_numpy(np.bincount(np.concatenate(answers), minlength=vocab_size))
 
-    def apart(self, held: Records) -> Records:
-        """Those whose prompts are not among the held-out ones."""
-        prompts = {tuple(held.prompt(i)) for i in range(len(held))} - {()}
+    def apart(self, held_out: Records) -> Records:
+        """The records whose prompts are not among the held-out ones."""
+        prompts = {tuple(held_out.prompt(i)) for i in range(len(held_out))} - {()}
         return self.take([i for i in range(len(self)) if tuple(self.prompt(i)) not in prompts])
 
-    def split(self, held: int) -> tuple[Records, Records]:
-        """The records to learn from, and `held` others, spread evenly."""
-        held = min(held, len(self) // 2)
-        places = {i * len(self) // held for i in range(held)} if held else set()
+    def split(self, count: int) -> tuple[Records, Records]:
+        """The records to learn from, and `count` held-out ones, spread evenly."""
+        count = min(count, len(self) // 2)
+        chosen = {i * len(self) // count for i in range(count)} if count else set()
         return (
-            self.take([i for i in range(len(self)) if i not in places]),
-            self.take(sorted(places)),
+            self.take([i for i in range(len(self)) if i not in chosen]),
+            self.take(sorted(chosen)),
         )

@@ -1,4 +1,4 @@
-"""From a method's name, a target and prompts to a checkpoint with its card."""
+"""Trains a method's drafter for a target on prompts: a checkpoint and its card."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def make(
     while it learns), or several with "+" between them. after: checkpoints of small models that this
     one is to be served together with; it learns what they miss. every: seconds between two states
     to resume from, which are kept in `out` too. show: progress bars. report: called after each
-    step. Raises `ForetokenError` for what can't be trained so, and for a folder in which another
-    training was begun.
+    step. Raises `ForetokenError` for what can't be trained like this, and for a folder that has
+    another training.
     """
     job = Job(
         method,
@@ -82,9 +82,9 @@ def prepare(job: Job) -> Setting:
     llm = LLM(job.target, dtype=job.dtype, device=job.device)
     written = texts(llm, job)
     digest = digest_of(Records.joined(list(written.values())))
-    records, held = hold_out(llm, job, written)
+    records, held_out = hold_out(llm, job, written)
     model = differentiable(llm, job.target)
-    return Setting(job, llm, model, Facts.of(model), records, held, digest)
+    return Setting(job, llm, model, Facts.of(model), records, held_out, digest)
 
 
 def differentiable(llm: LLM, target: str) -> CausalLM:
@@ -100,19 +100,19 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     note_run(job.out, _identity(setting, subject))
     nodes = setting.llm.engine.target.nodes
     frozen = FrozenTarget(setting.model, nodes, job.recipe.temperature, subject.weigh)
-    module = begin(setting, subject, frozen)
+    module = initial_module(setting, subject, frozen)
     acceptance = subject.acceptance(module)
     records = step_records(setting, module)
-    progress = train(module, frozen, records, setting.held, acceptance, job, subject.extra)
+    progress = train(module, frozen, records, setting.held_out, acceptance, job, subject.extra)
     finish(setting, subject, module, frozen)
-    expected = evaluate(module, frozen, setting.held, acceptance, job.recipe.rows)
+    expected = evaluate(module, frozen, setting.held_out, acceptance, job.recipe.rows)
     outcome = Outcome(progress, expected, subject.serve(module))
     subject.write_card(module, frozen, outcome)
     return outcome
 
 
 def _identity(setting: Setting, subject: Subject) -> dict[str, Any]:
-    """What a resumed training must have in common with the one that was begun."""
+    """The settings that must be the same when a training is resumed."""
     job = setting.job
     return {
         "method": job.method,
@@ -125,25 +125,25 @@ def _identity(setting: Setting, subject: Subject) -> dict[str, Any]:
 
 
 def note_run(out: Path, about: Mapping[str, Any]) -> None:
-    """Note in the folder what is made there. Raises `ForetokenError` where it was begun for
-    something else."""
+    """Write the training's settings into the folder. Raises `ForetokenError` where it has those of
+    another one."""
     path = out / "training.json"
     out.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         write_file(path, json.dumps(about, indent=1) + "\n")
         return
-    begun = read_json(path, "a training's settings")
+    stored = read_json(path, "a training's settings")
     now = json.loads(json.dumps(about))
-    different = [key for key in now if begun.get(key) != now[key]]
+    different = [key for key in now if stored.get(key) != now[key]]
     if different:
         raise ForetokenError(
-            f"Another training was begun in {out}: {different[0]} was {begun.get(different[0])!r} "
+            f"Another training was begun in {out}: {different[0]} was {stored.get(different[0])!r} "
             f"and is now {now[different[0]]!r}; give another --out."
         )
 
 
-def begin(setting: Setting, subject: Subject, frozen: FrozenTarget) -> Trained:
-    """What is to be trained, as it begins."""
+def initial_module(setting: Setting, subject: Subject, frozen: FrozenTarget) -> Trained:
+    """The module as it begins: new weights, or copies of the target's."""
     torch.manual_seed(setting.job.seed)
     module = subject.new_module().to(frozen.model.device, frozen.dtype)
     learned = next(iter(setting.records.values()))
@@ -153,9 +153,9 @@ def begin(setting: Setting, subject: Subject, frozen: FrozenTarget) -> Trained:
 
 
 def finish(setting: Setting, subject: Subject, module: Trained, frozen: FrozenTarget) -> None:
-    """Go back to the best weights, which may not be the last, and complete their checkpoint."""
+    """Read back the best weights, which may not be the last, and complete their checkpoint."""
     out = setting.job.out
     module.read_weights(out)
-    note_held_out_counts(module, frozen, setting.held, setting.job.recipe.rows)
+    note_held_out_counts(module, frozen, setting.held_out, setting.job.recipe.rows)
     module.save(out, subject.extra)
     module.save_tokenizer(out, setting.llm.tokenizer)

@@ -1,6 +1,6 @@
-"""Where a drafter's texts come from: a file, the target, or the drafter itself, and mixtures.
+"""Where the texts to learn from come from: a file, the target, the drafter itself, or a mixture.
 
-Source of the four kinds: Zhou et al. 2024 (DistillSpec), section 3.
+Source of these kinds: Zhou et al. 2024 (DistillSpec), section 3.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from foretoken.llm import LLM
 from foretoken.sampling.params import SamplingParams
 from foretoken.train.answers import write
 from foretoken.train.data import fixed
+from foretoken.train.drafter_texts import DrafterTexts
 from foretoken.train.job import Job, Setting
 from foretoken.train.loop import StepRecords
-from foretoken.train.own import DrafterTexts
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.small_lm import TrainedLM
@@ -58,10 +58,10 @@ def texts(llm: LLM, job: Job) -> dict[str, Records]:
     if names != [FIXED]:
         names = list(dict.fromkeys([TARGET, *names]))
     records = {name: _texts_of(llm, job, name) for name in names if name != DRAFTER}
-    for name, some in records.items():
-        if len(some) < 2:
+    for name, part in records.items():
+        if len(part) < 2:
             raise ForetokenError(
-                f"There are {len(some)} texts to learn from ({name}) that don't loop; give more "
+                f"There are {len(part)} texts to learn from ({name}) that don't loop; give more "
                 "prompts."
             )
     return records
@@ -80,32 +80,32 @@ def _texts_of(llm: LLM, job: Job, name: str) -> Records:
 
 
 def hold_out(llm: LLM, job: Job, records: dict[str, Records]) -> tuple[dict[str, Records], Records]:
-    """What is learned from, without the prompts that are held out; and the held-out records, which
-    are from the first source."""
+    """The records to learn from, without the held-out prompts; and the held-out records, which are
+    from the first source."""
     first = next(iter(records))
-    learned, held = records[first].split(job.recipe.held)
-    rest = {name: some.apart(held) for name, some in records.items() if name != first}
-    return {first: learned, **rest}, answered(llm, held, job) if first == FIXED else held
+    learned, held_out = records[first].split(job.recipe.held)
+    rest = {name: part.apart(held_out) for name, part in records.items() if name != first}
+    return {first: learned, **rest}, answered(llm, held_out, job) if first == FIXED else held_out
 
 
-def answered(llm: LLM, held: Records, job: Job) -> Records:
+def answered(llm: LLM, held_out: Records, job: Job) -> Records:
     """What the target writes to the prompts of a file's held-out texts, as it will when serving;
     the texts themselves where every prompt is too long or its answer loops."""
     recipe = job.recipe
     longest = recipe.length - recipe.max_tokens
-    every = [held.prompt(i) for i in range(len(held))]
-    prompts = [prompt for prompt in every if 0 < len(prompt) <= longest]
+    candidates = (held_out.prompt(i) for i in range(len(held_out)))
+    prompts = [prompt for prompt in candidates if 0 < len(prompt) <= longest]
     outputs = llm.generate(prompts, sampling(job))
     pairs = [(p, o.token_ids) for p, o in zip(prompts, outputs, strict=True) if not o.error]
     answers = Records.of(pairs, recipe.max_tokens, llm.model.vocab_size)
     answers = answers.without_loops(recipe.distinct)
-    return answers if len(answers) else held
+    return answers if len(answers) else held_out
 
 
 def step_records(setting: Setting, module: Trained) -> StepRecords:
-    """The parts that each step's records are drawn from.
+    """The sources that each step's records are drawn from.
 
-    Raises `ForetokenError` where the module can't write the texts that are asked of it.
+    Raises `ForetokenError` where the module can't write the texts that it is to learn from.
     """
     names = source_names(setting.job.source)
     parts = [setting.records[name] for name in names if name != DRAFTER]

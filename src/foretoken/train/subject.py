@@ -1,4 +1,4 @@
-"""What differs from one kind of training to another."""
+"""The protocol of what is trained: a drafter for its target, or a target and its heads."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Subject(Protocol):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What training.json records of the job in addition to what it records of every job."""
+        """This kind's entries in training.json, in addition to those of every training."""
         ...
 
     @property
     def extra(self) -> dict[str, Any]:
-        """More for the checkpoint's config.json."""
+        """More entries for the checkpoint's config.json."""
         ...
 
     @property

@@ -1,9 +1,9 @@
-"""Blocks of tokens appended to a text, whose states predict tokens ahead: losses and estimates.
+"""Losses and estimates of trained tokens that are appended to a text to predict tokens ahead.
 
-The tokens are trained prompt tokens or masks. A block after place t attends to the text up to t and
-to itself, each of its tokens to those before it, and its positions continue from t. Its prediction
-i is for the text's token t + first + i. Many blocks of one text run in one pass and don't attend to
-each other.
+These tokens are prompt tokens or masks, in blocks. A block after place t attends to the text up to
+t and to itself, each of its tokens to those before it, and its positions continue from t. Its
+prediction i is for the text's token t + first + i. Many blocks of one text run in one pass and
+don't attend to each other.
 
 Legend: B rows, T places, R blocks of a row, A tokens of a block, X = R·A, C predictions of a block,
 D width, V vocabulary, P blocks that count.
@@ -35,8 +35,8 @@ _PLACES = 64  # blocks of a row that run at once where all are needed
 
 
 def draw_places(lesson: Lesson, blocks: int, first: int) -> Tensor:
-    """[B, R] places drawn from those whose first prediction is for a token that counts, and others
-    where there are too few."""
+    """[B, R] places drawn at random from those whose first prediction is for a token with a weight,
+    and from others where these are too few."""
     counts = (lesson.weight > 0).roll(-first, 1)
     counts[:, -first:] = False
     chance = torch.rand(counts.shape, device=counts.device) + counts
@@ -44,15 +44,15 @@ def draw_places(lesson: Lesson, blocks: int, first: int) -> Tensor:
 
 
 def block_positions(lesson: Lesson, places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-    """Positions [B, X] of blocks of this many tokens after the places [B, R], and what each token
-    attends to [B, X, T + X]."""
+    """Positions [B, X] of blocks of `tokens` tokens after the places [B, R], and which tokens each
+    of theirs attends to [B, X, T + X]."""
     ahead = torch.arange(1, tokens + 1, device=places.device)
     positions = (lesson.positions.gather(1, places)[..., None] + ahead).flatten(1)
     length, blocks = lesson.tokens.shape[1], places.shape[1]
-    text = lesson.sees.gather(1, places[..., None].expand(-1, -1, length))
-    one = torch.ones(tokens, tokens, dtype=torch.bool, device=places.device).tril()
-    own = torch.block_diag(*[one] * blocks).bool().expand(len(places), -1, -1)
-    return positions, torch.cat((text.repeat_interleave(tokens, 1), own), 2)
+    text = lesson.attention_mask.gather(1, places[..., None].expand(-1, -1, length))
+    causal = torch.ones(tokens, tokens, dtype=torch.bool, device=places.device).tril()
+    within = torch.block_diag(*[causal] * blocks).bool().expand(len(places), -1, -1)
+    return positions, torch.cat((text.repeat_interleave(tokens, 1), within), 2)
 
 
 def blocks_loss(
@@ -76,10 +76,10 @@ def blocks_loss(
     row, block = share.sum(-1).nonzero(as_tuple=True)  # [P]
     ahead, share = ahead[row, block], share[row, block]
     goal = lesson.tokens[row[:, None], ahead]
-    known = lesson.hidden[-1][row[:, None], ahead - 1] if objective.reads_target else None
+    target_states = lesson.hidden[-1][row[:, None], ahead - 1] if objective.reads_target else None
 
     def measure(at: slice, part: Tensor) -> Tensor:
-        target = None if known is None else lesson.head(known[at])
+        target = None if target_states is None else lesson.head(target_states[at])
         return (objective(logits(part), target, goal[at]) * share[at]).sum()
 
     return chunked(measure, [states[row, block]], parameters, _CHUNK)
@@ -91,8 +91,8 @@ def block_ranks(
     """[B, T, C] the rank of the text's token in prediction i of the block after each wanted place
     [B, T]; 2^30 elsewhere, and where the record ends before. count: C."""
 
-    def rank(given: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
-        return (given > given.gather(-1, goal[..., None])).sum(-1)
+    def rank(scores: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
+        return (scores > scores.gather(-1, goal[..., None])).sum(-1)
 
     none = torch.full((*wanted.shape, count), 1 << 30, device=wanted.device)
     return _measured(lesson, wanted, states, first, logits, rank, none)
@@ -105,10 +105,10 @@ def block_acceptance(
     accepted and is the text's token: 0 or 1 at temperature 0, above it min(1, q / p); 0 elsewhere.
     count: C."""
 
-    def chance(given: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
+    def chance(drafter: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
         if not lesson.temperature:
-            return (given.argmax(-1) == goal).to(given.dtype)
-        q, p = ((x / lesson.temperature).log_softmax(-1) for x in (given, target()))
+            return (drafter.argmax(-1) == goal).to(drafter.dtype)
+        q, p = ((x / lesson.temperature).log_softmax(-1) for x in (drafter, target()))
         return (q - p).gather(-1, goal[..., None])[..., 0].clamp(max=0).exp()
 
     none = lesson.hidden[-1].new_zeros(*wanted.shape, count)
@@ -124,7 +124,8 @@ def _measured(
     measure: Measure,
     values: Tensor,
 ) -> Tensor:
-    """`values` [B, T, C], with the measure put in at every prediction that has a goal."""
+    """`values` [B, T, C], with the measure written to every prediction for which the text has a
+    token."""
     length = wanted.shape[1]
     for start in range(0, length, _PLACES):
         places = torch.arange(start, min(start + _PLACES, length), device=wanted.device)
@@ -135,10 +136,11 @@ def _measured(
         block_states = states(places.expand(len(wanted), -1))
         each = (x.split(_CHUNK) for x in inside.any(-1).nonzero(as_tuple=True))
         for row, block in zip(*each, strict=True):
-            seen, goal = ahead[row, block], lesson.tokens[row[:, None], ahead[row, block]]
+            token = ahead[row, block]
+            goal = lesson.tokens[row[:, None], token]
 
-            def target(row: Tensor = row, seen: Tensor = seen) -> Tensor:
-                return lesson.head(lesson.hidden[-1][row[:, None], seen - 1])
+            def target(row: Tensor = row, token: Tensor = token) -> Tensor:
+                return lesson.head(lesson.hidden[-1][row[:, None], token - 1])
 
             new = measure(logits(block_states[row, block]), goal, target)
             at = row, start + block
@@ -147,8 +149,8 @@ def _measured(
 
 
 def _goals(lesson: Lesson, places: Tensor, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """[B, R, C] places of the tokens that blocks after the places [B, R] predict, and whether the
-    record is so long."""
+    """[B, R, C] places of the tokens that blocks after the places [B, R] predict, and whether they
+    are in the same record."""
     ahead = places[..., None] + first + torch.arange(count, device=places.device)
     inside = ahead < lesson.tokens.shape[1]
     ahead = ahead.clamp(max=lesson.tokens.shape[1] - 1)

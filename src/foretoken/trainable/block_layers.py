@@ -1,4 +1,4 @@
-"""Blocks of tokens predicted in one pass from the target's states: the module and how it is served.
+"""DFlash's layers, which predict a block in one pass from the target's states: module and serving.
 
 Source: Chen, Liang, Liu 2026 (DFlash), section 3, and its checkpoints' names. A block is the root
 and mask tokens after it, which attend to each other in both directions. In every layer they also
@@ -53,10 +53,10 @@ class BlockLayer(FeatureLayer):
 
 
 class BlockModule(Trained):
-    """num_layers; block_size: the root and the places predicted after it; target_layer_ids: layers
-    of the target that it reads, counted from 0; mask_token_id: None for a trained embedding;
-    heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of each layer; anchors: blocks
-    of a row that training takes."""
+    """DFlash's weights. num_layers: of the drafter; block_size: the root and the places predicted
+    after it; target_layer_ids: layers of the target that it reads, counted from 0; mask_token_id:
+    None for a trained embedding; heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of
+    each layer; anchors: how many blocks of a row training uses."""
 
     method: ClassVar[str] = "dflash"
 
@@ -143,9 +143,9 @@ class BlockModule(Trained):
         size, count = self.block_size, roots.shape[1]
         ahead = torch.arange(size, device=roots.device)
         positions = (lesson.positions.gather(1, roots)[..., None] + ahead).flatten(1)
-        sees = _sees(lesson.records, roots, size)
+        visible = _block_mask(lesson.records, roots, size)
         attends = [
-            partial(_attend_after, past, sees)
+            partial(_attend_after, past, visible)
             for past in self.context(self.features(lesson.hidden), lesson.positions)
         ]
         blocks = self.block_inputs(lesson.tokens.gather(1, roots), lesson.embed)
@@ -168,7 +168,7 @@ class BlockModule(Trained):
     def states(self, lesson: Lesson) -> Tensor:
         """[B, T, N, D] the outputs of each root's block, at the place before it as heads have it;
         0 elsewhere."""
-        wanted = (lesson.room >= 0) & (lesson.positions > 0)
+        wanted = (lesson.max_nodes >= 0) & (lesson.positions > 0)
         places, real = _places(wanted.float(), wanted.shape[1])
         states = lesson.hidden[-1].new_zeros(*wanted.shape, self.places, self.facts.hidden_size)
         for roots, used in zip(places.split(_ROOTS, 1), real.split(_ROOTS, 1), strict=True):
@@ -182,7 +182,8 @@ class BlockModule(Trained):
 
 
 def default_layers(layers: int) -> list[int]:
-    """Which of this many layers are read: five, from the second to the last but two, or three."""
+    """Which of a target's layers are read: five, from the second to the last but two, or three
+    where there are fewer than 8."""
     if layers < 8:
         return sorted({0, max(0, layers // 2 - 1), max(0, layers - 2)})
     return [round(1 + i * (layers - 4) / 4) for i in range(5)]
@@ -195,33 +196,36 @@ def _places(scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
     return top.indices, top.values > 0
 
 
-def _sees(records: Tensor, roots: Tensor, size: int) -> Tensor:
-    """[B, X, T + X] bool: a block attends to its record before its root, and to itself."""
+def _block_mask(records: Tensor, roots: Tensor, size: int) -> Tensor:
+    """[B, X, T + X] the attention mask: a block attends to its record before its root, and to
+    itself."""
     count, places = roots.shape[1], torch.arange(records.shape[1], device=roots.device)
     same = records.gather(1, roots)[..., None] == records[:, None]
     before = (same & (places < roots[..., None])).repeat_interleave(size, 1)
     block = torch.arange(count, device=roots.device).repeat_interleave(size)
-    own = (block[:, None] == block).expand(len(roots), -1, -1)
-    return torch.cat((before, own), 2)
+    within = (block[:, None] == block).expand(len(roots), -1, -1)
+    return torch.cat((before, within), 2)
 
 
-def _attend_after(past: Pair, sees: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attend_after(past: Pair, visible: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`Attend` for blocks, whose keys and values come after the text's `past` ones."""
     groups = q.shape[2] // k.shape[2]
     keys, values = (
         torch.cat(both, 1).repeat_interleave(groups, 2).transpose(1, 2)
         for both in zip(past, (k, v), strict=True)
     )
-    mixed = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=sees[:, None])
+    mixed = F.scaled_dot_product_attention(
+        q.transpose(1, 2), keys, values, attn_mask=visible[:, None]
+    )
     return mixed.transpose(1, 2).flatten(2)
 
 
 class BlockModel:
-    """Serves such a module as a `ChainModel`; its cache has the layers' keys and values of the
-    target's states.
+    """Serves the module as a `ChainModel`; its cache has the keys and values that its layers
+    compute from the target's states.
 
-    For a text of n tokens whose last one is the root these are n - 1. A block's keys and values are
-    written after them and discarded.
+    For a text of n tokens, the last of which is the root, it has n - 1 of them. A block's keys and
+    values are written after them and discarded.
     """
 
     def __init__(self, module: BlockModule, access: Access) -> None:
@@ -261,11 +265,12 @@ class BlockModel:
         """Take the states of what was read or accepted."""
         if not steps:
             return
-        taken = [list(range(step.read)) if step.read else [0, *step.path] for step in steps]
-        pairs = list(zip(steps, taken, strict=True))
+        slots_of = [list(range(step.read)) if step.read else [0, *step.path] for step in steps]
+        pairs = list(zip(steps, slots_of, strict=True))
         hidden = {
             layer: nn.utils.rnn.pad_sequence(
-                [step.scores.hidden[layer][step.row, own] for step, own in pairs], batch_first=True
+                [step.scores.hidden[layer][step.row, read] for step, read in pairs],
+                batch_first=True,
             )
             for layer in self._module.reads
         }
@@ -273,17 +278,17 @@ class BlockModel:
         starts = [self._cache.lengths[slot] for slot in slots]
         tokens = [
             s.tokens[start : start + len(each)]
-            for s, start, each in zip(sequences, starts, taken, strict=True)
+            for s, start, each in zip(sequences, starts, slots_of, strict=True)
         ]
         feed = chain_feed(self._cache, slots, tokens)
         context = self._module.context(self._module.features(hidden), feed.positions)
         for layer, both in zip(self._cache.layer, context, strict=True):
             attention.write(layer, torch.stack(both, 2), feed)
-        for slot, each in zip(slots, taken, strict=True):
+        for slot, each in zip(slots, slots_of, strict=True):
             self._cache.lengths[slot] += len(each)
 
     def block_logits(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, N, V] logits of the places after each root, in one pass."""
+        """[B, N, V] logits of the N places after each root, in one pass."""
         slots = [self._cache.slot(s.id) for s in sequences]
         roots = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
         feed = block_feed(self._cache, slots, roots, self._module.block_size)

@@ -27,8 +27,8 @@ _WEIGHTS, _CONFIG, _METHOD = "model.safetensors", "config.json", "foretoken_meth
 
 @dataclass(frozen=True)
 class Facts:
-    """What a target must have in common with the one that a drafter was trained for; None where it
-    isn't known."""
+    """The numbers of a target that a drafter depends on; None where a checkpoint doesn't give
+    them."""
 
     hidden_size: int
     vocab_size: int
@@ -41,9 +41,9 @@ class Facts:
         """The facts of an `Access` or a `CausalLM`."""
         return cls(target.width, target.vocab_size, target.layers, target.kv_heads, target.head_dim)
 
-    def check(self, given: Facts, what: str) -> None:
-        """Raises `ForetokenError` that names the first value that differs, and both of it."""
-        actual = asdict(given)
+    def check(self, target: Facts, what: str) -> None:
+        """Raises `ForetokenError` that names the first number that differs, and both values."""
+        actual = asdict(target)
         for name, expected in asdict(self).items():
             if expected != actual[name] and None not in (expected, actual[name]):
                 raise ForetokenError(
@@ -79,7 +79,8 @@ class Trained(nn.Module):
         raise NotImplementedError
 
     def set_token_counts(self, counts: Tensor) -> None:
-        """Take how often each token occurs in the training text, [V]; called before `copy_from`."""
+        """Learn how often each token occurs in the training text, [V]; called before
+        `copy_from`."""
 
     def copy_from(self, target: VocabularyLayers) -> None:
         """Copy the weights that begin as the target's."""
@@ -93,15 +94,16 @@ class Trained(nn.Module):
         return None
 
     def note_counts(self, counts: Tensor) -> None:
-        """Put what follows from such counts into `notes`."""
+        """Compute from such counts what the checkpoint keeps in `notes`."""
 
     def save(self, folder: Path, extra: Mapping[str, Any]) -> None:
         """Write the checkpoint, each file whole or not at all. extra: more for config.json."""
         from safetensors.torch import save
 
-        own = self.checkpoint_module.state_dict()
-        first = {weight.data_ptr(): name for name, weight in reversed(own.items())}  # of shared
-        weights = {name: own[name].detach().cpu().contiguous() for name in sorted(first.values())}
+        state = self.checkpoint_module.state_dict()
+        # A tensor that is shared is written once, under its first name.
+        first = {weight.data_ptr(): name for name, weight in reversed(state.items())}
+        weights = {name: state[name].detach().cpu().contiguous() for name in sorted(first.values())}
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / _WEIGHTS, save(weights))
         write_file(folder / _CONFIG, json.dumps(self.checkpoint_config(extra), indent=1) + "\n")
@@ -126,7 +128,8 @@ class Trained(nn.Module):
 
     @classmethod
     def load(cls, source: Any, access: Access) -> Self:
-        """A checkpoint's (folder, hub id or bundled name), or a module as it is, for this target.
+        """The module of a checkpoint (folder, hub id or bundled name), or one that is given, for
+        this target.
 
         Raises `ForetokenError` where it is missing, damaged, of another method or another target.
         """
@@ -140,9 +143,9 @@ class Trained(nn.Module):
             raise ForetokenError(
                 f"{source} is a checkpoint of method {config[_METHOD]!r} and not of {cls.method!r}."
             )
-        this = Facts.of(access)
-        facts = Facts(**{**asdict(this), **config["target"]})
-        facts.check(this, str(source))
+        target = Facts.of(access)
+        facts = Facts(**{**asdict(target), **config["target"]})
+        facts.check(target, str(source))
         module = cls.from_shape(facts, config["shape"], str(source)).to(access.device, access.dtype)
         module.notes = dict(config.get("notes", {}))
         if max(module.hidden) > access.layers:
@@ -195,12 +198,13 @@ class Trained(nn.Module):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A checkpoint's config.json. For a checkpoint of another project: the same keys as far as its
-    files tell, and itself as "published". Raises `ForetokenError` for any other folder."""
+    """A checkpoint's config.json. For a checkpoint of another project: the same keys where its
+    files give them, and its `Published` description under "published". Raises `ForetokenError` for
+    any other folder."""
     try:
         config = read_json(folder / _CONFIG, "a checkpoint's config")
-        known = isinstance(config[_METHOD], str) and bool(Facts(**config["target"]))
-        if known and isinstance(config["shape"], dict):
+        ours = isinstance(config[_METHOD], str) and bool(Facts(**config["target"]))
+        if ours and isinstance(config["shape"], dict):
             return config
     except (ValueError, KeyError, TypeError):
         pass
@@ -233,5 +237,6 @@ def checkpoints(folders: Iterable[Path], target: Any) -> dict[Path, str]:
 
 
 def weight_of(target: VocabularyLayers, width: int, like: Tensor) -> Tensor:
-    """[V, D] the matrix of a linear head that is known as a function only; like: dtype, device."""
+    """[V, D] the matrix of a target's linear head, by its outputs for unit vectors; like: dtype and
+    device."""
     return target.head(torch.eye(width, dtype=like.dtype, device=like.device)).T

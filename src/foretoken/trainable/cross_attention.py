@@ -1,11 +1,11 @@
-"""A decoder layer that also reads the target's cache: the module and how it is served.
+"""GliDe's decoder layer, which also attends to the target's cache: the module, and its serving.
 
 Source: Du et al. 2024 (GliDe), section 3.1. After its self-attention the layer attends to the keys
 and values of the text in one of the target's layers. For the root and for drafted tokens the target
 has none yet: a draft attends to those of all tokens before its root. In training the text is cut
 into blocks of `block_size` at a random place, and a block attends to what comes before it.
 Embedding and head are the target's. Departures: one layer, so that its own keys and values follow
-from the text alone, whatever was drafted when; queries are rotated by `rope_theta` and
+from the text alone and not from earlier drafts; queries are rotated by `rope_theta` and
 `rope_scaling`, which should be the target's, as its keys are rotated by them; the layer has heads
 of about 48 and a feed-forward of 8/3 of the width where the shape doesn't say otherwise.
 
@@ -46,11 +46,11 @@ from foretoken.trainable.losses import Objective
 
 _SPARE = 64  # cache places after the context, for drafts that reach over its end
 
-Look = Callable[[Tensor], Tensor]
+AttendTarget = Callable[[Tensor], Tensor]
 """Queries [B, T, H, W] -> their attention over the target's cache [B, T, H·W]."""
 
 
-class Glimpse(nn.Module):
+class CrossAttention(nn.Module):
     """Attention to the target's keys and values."""
 
     def __init__(self, shape: LayerShape) -> None:
@@ -60,40 +60,43 @@ class Glimpse(nn.Module):
         self.q_proj = nn.Linear(shape.reads, inner, bias=False)
         self.o_proj = nn.Linear(inner, shape.outer, bias=False)
 
-    def forward(self, x: Tensor, positions: Tensor, look: Look) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, attend_target: AttendTarget) -> Tensor:
         queries = self.q_proj(x).view(
             *x.shape[:-1], self.layer_shape.heads, self.layer_shape.head_dim
         )
         out: Tensor = self.o_proj(
-            look(rotate(queries, *rotary_angles(self.layer_shape, positions, x)))
+            attend_target(rotate(queries, *rotary_angles(self.layer_shape, positions, x)))
         )
         return out
 
 
-class GlimpseLayer(nn.Module):
+class CrossAttentionLayer(nn.Module):
     """Self-attention, attention to the target's cache, feed-forward."""
 
-    def __init__(self, own: LayerShape, cross: LayerShape) -> None:
+    def __init__(self, shape: LayerShape, cross: LayerShape) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(own.outer, eps=own.norm_eps)
-        self.self_attn = Attention(own)
-        self.cross_layernorm = nn.RMSNorm(own.outer, eps=own.norm_eps)
-        self.cross_attn = Glimpse(cross)
-        self.post_attention_layernorm = nn.RMSNorm(own.outer, eps=own.norm_eps)
-        self.mlp = Mlp(own.outer, own.intermediate)
+        self.input_layernorm = nn.RMSNorm(shape.outer, eps=shape.norm_eps)
+        self.self_attn = Attention(shape)
+        self.cross_layernorm = nn.RMSNorm(shape.outer, eps=shape.norm_eps)
+        self.cross_attn = CrossAttention(cross)
+        self.post_attention_layernorm = nn.RMSNorm(shape.outer, eps=shape.norm_eps)
+        self.mlp = Mlp(shape.outer, shape.intermediate)
 
-    def forward(self, x: Tensor, positions: Tensor, attend: Attend, look: Look) -> Tensor:
+    def forward(
+        self, x: Tensor, positions: Tensor, attend: Attend, attend_target: AttendTarget
+    ) -> Tensor:
         """[B, T, D] -> [B, T, D]"""
         x = x + self.self_attn(self.input_layernorm(x), positions, attend)
-        x = x + self.cross_attn(self.cross_layernorm(x), positions, look)
+        x = x + self.cross_attn(self.cross_layernorm(x), positions, attend_target)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
 
-class GlimpseModule(Trained):
-    """read_layer: whose keys and values it reads, counted from 0 or from the end (-1); heads,
-    kv_heads, intermediate and `layer` (as in `LayerShape`): of its own layer; block_size: tokens
-    that attend to the same part of the target's cache in training."""
+class CrossAttentionModule(Trained):
+    """GliDe's layer and norm. read_layer: the target's layer whose keys and values it reads,
+    counted from 0 or from the end (-1); heads, kv_heads, intermediate and `layer` (as in
+    `LayerShape`): of its own layer; block_size: tokens that attend to the same part of the target's
+    cache in training."""
 
     method: ClassVar[str] = "glide"
 
@@ -110,29 +113,31 @@ class GlimpseModule(Trained):
         width, kv, size = facts.hidden_size, facts.kv_heads or 1, facts.head_dim or 2
         if not -facts.layers <= read_layer < facts.layers:
             raise ValueError(f"read_layer must be below the target's {facts.layers} layers")
-        own = LayerShape.for_width(width, 1, heads, kv_heads, intermediate, **layer)
+        shape = LayerShape.for_width(width, 1, heads, kv_heads, intermediate, **layer)
         super().__init__(
             facts,
             read_layer=read_layer,
-            heads=own.heads,
-            kv_heads=own.kv_heads,
-            intermediate=own.intermediate,
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            intermediate=shape.intermediate,
             block_size=block_size,
             **layer,
         )
         query_heads = kv * -(-width // (kv * size))  # as wide as the target, or a little wider
         cross = LayerShape.for_width(width, 1, query_heads, kv, 0, **{**layer, "head_width": size})
-        self.layer_shape, self.read_layer = own, read_layer % facts.layers
-        self.layers = nn.ModuleList([GlimpseLayer(own, cross)])
-        self.norm = nn.RMSNorm(width, eps=own.norm_eps)
+        self.layer_shape, self.read_layer = shape, read_layer % facts.layers
+        self.layers = nn.ModuleList([CrossAttentionLayer(shape, cross)])
+        self.norm = nn.RMSNorm(width, eps=shape.norm_eps)
 
-    def apply_layer(self, x: Tensor, positions: Tensor, attend: Attend, look: Look) -> Tensor:
+    def apply_layer(
+        self, x: Tensor, positions: Tensor, attend: Attend, attend_target: AttendTarget
+    ) -> Tensor:
         """Embeddings [B, T, D] -> outputs for the target's head [B, T, D]."""
-        out: Tensor = self.norm(self.layers[0](x, positions, attend, look))
+        out: Tensor = self.norm(self.layers[0](x, positions, attend, attend_target))
         return out
 
     def keys(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The layer's own keys and values [B, T, K, W] of embeddings [B, T, D]."""
+        """The self-attention's keys and values [B, T, K, W] of embeddings [B, T, D]."""
         layer: Any = self.layers[0]
         both: tuple[Tensor, Tensor] = layer.self_attn.keys(
             layer.input_layernorm(x), rotary_angles(self.layer_shape, positions, x)
@@ -144,10 +149,14 @@ class GlimpseModule(Trained):
         places = torch.arange(lesson.tokens.shape[1], device=ahead.device)
         same = lesson.records[:, :, None] == lesson.records[:, None]
         before = places < (places - ahead)[..., None]
-        first = (lesson.positions == 0)[:, None]  # there is always something to attend to
-        attend = partial(_masked, lesson.sees)
-        look = partial(_masked, same & (before | first), **_token_first(lesson.kv(self.read_layer)))
-        return self.apply_layer(lesson.embed(lesson.tokens), lesson.positions, attend, look)
+        first = (lesson.positions == 0)[:, None]  # an empty mask would give NaN
+        attend = partial(_masked, lesson.attention_mask)
+        attend_target = partial(
+            _masked, same & (before | first), **_token_first(lesson.kv(self.read_layer))
+        )
+        return self.apply_layer(
+            lesson.embed(lesson.tokens), lesson.positions, attend, attend_target
+        )
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         size: int = self.shape["block_size"]
@@ -160,8 +169,8 @@ class GlimpseModule(Trained):
         return predictions_loss(lesson, states, row, place + 1, ahead[row, place], objective)
 
     def states(self, lesson: Lesson, count: int) -> Tensor:
-        """[B, T, N, D] the outputs of a draft's `count` places, at the place before its root as
-        heads have it."""
+        """[B, T, N, D] the outputs of a draft's `count` places, stored at the place before its
+        root, as those of heads are."""
         places = [
             self.outputs(lesson, torch.full_like(lesson.tokens, n)).roll(-1 - n, 1)
             for n in range(count)
@@ -174,22 +183,24 @@ def _token_first(kv: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
     return {"k": kv[0].transpose(1, 2), "v": kv[1].transpose(1, 2)}
 
 
-def _masked(sees: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention under a mask: sees [B, T, T], q [B, T, H, W], k and v [B, T, K, W]."""
+def _masked(visible: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention under a mask: visible [B, T, T], q [B, T, H, W], k and v [B, T, K, W]."""
     groups = q.shape[2] // k.shape[2]
     keys, values = (x.repeat_interleave(groups, 2).transpose(1, 2) for x in (k, v))
-    mixed = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=sees[:, None])
+    mixed = F.scaled_dot_product_attention(
+        q.transpose(1, 2), keys, values, attn_mask=visible[:, None]
+    )
     return mixed.transpose(1, 2).flatten(2)
 
 
-class GlimpseModel:
-    """Serves such a module as a `ChainModel`, with a cache of its own keys and values.
+class CrossAttentionModel:
+    """Serves the module as a `ChainModel`, with a cache of the layer's keys and values.
 
-    For a text of n tokens whose last one is the root it has n - 1, as the target's cache. Root and
-    drafted tokens are written after them and discarded.
+    For a text of n tokens, the last of which is the root, it has n - 1, as the target's cache has.
+    Root and drafted tokens are written after them and discarded.
     """
 
-    def __init__(self, module: GlimpseModule, access: Access) -> None:
+    def __init__(self, module: CrossAttentionModule, access: Access) -> None:
         self.device = access.device
         self._module, self._access = module, access
         self._cache = KVCache(
@@ -239,7 +250,9 @@ class GlimpseModel:
         self._ahead += 1
         x = self._access.embed(feed.tokens)
         attend = attend_cached(self._cache.layer[0], feed)
-        return self._access.head(self._module.apply_layer(x, feed.positions, attend, self._look))
+        return self._access.head(
+            self._module.apply_layer(x, feed.positions, attend, self._attend_target)
+        )
 
     def _slots(self, sequences: Seq[Sequence]) -> list[int]:
         return [self._cache.slot(s.id) for s in sequences]
@@ -256,7 +269,7 @@ class GlimpseModel:
         for slot, tokens in zip(slots, missing, strict=True):
             lengths[slot] += len(tokens)
 
-    def _look(self, queries: Tensor) -> Tensor:
+    def _attend_target(self, queries: Tensor) -> Tensor:
         """Attention of one token of each row over its row of the target's cache, in place."""
         mixed_rows = []
         for query, (keys, values) in zip(queries[:, 0], self._target_kv, strict=True):

@@ -28,9 +28,9 @@ _NOISE = 0.1  # largest noise on the features while training
 
 
 class EagleModule(FeatureModule):
-    """heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one decoder layer;
-    bias: whether `fc` has one; unroll: steps that training takes on the layer's own outputs (the
-    paper has 1)."""
+    """EAGLE-1's weights. heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one
+    decoder layer; bias: whether `fc` has one; unroll: steps that training takes on the layer's own
+    outputs (the paper has 1)."""
 
     method: ClassVar[str] = "eagle"
 

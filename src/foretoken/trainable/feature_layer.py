@@ -1,12 +1,12 @@
-"""A decoder layer that drafts from a target's states: trained over whole texts, served by a cache.
+"""EAGLE's decoder layer on a target's states: unrolled over texts to train, with a cache to serve.
 
 Entry t of a text reads the target's state of token t (its feature) and the embedding of token
 t + 1. Its output predicts the feature of token t + 1, and so token t + 2. While drafting, an
 entry's feature is the output of the entry before it. Source: Li et al. 2024 (EAGLE), section 3.1.
 Weights are named as in a Llama layer.
 
-Legend: B rows, T entries, S of them, M frontier nodes, D width, H heads, K key/value heads, W head
-width, V vocabulary, I unrolled steps.
+Legend: B rows, T entries, S chosen ones, M frontier nodes, D width, H heads, K key/value heads, W
+head width, V vocabulary, I unrolled steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SPARE = 512  # cache places after the context: nodes of a draft that starts at 
 
 
 class FeatureLayer(nn.Module):
-    """Attention and feed-forward; what comes before the attention is the module's."""
+    """Attention and feed-forward; the module computes what the attention reads."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -69,8 +69,8 @@ class FeaturePredictor(Protocol):
 def unroll(
     module: FeaturePredictor, features: Tensor, embeddings: Tensor, lesson: Lesson, steps: int
 ) -> Tensor:
-    """Outputs [B, T, I, D]: step i of place t predicts token t + 2 + i, as in drafting along the
-    text from entry t on, with its own outputs as features after that.
+    """The layer run on its own outputs along a text: [B, T, I, D]. Step i from entry t predicts
+    token t + 2 + i, as a draft that starts there does.
 
     features, embeddings: [B, T, D] of the tokens themselves. Steps after the first are computed
     only for places with a step whose predicted token counts, and may be 0 elsewhere: most of a row
@@ -78,47 +78,47 @@ def unroll(
     """
     keys: list[Tensor] = []
     values: list[Tensor] = []
-    sees = lesson.sees
+    visible = lesson.attention_mask
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         groups = q.shape[2] // k.shape[2]
         keys.append(k.repeat_interleave(groups, 2))
         values.append(v.repeat_interleave(groups, 2))
         if len(keys) == 1:
-            return _along(q, keys[0], values[0], sees)
-        return _unrolled(q, keys, values, before)
+            return _attend_text(q, keys[0], values[0], visible)
+        return _attend_unrolled(q, keys, values, before)
 
     following = embeddings.roll(-1, 1)  # what wraps around counts nowhere
     outputs = [module.predict(features, following, lesson.positions, attend)]
     if steps == 1:
         return outputs[0][:, :, None]
-    some = lesson.places_to_draft(steps)[..., None]  # [B, S, 1]
-    before = sees.take_along_dim(some, 1)
-    state = outputs[0].take_along_dim(some, 1)
-    places = lesson.positions.take_along_dim(some[..., 0], 1)
+    chosen = lesson.places_to_draft(steps)[..., None]  # [B, S, 1]
+    before = visible.take_along_dim(chosen, 1)
+    state = outputs[0].take_along_dim(chosen, 1)
+    places = lesson.positions.take_along_dim(chosen[..., 0], 1)
     for i in range(1, steps):
-        following = embeddings.roll(-1 - i, 1).take_along_dim(some, 1)
+        following = embeddings.roll(-1 - i, 1).take_along_dim(chosen, 1)
         state = module.predict(state, following, places + i, attend)
-        outputs.append(torch.zeros_like(features).scatter(1, some.expand_as(state), state))
+        outputs.append(torch.zeros_like(features).scatter(1, chosen.expand_as(state), state))
     return torch.stack(outputs, 2)
 
 
-def _along(q: Tensor, key: Tensor, value: Tensor, sees: Tensor) -> Tensor:
-    """Attention where `sees` [B, T, T] is true; q, key, value: [B, T, H, W]."""
+def _attend_text(q: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+    """Attention where `visible` [B, T, T] is true; q, key, value: [B, T, H, W]."""
     q, key, value = (x.transpose(1, 2) for x in (q, key, value))
-    mixed = F.scaled_dot_product_attention(q, key, value, attn_mask=sees[:, None])
+    mixed = F.scaled_dot_product_attention(q, key, value, attn_mask=visible[:, None])
     return mixed.transpose(1, 2).flatten(2)
 
 
-def _unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], sees: Tensor) -> Tensor:
-    """Each place attends to the first step's keys [B, T, H, W] where `sees` [B, S, T] is true, and
-    to those of its own later steps; q, later keys and values: [B, S, H, W]."""
+def _attend_unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], visible: Tensor) -> Tensor:
+    """Each place attends to the first step's keys [B, T, H, W] where `visible` [B, S, T] is true,
+    and to those of its own later steps; q, later keys and values: [B, S, H, W]."""
     queries = q.transpose(1, 2)
     first, first_values = keys[0].transpose(1, 2), values[0].transpose(1, 2)
     scale = q.shape[-1] ** -0.5
-    history = (queries @ first.transpose(2, 3) * scale).masked_fill(~sees[:, None], -torch.inf)
-    own = torch.stack([(q * k).sum(-1) for k in keys[1:]], -1) * scale  # [B, S, H, I - 1]
-    shares = torch.cat((history, own.transpose(1, 2)), -1).softmax(-1)
+    history = (queries @ first.transpose(2, 3) * scale).masked_fill(~visible[:, None], -torch.inf)
+    later = torch.stack([(q * k).sum(-1) for k in keys[1:]], -1) * scale  # [B, S, H, I - 1]
+    shares = torch.cat((history, later.transpose(1, 2)), -1).softmax(-1)
     length = first.shape[2]
     mixed = (shares[..., :length] @ first_values).transpose(1, 2)
     for i, value in enumerate(values[1:]):
@@ -128,14 +128,15 @@ def _unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], sees: Tensor) -
 
 @dataclass
 class _Features:
-    """waiting: those without an entry in the cache yet; prompt: the prompt's last one, or none."""
+    """A sequence's features. waiting: those without an entry in the cache yet; prompt: the last one
+    of the prompt, if there is one."""
 
     waiting: Tensor
     prompt: Tensor
 
 
 class FeatureModel:
-    """Serves such a module, with a cache for the entries of each sequence.
+    """Serves a `FeaturePredictor`, with a cache for the entries of each sequence.
 
     In a text of n tokens whose last one is the root, entry n - 2 is the last; a draft's first pass
     runs it with all that came since the draft before. Entries of drafted nodes are discarded.
@@ -195,11 +196,11 @@ class FeatureModel:
         read = [s for s, step in zip(sequences, steps, strict=True) if step.read]
         reading = [s for s in read if len(s.state[self].waiting) > 1]
         if reading:
-            self._enter(reading, 1)
+            self._run_waiting(reading, 1)
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, D] outputs of the last entries, those before the roots; runs what waits."""
-        return self._enter(sequences, 0)
+        """[B, 1, D] outputs of the last entries, those before the roots; runs waiting features."""
+        return self._run_waiting(sequences, 0)
 
     def level(self, sequences: Seq[Sequence], frontier: Frontier) -> Tensor:
         """[B, M, V] logits after the nodes of a growing tree's frontier, in one pass."""
@@ -215,8 +216,8 @@ class FeatureModel:
             self._outputs = self._run(self._outputs.gather(1, place), feed)
         return self._module.logits(self._outputs, self._access.head)
 
-    def _enter(self, sequences: Seq[Sequence], leave: int) -> Tensor:
-        """Run the waiting features but the last `leave`; outputs [B, 1, D] of the last entries.
+    def _run_waiting(self, sequences: Seq[Sequence], leave: int) -> Tensor:
+        """Run all waiting features but the last `leave`; outputs [B, 1, D] of the last entries.
 
         One is left after a prompt, so that there is something to run when its draft begins.
         """
@@ -228,8 +229,8 @@ class FeatureModel:
             start = self._cache.lengths[slot] + 1
             tokens.append(sequence.tokens[start : start + count])
         feed = chain_feed(self._cache, slots, tokens)
-        some = [each.waiting[:count] for each, count in zip(kept, counts, strict=True)]
-        outputs = self._run(nn.utils.rnn.pad_sequence(some, batch_first=True), feed)
+        features = [each.waiting[:count] for each, count in zip(kept, counts, strict=True)]
+        outputs = self._run(nn.utils.rnn.pad_sequence(features, batch_first=True), feed)
         for each, slot, count in zip(kept, slots, counts, strict=True):
             each.waiting = each.waiting[count:]
             self._cache.lengths[slot] += count

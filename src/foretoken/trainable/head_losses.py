@@ -1,4 +1,4 @@
-"""Losses of drafters with heads on the target's last state, and the ranks of the text's tokens.
+"""Losses of heads that predict tokens ahead, and the ranks that they give to the text's tokens.
 
 Head i, counted from 0, predicts the token i + 1 places after the root, from the state that the
 root itself was read from: with the state at place t, the root is at t + 1 and head i predicts
@@ -36,22 +36,24 @@ def heads_loss(
     row, token = (lesson.weight > 0).nonzero(as_tuple=True)  # [P]
     place = token[:, None] - 2 - heads  # [P, H]
     inside = lesson.positions[row, token][:, None] >= 2 + heads
-    seen = states[row[:, None], place.clamp(min=0), heads]  # [P, H, D]
+    head_states = states[row[:, None], place.clamp(min=0), heads]  # [P, H, D]
     weight = lesson.weight[row, token]
     share = inside * weight[:, None] * objective.decay**heads / weight.sum().clamp(min=1e-9)
     if objective.dynamic:
         chances = _chances(lesson, states, logits, objective)
         reach = chance_to_reach(chances)[row[:, None], place.clamp(min=0), heads]
         share = share * reach**objective.dynamic
-    known = lesson.hidden[-1][row, (token - 1).clamp(min=0)] if objective.reads_target else None
+    target_states = (
+        lesson.hidden[-1][row, (token - 1).clamp(min=0)] if objective.reads_target else None
+    )
     goal = lesson.tokens[row, token]
 
     def measure(at: slice, part: Tensor) -> Tensor:
-        target = None if known is None else lesson.head(known[at])[:, None]
+        target = None if target_states is None else lesson.head(target_states[at])[:, None]
         loss = objective(logits(part), target, goal[at, None])
         return (loss * share[at]).sum()
 
-    return chunked(measure, [seen], parameters, _CHUNK)
+    return chunked(measure, [head_states], parameters, _CHUNK)
 
 
 def predictions_loss(
@@ -61,11 +63,11 @@ def predictions_loss(
     each weighted by its token and decay^ahead [P]."""
     share = lesson.weight[row, token] * objective.decay**ahead
     share = share / share.sum().clamp(min=1e-9)
-    known = lesson.hidden[-1][row, token - 1] if objective.reads_target else None
+    target_states = lesson.hidden[-1][row, token - 1] if objective.reads_target else None
     goal = lesson.tokens[row, token]
 
     def measure(at: slice, part: Tensor) -> Tensor:
-        target = None if known is None else lesson.head(known[at])
+        target = None if target_states is None else lesson.head(target_states[at])
         return (objective(lesson.head(part), target, goal[at]) * share[at]).sum()
 
     return chunked(measure, [states])
@@ -84,18 +86,18 @@ def _chances(lesson: Lesson, states: Tensor, logits: Logits, objective: Objectiv
 
 
 def ranks_at_roots(lesson: Lesson, states: Tensor, logits: Logits) -> Tensor:
-    """[B, T, H] the rank of the token i + 1 after the root in head i's logits, for every root: how
-    many tokens have larger ones. 2^30 where the record has no such token."""
+    """[B, T, H] for every root and head i: the rank of the text's token i + 1 places after the
+    root, that is, how many tokens have larger logits. 2^30 where the record has no such token."""
     batch, length, heads, _ = states.shape
     ranks = torch.full((batch, length, heads), 1 << 30, device=states.device)
-    row, root = (lesson.room >= 0).nonzero(as_tuple=True)
+    row, root = (lesson.max_nodes >= 0).nonzero(as_tuple=True)
     ahead = torch.arange(1, heads + 1, device=states.device)
     for at in range(0, len(row), _CHUNK):
         r, t = row[at : at + _CHUNK], root[at : at + _CHUNK]
         place = (t[:, None] + ahead).clamp(max=length - 1)
-        given = logits(states[r, (t - 1).clamp(min=0)])  # [chunk, H, V]
+        scores = logits(states[r, (t - 1).clamp(min=0)])  # [chunk, H, V]
         goal = lesson.tokens[r[:, None], place]
-        larger = (given > given.gather(-1, goal[..., None])).sum(-1)
+        larger = (scores > scores.gather(-1, goal[..., None])).sum(-1)
         inside = (t[:, None] + ahead < length) & (lesson.positions[r, t] > 0)[:, None]
         inside = inside & (lesson.records[r[:, None], place] == lesson.records[r, t][:, None])
         ranks[r, t] = torch.where(inside, larger, ranks[r, t])

@@ -1,4 +1,4 @@
-"""One decoder layer, named as in Llama: its shape, attention and feed-forward.
+"""Parts of a trained decoder layer, named as in Llama: shape, attention, feed-forward.
 
 Legend: B rows, T tokens, D width, H heads, K key/value heads, W head width.
 """
@@ -22,10 +22,10 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LayerShape:
-    """reads: width of what the attention reads; outer: width of the residual stream; head_width:
-    of a head, if it isn't outer / heads; rope_scaling: as transformers writes it;
-    qk_norm: whether queries and keys are normed, head by head; qkv_bias: whether queries, keys and
-    values have biases."""
+    """The numbers of a decoder layer. reads: width of what the attention reads; outer: width of the
+    residual stream; head_width: of a head, if it isn't outer / heads; rope_scaling: as transformers
+    writes it; qk_norm: whether queries and keys are normed, head by head; qkv_bias: whether
+    queries, keys and values have biases."""
 
     outer: int
     reads: int
@@ -53,14 +53,15 @@ class LayerShape:
         intermediate: int | None = None,
         **rest: Any,
     ) -> LayerShape:
-        """A layer of this width whose attention reads `wide` times it. None: heads of about 48, as
-        many key/value heads, a feed-forward of 8/3 of the width; rest: the other fields."""
+        """A layer of this width whose attention reads `wide` times it. Defaults: heads of width 48
+        or so, as many key/value heads, a feed-forward of 8/3 of the width; rest: the other
+        fields."""
         heads, intermediate = heads or heads_for(width), intermediate or 8 * width // 3
         return cls(width, wide * width, heads, kv_heads or heads, intermediate, **rest)
 
 
 def heads_for(width: int) -> int:
-    """The number of heads of about 48 that divide the width into even ones."""
+    """How many heads a layer has by default: their width is even and about 48."""
     most = max(1, width // 48)
     return next((h for h in range(most, 0, -1) if width % (2 * h) == 0), 1)
 

@@ -1,9 +1,10 @@
-"""What a drafter in training reads: text, the target's states along it, and each token's weight.
+"""One batch of training: texts, the frozen target's states along them, and each token's weight.
 
 A row has one or more records, each a prompt with its answer. Training is teacher forced: at every
-place the drafter sees the text as it is. Where the text is what the target writes at temperature 0,
-or a sample of it under a rule that keeps plain decoding's tokens, accepted drafts are pieces of
-this text, so one pass tells what serving it would have accepted (`Estimate`).
+place the drafter reads the true text before it. Where the text is what the target writes at
+temperature 0, or a sample of it under a rule that keeps plain decoding's tokens, accepted drafts
+are pieces of this text, so one pass shows what would have been accepted while it was written
+(`Estimate`).
 
 Legend: B rows, T places of a row, D width, V vocabulary, N drafted places.
 """
@@ -29,19 +30,19 @@ class Lesson:
 
     tokens, positions, records: [B, T] ids, places within the record, and the number of the record
     in its row (-1 is padding). A token attends to the tokens of its record up to itself. weight:
-    [B, T] how much a token counts as one to predict. room: [B, T] the most nodes of a draft whose
-    root is there, or -1 where serving never has a root. hidden: layer -> [B, T, D], as `Wants`
-    counts layers. head: normed last states [..., D] -> logits [..., V]. embed: ids -> [..., D].
-    append: the target's pass over tokens after the rows, see `Append`. None of the three is
-    trained. kv: layer, from 0 -> its keys and values [B, K, T, W] of the text. temperature: that
-    the text was written at.
+    [B, T] each token's share in the loss, 0 where it isn't predicted. max_nodes: [B, T] the most
+    nodes of a draft whose root is that token, -1 where serving never has a root. hidden: layer ->
+    [B, T, D], layers counted as in `Wants`. head: normed last states [..., D] -> logits [..., V].
+    embed: ids -> [..., D]. append: the target's pass over tokens after the rows, see `Append`.
+    head, embed and append are the target's and are not trained. kv: layer, from 0 -> its keys and
+    values of the text, [B, K, T, W]. temperature: the one that the text was written at.
     """
 
     tokens: Tensor
     positions: Tensor
     records: Tensor
     weight: Tensor
-    room: Tensor
+    max_nodes: Tensor
     hidden: dict[int, Tensor]
     head: Callable[[Tensor], Tensor]
     embed: Callable[[Tensor], Tensor]
@@ -50,31 +51,32 @@ class Lesson:
     temperature: float = 0.0
 
     @property
-    def sees(self) -> Tensor:
+    def attention_mask(self) -> Tensor:
         """[B, T, T] bool: which tokens each token attends to."""
         same = self.records[:, :, None] == self.records[:, None, :]
         return same.tril()
 
     def places_to_draft(self, most: int) -> Tensor:
-        """[B, S] the places t from which a drafter of `most` places has something to learn: one of
-        the tokens t + 2 … t + 1 + most counts. Rows with fewer of them are filled with others."""
+        """[B, S] the places t from which a drafter of `most` tokens has something to learn: one of
+        the tokens t + 2 … t + 1 + most has a weight. Rows with fewer of them are filled with
+        others."""
         counts = torch.stack([self.weight.roll(-2 - i, 1) > 0 for i in range(most)]).any(0)
         longest = int(counts.sum(1).max())
         return counts.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
 
 
-def chain_acceptance(chances: Tensor, room: Tensor, most: int) -> Tensor:
-    """[B, T, most] the chance that more than n places of a chain are accepted; chances: [B, T] that
-    the drafted token after each place is."""
+def chain_acceptance(chances: Tensor, max_nodes: Tensor, most: int) -> Tensor:
+    """[B, T, most] the chance that more than n tokens of a chain are accepted; chances: [B, T] of
+    the drafted token after each place."""
     ahead = torch.stack([chances.roll(-n, 1) for n in range(most)], 2).cumprod(-1)
-    within: Tensor = torch.arange(most, device=room.device) < room[..., None]
+    within: Tensor = torch.arange(most, device=max_nodes.device) < max_nodes[..., None]
     return ahead * within
 
 
 @dataclass
 class Estimate:
-    """Tokens written, and the steps that serving them would take. accepted[n]: in how many
-    of these steps more than n drafted places are accepted, a sum of chances."""
+    """How many steps serving a text would take. tokens: of the text. accepted[n]: in how many of
+    these steps more than n drafted places are accepted, a sum of chances."""
 
     tokens: float = 0.0
     steps: float = 0.0
@@ -103,16 +105,16 @@ def _padded(counts: Seq[float], length: int) -> list[float]:
     return [*counts, *[0.0] * (length - len(counts))]
 
 
-def estimate(room: Tensor, acceptance: Tensor) -> Estimate:
+def estimate(max_nodes: Tensor, acceptance: Tensor) -> Estimate:
     """What serving would accept: `acceptance` [B, T, N] is the chance that a step whose root stands
-    there accepts more than n drafted places (0 or 1 where that is known).
+    at place t accepts more than n drafted places (0 or 1 where that is certain).
 
     Walks from each text's first root: a step that accepts n places leads to the root n + 1 later.
     """
-    roots = (room >= 0).cpu()
-    more = (acceptance.double() * (room >= 0)[..., None]).cpu()
-    edges = torch.ones_like(more[..., :1])
-    exactly = torch.cat((edges, more), 2) - torch.cat((more, 0 * edges), 2)  # [B, T, N + 1]
+    roots = (max_nodes >= 0).cpu()
+    more = (acceptance.double() * (max_nodes >= 0)[..., None]).cpu()
+    certain = torch.ones_like(more[..., :1])
+    exactly = torch.cat((certain, more), 2) - torch.cat((more, 0 * certain), 2)  # [B, T, N + 1]
     batch, length, depth = exactly.shape
     visits = torch.zeros(batch, length + depth, dtype=torch.float64)
     first = roots.clone()
@@ -120,8 +122,8 @@ def estimate(room: Tensor, acceptance: Tensor) -> Estimate:
     visits[:, :length] = first.double()
     for place in range(length):
         visits[:, place] *= roots[:, place]
-        ahead = visits[:, place, None] * exactly[:, place]
-        visits[:, place + 1 : place + 1 + depth] += ahead
+        moves = visits[:, place, None] * exactly[:, place]
+        visits[:, place + 1 : place + 1 + depth] += moves
     visits = visits[:, :length]
     accepted = (visits[..., None] * more).sum((0, 1))
     return Estimate(float(roots.sum()), float(visits.sum()), accepted.tolist())

@@ -1,8 +1,7 @@
-"""How far a drafter's distribution is from the target's: divergences of logits, mixtures, and their
-sum.
+"""Training losses: how far a drafter's distribution is from the target's, at each place.
 
-Each divergence is a function of the drafter's logits [..., V] and the target's [..., V] and has one
-number a place [...]. Sources: forward and reverse KL, Jensen-Shannon and total variation, Zhou et
+Each divergence takes the drafter's logits [..., V] and the target's [..., V] and returns one number
+a place [...]. Sources: forward and reverse KL, Jensen-Shannon and total variation, Zhou et
 al. 2024 (DistillSpec) section 3; the chance of acceptance is one minus the total variation,
 Leviathan et al. 2023 section 3.2. They are computed in float32, in float64 for float64 logits.
 
@@ -26,7 +25,8 @@ Divergence = Callable[[Tensor, Tensor], Tensor]
 """(drafter's logits [..., V], target's logits [..., V]) -> [...]"""
 
 NLL = "nll"
-"""The name of the objective that does not read the target's logits: -log of the text's token."""
+"""The name of the objective that does not read the target's logits: -log of the probability of the
+text's token."""
 
 
 def _log(logits: Tensor) -> Tensor:
@@ -44,7 +44,8 @@ def kl_div(drafter: Tensor, target: Tensor) -> Tensor:
     """KL(target || drafter): forward KL, soft-label cross-entropy less the target's entropy.
 
     Written as two products: `_kl`'s difference of two log-distributions would be one more pass over
-    the drafter's logits, forward and backward."""
+    the drafter's logits, forward and backward.
+    """
     log_p = _log(target)
     log_q = _log(drafter.to(log_p.dtype))
     p, empty = log_p.exp(), log_p.isneginf()
@@ -167,10 +168,10 @@ def exponential(gamma: float) -> float:
 
 
 def chance_to_reach(chances: Tensor) -> Tensor:
-    """[..., N] the chance that a draft reaches each place: that all places before it, of chances
-    [..., N], are right."""
-    edge = torch.ones_like(chances[..., :1])
-    return torch.cat((edge, chances[..., :-1]), -1).cumprod(-1)
+    """[..., N] the chance that a draft reaches each place, from the chances [..., N] that each
+    place is right: the product over the places before it."""
+    first = torch.ones_like(chances[..., :1])
+    return torch.cat((first, chances[..., :-1]), -1).cumprod(-1)
 
 
 Measure = Callable[..., Tensor]
@@ -182,8 +183,8 @@ def chunked(
 ) -> Tensor:
     """The sum of `measure` over all places of the inputs [P, ...], `chunk` places at a time.
 
-    Logits [P, V] never exist whole, and nothing is computed twice: each chunk's gradients are taken
-    with its loss. parameters: what else `measure` uses that is trained.
+    Logits [P, V] never exist whole, and nothing is computed twice: each chunk's gradients are
+    computed with its loss. parameters: the other trained tensors that `measure` uses.
     """
     total: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
         measure, chunk, len(inputs), *inputs, *parameters
@@ -193,10 +194,10 @@ def chunked(
 
 class _Chunked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, measure: Measure, chunk: int, count: int, *given: Tensor) -> Tensor:
-        inputs, parameters = given[:count], given[count:]
+    def forward(ctx: Any, measure: Measure, chunk: int, count: int, *tensors: Tensor) -> Tensor:
+        inputs, parameters = tensors[:count], tensors[count:]
         wanted = [i for i, need in enumerate(ctx.needs_input_grad[3:]) if need]
-        grads = {i: torch.zeros_like(given[i]) for i in wanted}
+        grads = {i: torch.zeros_like(tensors[i]) for i in wanted}
         total = inputs[0].new_zeros((), dtype=torch.promote_types(inputs[0].dtype, torch.float32))
         for start in range(0, len(inputs[0]), chunk):
             at = slice(start, start + chunk)
@@ -210,7 +211,7 @@ class _Chunked(torch.autograd.Function):
                 for i, grad in zip(wanted, gradients, strict=True):
                     if grad is not None:
                         (grads[i][at] if i < count else grads[i]).add_(grad)
-        ctx.grads = [grads.get(i) for i in range(len(given))]
+        ctx.grads = [grads.get(i) for i in range(len(tensors))]
         return total
 
     @staticmethod

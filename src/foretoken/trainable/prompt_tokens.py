@@ -24,8 +24,8 @@ FIRST = 2
 
 
 class PromptTokens(Trained):
-    """num_tokens: prompt tokens; blocks: places of each row after which a training step puts them.
-    They begin as the text's mean embedding."""
+    """Embeddings of prompt tokens, which begin as the text's mean embedding. num_tokens: how many;
+    blocks: places of each row after which a training step puts them."""
 
     def __init__(self, facts: Facts, num_tokens: int = 3, blocks: int = 64) -> None:
         super().__init__(facts, num_tokens=num_tokens, blocks=blocks)
@@ -40,14 +40,16 @@ class PromptTokens(Trained):
             return
         with torch.no_grad():
             share = (self._counts / self._counts.sum()).to(self.embeddings)
-            seen = share.nonzero()[:, 0]
-            self.embeddings.copy_(share[seen] @ target.embed(seen))
+            present = share.nonzero()[:, 0]
+            self.embeddings.copy_(share[present] @ target.embed(present))
 
     def states(self, lesson: Lesson, places: Tensor) -> Tensor:
         """[B, R, A, D] the target's states at the prompt tokens after the places [B, R]."""
-        positions, sees = block_positions(lesson, places, len(self.embeddings))
+        positions, visible = block_positions(lesson, places, len(self.embeddings))
         tokens = self.embeddings.repeat(places.shape[1], 1).expand(len(places), -1, -1)
-        states: Tensor = lesson.append(tokens, positions, sees).unflatten(1, (places.shape[1], -1))
+        states: Tensor = lesson.append(tokens, positions, visible).unflatten(
+            1, (places.shape[1], -1)
+        )
         return states
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:

@@ -1,4 +1,4 @@
-"""Trees by the ranks of their tokens: what is accepted of them, and the plan of one.
+"""Draft trees given by token ranks: their acceptance along a text, and the best tree of n nodes.
 
 A path names at each level the rank of a token in the drafter's distribution: (0, 2) is the third
 likeliest token after the likeliest. Source: Cai et al. 2024 (Medusa), section 2.3.3 and appendix C.
@@ -21,26 +21,28 @@ Paths = tuple[tuple[int, ...], ...]
 """A tree as the rank paths of its nodes, parents first."""
 
 
-def tree_acceptance(ranks: Tensor, room: Tensor, paths: Seq[Seq[int]]) -> Tensor:
-    """[B, T, levels] bool: whether more than n places are accepted, by the ranks [B, T, H] of the
-    text's tokens; of the tree only the first `room` [B, T] nodes are drafted."""
+def tree_acceptance(ranks: Tensor, max_nodes: Tensor, paths: Seq[Seq[int]]) -> Tensor:
+    """[B, T, levels] bool: whether more than n levels are accepted, by the ranks [B, T, H] of the
+    text's tokens; only the tree's first `max_nodes` [B, T] nodes are drafted."""
     depth = max(map(len, paths), default=0)
     most = 1 + max((max(path) for path in paths), default=0)
     index: dict[int, dict[int, int]] = {level: {} for level in range(depth)}
     for place, path in enumerate(paths):
         index[len(path) - 1][_code(path, most)] = place
-    alive = room > 0
-    code = torch.zeros_like(room)
+    accepted = max_nodes > 0
+    code = torch.zeros_like(max_nodes)
     levels = []
     for level in range(depth):
         code = code * most + ranks[:, :, level].clamp(max=most - 1)
-        codes = torch.tensor(sorted(index[level]), device=room.device)
-        places = torch.tensor([index[level][c] for c in sorted(index[level])], device=room.device)
+        codes = torch.tensor(sorted(index[level]), device=max_nodes.device)
+        places = torch.tensor(
+            [index[level][c] for c in sorted(index[level])], device=max_nodes.device
+        )
         at = torch.searchsorted(codes, code).clamp(max=len(codes) - 1)
-        hit = (codes[at] == code) & (ranks[:, :, level] < most) & (places[at] < room)
-        alive = alive & hit
-        levels.append(alive)
-    return torch.stack(levels, 2) if levels else alive[..., None][..., :0]
+        hit = (codes[at] == code) & (ranks[:, :, level] < most) & (places[at] < max_nodes)
+        accepted = accepted & hit
+        levels.append(accepted)
+    return torch.stack(levels, 2) if levels else accepted[..., None][..., :0]
 
 
 def _code(path: Seq[int], base: int) -> int:
@@ -51,10 +53,10 @@ def _code(path: Seq[int], base: int) -> int:
     return code
 
 
-def rank_counts(ranks: Tensor, room: Tensor, most: int = 10) -> Tensor:
-    """[H, most + 1] how often the text's token was each head's likeliest, its second …, and last
-    the number of roots."""
-    at_roots = ranks[room >= 0]  # [R, H]
+def rank_counts(ranks: Tensor, max_nodes: Tensor, most: int = 10) -> Tensor:
+    """[H, most + 1] how often the text's token was each head's likeliest, its second …; the last
+    column is the number of roots."""
+    at_roots = ranks[max_nodes >= 0]  # [R, H]
     counts = [(at_roots == rank).sum(0) for rank in range(most)]
     return torch.stack([*counts, torch.full_like(counts[0], len(at_roots))], 1).cpu()
 
@@ -67,7 +69,7 @@ def rank_rates(counts: Tensor) -> list[list[float]]:
 
 def plan_tree(rates: Seq[Seq[float]], nodes: int) -> Paths:
     """The `nodes` likeliest rank paths, where rates[i][r] is how often head i's token of rank r is
-    right; a path's chance is taken to be the product."""
+    right; a path's probability is taken to be their product."""
 
     def following(level: int) -> list[tuple[float, int, int]]:
         shares = rates[level] if level < len(rates) else ()
@@ -101,5 +103,5 @@ def tree_from_option(tree: str | Seq[Seq[int]], nodes: int, rates: Seq[Seq[float
 
 
 def fitting_paths(paths: Paths, depth: int, vocab_size: int) -> Paths:
-    """The part of a tree that so many levels and so small a vocabulary can fill."""
+    """The paths of a tree that fit into `depth` levels and a vocabulary of this size."""
     return tuple(p for p in paths if len(p) <= depth and max(p) < vocab_size)

@@ -1,4 +1,4 @@
-"""The target's state that each sequence's root was read from, kept while serving.
+"""Keeps, while serving, the target's state that each sequence's root was sampled from.
 
 Legend: D width.
 """

@@ -1,4 +1,4 @@
-"""Drafts with the target's first layers and an adapter on top of them.
+"""Kangaroo's draft model: the target's first layers with an adapter on top of them.
 
 The shallow layers write their keys and values after the target's committed length, where a scoring
 pass would write the same ones. Such a pass can therefore resume from the states that the draft left
@@ -72,13 +72,13 @@ class ShallowModel:
         new = self._adapter.features(step.scores.hidden)[step.row, places]
         sequence.state[self] = torch.cat((sequence.state[self], new))
         if step.read:
-            self._enter([sequence], None)
+            self._run_waiting([sequence], None)
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, V] logits after each text, whose last token alone is not in the cache."""
         self._tokens, self._states = [], []
         roots = torch.tensor([s.tokens[-1:] for s in sequences], device=self.device)
-        return self._logits(self._enter(sequences, self._shallow(sequences, roots)))
+        return self._logits(self._run_waiting(sequences, self._shallow(sequences, roots)))
 
     def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
         """[B, 1, V] logits after one more token [B] of each chain."""
@@ -88,7 +88,8 @@ class ShallowModel:
         return self._logits(self._adapted(states, feed))
 
     def resume_point(self) -> ResumePoint | None:
-        """What this draft has run, for the pass that scores it; None where it ran nothing."""
+        """The states of this draft's tokens, for the pass that scores it to resume from; None where
+        nothing was run."""
         tokens, self._tokens = self._tokens, []
         if not tokens:
             return None
@@ -104,9 +105,9 @@ class ShallowModel:
         self._states.append(states)
         return states
 
-    def _enter(self, sequences: Seq[Sequence], roots: Tensor | None) -> Tensor:
-        """Put what waits into the adapter's cache, and after it the roots' states [B, 1, D] if
-        there are any; outputs [B, 1, D] of the last ones. The roots' entries are not committed."""
+    def _run_waiting(self, sequences: Seq[Sequence], roots: Tensor | None) -> Tensor:
+        """Run the adapter over waiting states, and after them the roots' [B, 1, D] if given;
+        outputs [B, 1, D] of the last ones. The roots' entries are not committed."""
         slots = [self._cache.slot(s.id) for s in sequences]
         waiting = [s.state[self] for s in sequences]
         rows = waiting
@@ -125,7 +126,7 @@ class ShallowModel:
         return outputs[torch.arange(len(rows), device=self.device), last][:, None]
 
     def _adapted(self, states: Tensor, feed: Feed) -> Tensor:
-        following = states  # which it doesn't read
+        following = states  # not read by an adapter
         return self._adapter.predict(
             states, following, feed.positions, attend_cached(self._cache.layer[0], feed)
         )

@@ -1,4 +1,4 @@
-"""A small language model as a trained module: it begins and ends as an ordinary checkpoint.
+"""A small language model that is trained as a drafter, from and to an ordinary checkpoint.
 
 It reads the text alone, so it learns at every place of a text: from the target's distribution, or
 from the token itself. Source: Zhou et al. 2024 (DistillSpec), section 3; with "nll" on what
@@ -39,7 +39,7 @@ class TrainedLM(Trained):
         super().__init__(facts, model=model, **numbers)
         if model is not None and numbers:
             raise ValueError("give a model to begin with or the numbers of a new one")
-        lm = self.lm = _new(facts, numbers) if model is None else _begun(model)
+        lm = self.lm = _new(facts, numbers) if model is None else _loaded(model)
         if lm.config.vocab_size != facts.vocab_size:
             raise ForetokenError(
                 f"{model} has a vocabulary of {lm.config.vocab_size} tokens and the target of "
@@ -52,8 +52,8 @@ class TrainedLM(Trained):
         return self.lm  # type: ignore[no-any-return]
 
     def checkpoint_config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
-        own = {"architectures": [type(self.lm).__name__], "dtype": str(self.lm.dtype)[6:]}
-        return {**self.lm.config.to_diff_dict(), **own}
+        model = {"architectures": [type(self.lm).__name__], "dtype": str(self.lm.dtype)[6:]}
+        return {**self.lm.config.to_diff_dict(), **model}
 
     def save_tokenizer(self, folder: Path, tokenizer: Any) -> None:
         tokenizer.save_pretrained(folder)
@@ -78,16 +78,18 @@ class TrainedLM(Trained):
         """The training loss; states: this model's, [B, T, D] along the text."""
         counts = (lesson.weight > 0) & (lesson.positions > 0)
         row, token = counts.nonzero(as_tuple=True)  # [P]
-        seen, goal = states[row, token - 1], lesson.tokens[row, token]
+        before, goal = states[row, token - 1], lesson.tokens[row, token]
         share = lesson.weight[row, token]
         share = share / share.sum().clamp(min=1e-9)
-        known = lesson.hidden[-1][row, token - 1] if objective.reads_target else None
+        target_states = lesson.hidden[-1][row, token - 1] if objective.reads_target else None
 
         def measure(at: slice, part: Tensor) -> Tensor:
-            target = None if known is None else lesson.head(known[at])
+            target = None if target_states is None else lesson.head(target_states[at])
             return (objective(self.head(part), target, goal[at]) * share[at]).sum()
 
-        return chunked(measure, [seen], list(self.lm.get_output_embeddings().parameters()), _CHUNK)
+        return chunked(
+            measure, [before], list(self.lm.get_output_embeddings().parameters()), _CHUNK
+        )
 
     def head(self, states: Tensor) -> Tensor:
         """Normed states [..., D] -> logits [..., V]."""
@@ -98,7 +100,7 @@ class TrainedLM(Trained):
         """[B, T, D] its normed last states."""
         out = self.lm.base_model(
             input_ids=lesson.tokens,
-            attention_mask=lesson.sees[:, None],
+            attention_mask=lesson.attention_mask[:, None],
             position_ids=lesson.positions,
             use_cache=False,
         )
@@ -125,13 +127,13 @@ class TrainedLM(Trained):
         return chances
 
     def native(self) -> CausalLM:
-        """A copy in the native form, which serves."""
+        """A copy as a native model, which serves."""
         weights = self.lm.state_dict()
         config, place = self.lm.config, self.lm.device
         return build_native(config, lambda name: weights[name], self.lm.dtype, place, "plain")
 
 
-def _begun(model: str) -> Any:
+def _loaded(model: str) -> Any:
     """A checkpoint's model in float32. Raises `ForetokenError` for a family that the native model
     doesn't serve: what is trained has to be what is served."""
     from foretoken.models.hf import adapter
@@ -149,9 +151,9 @@ def _begun(model: str) -> Any:
 def _new(facts: Facts, numbers: Mapping[str, Any]) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    known = LlamaConfig().to_dict()
+    fields = LlamaConfig().to_dict()
     for name in numbers:
-        if name not in known:
-            raise unknown("number of a new drafter", name, known)
-    usual = {"tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": None, **numbers}
-    return LlamaForCausalLM(LlamaConfig(**usual, vocab_size=facts.vocab_size))
+        if name not in fields:
+            raise unknown("number of a new drafter", name, fields)
+    settings = {"tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": None, **numbers}
+    return LlamaForCausalLM(LlamaConfig(**settings, vocab_size=facts.vocab_size))

@@ -90,7 +90,7 @@ SPACE: dict[str, Range | OneOf] = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A config, and what follows from its acceptance and the pass costs."""
+    """A config, and the speed predicted from its acceptance and pass costs."""
 
     config: Config
     tokens_per_second: float
@@ -125,7 +125,7 @@ class Tuner:
         self._plain = _measured(self._serve(llm))
 
     def search(self, trials: int, seed: int, advance: Callable[[], None]) -> list[Candidate]:
-        """That many candidates, the best first. Raises `ForetokenError` without Optuna."""
+        """`trials` candidates, the best first. Raises `ForetokenError` without Optuna."""
         optuna: Any = _optuna()
         sampler = optuna.samplers.TPESampler(seed=seed)
         study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -233,7 +233,7 @@ def tune(
 
 
 def _different(candidates: Seq[Candidate]) -> list[Candidate]:
-    """Each config once, in their order."""
+    """The configs without duplicates, in order."""
     different: list[Candidate] = []
     for one in candidates:
         if all(one.config != other.config for other in different):
@@ -246,7 +246,7 @@ def _fields(schedule: str) -> set[str]:
 
 
 def _measured(stats: EngineStats) -> Any:
-    """A run's numbers by the names of results.json, as far as a prediction reads them."""
+    """The numbers of a run that a prediction reads, under the names of results.json."""
     return {
         "target_passes": stats.passes,
         "mean_acceptance_length": stats.mean_acceptance_length,

@@ -1,4 +1,4 @@
-"""Shapes of Llamas, which decide what a pass costs: well-known ones, and a drafter's for each."""
+"""Shapes of Llamas, which decide what a pass costs: known ones, and a drafter's for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sure a ratio of totals is: bootstrap intervals over what was served together."""
+"""Bootstrap intervals of ratios of totals, over the groups that were served together."""
 
 from __future__ import annotations
 

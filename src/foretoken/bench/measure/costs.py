@@ -1,4 +1,4 @@
-"""What passes cost on this machine: the target's, those of the draft models, and reading memory.
+"""Measures what passes cost on this machine: of the target, of draft models, and reading memory.
 
 Every size is timed in turn, round after round, so that a machine whose speed drifts affects all
 alike; the median counts, and the first round does not. A pass is `target.score` of a chain after a
@@ -191,7 +191,7 @@ def draft_model(drafter: Drafter) -> CausalLM | None:
 
 
 def _known(drafter: Drafter) -> bool:
-    """Whether all that drafting costs is a pass a token of a model of its own, or nothing."""
+    """Whether drafting costs nothing, or one pass of a separate model for each token."""
     if draft_model(drafter) is not None:
         return True
     drawn = drafter.kinds - {Kind.CHOSEN, Kind.AUXILIARY}

@@ -1,4 +1,4 @@
-"""What a number was measured on."""
+"""Describes what a number was measured on: machine, versions, commit."""
 
 from __future__ import annotations
 

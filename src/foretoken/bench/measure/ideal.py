@@ -1,4 +1,4 @@
-"""The speedup that a method's acceptance allows; the measured one is less by what code costs.
+"""The speedups that a method's acceptance allows; the measured one is lower by what code costs.
 
 Two ideals of a speedup, both for the tokens per step that the run really wrote:
 
@@ -36,7 +36,7 @@ class Counts(Protocol):
 
 
 def nodes_per_step(answers: Iterable[Counts]) -> dict[str, int]:
-    """How many steps drafted this many nodes, a step without a draft under "0".
+    """Number of nodes -> how many steps drafted as many; a step without a draft is under "0".
 
     Exact for chains. For trees only the mean is known: each answer's drafts count as equal.
     """
@@ -123,7 +123,7 @@ def _baseline(runs: Seq[Run], run: Run) -> Run | None:
 
 
 def crossovers(runs: Seq[Run], costs: Costs | None) -> list[Crossover]:
-    """For each method and temperature, the batch size from which it is slower than plain decoding.
+    """The batch size from which each method is slower than plain decoding, by temperature.
 
     Between two measured batch sizes the speedup is interpolated linearly. Where only one was
     measured, the speedup at others is predicted from what passes cost: see `_predicted`.
@@ -154,13 +154,13 @@ def crossovers(runs: Seq[Run], costs: Costs | None) -> list[Crossover]:
 
 
 def _predicted(run: Run, costs: Machine) -> dict[int, float]:
-    """The measured speedup times the simulated one's change from its batch size to each larger one.
+    """The speedup at larger batch sizes: the measured one times the simulated change.
 
     So what the implementation loses at the measured size is lost at every size.
     """
-    here, steps = run["batch_size"], measured_drafting(run)
-    scale = (run["speedup"] or 0.0) / speedup(steps, costs, here)
-    sizes = range(here + 1, UP_TO + 1)
+    measured_size, steps = run["batch_size"], measured_drafting(run)
+    scale = (run["speedup"] or 0.0) / speedup(steps, costs, measured_size)
+    sizes = range(measured_size + 1, UP_TO + 1)
     return {size: scale * speedup(steps, costs, size) for size in sizes}
 
 

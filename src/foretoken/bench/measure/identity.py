@@ -70,7 +70,8 @@ def margin_at(llm: LLM, tokens: Seq[int], params: SamplingParams) -> float:
 
 
 def _edge_distance(probs: Tensor, sequence: Sequence) -> float:
-    """From the position's random number to the nearer edge of its token's interval; probs: [V]."""
+    """The distance from the position's random number to the nearer edge of its token's interval;
+    probs: [V]."""
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     key = torch.tensor(sequence.key, device=probs.device)
     at = torch.tensor(len(sequence.tokens), device=probs.device)

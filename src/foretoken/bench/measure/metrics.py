@@ -1,4 +1,4 @@
-"""From measured answers to the numbers of results.json. docs/metrics.md defines each of them.
+"""Computes the numbers of results.json from measured answers; docs/metrics.md defines them.
 
 Prompts served together are one unit of the statistics: the turns of a conversation count as one,
 so does a batch, and the bootstrap draws groups, each with its measurements of both methods.
@@ -118,14 +118,14 @@ def _ratio(part: float, whole: float) -> float | None:
 def _totals(answers: Seq[Answer], plain: Seq[Answer]) -> tuple[list[float], ...]:
     """(tokens, seconds, plain tokens, plain seconds) of each group; of prompts that both have."""
     shared = {a.id for a in answers} & {a.id for a in plain}
-    mine, theirs = (
+    of_method, of_plain = (
         group_by(lambda a: a.group, (a for a in x if a.id in shared)) for x in (answers, plain)
     )
     totals: tuple[list[float], ...] = ([], [], [], [])
-    for group in mine:
-        for at, own in ((0, mine[group]), (2, theirs[group])):
-            totals[at].append(sum(a.tokens for a in own))
-            totals[at + 1].append(sum(a.decoding for a in own))
+    for group in of_method:
+        for at, members in ((0, of_method[group]), (2, of_plain[group])):
+            totals[at].append(sum(a.tokens for a in members))
+            totals[at + 1].append(sum(a.decoding for a in members))
     return totals
 
 
@@ -135,12 +135,12 @@ def spec_bench(answers: Seq[Answer], plain: Seq[Answer]) -> SpecBench:
     One departure: theirs counts the baseline's tokens by tokenizing its text again.
     """
     answers, plain = without_failures(answers), without_failures(plain)
-    mine, theirs = _per_question(answers), _per_question(plain)
-    speedup = mine / theirs if mine is not None and theirs else None
+    rate, plain_rate = _per_question(answers), _per_question(plain)
+    speedup = rate / plain_rate if rate is not None and plain_rate else None
     tokens, passes = sum(a.tokens for a in answers), sum(a.passes for a in answers)
     return {
         "mean_accepted_tokens": _ratio(tokens, passes),
-        "tokens_per_second": mine,
+        "tokens_per_second": rate,
         "speedup": speedup,
     }
 
@@ -148,9 +148,9 @@ def spec_bench(answers: Seq[Answer], plain: Seq[Answer]) -> SpecBench:
 def _per_question(answers: Seq[Answer]) -> float | None:
     """Mean over prompts of tokens ÷ the time that a user waits for them."""
     rates = [
-        sum(a.tokens for a in own) / sum(a.seconds["total"] for a in own)
-        for own in group_by(lambda a: a.id, answers).values()
-        if sum(a.seconds["total"] for a in own)
+        sum(a.tokens for a in turns) / sum(a.seconds["total"] for a in turns)
+        for turns in group_by(lambda a: a.id, answers).values()
+        if sum(a.seconds["total"] for a in turns)
     ]
     return sum(rates) / len(rates) if rates else None
 
@@ -189,9 +189,9 @@ def _latency(answers: Seq[Answer]) -> dict[str, float | None]:
 def _identity(answers: Seq[Answer]) -> Identity | None:
     """Each prompt by its worst turn; None where equal tokens are not claimed."""
     worst: list[str] = []
-    for own in group_by(lambda a: a.id, answers).values():
-        outcomes = [a.sameness for a in own if a.sameness is not None]
-        if len(outcomes) < len(own):
+    for turns in group_by(lambda a: a.id, answers).values():
+        outcomes = [a.sameness for a in turns if a.sameness is not None]
+        if len(outcomes) < len(turns):
             return None
         worst.append(max(outcomes, key=_WORST.index))
     if not worst:
@@ -205,23 +205,23 @@ def _identity(answers: Seq[Answer]) -> Identity | None:
 
 
 def _scores(answers: Seq[Answer], references: References) -> dict[str, float]:
-    """Means by name; the BLEU is of all translations together where their references are known."""
+    """Means by name; the BLEU is of all translations together where they have references."""
     names = dict.fromkeys(name for a in answers for name in a.scores)
     scores = {}
     for name in names:
         values = [a.scores[name] for a in answers if name in a.scores]
         scores[name] = sum(values) / len(values)
-    known = [a for a in answers if "bleu" in a.scores and (a.id, a.turn) in references]
-    if known:
-        rights = [references[a.id, a.turn] for a in known]
-        scores |= corpus("translation", [a.text for a in known], rights)
+    translations = [a for a in answers if "bleu" in a.scores and (a.id, a.turn) in references]
+    if translations:
+        rights = [references[a.id, a.turn] for a in translations]
+        scores |= corpus("translation", [a.text for a in translations], rights)
     return scores
 
 
 def _log_likelihood(answers: Seq[Answer]) -> float | None:
-    known = [a for a in answers if a.log_likelihood is not None]
-    tokens = sum(a.tokens for a in known)
-    return _ratio(sum(a.log_likelihood or 0.0 for a in known), tokens)
+    scored = [a for a in answers if a.log_likelihood is not None]
+    tokens = sum(a.tokens for a in scored)
+    return _ratio(sum(a.log_likelihood or 0.0 for a in scored), tokens)
 
 
 def _stray_rate(answers: Seq[Answer]) -> float | None:
@@ -244,15 +244,15 @@ def runs(
     keys = dict.fromkeys((a.batch_size, a.temperature, a.method) for a in answers)
     measured_runs = []
     for size, temperature, method in sorted(keys, key=lambda key: key[:2]):
-        here = [a for a in answers if (a.batch_size, a.temperature) == (size, temperature)]
-        mine = [a for a in here if a.method == method]
-        plain = [a for a in here if a.method == BASELINE]
-        measured_runs.append(_run(mine, plain, frozenset(left_out), repeats, references))
+        at_setting = [a for a in answers if (a.batch_size, a.temperature) == (size, temperature)]
+        of_method = [a for a in at_setting if a.method == method]
+        plain = [a for a in at_setting if a.method == BASELINE]
+        measured_runs.append(_run(of_method, plain, frozenset(left_out), repeats, references))
     return measured_runs
 
 
 def _run(
-    mine: Seq[Answer],
+    of_method: Seq[Answer],
     plain: Seq[Answer],
     left_out: frozenset[str],
     repeats: int,
@@ -260,20 +260,20 @@ def _run(
 ) -> Run:
     """The columns by Spec-Bench's definitions leave no prompt out, as it leaves none out."""
 
-    def measured(own: Seq[Answer], theirs: Seq[Answer]) -> Measured:
-        kept, plainly = ([a for a in x if a.id not in left_out] for x in (own, theirs))
+    def measured(selected: Seq[Answer], plain_answers: Seq[Answer]) -> Measured:
+        kept, plainly = ([a for a in x if a.id not in left_out] for x in (selected, plain_answers))
         numbers = measure(kept, plainly, references)
-        return {**numbers, "spec_bench": spec_bench(own, theirs)}
+        return {**numbers, "spec_bench": spec_bench(selected, plain_answers)}
 
-    tasks, plain_tasks = group_by(lambda a: a.task, mine), group_by(lambda a: a.task, plain)
-    kept = {a.id for a in without_failures(mine)} - left_out
+    tasks, plain_tasks = group_by(lambda a: a.task, of_method), group_by(lambda a: a.task, plain)
+    kept = {a.id for a in without_failures(of_method)} - left_out
     return {
-        "method": mine[0].method,
-        "temperature": mine[0].temperature,
-        "batch_size": mine[0].batch_size,
+        "method": of_method[0].method,
+        "temperature": of_method[0].temperature,
+        "batch_size": of_method[0].batch_size,
         "repeats": repeats,
         "prompts": len(kept),
-        "failed": len({a.id for a in mine if a.error is not None}),
-        **measured(mine, plain),
+        "failed": len({a.id for a in of_method if a.error is not None}),
+        **measured(of_method, plain),
         "by_task": {task: measured(own, plain_tasks.get(task, [])) for task, own in tasks.items()},
     }

@@ -1,4 +1,4 @@
-"""How right an answer is, where its question has a reference.
+"""Scores answers against the references of their questions.
 
 The question's category decides the score:
 

@@ -33,27 +33,27 @@ LARGEST = 64
 
 @dataclass(frozen=True)
 class Machine:
-    """Costs. draft: a pass of the drafter, None where drafting costs nothing. other: the engine's
-    work in a step, as a share of a plain pass."""
+    """What passes cost, target's and drafter's. draft: a pass of the drafter, None where drafting
+    costs nothing. other: the engine's work in a step, as a share of a plain pass."""
 
     target: PassCost
     draft: PassCost | None = None
     other: float = 0.0
 
     def plain_ms(self, batch: int) -> float:
-        """A step of plain decoding."""
+        """Milliseconds of a step of plain decoding."""
         return (1 + self.other) * self.target(batch, batch)
 
     def draft_ms(self, batch: int) -> float:
-        """One pass of the drafter over a token of each sequence."""
+        """Milliseconds of a pass of the drafter over a token of each sequence."""
         return self.draft(batch, batch) if self.draft else 0.0
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """One sequence's steps. tokens: written on average, the bonus token included. nodes: how many
-    were drafted -> share of the steps. levels: the drafter's passes in a step, None where each node
-    takes one."""
+    """How one sequence drafts. tokens: written a step on average, the bonus token included. nodes:
+    how many are drafted -> share of the steps. levels: the drafter's passes in a step, None where
+    each node takes one."""
 
     tokens: float
     nodes: Mapping[float, float]
@@ -94,8 +94,8 @@ class Prediction:
 
 
 def chain_of_rates(acceptance: Seq[float], longest: int = LONGEST) -> Chain:
-    """Every step drafts. acceptance[i]: how often token i + 1 is accepted where those before it
-    were; the last rate holds for all further tokens."""
+    """A chain by rates, where every step drafts. acceptance[i]: how often token i + 1 is accepted
+    where those before it were; the last rate holds for all further tokens."""
     if not acceptance or not all(0 <= rate <= 1 for rate in acceptance):
         raise ForetokenError(
             f"The acceptance rates are {list(acceptance)}; give one between 0 and 1, or one for "
@@ -106,7 +106,7 @@ def chain_of_rates(acceptance: Seq[float], longest: int = LONGEST) -> Chain:
 
 
 def measured_chain(part: Measured) -> Chain | None:
-    """The drafts that were measured, None where they were trees. No longer ones are known."""
+    """The measured chains of a run, None where drafts were trees; longer ones were not measured."""
     steps, total = _steps(part), part["target_passes"]
     kept = tuple(part["acceptance_rate_per_position"])
     if max(steps, default=0) > len(kept):
@@ -163,7 +163,7 @@ def _distribution_of_longest(shares: Mapping[float, float], rows: int) -> dict[f
 
 
 def speedup(drafting: Drafting, machine: Machine, batch: int = 1) -> float:
-    """Tokens a second over plain decoding's."""
+    """Tokens a second ÷ plain decoding's."""
     return drafting.tokens * machine.plain_ms(batch) / step_ms(drafting, machine, batch)
 
 
@@ -191,7 +191,7 @@ def best_chain(chain: Chain, machine: Machine, batch: int) -> Prediction:
 
 
 def tree(ranks: Seq[float], nodes: int, depth: int) -> tuple[Drafting, int]:
-    """The tree of at most this many nodes and levels that yields most, and its depth.
+    """The tree with most tokens a step within these nodes and levels, and its depth.
 
     ranks: how often the first, second … child of an accepted node is the accepted one.
     """

@@ -98,11 +98,11 @@ def acceptance_between(
 def _growth(before: Series, after: Series) -> dict[str, dict[str, float]] | None:
     """The difference of every counter of ours; None where one has fallen."""
     grown = {
-        name: {at: value - before.get(name, {}).get(at, 0.0) for at, value in own.items()}
-        for name, own in after.items()
+        name: {at: value - before.get(name, {}).get(at, 0.0) for at, value in values.items()}
+        for name, values in after.items()
         if ":spec_decode_num_" in name or name == "sglang:spec_verify_calls"
     }
-    fallen = any(value < 0 for own in grown.values() for value in own.values())
+    fallen = any(value < 0 for values in grown.values() for value in values.values())
     return None if fallen else grown
 
 

@@ -71,7 +71,8 @@ class RemoteRunner:
         return list(self.servers)
 
     def fitting(self, prompts: Seq[Prompt]) -> tuple[list[Prompt], list[str]]:
-        """As `Server`; all, unless there is a tokenizer and the server's context is known."""
+        """See `Server.fitting`: all fit, unless there is a tokenizer and the server's context is
+        known."""
         fit = [prompt for prompt in prompts if self._fits(prompt)]
         return fit, [prompt.id for prompt in prompts if prompt not in fit]
 
@@ -83,10 +84,11 @@ class RemoteRunner:
         return room_left(tokens, self.context) >= LEAST_ROOM
 
     def meter(self) -> None:
-        """As `Server`: what a pass costs can't be seen from outside."""
+        """See `Server.meter`: what a pass costs can't be seen from outside."""
 
     def warm_up(self, prompt: Prompt) -> None:
-        """As `Server`. What is refused here would be refused every time, so it is an error."""
+        """See `Server.warm_up`. What is refused here would be refused every time, so it is an
+        error."""
         for label, endpoint in self.servers.items():
             for size in self.plan.batch_sizes:
                 for temperature in self.plan.temperatures:
@@ -99,8 +101,8 @@ class RemoteRunner:
                             )
 
     def serve(self, unit: Unit) -> list[Answer]:
-        """As `Server`. Where a turn fails the conversation is over; where plain decoding's does,
-        so is the other's, as there is nothing to compare it with."""
+        """See `Server.serve`. Where a turn fails the conversation is over; where plain decoding's
+        does, so is the other's, as there is nothing to compare it with."""
         earlier: dict[Conversation, list[str]] = {}
         over: dict[Conversation, str] = {}
         unit_answers: list[Answer] = []
@@ -131,7 +133,7 @@ class RemoteRunner:
         self, label: str, unit: Unit, turn: int, earlier: Mapping[Conversation, Seq[str]], most: int
     ) -> list[Request]:
         """The requests of a turn to one server."""
-        own = label if self.plan.own_history else BASELINE
+        history = label if self.plan.own_history else BASELINE
         requests = []
         for prompt in (p for p in unit.prompts if turn < len(p.turns)):
             params = SamplingParams(
@@ -144,7 +146,7 @@ class RemoteRunner:
                 self.plan.name, self.target["dtype"], label, unit, prompt, turn, [], params
             )
             requests.append(
-                Request(question, _conversation(prompt, earlier.get((own, prompt.id), ())))
+                Request(question, _conversation(prompt, earlier.get((history, prompt.id), ())))
             )
         return requests
 
@@ -155,8 +157,8 @@ class RemoteRunner:
             self._rotation += 1
             order = sorted(tries, key=self.labels.index, reverse=bool(self._rotation % 2))
             for label in order:
-                own = [one for (other, _), one in asked.items() if other == label]
-                tries[label].append(self._group(label, own))
+                requests = [one for (other, _), one in asked.items() if other == label]
+                tries[label].append(self._group(label, requests))
         chosen = [answer for repeats in tries.values() for answer in median_repeat(repeats)]
         return {(answer.method, answer.id): answer for answer in chosen}
 

@@ -28,7 +28,7 @@ class Look:
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:
-    """No two of the first 32 methods look the same."""
+    """Each method's colour and shape; the first 32 all differ."""
     drafting = [name for name in methods if name != BASELINE]
     by_method = {
         name: Look(i % COLOURS + 1, (i + i // COLOURS) % SHAPES) for i, name in enumerate(drafting)

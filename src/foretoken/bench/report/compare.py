@@ -59,7 +59,7 @@ class Change:
 
     @property
     def sentence(self) -> str:
-        """As "speedup of sps 1.52→1.41 (−7 %, beyond noise)"."""
+        """A sentence such as "speedup of sps 1.52→1.41 (−7 %, beyond noise)"."""
         how = self.verdict if self.percent == NONE else f"{self.percent}, {self.verdict}"
         return f"{self.what} of {self.method} {_text(self.before)}→{_text(self.after)} ({how})"
 
@@ -70,7 +70,7 @@ def _text(value: float | str) -> str:
 
 @dataclass
 class Comparison:
-    """All that is different between two folders of results."""
+    """All differences between two folders of results."""
 
     before: str
     after: str
@@ -88,7 +88,7 @@ class Comparison:
         return [change for change in self.changes if change.regression]
 
     def data(self) -> dict[str, Any]:
-        """For JSON."""
+        """The comparison as data for JSON."""
         return asdict(self)
 
 
@@ -97,17 +97,17 @@ def compare(before: Path, after: Path) -> Comparison:
     comparison = Comparison(str(before), str(after))
     pairs = _pairs(read_folder(before), read_folder(after), comparison)
     samples = [paired.gather(each_answer(folder / "samples.jsonl")) for folder in (before, after)]
-    tail = LEVEL / 2 / max(1, sum(2 * len(mine["runs"]) for mine, _ in pairs))
-    for mine, theirs in pairs:
-        comparison.differences += _differences(mine, theirs)
-        old, new = ({_name(run): run for run in part["runs"]} for part in (mine, theirs))
+    tail = LEVEL / 2 / max(1, sum(2 * len(earlier["runs"]) for earlier, _ in pairs))
+    for earlier, later in pairs:
+        comparison.differences += _differences(earlier, later)
+        old, new = ({_name(run): run for run in part["runs"]} for part in (earlier, later))
         comparison.only_before += [name for name in old if name not in new]
         comparison.only_after += [name for name in new if name not in old]
-        left_out = {*mine["suite"]["left_out"], *theirs["suite"]["left_out"]}
+        left_out = {*earlier["suite"]["left_out"], *later["suite"]["left_out"]}
         for name in [name for name in old if name in new]:
-            both = _both(samples[0], mine, old[name]), _both(samples[1], theirs, new[name])
+            both = _both(samples[0], earlier, old[name]), _both(samples[1], later, new[name])
             units = paired.pair(*both, left_out)
-            comparison.changes += _changes(mine, theirs, old[name], new[name], units, tail)
+            comparison.changes += _changes(earlier, later, old[name], new[name], units, tail)
     return comparison
 
 
@@ -119,7 +119,8 @@ def _name(run: Run) -> str:
 def _pairs(
     first: Seq[Results], second: Seq[Results], comparison: Comparison
 ) -> list[tuple[Results, Results]]:
-    """Same target, same precision; two single measurements are compared in any case."""
+    """Pairs of measurements of the same target at the same precision; two single measurements are
+    compared in any case."""
     of_first, of_second = ({wording.short_title(p): p for p in parts} for parts in (first, second))
     shared = [name for name in of_first if name in of_second]
     if not shared and len(first) == len(second) == 1:
@@ -129,11 +130,11 @@ def _pairs(
     return [(of_first[name], of_second[name]) for name in shared]
 
 
-def _differences(mine: Results, theirs: Results) -> list[str]:
-    """What else was not the same: machine, software, target, prompts."""
+def _differences(before: Results, after: Results) -> list[str]:
+    """Other differences of the runs: machine, software, target, prompts."""
     texts = []
     for part in ("environment", "target", "suite"):
-        old, new = ({**x[part], "date": None} for x in (mine, theirs))
+        old, new = ({**x[part], "date": None} for x in (before, after))
         for key in dict.fromkeys([*old, *new]):
             a, b = (_brief(x.get(key)) for x in (old, new))
             if a != b:
@@ -150,19 +151,21 @@ def _both(
 ) -> tuple[paired.Prompts, paired.Prompts]:
     """A run's own prompts and plain decoding's."""
     target = part["target"]["name"], part["target"]["dtype"]
-    mine, plain = (
+    of_method, plain = (
         samples.get((*target, method, run["temperature"], run["batch_size"]), {})
         for method in (run["method"], BASELINE)
     )
-    return mine, plain
+    return of_method, plain
 
 
 def _changes(
-    mine: Results, theirs: Results, run: Run, other: Run, units: paired.Sums | None, tail: float
+    part: Results, other_part: Results, run: Run, other: Run, units: paired.Sums | None, tail: float
 ) -> list[Change]:
     """Speed, acceptance and sameness of one method."""
-    one_machine = all(mine["environment"].get(k) == theirs["environment"].get(k) for k in _MACHINE)
-    who = wording.short_title(mine), run["method"], run["temperature"], run["batch_size"]
+    one_machine = all(
+        part["environment"].get(k) == other_part["environment"].get(k) for k in _MACHINE
+    )
+    who = wording.short_title(part), run["method"], run["temperature"], run["batch_size"]
     counting = {"speedup": True, "mean acceptance length": False}
     changes = []
     for what, counts in ({"tokens/s": one_machine} if who[1] == BASELINE else counting).items():

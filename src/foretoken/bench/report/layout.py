@@ -80,14 +80,14 @@ class Table:
         return column > 0 and self.heads[column].over != self.heads[column - 1].over
 
     def spaced(self, column: int) -> bool:
-        """Whether some cell of a column has detail, so that all reserve room for it."""
+        """Whether any cell of a column has detail, so that all reserve room for it."""
         return any(row.cells[column].detail for group in self.groups for row in group.rows)
 
 
 def filled(table: Table) -> Table | None:
     """The table without empty columns, rows and groups; None where nothing is left."""
-    every = [row for group in table.groups for row in group.rows]
-    kept = [i for i in range(len(table.heads)) if any(r.cells[i].text != NONE for r in every)]
+    rows = [row for group in table.groups for row in group.rows]
+    kept = [i for i in range(len(table.heads)) if any(r.cells[i].text != NONE for r in rows)]
     groups = []
     for group in table.groups:
         narrowed = [replace(row, cells=tuple(row.cells[i] for i in kept)) for row in group.rows]

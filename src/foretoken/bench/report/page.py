@@ -38,9 +38,9 @@ def write_report(folder: Path, *, reference: bool = False) -> list[Path]:
     """
     results = read_folder(folder)
     samples = shown(results, each_answer(folder / "samples.jsonl"))
-    theirs = published(results) if reference else None
-    write_file(folder / "report.md", _markdown(results, samples, theirs))
-    write_file(folder / "report.html", _html(results, samples, theirs))
+    reference_table = published(results) if reference else None
+    write_file(folder / "report.md", _markdown(results, samples, reference_table))
+    write_file(folder / "report.html", _html(results, samples, reference_table))
     return [folder / "report.md", folder / "report.html"]
 
 

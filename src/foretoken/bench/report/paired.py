@@ -1,4 +1,4 @@
-"""What two measurements took for the same prompts, and how sure the ratio between them is.
+"""Pairs two measurements by prompt: ratios between them, with intervals.
 
 The unit is what was served together, drawn with its measurements of both methods in both runs, so
 that how easy a prompt is cancels out of the ratio.
@@ -71,7 +71,7 @@ def pair(before: Both, after: Both, left_out: Iterable[str] = ()) -> Sums | None
         key
         for key in before[0]
         if key not in left_out
-        and all(key in own and not own[key].failed for own in (*before, *after))
+        and all(key in prompts and not prompts[key].failed for prompts in (*before, *after))
     ]
     units = _units(ids, before[0])
     if len(units) < 2 or units != _units(ids, after[0]):
@@ -83,15 +83,15 @@ def _units(ids: Seq[str], prompts: Prompts) -> list[tuple[str, ...]]:
     by_group: dict[str, list[str]] = {}
     for key in sorted(ids):
         by_group.setdefault(prompts[key].group, []).append(key)
-    return sorted(tuple(own) for own in by_group.values())
+    return sorted(tuple(members) for members in by_group.values())
 
 
 def _sums(unit: Seq[str], both: Both) -> list[float]:
-    mine, plain = ([own[key] for key in unit] for own in both)
+    of_method, plain = ([prompts[key] for key in unit] for prompts in both)
     return [
-        sum(p.tokens for p in mine),
-        sum(p.seconds for p in mine),
-        sum(p.passes for p in mine),
+        sum(p.tokens for p in of_method),
+        sum(p.seconds for p in of_method),
+        sum(p.passes for p in of_method),
         sum(p.tokens for p in plain),
         sum(p.seconds for p in plain),
     ]

@@ -52,13 +52,13 @@ def _machine(table: dict[str, Any]) -> str:
 
 
 def _measured(part: Results, run: Run, tasks: Seq[str]) -> Row:
-    own, by_task = run["spec_bench"], run["by_task"]
+    scores, by_task = run["spec_bench"], run["by_task"]
     machine = part["environment"].get("gpu") or part["environment"].get("cpu") or "this machine"
     cells = [
         "measured here",
         *(times(by_task[t]["spec_bench"]["speedup"]) if t in by_task else NONE for t in tasks),
-        times(own["speedup"]),
-        number(own["mean_accepted_tokens"]),
+        times(scores["speedup"]),
+        number(scores["mean_accepted_tokens"]),
     ]
     name = f"{run['method']}, {part['target']['name']}"
     where = f"{part['target']['dtype']}, {machine}"
@@ -67,7 +67,7 @@ def _measured(part: Results, run: Run, tasks: Seq[str]) -> Row:
 
 
 def published(results: Seq[Results]) -> Table | None:
-    """For every measured method that is also published: our rows first, then the published ones."""
+    """The table of methods that are measured and published: our rows first, then the published."""
     tasks = list(dict.fromkeys(task for source in sources() for task in source["tasks"]))
     heads = [
         Head("from", left=True),
@@ -80,17 +80,19 @@ def published(results: Seq[Results]) -> Table | None:
         {s.temperature for part in results for s in selection.smallest_batch(part)}
     ):
         for method in selection.method_order(results):
-            theirs = tuple(_published(method, temperature, tasks))
-            ours = [
+            published_rows = tuple(_published(method, temperature, tasks))
+            measured_rows = [
                 _measured(part, run, tasks)
                 for part in results
                 for setting in selection.smallest_batch(part)
                 for run in selection.runs_at(part, setting)
                 if (run["method"], run["temperature"]) == (method, temperature)
             ]
-            if ours and theirs and method != BASELINE:
+            if measured_rows and published_rows and method != BASELINE:
                 title = f"{method}, temperature {temperature:g}"
-                groups.append(Group(title, (f"{temperature:g}",), (*ours, *theirs)))
+                groups.append(
+                    Group(title, (f"{temperature:g}",), (*measured_rows, *published_rows))
+                )
     if not groups:
         return None
     note = " ".join(f"{source['title']}: {source['source']}." for source in sources())
@@ -101,12 +103,12 @@ def published(results: Seq[Results]) -> Table | None:
 
 def _not_here(results: Seq[Results]) -> str:
     """The published methods that were not measured."""
-    here = set(selection.method_order(results))
-    every = {
+    measured = set(selection.method_order(results))
+    published_as = {
         row["name"]: row["methods"]
         for source in sources()
         for table in source["tables"]
         for row in table["rows"]
     }
-    names = sorted(name for name, ours in every.items() if not here & set(ours))
+    names = sorted(name for name, ours in published_as.items() if not measured & set(ours))
     return f"Published and not measured here: {', '.join(names)}. " if names else ""

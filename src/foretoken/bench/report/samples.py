@@ -1,4 +1,4 @@
-"""What is shown of samples.jsonl: an answer for every task, and what failed.
+"""Chooses what a report shows of samples.jsonl: an answer for every task, and failures.
 
 The file of a long measurement may not fit into memory, so it is read once, line by line.
 """
@@ -58,9 +58,9 @@ class Shown:
             if len(self.failures) < SHOWN_FAILURES:
                 self.failures.append(answer)
         elif answer.turn == 0 and answer.batch_size == self._size:
-            own = self._by_task.setdefault(answer.task, {})
-            if answer.id in own or set(own) <= self._left_out:
-                own.setdefault(answer.id, []).append(answer)
+            prompts = self._by_task.setdefault(answer.task, {})
+            if answer.id in prompts or set(prompts) <= self._left_out:
+                prompts.setdefault(answer.id, []).append(answer)
 
     @property
     def samples(self) -> list[Sample]:
@@ -76,7 +76,7 @@ class Shown:
 
 
 def shown(results: Seq[Results], answers: Iterable[Answer]) -> list[Shown]:
-    """One for each of `results`."""
+    """What to show of each of `results`."""
     pages = [Shown(part) for part in results]
     for answer in answers:
         for page in pages:

@@ -134,9 +134,9 @@ def by_task(part: Results) -> Table | None:
 
     def figures(run: Run) -> Iterable[Cell | str]:
         for task in names:
-            own = run["by_task"].get(task)
-            yield Cell(NONE) if own is None else _speedup(own)
-            yield NONE if own is None else number(own["mean_acceptance_length"])
+            task_run = run["by_task"].get(task)
+            yield Cell(NONE) if task_run is None else _speedup(task_run)
+            yield NONE if task_run is None else number(task_run["mean_acceptance_length"])
 
     note = "Speedup with its 95 % interval; length: mean acceptance length."
     return _by_setting(
@@ -156,8 +156,8 @@ def positions(part: Results) -> Table | None:
     heads = [Head(str(i + 1)) for i in range(width)]
 
     def figures(run: Run) -> Iterable[str]:
-        own = run["acceptance_rate_per_position"]
-        return (wording.percent(own[i]) if i < len(own) else NONE for i in range(width))
+        shares = run["acceptance_rate_per_position"]
+        return (wording.percent(shares[i]) if i < len(shares) else NONE for i in range(width))
 
     title = "Accepted at each position of a draft"
     return _by_setting(title, part, settings, heads, figures, baseline=False)
@@ -169,9 +169,9 @@ def chosen(part: Results) -> Table | None:
     heads = [Head(name, "share of the passes") for name in names]
 
     def figures(run: Run) -> Iterable[str]:
-        own = run.get("chosen", {})
-        passes = sum(own.values())
-        return (wording.percent(own.get(name, 0) / passes) if passes else NONE for name in names)
+        counts = run.get("chosen", {})
+        passes = sum(counts.values())
+        return (wording.percent(counts.get(name, 0) / passes) if passes else NONE for name in names)
 
     settings = selection.settings(part)
     return _by_setting("What was chosen", part, settings, heads, figures, baseline=False)
@@ -180,10 +180,12 @@ def chosen(part: Results) -> Table | None:
 def tuned(part: Results) -> Table | None:
     """The options that `foretoken tune` chose, by the name under which they are measured."""
     options = part.get("tuned", {})
-    heads = [Head(key) for key in dict.fromkeys(key for given in options.values() for key in given)]
+    heads = [
+        Head(key) for key in dict.fromkeys(key for values in options.values() for key in values)
+    ]
     body = tuple(
-        Row(label, tuple(Cell(_option(head.text, given.get(head.text))) for head in heads), label)
-        for label, given in options.items()
+        Row(label, tuple(Cell(_option(head.text, values.get(head.text))) for head in heads), label)
+        for label, values in options.items()
     )
     return filled(Table("Tuned options", "method", (), tuple(heads), (Group("", (), body),)))
 
@@ -338,12 +340,12 @@ def spec_bench(part: Results) -> Table | None:
     ]
 
     def figures(run: Run) -> Iterable[str]:
-        own, tasks = run["spec_bench"], run["by_task"]
+        numbers, tasks = run["spec_bench"], run["by_task"]
         return [
             *(times(tasks[t]["spec_bench"]["speedup"]) if t in tasks else NONE for t in names),
-            times(own["speedup"]),
-            number(own["mean_accepted_tokens"]),
-            number(own["tokens_per_second"]),
+            times(numbers["speedup"]),
+            number(numbers["mean_accepted_tokens"]),
+            number(numbers["tokens_per_second"]),
         ]
 
     note = (

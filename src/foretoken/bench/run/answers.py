@@ -31,7 +31,7 @@ class Question:
     params: SamplingParams
 
     def failed(self, reason: str) -> Answer:
-        """No answer: no text, and zeros for all that was not measured."""
+        """The answer of a turn that failed: no text, and zeros for all that was not measured."""
         return Answer(
             target=self.target,
             dtype=self.dtype,
@@ -63,7 +63,7 @@ class Question:
 
 @dataclass(frozen=True)
 class GroupUsage:
-    """What serving a whole group took: time and steps, memory, energy."""
+    """The time, steps, memory and energy of serving a whole group."""
 
     stats: EngineStats
     peak_memory_mib: float | None

@@ -63,7 +63,7 @@ def _common_plan(folders: Seq[Path]) -> dict[str, Any]:
 
 
 def _merged_environment(environments: Seq[dict[str, Any]]) -> dict[str, Any]:
-    """The first one's; values that differ between machines are joined by " | "."""
+    """The shards' environments as one: values that differ between machines are joined by " | "."""
     merged = dict(environments[0])
     for key in merged.keys() - {"date"}:
         values = list(dict.fromkeys(str(one[key]) for one in environments))

@@ -50,7 +50,7 @@ def _has_answers(folder: Path) -> bool:
 
 
 def check_same(where: Path, before: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
-    """Raises `ForetokenError` for the first difference from what was begun there."""
+    """Raises `ForetokenError` for the first difference from the plan in the folder."""
     for key in {**plan, **before}:
         if before.get(key) != plan.get(key):
             raise ForetokenError(

@@ -104,7 +104,7 @@ class Runner:
         return target
 
     def fitting(self, prompts: Seq[Prompt]) -> tuple[list[Prompt], list[str]]:
-        """As `Server`. Earlier answers count with the most tokens that they may have."""
+        """See `Server.fitting`. Earlier answers count with the most tokens that they may have."""
         kept: list[Prompt] = []
         skipped: list[str] = []
         for prompt in prompts:
@@ -119,12 +119,12 @@ class Runner:
         return kept, skipped
 
     def meter(self) -> Meter:
-        """As `Server`."""
+        """See `Server.meter`."""
         others = {label: llm for label, llm in self.llms.items() if label != BASELINE}
         return Meter(self.plain, others, self.plan.batch_sizes)
 
     def warm_up(self, prompt: Prompt) -> None:
-        """As `Server`: the first passes allocate memory and pick kernels."""
+        """See `Server.warm_up`: the first passes allocate memory and pick kernels."""
         ids = self._input_ids(prompt, [])
         for llm in self.llms.values():
             for temperature in self.plan.temperatures:
@@ -136,8 +136,8 @@ class Runner:
             _reset_drafter(llm)
 
     def serve(self, unit: Unit) -> list[Answer]:
-        """As `Server`. A method that fails a turn fails the rest of the conversation; where plain
-        decoding fails, so do all, as there is nothing to compare them with."""
+        """See `Server.serve`. A method that fails a turn fails the rest of the conversation; where
+        plain decoding fails, so do all, as there is nothing to compare them with."""
         earlier: Texts = {}
         failures: dict[Conversation, str] = {}
         unit_answers: list[Answer] = []

@@ -1,4 +1,4 @@
-"""What a measurement needs of whoever serves its prompts: our engine, or a server."""
+"""The protocol of what serves a measurement's prompts: our engine, or a remote server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures one target, from its prompts to its results, whoever serves it."""
+"""Measures one target, from its prompts to its results, on our engine or a remote server."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def measure(
     """Serve the units that the samples don't have yet; the results of all of them.
 
     shard (i, n): of the blocks of prompts only the i-th, the (i + n)-th and so on.
-    until: a `perf_counter` time; a block other than the first is begun only if the longest one so
-    far would still fit, so how many are measured does not depend on a result.
+    until: a `perf_counter` time; after the first, a block starts only if the longest one so far
+    would still fit, so how many are measured doesn't depend on a result.
 
     Raises `ForetokenError` where no prompt leaves room for an answer, where the samples are
     of another run, for a warm run that would have to be resumed, and where scipy is missing.
     """
-    library("scipy")  # for the intervals: better missed now than when all is measured
+    library("scipy")  # for the intervals: fail now rather than after measuring
     plan, target = server.plan, server.target
     kept, skipped = server.fitting(prompts)
     if not kept:
@@ -75,10 +75,10 @@ def measure(
 
 
 def _answered(server: Server, todo: Seq[Unit], samples: Samples) -> int:
-    """How many units are answered; answers of other targets precede this one's."""
+    """How many units are answered; the file has answers of other targets before this target's."""
     name, dtype = server.target["name"], server.target["dtype"]
-    own = (i for i, a in enumerate(samples.answers) if (a.target, a.dtype) == (name, dtype))
-    first = next(own, len(samples.answers))
+    places = (i for i, a in enumerate(samples.answers) if (a.target, a.dtype) == (name, dtype))
+    first = next(places, len(samples.answers))
     return samples.resume(first, [answer_keys(u, server.labels, name, dtype) for u in todo])
 
 

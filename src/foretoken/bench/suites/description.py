@@ -95,13 +95,13 @@ class Description:
 def read_description(path: Path) -> Description:
     """A YAML file's description. Raises `ForetokenError` where it is missing or malformed."""
     try:
-        given = yaml.safe_load(path.read_bytes())
+        content = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise ForetokenError(f"{path} can't be read: {error.strerror}.") from error
     except yaml.YAMLError as error:
         raise ForetokenError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
     try:
-        keys = _keys(Description, given)
+        keys = _keys(Description, content)
         source = _keys(Source, keys.pop("source", None), "source")
         return Description(**keys, source=Source(**source))
     except ForetokenError as error:

@@ -56,7 +56,7 @@ class Suite:
             tasks.setdefault(prompt.task, []).append(prompt)
         deepest = max(map(len, tasks.values()), default=0)
         count = deepest if limit is None else min(limit, deepest)
-        return [own[i] for i in range(count) for own in tasks.values() if i < len(own)]
+        return [prompts[i] for i in range(count) for prompts in tasks.values() if i < len(prompts)]
 
 
 def room_left(prompt_tokens: int, context: int) -> int:
@@ -86,10 +86,10 @@ def find_suite(name: str | Path, *, cache: Path | None = None, download: bool = 
     Raises `ForetokenError` for an unknown name, and for a suite that can't be read or is malformed.
     """
     text = str(name)
-    label, _, given = text.partition("=")
-    if given and label in packaged():
+    label, _, file = text.partition("=")
+    if file and label in packaged():
         return _suite(
-            read_description(_PACKAGED / f"{label}.yaml"), read_file(Path(given).expanduser())
+            read_description(_PACKAGED / f"{label}.yaml"), read_file(Path(file).expanduser())
         )
     path = Path(text)
     if text in packaged():

@@ -124,15 +124,15 @@ class LikeliestPaths:
         """
         outputs, length = module.outputs(lesson, self.depth), lesson.tokens.shape[1]
         accepts = lesson.tokens.new_zeros(*lesson.tokens.shape, self.depth, dtype=torch.bool)
-        row, root = ((lesson.room > 0) & (lesson.positions > 0)).nonzero(as_tuple=True)
+        row, root = ((lesson.max_nodes > 0) & (lesson.positions > 0)).nonzero(as_tuple=True)
         ahead = torch.arange(1, self.depth + 1, device=row.device)
         for r, t in zip(row.split(_CHUNK), root.split(_CHUNK), strict=True):
-            place, room = (t[:, None] + ahead).clamp(max=length - 1), lesson.room[r, t]
+            place, max_nodes = (t[:, None] + ahead).clamp(max=length - 1), lesson.max_nodes[r, t]
             probs = module.logits(outputs[r, t - 1], lesson.head).softmax(-1)
-            nodes = room.clamp(max=self.nodes)
+            nodes = max_nodes.clamp(max=self.nodes)
             drafted = in_beam(probs, lesson.tokens[r[:, None], place], self.top_k, nodes)
             same = lesson.records[r[:, None], place] == lesson.records[r, t][:, None]
-            inside = same & (t[:, None] + ahead < length) & (ahead <= room[:, None])
+            inside = same & (t[:, None] + ahead < length) & (ahead <= max_nodes[:, None])
             accepts[r, t] = (drafted & inside).cumprod(-1).bool()
         return accepts
 
@@ -172,7 +172,7 @@ class GivenTree:
         self.branches = any(max(path) for path in paths)
 
     def fitted(self, vocab_size: int) -> GivenTree:
-        """The part that so small a vocabulary can fill."""
+        """The part of the tree that a vocabulary of this size can fill."""
         depth = max(map(len, self._paths), default=0)
         return GivenTree(fitting_paths(self._paths, depth, vocab_size))
 
@@ -199,7 +199,7 @@ class GivenTree:
     def acceptance(self, module: Any, lesson: Lesson) -> Tensor:
         """[B, T, levels] 0 or 1, at temperature 0."""
         ranks = module.ranks(lesson, max(map(len, self._paths)))
-        return tree_acceptance(ranks, lesson.room, self._paths)
+        return tree_acceptance(ranks, lesson.max_nodes, self._paths)
 
 
 def _at_temperature_1(sequence: Sequence) -> Sequence:

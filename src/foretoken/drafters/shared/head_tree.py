@@ -1,6 +1,6 @@
 """Shared by drafters with heads on the target's last state: the module, and trees by rank.
 
-A module gives the state of each head at each place of a text (`along`); losses, estimates and
+A module gives the state of each head at places of a text (`head_states`); losses, estimates and
 counts follow from that. Heads have their own language-model heads, or share the target's.
 Sources: Cai et al. 2024 (Medusa), sections 2.1 and 2.3.3; Ankner et al. 2024 (Hydra), section 3.
 
@@ -39,7 +39,8 @@ from foretoken.trees.join import assemble
 
 
 class Heads(Trained):
-    """A module of `num_heads` heads, the i-th of which guesses the token i + 1 after the root."""
+    """A module of `num_heads` heads; head i, from 0, predicts the token i + 1 places after the
+    root."""
 
     def head_states(self, lesson: Lesson, places: Tensor) -> Tensor:
         """Each head's states [B, S, H, D] at places [B, S] of a text, those before the roots."""
@@ -70,9 +71,9 @@ class Heads(Trained):
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         places = lesson.places_to_draft(self.shape["num_heads"])  # most of a row is prompts
-        some = self.head_states(lesson, places)
-        states = some.new_zeros(*lesson.tokens.shape, *some.shape[2:])
-        states = states.scatter(1, places[..., None, None].expand_as(some), some)
+        computed = self.head_states(lesson, places)
+        states = computed.new_zeros(*lesson.tokens.shape, *computed.shape[2:])
+        states = states.scatter(1, places[..., None, None].expand_as(computed), computed)
         return heads_loss(
             lesson,
             states,
@@ -88,7 +89,7 @@ class Heads(Trained):
         return ranks_at_roots(lesson, states, lambda x: self.logits(x, lesson.head))
 
     def count_held_out(self, lesson: Lesson) -> Tensor:
-        return rank_counts(self.ranks(lesson), lesson.room)
+        return rank_counts(self.ranks(lesson), lesson.max_nodes)
 
     def note_counts(self, counts: Tensor) -> None:
         self.notes["rates"] = rank_rates(counts)
@@ -122,7 +123,7 @@ class HeadTree(BaseDrafter):
 
     def acceptance(self, heads: Heads, lesson: Lesson) -> Tensor:
         """[B, T, depth] whether a step whose root is there accepts more than n places."""
-        return tree_acceptance(heads.ranks(lesson), lesson.room, self.paths(heads))
+        return tree_acceptance(heads.ranks(lesson), lesson.max_nodes, self.paths(heads))
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         rows, states = self._states.available(sequences)

@@ -138,7 +138,7 @@ def lesson(
     device = next(iter(examples[0].hidden.values())).device
     shape = (len(examples), max(len(example.tokens) for example in examples))
     tokens = torch.zeros(shape, dtype=torch.int64, device=device)
-    records, room = torch.full_like(tokens, -1), torch.full_like(tokens, -1)
+    records, max_nodes = torch.full_like(tokens, -1), torch.full_like(tokens, -1)
     positions, weight = torch.zeros_like(tokens), torch.zeros(shape, device=device)
     hidden = {
         layer: torch.zeros(*shape, states.shape[-1], dtype=dtype, device=device)
@@ -158,7 +158,7 @@ def lesson(
         positions,
         records,
         weight,
-        room,
+        max_nodes,
         hidden,
         head,
         embed,

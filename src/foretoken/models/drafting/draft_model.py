@@ -1,10 +1,10 @@
-"""A model that drafts: a cache that follows the text, and the passes that drafting takes.
+"""A language model as a drafter: its cache, which follows the text, and the passes of drafting.
 
 It drafts a chain (`root_logits`, then `next_logits` for each further token) or a tree (`level` for
 each of its levels), or it is itself the target of a `foretoken.step` loop whose text becomes the
-draft (it has the methods of `Target`). A chain stays in the cache as far as it is accepted; the
-nodes of a tree are forgotten, and the few that were accepted are run again with the next draft's
-first pass, which costs less than moving them would.
+draft (it has the methods of `Target`). The accepted part of a chain stays in the cache;
+the nodes of a tree are discarded, and the accepted ones are run again with the next draft's first
+pass, which costs less than moving them would.
 
 Legend: B sequences, M nodes of a level, N tree nodes, S = N + 1 slots, V vocabulary.
 """
@@ -35,7 +35,7 @@ _SPARE = 64  # cache places after the context, for drafts that reach over its en
 
 
 class Surroundings(Protocol):
-    """What a draft model has to suit: the target, which `Access` tells about.
+    """The target that a draft model must fit, as `Access` describes it.
 
     vocab_size: of the tokens that it drafts. max_length: of the texts that it reads. slots:
     sequences at a time.
@@ -71,7 +71,7 @@ class DraftModel:
         self._depths: list[int] = []  # of the nodes that a growing tree has run, the root first
 
     def replace(self, lm: CausalLM) -> None:
-        """Run another model of the same shape from now on; what is cached stays."""
+        """Run another model of the same shape from now on; the cache stays."""
         self.lm = lm
 
     def begin(self, sequence: Sequence) -> None:
@@ -110,7 +110,7 @@ class DraftModel:
         self._cache.lengths[slot] = max(0, min(self._cache.lengths[slot], tokens))
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, V] logits after each text, whatever of it is not in the cache being run."""
+        """[B, 1, V] logits after each text; runs what of it is not in the cache yet."""
         slots, missing = self._following(sequences)
         logits = self._run(chain_feed(self._cache, slots, missing))
         self._keep(slots, missing)
@@ -126,7 +126,7 @@ class DraftModel:
 
     def block(self, sequences: Seq[Sequence], embeddings: Tensor) -> Tensor:
         """[B, K + 1, V] logits after each text and each of the K extra tokens after it, which are
-        read as these embeddings [K, D] and forgotten; whatever of the text is missing is run."""
+        read as these embeddings [K, D] and not kept; runs what of the text is not in the cache."""
         slots, missing = self._following(sequences)
         many = len(embeddings)
         feed = chain_feed(self._cache, slots, [[*tokens, *[0] * many] for tokens in missing])
@@ -162,10 +162,10 @@ class DraftModel:
         return Pass(None)
 
     def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
-        """One pass over root and nodes of every tree; what is pending goes along before them.
+        """One pass over root and nodes of every tree, and before them over pending tokens.
 
-        All rows bring as many tokens before the root as the one that lacks most, so that roots
-        stand in one column.
+        Every row has as many tokens before the root as the row with most pending ones, so that
+        roots stand in one column.
         """
         shortest = min(len(s.tokens) for s in sequences) - 1
         for sequence in sequences:
@@ -195,7 +195,7 @@ class DraftModel:
         return slots, [s.tokens[lengths[slot] :] for s, slot in zip(sequences, slots, strict=True)]
 
     def _keep(self, slots: Seq[int], tokens: Seq[Seq[int]]) -> None:
-        """These tokens are in the cache now."""
+        """Count these tokens as cached."""
         for slot, run in zip(slots, tokens, strict=True):
             self._cache.lengths[slot] += len(run)
 
@@ -208,12 +208,12 @@ class DraftModel:
         return logits
 
     def _catch_up(self, sequence: Sequence, gap: int) -> None:
-        """Leave no more than `gap` tokens before the root to be read."""
+        """Run tokens until at most `gap` before the root are pending."""
         while self.pending(sequence) > gap and self._read(sequence, _CHUNK):
             pass
 
     def _read(self, sequence: Sequence, chunk: int) -> int:
-        """Run up to `chunk` tokens before the root, which the next draft starts from."""
+        """Run up to `chunk` pending tokens before the root; how many."""
         slot = self._cache.slot(sequence.id)
         start = self._cache.lengths[slot]
         # A drafter of shorter context stops at its end.
@@ -234,7 +234,7 @@ def as_causal_lm(model: Any, access: Surroundings) -> CausalLM:
 
 
 def _led(trees: DraftTree, tails: Seq[Seq[int]]) -> DraftTree:
-    """The trees after chains of the tokens [B][lead + 1] without their first ones."""
+    """The trees, put after chains of the tokens [B][lead + 1] without the first of each."""
     lead = len(tails[0]) - 1
     if not lead:
         return trees

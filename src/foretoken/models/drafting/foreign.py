@@ -1,5 +1,4 @@
-"""A model that drafts for a target of another tokenizer: it reads the target's text in its own
-tokens.
+"""A draft model with another tokenizer than its target: it reads the text in its own tokens.
 
 The text is cut where words start and each group is tokenized by itself, so that new tokens can
 change those of the last group only (the look-back of string-level methods: Timor et al. 2025,
@@ -33,8 +32,8 @@ _WORDS = 1 << 16  # groups whose tokens are remembered
 
 @dataclass(slots=True)
 class _Reading:
-    """How far a sequence is read. text: it, in own tokens. read, settled: so many of the target's
-    tokens, and of the own ones that stand for them, can no longer change."""
+    """How far a sequence is read. text: the sequence in own tokens. read: how many of the target's
+    tokens are tokenized for good; settled: how many own tokens stand for them."""
 
     text: Sequence
     read: int = 0
@@ -42,7 +41,7 @@ class _Reading:
 
 
 class _Texts:
-    """What the model has to suit: the target's texts in its own tokens."""
+    """The target as the model must fit it: its texts in own tokens."""
 
     def __init__(self, vocab_size: int, access: Access) -> None:
         self.vocab_size, self.max_length = vocab_size, _LONGER * access.max_length
@@ -64,9 +63,9 @@ class ForeignModel:
         self.own = Vocabulary(
             _tokenizer(tokenizer, model, "draft model", "tokenizer"), lm.vocab_size
         )
-        given = target_tokenizer or access.tokenizer
+        of_target = target_tokenizer or access.tokenizer
         self.theirs = Vocabulary(
-            _tokenizer(given, None, "target", "target_tokenizer"), access.vocab_size
+            _tokenizer(of_target, None, "target", "target_tokenizer"), access.vocab_size
         )
         self._model = DraftModel(lm, _Texts(lm.vocab_size, access))
         self.lm, self.device = self._model.lm, self._model.device
@@ -84,7 +83,7 @@ class ForeignModel:
         """Copy what is cached of the prompt."""
         source, target = sequence.state[self].text, copy.state[self].text
         self._model.fork(source, target)
-        self._model.keep(target, _alike(source.tokens, target.tokens))
+        self._model.keep(target, _common_length(source.tokens, target.tokens))
 
     def end(self, sequence: Sequence) -> None:
         self._model.end(sequence.state.pop(self).text)
@@ -101,7 +100,7 @@ class ForeignModel:
         return self._model.room(reading.text) if reading.text.tokens else 0
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, W] logits after each text, as far as `room` has read it."""
+        """[B, 1, W] logits after each text, up to where `room` has read it."""
         return self._model.root_logits([s.state[self].text for s in sequences])
 
     def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
@@ -109,11 +108,11 @@ class ForeignModel:
         return self._model.next_logits([s.state[self].text for s in sequences], tokens)
 
     def unfinished(self, sequence: Sequence) -> list[int]:
-        """The target's tokens that what comes next may be tokenized together with."""
+        """The target's last tokens, which may still be tokenized together with those to come."""
         return sequence.tokens[sequence.state[self].read :]
 
     def _read(self, sequence: Sequence, reading: _Reading) -> None:
-        """Bring the own tokens up to date, and forget what they no longer begin with."""
+        """Bring the own tokens up to date; the cache keeps what they begin with as before."""
         own, groups = reading.text, list(self.theirs.groups(sequence.tokens[reading.read :]))
         tokens = own.tokens[: reading.settled]
         for group in groups:
@@ -122,7 +121,7 @@ class ForeignModel:
             tokens = tokens + self._tokens_of(tuple(group), fresh)
             reading.read += len(group)
         reading.read -= len(groups[-1])
-        self._model.keep(own, min(_alike(own.tokens, tokens), len(tokens) - 1))
+        self._model.keep(own, min(_common_length(own.tokens, tokens), len(tokens) - 1))
         own.tokens[:] = tokens
 
     def _tokenized(self, group: tuple[int, ...], fresh: bool) -> list[int]:
@@ -136,8 +135,8 @@ class ForeignModel:
 
 
 class SharedTokensModel(ForeignModel):
-    """The same with distributions over the target's vocabulary, in which only shared tokens are
-    possible."""
+    """A `ForeignModel` with distributions over the target's vocabulary, where only shared tokens
+    have mass."""
 
     def __init__(
         self, model: Any, access: Access, tokenizer: Any = None, target_tokenizer: Any = None
@@ -168,20 +167,20 @@ class SharedTokensModel(ForeignModel):
         return wide
 
 
-def _alike(a: Seq[int], b: Seq[int]) -> int:
-    """How many tokens two texts begin with alike."""
+def _common_length(a: Seq[int], b: Seq[int]) -> int:
+    """The length of two texts' common beginning."""
     return next(
         (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )
 
 
-def _tokenizer(given: Any, model: Any, whose: str, option: str) -> Any:
+def _tokenizer(chosen: Any, model: Any, whose: str, option: str) -> Any:
     """A loaded tokenizer, or the one in a folder; by default that of the model's folder."""
-    source = model if given is None else given
+    source = model if chosen is None else chosen
     if isinstance(source, (str, Path)):
         return load_tokenizer(source)
-    if given is None:
+    if chosen is None:
         raise ForetokenError(
             f"There is no tokenizer of the {whose}, whose text must be read; name it as {option}."
         )
-    return given
+    return chosen

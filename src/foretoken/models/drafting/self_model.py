@@ -1,10 +1,9 @@
 """The target's sub-layers, or some of them, as a model that drafts on the target's cache.
 
-The history it reads is the target's, computed with all layers (as in
-Zhang et al. 2024; for a prefix of the layers it is exactly what the prefix alone would compute);
-what it drafts is written after the committed length, where the next scoring pass writes the same
-cells of every layer. So nothing has to be rolled back, and layers that were left out get their
-cells from verification.
+It reads the target's keys and values, computed with all layers (as in Zhang et al. 2024; for a
+prefix of the layers they are exactly what the prefix alone would compute). Drafted tokens are
+written after the committed length, where the next scoring pass overwrites them in every layer. So
+nothing has to be rolled back, and layers that were left out get their cells from verification.
 
 Legend: B sequences, T tokens, V vocabulary.
 """
@@ -23,7 +22,7 @@ from foretoken.sampling.sequence import Sequence
 
 
 class OnTarget:
-    """What a `ChainModel` on the target's cache does as sequences come and go: nothing."""
+    """A `ChainModel` on the target's cache, which has nothing to do as sequences come and go."""
 
     def begin(self, sequence: Sequence) -> None:
         pass
@@ -71,7 +70,7 @@ class SelfModel(OnTarget):
     def again(self, sequences: Seq[Sequence], count: int) -> Tensor:
         """[B, T, V] logits after each of the T = `count` tokens before the last one, at least 2.
 
-        The history before them is the target's; of these tokens it sees its own run.
+        Keys and values before them are the target's, theirs those of this run.
         """
         states = self._access.rerun_states(sequences, count, self.sublayers)
         return self._access.head(self._access.norm(states))

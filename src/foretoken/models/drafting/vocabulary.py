@@ -1,8 +1,8 @@
-"""What the tokens of a tokenizer stand for, so that two tokenizers can be brought together.
+"""The texts of a tokenizer's tokens, by which two tokenizers are brought together.
 
 Tokenizers differ in what they do at the beginning of a text (a space put before it, or taken away).
-So a token's text, and the tokens of a text that follows another, are always taken after an anchor:
-a character that stands before them and is then taken away again.
+So a token's text, and the tokens of a text that follows another, are always computed after an
+anchor: a character that is put before them and then removed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BROKEN = "\ufffd"  # what a decoder writes for bytes that are no whole characte
 class Vocabulary:
     """A tokenizer of transformers, or one with its `__call__` and `decode`.
 
-    size: tokens that the model knows; a tokenizer may know fewer or more.
+    size: tokens of the model; its tokenizer may have fewer or more.
     """
 
     def __init__(self, tokenizer: Any, size: int) -> None:
@@ -37,15 +37,15 @@ class Vocabulary:
         names = {i: token.content for i, token in added.items() if token.special}
         names |= {i: self._decode([i]) for i in getattr(tokenizer, "all_special_ids", ())}
         for role in ("bos", "eos"):  # the end last: it may be the beginning as well
-            own = getattr(tokenizer, f"{role}_token_id", None)
-            names |= {} if own is None else {own: f"<{role}>"}
+            token = getattr(tokenizer, f"{role}_token_id", None)
+            names |= {} if token is None else {token: f"<{role}>"}
         return {i: name for i, name in names.items() if i < self.size}
 
     @cached_property
     def texts(self) -> list[str | None]:
         """Each token's text; None for a special one, and where it has none."""
-        known = range(min(self.size, len(self._tokenizer)))
-        texts = [self._own_text(text) for text in self._each([[*self._anchor, i] for i in known])]
+        ids = range(min(self.size, len(self._tokenizer)))
+        texts = [self._own_text(text) for text in self._each([[*self._anchor, i] for i in ids])]
         texts += [None] * (self.size - len(texts))
         for i in self.special:
             texts[i] = None
@@ -103,7 +103,8 @@ class Vocabulary:
             yield group
 
     def _starts_word(self, token: int, before: int) -> bool:
-        """A space does, or the first of several, or the last of them with the word."""
+        """Whether a word starts at this token: at a space, or the first of several, or the last of
+        them together with the word."""
         text, last = self.texts[token] or "", self.texts[before] or ""
         return text.startswith(" ") and not (text.isspace() and last.isspace())
 

@@ -1,4 +1,4 @@
-"""Between transformers and us: what can be served, and what its modelling code meets in a pass.
+"""What the adapter needs of transformers: checks of what can be served, and a cache for one pass.
 
 A `Rows` layer puts the keys and values of a pass after each row's committed length and hands back
 views of what lies in the cache. It lives for one pass; all state is the `KVCache`'s.
@@ -63,7 +63,8 @@ def _alibi(config: Any) -> bool:
 
 
 def unfit(model: PreTrainedModel, decoder: Any) -> str | None:
-    """Like `unsupported`, from the loaded model: its class, its forward, its devices."""
+    """Why a loaded model can't be served (its class, its forward, its devices), like
+    `unsupported`."""
     if getattr(model, "_is_stateful", False):
         return (
             "it keeps a recurrent state, which can't go back to before a rejected draft; use a "
@@ -107,7 +108,7 @@ def max_length(config: Any) -> int:
 
 
 class Rows(CacheLayerMixin):
-    """One layer of the cache, [2, slots, K, max_length, W], as one pass sees it."""
+    """One layer of the cache, [2, slots, K, max_length, W], for one pass."""
 
     is_sliding = False  # a window is left to the mask: the cache holds every position
 

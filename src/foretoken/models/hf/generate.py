@@ -122,8 +122,8 @@ class Prepared:
         order = order if sampled else order[:1]
         while rest and type(rest[-1]) in order and self._same_distribution(rest[-1], own):
             process = rest.pop()
-            theirs, ours = _OWN[type(process)]
-            own[ours] = getattr(process, theirs)
+            attribute, parameter = _OWN[type(process)]
+            own[parameter] = getattr(process, attribute)
             order = order[: order.index(type(process))]
         return own, rest
 
@@ -146,7 +146,8 @@ class Prepared:
         return ignored is None or (isinstance(ignored, Tensor) and ignored.tolist() == self.starts)
 
     def processor(self, process: Any, row: int) -> LogitsProcessor:
-        """For one unpadded row, what `process` does to that row within the batch."""
+        """A processor for one unpadded row, which does what `process` does to it within the
+        batch."""
         ids = self.input_ids[row : row + 1]
         padding = ids[:, : self.starts[row]]
         stock = type(process).__module__ == tf.LogitsProcessor.__module__
@@ -279,8 +280,8 @@ def _starts(input_ids: Tensor, model_kwargs: Mapping[str, Any]) -> list[int]:
             "padding_side='left' in the tokenizer, and no empty prompts."
         )
     if positions is not None:
-        given = positions.expand(rows, width) if positions.dim() == 2 else None
-        if given is None or not bool(((given == places) | (places < 0)).all()):
+        expanded = positions.expand(rows, width) if positions.dim() == 2 else None
+        if expanded is None or not bool(((expanded == places) | (places < 0)).all()):
             raise ForetokenError(
                 "position_ids must count each row's tokens from 0; leave them out of generate."
             )
@@ -288,7 +289,7 @@ def _starts(input_ids: Tensor, model_kwargs: Mapping[str, Any]) -> list[int]:
 
 
 def _pad_id(config: Any) -> int | None:
-    """As transformers: without a padding token, the first end-of-text token."""
+    """The padding token, as transformers chooses it: without one, the first end-of-text token."""
     if config.pad_token_id is not None:
         return int(config.pad_token_id)
     ends = config.eos_token_id

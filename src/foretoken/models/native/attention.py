@@ -1,4 +1,4 @@
-"""Attention over the cache, for one pass.
+"""Attention of one pass over the cache, by torch.
 
 Grouped heads are not expanded: the G query heads of a key/value head become G·T rows of one
 attention call. A batch whose rows are not the first slots, in order, goes row by row, so that the

@@ -72,8 +72,8 @@ def build_native(
 
 
 class _Parts:
-    """Makes a model's parts of its stored weights. count: numbers read so far. bytes_read: of the
-    matrices that a pass reads, as they are stored."""
+    """Makes a model's parts from its stored weights. count: parameters read so far. bytes_read: of
+    the matrices that a pass reads, as they are stored."""
 
     def __init__(
         self,
@@ -88,13 +88,13 @@ class _Parts:
         self.count = self.bytes_read = 0
 
     def tensors(self, keys: Iterable[str]) -> list[Tensor]:
-        """The stored ones."""
+        """The stored tensors of these names."""
         tensors = [self._stored(key) for key in keys]
         self.count += sum(tensor.numel() for tensor in tensors)
         return tensors
 
     def joined(self, tensors: list[Tensor]) -> Tensor:
-        """One after the other, in the model's dtype."""
+        """The tensors as one, in the model's dtype."""
         return _joined(tensors, self.dtype, self.device)
 
     def product(self, weight: Tensor, bias: Tensor | None) -> Linear:
@@ -171,14 +171,14 @@ def run_through(runner: str, model: Transformer) -> None:
         model.run_by(partial(compiled.Compiled, background=background), runner)
 
 
-def _check_same(parts: _Parts, mine: int, earlier: int) -> None:
+def _check_same(parts: _Parts, layer: int, earlier: int) -> None:
     """Raises `ForetokenError` where a layer has other weights than the one that it repeats."""
     names = (*(f"self_attn.{n}_proj" for n in "qkvo"), "mlp.gate_proj", "mlp.down_proj")
     for name in names:
-        one, other = (f"model.layers.{i}.{name}.weight" for i in (mine, earlier))
+        one, other = (f"model.layers.{i}.{name}.weight" for i in (layer, earlier))
         if not parts.agree(one, other):
             raise ForetokenError(
-                f"config.json says that layers repeat ({CYCLE}), but {name} of layer {mine} isn't "
+                f"config.json says that layers repeat ({CYCLE}), but {name} of layer {layer} isn't "
                 f"that of layer {earlier}; take {CYCLE} out of it."
             )
 

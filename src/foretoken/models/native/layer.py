@@ -1,4 +1,4 @@
-"""What a native decoder layer is made of, and who may run it.
+"""The parts of a native decoder layer, and the protocol of what runs all layers at once.
 
 Legend: B rows, T tokens, D width, H query heads, K key/value heads, W head width, F feed-forward.
 """
@@ -26,10 +26,10 @@ Mix = Callable[[Tensor, Tensor, Feed], Tensor]
 
 
 class Runner(Protocol):
-    """Runs all layers in one go, as a backend does that looks further than one product."""
+    """Runs all layers in one call, as backends do that fuse more than one product."""
 
     def prepare(self, cache: KVCache) -> None:
-        """Passes over this cache are to come."""
+        """Get ready for passes over this cache."""
         ...
 
     def __call__(self, states: Tensor, feed: Feed, cache: KVCache) -> Tensor:

@@ -27,7 +27,8 @@ def supports(dtype: torch.dtype, device: torch.device, width: int) -> bool:
 def mix(
     turned: Tensor, layer: Tensor, feed: Feed, heads: int, scale: float, window: int | None = None
 ) -> Tensor:
-    """As `attention.mix`: [B, T, H + 2K, W] and a layer's cache -> [B, T, H·W]."""
+    """`attention.mix` by the compiled loops: [B, T, H + 2K, W] and a layer's cache -> [B, T,
+    H·W]."""
     batch, width, all_heads, size = turned.shape
     seen, (slots, places), loops = feed.seen(window), feed.cells(), kernels.library()
     assert loops is not None and turned.is_contiguous() and layer.is_contiguous()

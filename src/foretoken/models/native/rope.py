@@ -46,13 +46,13 @@ def _scaled(
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    given = dict(scaling)
+    settings = dict(scaling)
     config = LlamaConfig(
         hidden_size=head_dim,
         num_attention_heads=1,
         head_dim=head_dim,
-        rope_parameters={"rope_theta": theta, **given},
-        max_position_embeddings=given.get("original_max_position_embeddings", 2048),
+        rope_parameters={"rope_theta": theta, **settings},
+        max_position_embeddings=settings.get("original_max_position_embeddings", 2048),
     )
-    frequency, scale = ROPE_INIT_FUNCTIONS[given["rope_type"]](config)
+    frequency, scale = ROPE_INIT_FUNCTIONS[settings["rope_type"]](config)
     return frequency.float(), float(scale)

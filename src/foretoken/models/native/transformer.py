@@ -158,7 +158,7 @@ class Transformer:
         hidden: Seq[int],
         states_of: dict[int, Tensor],
     ) -> Tensor:
-        """`through`, from one layer that is asked for to the next."""
+        """`through`, one call of the loops for each layer whose states are asked for."""
         first = 0
         for end in sorted({self.layers, *(index for index in hidden if index > 0)}):
             states = states_of[end] = whole(states, feed, cache, first, 2 * end)
@@ -219,8 +219,8 @@ class Transformer:
             groups.setdefault(first % self.cycle, []).append(row)
         out = torch.empty_like(states)
         for rows in groups.values():
-            some = [feeds[row] for row in rows], [firsts[row] for row in rows]
-            out[rows] = self._together(states[rows], *some, count, cache)
+            group = [feeds[row] for row in rows], [firsts[row] for row in rows]
+            out[rows] = self._together(states[rows], *group, count, cache)
         return out
 
     def _together(
@@ -231,9 +231,9 @@ class Transformer:
         for index in range(firsts[0], firsts[0] + count):
             turned, mixed = self._turned(states, index, rotary), []
             for row, feed in enumerate(feeds):
-                own = index - firsts[0] + firsts[row]
-                mix = self.stack[own].mix
-                mixed.append(mix(turned[row : row + 1], cache.layer[own], feed))
+                layer = index - firsts[0] + firsts[row]
+                mix = self.stack[layer].mix
+                mixed.append(mix(turned[row : row + 1], cache.layer[layer], feed))
             states = self._mlp(states + self.stack[index].out(torch.cat(mixed)), index)
         return states
 

@@ -15,19 +15,21 @@ _VARIANTS = ("projector_type", "markov_rank", "use_confidence_head", "sample_fro
 
 
 def read(source: Source) -> Published | None:
-    """As z-lab, SpecForge and ModelOpt publish it."""
+    """A checkpoint as z-lab, SpecForge and ModelOpt publish it."""
     config = source.config
     if "dflash_config" not in config:
         return None
-    own: Config = config["dflash_config"]
+    settings: Config = config["dflash_config"]
     layers = config.get("num_target_layers")
-    ids = own.get("target_layer_ids") or _default_layers(layers or 0, config["num_hidden_layers"])
+    ids = settings.get("target_layer_ids") or _default_layers(
+        layers or 0, config["num_hidden_layers"]
+    )
     depth = {"layers": layers} if layers else {}
-    return _read(source, config, {**own, "block_size": config["block_size"]}, ids, depth)
+    return _read(source, config, {**settings, "block_size": config["block_size"]}, ids, depth)
 
 
 def read_speculators(source: Source) -> Published | None:
-    """As `speculators` publishes it."""
+    """A checkpoint as `speculators` publishes it."""
     config = source.config
     if config.get("speculators_model_type") != "dflash":
         return None

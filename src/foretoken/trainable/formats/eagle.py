@@ -8,7 +8,7 @@ from foretoken.trainable.formats.published import Published, Source
 
 
 def read(source: Source) -> Published | None:
-    """As SafeAILab publishes EAGLE-1 and EAGLE-2."""
+    """A checkpoint of EAGLE-1 or -2 as SafeAILab publishes it."""
     config = source.config
     if "num_attention_heads" not in config:
         return None

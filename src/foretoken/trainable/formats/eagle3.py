@@ -20,7 +20,7 @@ _MARKS = ("midlayer.hidden_norm.weight", "layers.0.hidden_norm.weight")
 
 
 def read(source: Source) -> Published | None:
-    """As SafeAILab, SpecForge and ModelOpt publish it."""
+    """A checkpoint as SafeAILab, SpecForge and ModelOpt publish it."""
     config = source.config
     named = any("eagle3" in name.lower() for name in config.get("architectures") or ())
     if not named and "draft_vocab_size" not in config:
@@ -35,7 +35,7 @@ def read(source: Source) -> Published | None:
 
 
 def read_speculators(source: Source) -> Published | None:
-    """As `speculators` publishes it."""
+    """A checkpoint as `speculators` publishes it."""
     config = source.config
     if config.get("speculators_model_type") != "eagle3":
         return None
@@ -45,10 +45,10 @@ def read_speculators(source: Source) -> Published | None:
 
 def _read(source: Source, config: Config, layer: Config, capture: list[int]) -> Published:
     """layer: the part of the configuration that is like Llama's."""
-    wide = config.get("target_hidden_size") or layer["hidden_size"]
-    if wide != layer["hidden_size"]:
+    width = config.get("target_hidden_size") or layer["hidden_size"]
+    if width != layer["hidden_size"]:
         raise source.refusal(
-            f"its hidden_size is {layer['hidden_size']} and its target's {wide}, and only equal "
+            f"its hidden_size is {layer['hidden_size']} and its target's {width}, and only equal "
             "ones are"
         )
     names = source.tensors
@@ -62,7 +62,7 @@ def _read(source: Source, config: Config, layer: Config, capture: list[int]) -> 
         "draft_vocab_size": config.get("draft_vocab_size") or vocab,
     }
     shape |= {"capture": capture} if capture else {}
-    target = {"hidden_size": wide, "vocab_size": vocab}
+    target = {"hidden_size": width, "vocab_size": vocab}
     return Published("eagle3", target, shape, lambda: _tensors(source, shape, vocab))
 
 
@@ -77,6 +77,6 @@ def _tensors(source: Source, shape: Config, vocab: int) -> Tensors:
             f"its head knows {reduced} of {vocab} tokens and d2t doesn't say which"
         )
     offsets = tensors.get("d2t", torch.zeros(reduced)).long()
-    known = torch.zeros(vocab, dtype=torch.bool)
-    known[offsets + torch.arange(reduced)] = True
-    return {**tensors, "d2t": offsets, "t2d": known}
+    covered = torch.zeros(vocab, dtype=torch.bool)
+    covered[offsets + torch.arange(reduced)] = True
+    return {**tensors, "d2t": offsets, "t2d": covered}

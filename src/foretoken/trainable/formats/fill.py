@@ -1,4 +1,4 @@
-"""Puts a published checkpoint's tensors into our module; the target's own come from the target.
+"""Fills our module with a published checkpoint's tensors; embedding and head may be the target's.
 
 Legend: V vocabulary, D width, S states.
 """
@@ -20,30 +20,30 @@ _ROWS, _STATES = 4096, 16
 
 
 def fill(module: Any, tensors: Mapping[str, Tensor], target: Access, what: str) -> None:
-    """Fill all of a module; a head that the checkpoint lacks is copied from the target.
+    """Fill the whole module; a head that the checkpoint lacks is copied from the target.
 
     Raises `ForetokenError` for tensors that don't fit it, or an embedding or head that is meant to
     be the target's and isn't.
     """
-    own, given = module.state_dict(), dict(tensors)
+    expected, stored = module.state_dict(), dict(tensors)
     for name, distance_of in ((EMBEDDING, _embedding_distance), (HEAD, _head_distance)):
-        if name in given and name not in own:
-            _check_same(given.pop(name), distance_of, target, f"{what} has {name}")
-    wrong = sorted((given.keys() ^ own.keys()) - {HEAD})
+        if name in stored and name not in expected:
+            _check_same(stored.pop(name), distance_of, target, f"{what} has {name}")
+    wrong = sorted((stored.keys() ^ expected.keys()) - {HEAD})
     if wrong:
-        kind = "a tensor" if wrong[0] in given else "no tensor"
+        kind = "a tensor" if wrong[0] in stored else "no tensor"
         raise ForetokenError(
             f"{what} has {kind} {wrong[0]!r}, unlike the checkpoints of method "
             f"{module.method!r} that can be read."
         )
-    for name, weight in given.items():
-        if weight.shape != own[name].shape:
+    for name, weight in stored.items():
+        if weight.shape != expected[name].shape:
             raise ForetokenError(
                 f"{name} of {what} is of shape {list(weight.shape)} and its configuration calls "
-                f"for {list(own[name].shape)}; fetch the checkpoint again."
+                f"for {list(expected[name].shape)}; fetch the checkpoint again."
             )
-    module.load_state_dict(given, strict=False)
-    if HEAD in own and HEAD not in given:
+    module.load_state_dict(stored, strict=False)
+    if HEAD in expected and HEAD not in stored:
         module.copy_from(target)
 
 
@@ -74,7 +74,7 @@ def _embedding_distance(weight: Tensor, target: Access) -> float:
 
 
 def _head_distance(weight: Tensor, target: Access) -> float:
-    """The same for the target's head [V, D], by its logits of random states [S, D]."""
+    """The distance from the target's head [V, D], by its logits of random states [S, D]."""
     random = torch.Generator().manual_seed(0)
     states = torch.randn(_STATES, weight.shape[1], generator=random).to(weight)
     logits = target.head(states).float()

@@ -24,7 +24,7 @@ _BLOCK = re.compile(r"hydra_mlp\.(\d+)\.(\d+)\.linear\.")
 
 
 def read(source: Source) -> Published | None:
-    """As Ankner publishes it."""
+    """A checkpoint as Ankner publishes it."""
     config = source.config
     if "hydra_num_heads" not in config:
         return None

@@ -11,7 +11,7 @@ _HAS = {"layers.0.self_attn.q_proj.weight", "layers.0.input_layernorm.weight", "
 
 
 def read(source: Source) -> Published | None:
-    """As its authors publish it."""
+    """A checkpoint as Kangaroo's authors publish it."""
     config = source.config
     if "num_attention_heads" not in config or _HAS - source.tensors.keys():
         return None

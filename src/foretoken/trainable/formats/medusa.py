@@ -13,7 +13,7 @@ _NAME = re.compile(r"(?:.*medusa_heads?\.)?(\d+\.\d+\.(?:linear\.)?(?:weight|bia
 
 
 def read(source: Source) -> Published | None:
-    """As FasterDecoding publishes it."""
+    """A checkpoint as FasterDecoding publishes it."""
     if "medusa_num_heads" not in source.config:
         return None
     tensors = {m[1]: t for name, t in source.tensors.items() if (m := _NAME.match(name))}

@@ -15,7 +15,7 @@ _JOIN = f"{_FIRST}input_proj.weight"
 
 
 def read(source: Source) -> Published | None:
-    """As `speculators` or MiMo publishes it."""
+    """A checkpoint as `speculators` or MiMo publishes it."""
     config = source.config
     separate = config.get("speculators_model_type") == "mtp"
     if not separate and _JOIN not in source.tensors:

@@ -1,4 +1,4 @@
-"""What the files of another project's checkpoint say: names, tensors, a layer's shape.
+"""Reads the files of another project's checkpoint: names, tensors, a layer's shape.
 
 Weights lie in *.safetensors, or in files of torch's own, which are read as tensors and nothing
 else.
@@ -25,15 +25,15 @@ TORCH = ("pytorch_model*.bin", "*lm_head.pt")
 """Files of torch's own that are weights; others are an optimizer's, or a trainer's."""
 
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
-"""Under these names a checkpoint may bring its target's own along."""
+"""Names under which a checkpoint may contain its target's embedding and head."""
 
 
 @dataclass(frozen=True)
 class Published:
     """A checkpoint described in our terms.
 
-    target: its hidden_size, vocab_size and layers, as far as the files give them. shape: the
-    module's, as far as they give it. tensors: reads the tensors, under the module's names.
+    target: its hidden_size, vocab_size and layers, where the files give them. shape: the module's,
+    where they give it. tensors: reads the tensors, under the module's names.
     """
 
     method: str
@@ -90,22 +90,22 @@ class Source:
             "qkv_bias": self._ends("self_attn.q_proj.bias"),
             **self._rotation(config),
         }
-        own = config.get("head_dim")
-        return shape if own in (None, width // heads) else {**shape, "head_width": own}
+        head_dim = config.get("head_dim")
+        return shape if head_dim in (None, width // heads) else {**shape, "head_width": head_dim}
 
     def _ends(self, end: str) -> bool:
         return any(name.endswith(end) for name in self.tensors)
 
     def _rotation(self, config: Config) -> dict[str, Any]:
-        """rope_theta, and rope_scaling if there is any; transformers has written both twice."""
-        given = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-        theta = given.pop("rope_theta", None) or config.get("rope_theta") or 10_000.0
-        kind = given.setdefault("rope_type", given.pop("type", "default"))
-        if kind not in rope.SERVED or given.get("partial_rotary_factor", 1.0) != 1.0:
+        """rope_theta, and rope_scaling if there is any; transformers has two names for each."""
+        rotation = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+        theta = rotation.pop("rope_theta", None) or config.get("rope_theta") or 10_000.0
+        kind = rotation.setdefault("rope_type", rotation.pop("type", "default"))
+        if kind not in rope.SERVED or rotation.get("partial_rotary_factor", 1.0) != 1.0:
             raise self.refusal(
-                f"its rotary embedding is {given}, and only whole ones of {rope.SERVED} are"
+                f"its rotary embedding is {rotation}, and only whole ones of {rope.SERVED} are"
             )
-        scaling = {} if kind == "default" else {"rope_scaling": given}
+        scaling = {} if kind == "default" else {"rope_scaling": rotation}
         return {"rope_theta": float(theta), **scaling}
 
 

@@ -72,8 +72,8 @@ def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
 def _built(compiler: str) -> Path:
     """The shared object for this source, compiler and CPU."""
     sources = (path.read_text() for path in (_SOURCE, *_INCLUDED))
-    known = "\n".join((*sources, compiler, *_FLAGS, _cpu()))
-    file = cache_folder() / "kernels" / f"{hashlib.sha256(known.encode()).hexdigest()[:16]}.so"
+    inputs = "\n".join((*sources, compiler, *_FLAGS, _cpu()))
+    file = cache_folder() / "kernels" / f"{hashlib.sha256(inputs.encode()).hexdigest()[:16]}.so"
     if file.is_file():
         return file
     with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from foretoken import ForetokenError, SamplingParams
-from foretoken.train.own import DrafterTexts
+from foretoken.train.drafter_texts import DrafterTexts
 from foretoken.train.recipe import read_recipe
 from foretoken.train.records import Records
 from foretoken.train.run import make

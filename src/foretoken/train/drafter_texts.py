@@ -1,8 +1,8 @@
-"""What a drafter in training writes itself, for its target to correct (on-policy data).
+"""Texts that a drafter in training writes itself, for its target to correct (on-policy data).
 
-Source: Zhou et al. 2024 (DistillSpec), section 3; departure: new text is written every so many
-steps, not at each. A block of texts is written with the weights of a known step, so a resumed run
-finds it in the folder, or writes the very same.
+Source: Zhou et al. 2024 (DistillSpec), section 3; departure: new text is written at
+intervals, not at each step. A block of texts is written with the weights of one step, so a
+resumed run reads it from the folder, or writes the very same.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class DrafterTexts:
             eos_ids=self._llm.engine.eos_ids,
         )
         rng = np.random.default_rng((self._params.seed or 0, block))
-        able = [i for i in range(len(self._prompts)) if len(self._prompts.prompt(i))]
-        chosen = rng.choice(able, min(self._count, len(able)), replace=False)
+        prompted = [i for i in range(len(self._prompts)) if len(self._prompts.prompt(i))]
+        chosen = rng.choice(prompted, min(self._count, len(prompted)), replace=False)
         prompts = [self._prompts.prompt(int(i)) for i in chosen]
         seeds = rng.integers(1 << 40, size=len(prompts))
-        each = [replace(self._params, seed=int(seed)) for seed in seeds]
-        outputs = writer.generate(prompts, each)
+        params = [replace(self._params, seed=int(seed)) for seed in seeds]
+        outputs = writer.generate(prompts, params)
         pairs = [(p, list(o.token_ids)) for p, o in zip(prompts, outputs, strict=True)]
         return Records.of(pairs, self._prompts.limit, self._module.facts.vocab_size)
