@@ -50,13 +50,13 @@ def shallow(pair: Pair, prompt: list[int]) -> tuple[ModelTarget, ShallowModel, S
 def test_what_was_drafted_is_handed_over(pair: Pair) -> None:
     """The root and every token that was run, with their states after the exit layer, once."""
     target, model, sequence = shallow(pair, [5, 9, 2])
-    assert model.entry() is None
+    assert model.resume_point() is None
     model.root_logits([sequence])
     model.next_logits([sequence], torch.tensor([7]))
-    entry = model.entry()
-    assert entry is not None and entry.layers == 1
-    assert entry.tokens.tolist() == [[2, 7]] and entry.states.shape == (1, 2, target.width)
-    assert model.entry() is None
+    resume = model.resume_point()
+    assert resume is not None and resume.layers == 1
+    assert resume.tokens.tolist() == [[2, 7]] and resume.states.shape == (1, 2, target.width)
+    assert model.resume_point() is None
 
 
 def test_the_context_is_the_room(pair: Pair) -> None:
