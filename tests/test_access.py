@@ -6,7 +6,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from foretoken.access import LEVELS, Access, Wants
+from foretoken import ForetokenError
+from foretoken.access import LEVELS, Access, Wants, check_levels
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair
 
@@ -28,6 +29,13 @@ def test_a_native_target_offers_every_level_and_every_verb(pair: Pair) -> None:
     }
     assert {"embed", "kv", "vocab_size", "resume_point"} <= named
     assert not {name for name in named if not hasattr(target, name)}
+
+
+def test_what_a_target_lacks_is_named() -> None:
+    """Every missing level in words, with who wants it; nothing where all are there."""
+    check_levels("Drafter X", "ab", frozenset("abc"))
+    with pytest.raises(ForetokenError, match=r"^Drafter X needs \(e\) .*; \(f\) .* another method"):
+        check_levels("Drafter X", "aef", frozenset("abc"))
 
 
 def test_no_drafter_can_replace_the_scoring() -> None:

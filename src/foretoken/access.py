@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from foretoken.errors import ForetokenError
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, ResumePoint
 
@@ -25,6 +26,16 @@ LEVELS = {
     "f": "the target's key/value cache",
 }
 """The six kinds of access to a target that drafters may need."""
+
+
+def check_levels(who: str, wanted: Iterable[str], offered: frozenset[str]) -> None:
+    """Raise `ForetokenError` where `who` wants a level of access that isn't offered."""
+    missing = "; ".join(f"({level}) {LEVELS[level]}" for level in wanted if level not in offered)
+    if missing:
+        raise ForetokenError(
+            f"{who} needs {missing}, which this target can't give; use the native model "
+            "(model_impl='native') or another method."
+        )
 
 
 @dataclass(frozen=True)

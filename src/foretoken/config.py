@@ -25,6 +25,7 @@ from operator import or_
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from foretoken.access import check_levels
 from foretoken.errors import ForetokenError, unknown
 from foretoken.methods import METHODS, Method, Need
 from foretoken.models.target import ModelTarget
@@ -103,8 +104,14 @@ class BuiltMethod:
         return frozenset(self.drafter.wants.levels + wrapper)
 
     def wrapped(self, target: ModelTarget) -> Target:
-        """The target, wrapped if the method does so."""
-        return target if self.wrap_target is None else self.wrap_target(target)
+        """The target, wrapped if the method does so.
+
+        Raises `ForetokenError` for a target that can't give what the wrapper needs.
+        """
+        if self.wrap_target is None:
+            return target
+        check_levels(f"Method {self.name}", self.wrap_target.levels, target.levels)
+        return self.wrap_target(target)
 
 
 @dataclass(frozen=True)

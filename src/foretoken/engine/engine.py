@@ -13,7 +13,7 @@ from time import perf_counter
 
 import torch
 
-from foretoken.access import LEVELS
+from foretoken.access import check_levels
 from foretoken.engine.clock import Clock, TimedDrafter, TimedTarget
 from foretoken.engine.costs import price
 from foretoken.engine.logprobs import entries
@@ -261,13 +261,7 @@ class Engine:
 
 def check_pairing(target: Target, drafter: Drafter, verifier: Verifier) -> None:
     """Raise `ForetokenError` for a drafter that the target can't serve or the rule can't verify."""
-    missing = [level for level in drafter.wants.levels if level not in target.levels]
-    if missing:
-        needs = "; ".join(f"({x}) {LEVELS[x]}" for x in missing)
-        raise ForetokenError(
-            f"Drafter {type(drafter).__name__} needs {needs}, which this target can't give; use "
-            "the native model (model_impl='native') or another method."
-        )
+    check_levels(f"Drafter {type(drafter).__name__}", drafter.wants.levels, target.levels)
     if drafter.trees and not verifier.trees:
         raise ForetokenError(
             f"Verifier {type(verifier).__name__} takes chains only and {type(drafter).__name__} "
