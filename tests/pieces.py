@@ -6,6 +6,10 @@ import string
 from collections.abc import Sequence as Seq
 from typing import Any
 
+from foretoken import SamplingParams
+from foretoken.protocols import Verifier
+from foretoken.testing import Pair, TableModel, check_distribution
+
 LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits + string.punctuation + " "
 
 
@@ -41,3 +45,19 @@ def two_tokenizers(size: int) -> tuple[Pieces, Pieces]:
     kept = letters[size // 2 :]
     pairs = [a + b for a in letters for b in letters][: size - len(kept)]
     return Pieces(letters), Pieces([*kept, *pairs])
+
+
+def check_where_few_tokens_are_shared(drafter: Any, rule: Verifier) -> None:
+    """Every outcome enumerated; the request's own bias and ban are of target ids, and one ban
+    leaves no shared token. `drafter` takes the small model, both tokenizers and a length."""
+    theirs, own = Pieces(["a", "b", "c"]), Pieces(["c", "b", "aa"])
+    pair = Pair(TableModel.random(3, 1), TableModel.random(3, 2))
+    for params in (
+        SamplingParams(logit_bias={1: 2.0}, temperature=0.8),
+        SamplingParams(frequency_penalty=0.9, top_p=0.9),
+        SamplingParams(bad_token_ids=[1, 2]),
+        SamplingParams(temperature=0),
+    ):
+        check_distribution(
+            lambda p: drafter(p.draft, own, theirs, 2), rule, pair, params, 3, rows=1
+        )

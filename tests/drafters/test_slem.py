@@ -8,12 +8,10 @@ from foretoken.models.drafting.vocabulary import Vocabulary, shared
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
-    Pair,
     TableModel,
-    check_distribution,
 )
 from foretoken.verify.target_only import TargetOnly
-from pieces import Pieces
+from pieces import Pieces, check_where_few_tokens_are_shared
 
 GREEDY = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
 
@@ -41,16 +39,5 @@ def test_ends_are_one_token() -> None:
 
 
 def test_distribution_where_few_tokens_are_shared() -> None:
-    """Every outcome enumerated; the request's own bias and ban are of target ids, and one ban
-    leaves no shared token."""
-    theirs, own = Pieces(["a", "b", "c"]), Pieces(["c", "b", "aa"])
-    pair = Pair(TableModel.random(3, 1), TableModel.random(3, 2))
-    for params in (
-        SamplingParams(logit_bias={1: 2.0}, temperature=0.8),
-        SamplingParams(frequency_penalty=0.9, top_p=0.9),
-        SamplingParams(bad_token_ids=[1, 2]),
-        SamplingParams(temperature=0),
-    ):
-        check_distribution(
-            lambda p: Slem(p.draft, own, theirs, 2), TargetOnly(), pair, params, 3, rows=1
-        )
+    """The target's own distribution, though most of its tokens can't be drafted."""
+    check_where_few_tokens_are_shared(Slem, TargetOnly())
