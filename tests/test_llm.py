@@ -163,6 +163,11 @@ def test_a_stream_never_shows_a_stop_string(llm: LLM) -> None:
     assert llm.generate(PROMPTS[0], kept)[0].text.endswith(stop)
 
 
+def at_rest(llm: LLM) -> bool:
+    """Whether nothing runs, waits or holds a slot, once everything posted so far is done."""
+    return llm._worker.call(lambda engine: not engine.busy and engine.target.free == 8)
+
+
 def test_closing_a_stream_cancels_it(llm: LLM) -> None:
     """Nothing is left running, and a stream and other requests share the engine."""
     stream = llm.stream(PROMPTS[0], SamplingParams(temperature=0, max_tokens=200, ignore_eos=True))
@@ -170,7 +175,7 @@ def test_closing_a_stream_cancels_it(llm: LLM) -> None:
     [other] = llm.generate(PROMPTS[1], GREEDY)
     assert len(other.token_ids) == 16
     stream.close()
-    assert not llm.engine.busy and llm.engine.target.free == 8
+    assert at_rest(llm)
 
 
 def test_statistics(llm: LLM) -> None:
@@ -185,15 +190,24 @@ def test_statistics(llm: LLM) -> None:
 
 
 def test_an_error_in_a_processor_leaves_nothing_running(llm: LLM) -> None:
-    """What a user's own code raises comes through; afterwards the engine serves as before."""
+    """What a user's own code raises ends its own request; the engine serves as before."""
 
     def fails(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        raise ZeroDivisionError
+        if ids.shape[1] > len(PROMPTS[0]) + 3:
+            raise ZeroDivisionError("no")
+        return scores
 
     [before] = llm.generate(PROMPTS[0], GREEDY)
-    with pytest.raises(ZeroDivisionError):
-        llm.generate(PROMPTS[:3], SamplingParams(logits_processors=[fails]))
-    assert not llm.engine.busy
+    bad = SamplingParams(logits_processors=[fails], temperature=0)
+    out, fine = llm.generate([PROMPTS[0], PROMPTS[0]], [bad, GREEDY])
+    assert out.outputs[0].finish_reason == "error" and len(out.outputs[0].token_ids) == 4
+    with pytest.raises(ForetokenError, match="A logits processor raised ZeroDivisionError: no"):
+        _ = out.text
+    assert fine.token_ids == before.token_ids
+    with pytest.raises(ForetokenError) as raised:
+        llm.generate(PROMPTS[0], bad)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    assert at_rest(llm)
     assert llm.generate(PROMPTS[0], GREEDY)[0].token_ids == before.token_ids
 
 
@@ -234,10 +248,11 @@ def test_text_without_a_tokenizer(folder: Path) -> None:
     own = LLM(folder)
     assert len(own.generate([1, 2, 3], GREEDY)[0].token_ids) == 16
     assert own.generate([1, 2, 3], GREEDY)[0].text == ""
-    assert "tokenizer" in str(own.generate("hello", GREEDY)[0].error)
+    assert "tokenizer" in str(own.generate(["hello"], GREEDY)[0].error)
     with pytest.raises(ForetokenError, match="tokenizer"):
         own.chat([{"role": "user", "content": "hi"}])
-    assert "tokenizer" in str(own.generate([1], SamplingParams(stop="x"))[0].error)
+    with pytest.raises(ForetokenError, match="tokenizer"):
+        own.generate([1], SamplingParams(stop="x"))
 
 
 def test_a_chat_without_a_template(model: Any) -> None:

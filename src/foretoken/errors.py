@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
 
 
 class ForetokenError(ValueError):
     """Bad input: the message is one sentence, fit to be shown without a stack trace."""
+
+
+def described(what: str, error: BaseException) -> ForetokenError:
+    """That `what` raised this error, in one sentence; one that is fit to be shown stays.
+
+    Call it where the error was caught: the error is kept as the cause, and its traceback lets go of
+    the caller's frame and of the values in those under it, a pass's logits for one.
+    """
+    if isinstance(error, ForetokenError):
+        return error
+    lines = str(error).strip().splitlines()
+    told = ForetokenError(f"{what} raised {type(error).__name__}: {lines[0] if lines else '–'}")
+    caught = error.__traceback__
+    error.__traceback__ = caught.tb_next if caught else None
+    traceback.clear_frames(error.__traceback__)
+    told.__cause__ = error
+    return told
 
 
 def unknown(kind: str, given: str, choices: Iterable[str]) -> ForetokenError:

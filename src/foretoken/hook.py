@@ -129,7 +129,7 @@ class Assisted:
         self._run(engine, batch, outputs)
         for request in requests:
             if request.error is not None:
-                raise ForetokenError(request.error)
+                raise request.cause or ForetokenError(request.error)  # a processor's, as it is
         sequences = _joined(batch, outputs)
         if not generation_config.return_dict_in_generate:
             return sequences

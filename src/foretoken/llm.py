@@ -10,16 +10,17 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from foretoken.config import build
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
-from foretoken.engine.request import Request
 from foretoken.engine.stats import EngineStats, RequestStats
 from foretoken.engine.stopping import TextTracker
+from foretoken.engine.worker import Worker
 from foretoken.errors import ForetokenError
 from foretoken.models.load import find, load_model, load_tokenizer, wrapped
 from foretoken.models.model import CausalLM, eos_ids
@@ -34,8 +35,19 @@ Prompt = str | Seq[int]
 Messages = Seq[Mapping[str, str]]
 
 
+class Encoded(NamedTuple):
+    """A prompt's token ids, its text if it had one, and its parameters with references as ids."""
+
+    ids: list[int]
+    text: str | None
+    params: SamplingParams
+
+
 class LLM:
     """A target model with a decoding method.
+
+    Its methods may be called from any thread; one thread of its own runs the model. Use it in a
+    `with` block, or call `close`, to free the memory at a certain moment.
 
     Args:
         model: checkpoint folder, hub id, bundled name ("mini"), a loaded transformers model, or
@@ -52,6 +64,8 @@ class LLM:
         max_model_len: context, prompt and output together; by default the model's.
         max_num_seqs: sequences served at a time.
         max_num_batched_tokens: prompt tokens read in one step.
+        max_queued: sequences that may wait for their turn, beyond which a request is refused; None
+            for any number.
         trust_remote_code: whether code that comes with a checkpoint may run.
         eos_ids: the tokens that end a text; by default those that the model's files name.
 
@@ -72,14 +86,18 @@ class LLM:
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
         max_num_batched_tokens: int = 512,
+        max_queued: int | None = None,
         trust_remote_code: bool = False,
         eos_ids: Collection[int] | None = None,
     ) -> None:
         method = build(speculative_config)
         self.method = method.name
         folder = find(model) if isinstance(model, (str, Path)) else None
-        if folder is not None:
-            self.model = load_model(
+        self._source = "a loaded model" if folder is None else str(model)
+        loaded = (
+            wrapped(model)
+            if folder is None
+            else load_model(
                 folder,
                 dtype=dtype,
                 device=device,
@@ -87,24 +105,57 @@ class LLM:
                 model_impl=model_impl,
                 trust_remote_code=trust_remote_code,
             )
-        else:
-            self.model = wrapped(model)
+        )
         self.tokenizer = _tokenizer(tokenizer, folder, trust_remote_code)
-        length = max_model_len or self.model.max_length
-        if length > self.model.max_length:
+        length = max_model_len or loaded.max_length
+        if length > loaded.max_length:
             raise ForetokenError(
-                f"max_model_len is {length} and the model's context is {self.model.max_length}; "
+                f"max_model_len is {length} and the model's context is {loaded.max_length}; "
                 "lower max_model_len."
             )
-        ends = _eos_ids(self.model, folder, self.tokenizer) if eos_ids is None else eos_ids
-        target = ModelTarget(self.model, max_num_seqs, length, tokenizer=self.tokenizer)
-        self.engine = Engine(
-            method.wrapped(target),
-            method.drafter,
-            method.verifier,
-            eos_ids=frozenset(ends),
-            chunk=max_num_batched_tokens,
+        ends = _eos_ids(loaded, folder, self.tokenizer) if eos_ids is None else eos_ids
+        target = ModelTarget(loaded, max_num_seqs, length, tokenizer=self.tokenizer)
+        self._worker = Worker(
+            Engine(
+                method.wrapped(target),
+                method.drafter,
+                method.verifier,
+                eos_ids=frozenset(ends),
+                chunk=max_num_batched_tokens,
+                max_queued=max_queued,
+            )
         )
+
+    def __repr__(self) -> str:
+        if self._worker.closed:
+            return f"LLM({self._source}, method={self.method!r}, closed)"
+        model = self.model
+        return (
+            f"LLM({self._source}, method={self.method!r}, backend={model.backend!r}, "
+            f"dtype={str(model.dtype).removeprefix('torch.')}, device={str(model.device)!r})"
+        )
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what runs and free the model's memory; further calls raise `ForetokenError`."""
+        self._worker.close()
+
+    @property
+    def engine(self) -> Engine:
+        """What decodes. It belongs to a thread of its own: look at it, and step it only by
+        `generate` and `stream`. Raises `ForetokenError` once the LLM is closed."""
+        return self._worker.engine
+
+    @property
+    def model(self) -> CausalLM:
+        """The target model."""
+        model: CausalLM = self.engine.target.model
+        return model
 
     @property
     def stats(self) -> EngineStats:
@@ -113,7 +164,7 @@ class LLM:
 
     def reset_stats(self) -> None:
         """Start counting again."""
-        self.engine.reset_stats()
+        self._worker.call(Engine.reset_stats)
 
     def generate(
         self,
@@ -121,41 +172,61 @@ class LLM:
         sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
         *,
         use_tqdm: bool = False,
+        raise_on_error: bool | None = None,
     ) -> list[RequestOutput]:
         """Generate a text for each prompt (a string or token ids); outputs in the prompts' order.
 
-        A request that can't be served comes back with `.error` set and stops no other; reading
-        its `.text` raises the error. Interrupting cancels what is unfinished. `use_tqdm` shows a
-        progress bar. Raises `ForetokenError` where that can't be drawn.
+        Calls from several threads are served together. Interrupting cancels what is unfinished.
+        `use_tqdm` shows a progress bar. `raise_on_error`: whether a request that fails raises its
+        error, once all have ended; by default only where a prompt is given alone and not in a list.
+        Otherwise it comes back with `.error` set, and reading its `.text` raises that. Raises
+        `ForetokenError` for a call that can't be served.
         """
         if use_tqdm:
             check_installed()
-        todo = self._prompts(prompts)
+        todo, alone = self._prompts(prompts)
         params = self._params(sampling_params, len(todo))
-        done: list[RequestOutput | None] = [None] * len(todo)
-        places: dict[int, int] = {}
-        for place, (prompt, chosen) in enumerate(zip(todo, params, strict=True)):
+        done = self._outputs(todo, params, use_tqdm)
+        if alone if raise_on_error is None else raise_on_error:
+            for output in done:
+                output.raise_error()
+        return done
+
+    def _outputs(
+        self, prompts: Seq[Prompt], params: Seq[SamplingParams], show: bool
+    ) -> list[RequestOutput]:
+        done: dict[int, RequestOutput] = {}
+        encoded: dict[int, Encoded] = {}
+        for place, (prompt, chosen) in enumerate(zip(prompts, params, strict=True)):
             try:
-                places[self._add(prompt, chosen).id] = place
+                encoded[place] = self._encoded(prompt, chosen)
             except ForetokenError as error:
                 done[place] = _refused(prompt, str(error))
-        try:
-            for output in self._run(len(places), use_tqdm):
-                if output.request_id in places:
-                    done[places.pop(output.request_id)] = output
-        finally:
-            for request_id in places:
-                self.engine.cancel(request_id)
-        return [output for output in done if output is not None]
+        arrived: SimpleQueue[RequestOutput] = SimpleQueue()
+        places: dict[int, int] = {}
 
-    def _run(self, total: int, show: bool) -> Iterator[RequestOutput]:
-        """Step until all requests are done; yields each as it finishes."""
-        with track("Generating", total, show) as advance:
-            while self.engine.busy:
-                for output in self.engine.step():
+        def add_all(engine: Engine) -> None:
+            for place, (ids, text, chosen) in encoded.items():
+                try:
+                    request = engine.add(ids, chosen, text)
+                except ForetokenError as error:
+                    done[place] = _refused(prompts[place], str(error))
+                else:
+                    places[request.id] = place
+                    self._worker.follow(request.id, arrived.put)
+
+        try:
+            self._worker.call(add_all)
+            with track("Generating", len(places), show) as advance:
+                while places:
+                    output = arrived.get()
                     if output.finished:
+                        done[places.pop(output.request_id)] = output
                         advance()
-                        yield output
+        finally:
+            if places:
+                self._worker.cancel(places)
+        return [done[place] for place in range(len(prompts))]
 
     def chat(
         self,
@@ -163,12 +234,14 @@ class LLM:
         sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
         *,
         use_tqdm: bool = False,
+        raise_on_error: bool | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, in the tokenizer's chat template."""
         one = bool(messages) and isinstance(messages[0], Mapping)
         conversations: Any = [messages] if one else messages
         prompts = [self.chat_prompt(conversation) for conversation in conversations]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        alone = one if raise_on_error is None else raise_on_error
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, raise_on_error=alone)
 
     def chat_prompt(self, messages: Messages) -> list[int]:
         """The token ids of a conversation, ready for the assistant's turn."""
@@ -188,30 +261,39 @@ class LLM:
     ) -> Iterator[RequestOutput]:
         """Yield one request's output each time it grows; `.outputs[i].text` is the text so far.
 
-        A prompt is a string, token ids, or a conversation. Closing the iterator cancels the
-        request. While it runs, text that could still become part of a stop string is withheld.
+        A prompt is a string, token ids, or a conversation. Closing the iterator, or dropping it,
+        cancels the request; other calls are served meanwhile. While it runs, text that could still
+        become part of a stop string is withheld. An error is in the last output, as `.error`.
         """
         if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
             prompt = self.chat_prompt(prompt)  # type: ignore[arg-type]
-        params = sampling_params or SamplingParams()
-        request = self._add(prompt, params)  # type: ignore[arg-type]
-        trackers = [_Streamed(self.tokenizer, params) for _ in range(params.n)]
-        try:
-            while not request.finished:
-                for output in self.engine.step():
-                    if output.request_id == request.id:
-                        texts = [t.text(o) for t, o in zip(trackers, output.outputs, strict=True)]
-                        yield _with_texts(output, texts)
-        finally:
-            self.engine.cancel(request.id)
+        ids, text, params = self._encoded(prompt, sampling_params or SamplingParams())  # type: ignore[arg-type]
+        arrived: SimpleQueue[RequestOutput] = SimpleQueue()
 
-    def _add(self, prompt: Prompt, params: SamplingParams) -> Request:
+        def add(engine: Engine) -> int:
+            request = engine.add(ids, params, text)
+            self._worker.follow(request.id, arrived.put)
+            return request.id
+
+        trackers = [_Streamed(self.tokenizer, params) for _ in range(params.n)]
+        request_id = self._worker.call(add)
+        try:
+            while True:
+                output = arrived.get()
+                texts = [t.text(o) for t, o in zip(trackers, output.outputs, strict=True)]
+                yield _with_texts(output, texts)
+                if output.finished:
+                    return
+        finally:
+            self._worker.cancel([request_id])
+
+    def _encoded(self, prompt: Prompt, params: SamplingParams) -> Encoded:
         if any(isinstance(text, str) for text in params.references):
             ids = [self._ids(text) for text in params.references]
             params = dataclasses.replace(params, references=ids)
         if isinstance(prompt, str):
-            return self.engine.add(self._need_tokenizer()(prompt)["input_ids"], params, prompt)
-        return self.engine.add(list(prompt), params)
+            return Encoded(self._need_tokenizer()(prompt)["input_ids"], prompt, params)
+        return Encoded(list(prompt), None, params)
 
     def _ids(self, text: Prompt) -> Seq[int]:
         """A reference's token ids, without special tokens at its beginning or end."""
@@ -228,9 +310,10 @@ class LLM:
         return self.tokenizer
 
     @staticmethod
-    def _prompts(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
-        one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
-        return [prompts] if one else list(prompts)  # type: ignore[list-item, arg-type]
+    def _prompts(prompts: Prompt | Seq[Prompt]) -> tuple[list[Prompt], bool]:
+        """The prompts, and whether it is one that was given alone."""
+        alone = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
+        return ([prompts] if alone else list(prompts)), alone  # type: ignore[list-item, arg-type]
 
     @staticmethod
     def _params(
@@ -265,12 +348,8 @@ class _Streamed:
 
 
 def _with_texts(output: RequestOutput, texts: list[str]) -> RequestOutput:
-    copies = [
-        dataclasses.replace(
-            sample, text=text, token_ids=list(sample.token_ids), accepted=list(sample.accepted)
-        )
-        for sample, text in zip(output.outputs, texts, strict=True)
-    ]
+    samples = zip(output.outputs, texts, strict=True)
+    copies = [dataclasses.replace(sample, text=text) for sample, text in samples]
     return dataclasses.replace(output, outputs=copies)
 
 

@@ -20,6 +20,8 @@ from torch import Tensor
 from foretoken.access import Access, Pass, Wants
 from foretoken.control.cost_model import CostModel
 from foretoken.draws import Draws, KeyedDraws
+from foretoken.errors import ForetokenError
+from foretoken.sampling.edits import Errors
 from foretoken.sampling.fold import Folded
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, Kind
@@ -51,6 +53,11 @@ class Scores:
         return None if isinstance(self.distribution, Tensor) else self.distribution.certain
 
     @property
+    def errors(self) -> Errors:
+        """Why there is no distribution, at the places where a user's processor raised."""
+        return {} if isinstance(self.distribution, Tensor) else self.distribution.errors
+
+    @property
     def best(self) -> Tensor:
         """[B, S] the likeliest tokens."""
         return self.probs.argmax(-1) if self.certain is None else self.certain
@@ -75,9 +82,10 @@ class Step:
     """What one step did to one sequence, for `observe`, the statistics and the stream.
 
     tokens: emitted, the bonus token last. path: accepted slots. drafted: nodes of the draft. row:
-    this sequence's row in `tree` and `scores`. failed: a place had no distribution (NaN). strayed:
-    accepted tokens that the lossless rule would have rejected. read: in prefill, which emits
-    nothing, the prompt tokens read, whose states are the row's first ones; else 0.
+    this sequence's row in `tree` and `scores`. error: why there is no distribution (NaN) after the
+    accepted path, where the bonus token then means nothing. strayed: accepted tokens that the
+    lossless rule would have rejected. read: in prefill, which emits nothing, the prompt tokens
+    read, whose states are the row's first ones; else 0.
     """
 
     tokens: list[int]
@@ -86,7 +94,7 @@ class Step:
     row: int
     tree: DraftTree
     scores: Scores
-    failed: bool = False
+    error: ForetokenError | None = None
     strayed: int = 0
     read: int = 0
 

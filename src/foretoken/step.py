@@ -8,10 +8,16 @@ import torch
 from torch import Tensor
 
 from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
 from foretoken.protocols import Drafter, Scorer, Scores, Step, Target, Verdict, Verifier
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.tree import DraftTree, empty
+
+NO_DISTRIBUTION = ForetokenError(
+    "The target gave no probabilities (NaN logits, or every token forbidden); check the weights, "
+    "dtype and processors."
+)
 
 
 def step(
@@ -72,5 +78,7 @@ def _to_steps(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:
         accepted = list(range(1, n + 1)) if trees.is_chain else rest[2 * width + 1 :][:n]
         tokens = [*rest[:n], extra]
         count = trees.counts[row]
-        steps.append(Step(tokens, accepted, count, row, trees, scores, any(bad), strays))
+        slot = accepted[-1] if accepted else 0
+        error = scores.errors.get((row, slot), NO_DISTRIBUTION) if any(bad) else None
+        steps.append(Step(tokens, accepted, count, row, trees, scores, error, strays))
     return steps

@@ -9,7 +9,6 @@ import pytest
 from foretoken import SamplingParams
 from foretoken.engine.outputs import Logprob
 from foretoken.engine.request import Request
-from foretoken.engine.stopping import Ending
 from foretoken.testing import ByteTokenizer
 
 BYTES = ByteTokenizer()
@@ -17,7 +16,7 @@ BYTES = ByteTokenizer()
 
 def request(**options: Any) -> Request:
     params = SamplingParams(**{"temperature": 0, "max_tokens": 9, **options})
-    return Request([1, 2], params, "ab", 7, 9, frozenset({5}), BYTES)
+    return Request([1, 2], params, "ab", 7, params.max_tokens or 9, frozenset({5}), BYTES)
 
 
 def test_samples_share_the_prompt_and_differ_in_their_seed() -> None:
@@ -38,26 +37,46 @@ def test_the_ends_of_a_sequence(options: dict[str, Any], ends: set[int]) -> None
 
 def test_what_a_sample_writes() -> None:
     """Tokens, which of them were drafted, log-probabilities, and the text at the end."""
-    mine = request(logprobs=1)
+    mine = request(logprobs=1, max_tokens=3)
     [sample] = mine.samples
-    assert sample.left == 9 and not mine.finished
-    sample.emit(BYTES.encode("hey"), 2)
-    sample.add_logprob({4: Logprob(-0.5, 1)}, -0.5)
-    sample.add_logprob({4: Logprob(-0.25, 1)}, -0.25)
-    assert (sample.left, sample.output.accepted) == (6, [True, True, False])
+    assert sample.left == 3 and not mine.finished
+    logprobs = [({4: Logprob(-0.5, 1)}, -0.5), ({4: Logprob(-0.25, 1)}, -0.25), ({}, 0.0)]
+    sample.emit(sample.check(BYTES.encode("heyday")), 2, logprobs)
+    assert (sample.left, sample.output.accepted) == (0, [True, True, False])
     assert sample.output.cumulative_logprob == -0.75
-    sample.finish(Ending(3, "length"))
     assert (sample.output.text, sample.output.finish_reason) == ("hey", "length")
     assert mine.finished and mine.snapshot().text == "hey"
 
 
-def test_a_failed_sample_ends_its_request() -> None:
-    """The reason is the request's error; what was written stays."""
+def test_checking_writes_nothing() -> None:
+    """What a tokenizer or criterion raises while a block is read leaves the output as it was."""
+    [sample] = request(stop="x").samples
+    sample.emit(sample.check(BYTES.encode("he")), 0, [])
+    sample.check(BYTES.encode("llo"))
+    assert (sample.output.text, len(sample.output.token_ids)) == ("he", 2)
+
+
+class Undecodable(ByteTokenizer):
+    """A tokenizer that can't decode one byte."""
+
+    def decode(self, ids: Any, **options: Any) -> str:
+        if BYTES.encode("?")[0] in ids:
+            raise OverflowError("?")
+        return super().decode(ids, **options)
+
+
+def test_an_aborted_sample_keeps_what_was_written() -> None:
+    """Its tokens, and its text as far as it can be read."""
     mine = request()
     [sample] = mine.samples
-    sample.emit(BYTES.encode("he"), 0)
-    sample.fail("no numbers")
-    assert mine.finished and mine.error == "no numbers" and sample.output.text == "he"
+    sample.emit(sample.check(BYTES.encode("he")), 0, [])
+    sample.abort("timeout")
+    assert mine.finished and (sample.output.text, sample.output.finish_reason) == ("he", "timeout")
+    mine = Request([1], SamplingParams(max_tokens=9), None, 7, 9, frozenset(), Undecodable())
+    [sample] = mine.samples
+    sample.emit(sample.check(BYTES.encode("h?")), 0, [])
+    sample.abort("error")
+    assert sample.output.finish_reason == "error" and sample.output.text == ""
 
 
 def test_the_first_token_is_timed_once() -> None:

@@ -8,6 +8,7 @@ from time import perf_counter
 
 from foretoken.access import Pass
 from foretoken.draws import Draws
+from foretoken.errors import described
 from foretoken.protocols import BaseDrafter, Drafter, Scorer, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
@@ -28,7 +29,8 @@ class Clock:
 
 
 class TimedTarget:
-    """The part of a target that a step needs; the time of its passes counts as `verify`."""
+    """The part of a target that a step needs; the time of its passes counts as `verify`. Errors
+    name the model's part in them."""
 
     def __init__(self, target: Scorer, clock: Clock) -> None:
         self._target, self._clock = target, clock
@@ -36,24 +38,34 @@ class TimedTarget:
 
     def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
         began = perf_counter()
-        out = self._target.score(sequences, trees)
-        self._clock.verify += perf_counter() - began
-        return out
+        try:
+            return self._target.score(sequences, trees)
+        except Exception as error:
+            raise described("The target's pass", error) from error
+        finally:
+            self._clock.verify += perf_counter() - began
 
 
 class TimedDrafter(BaseDrafter):
-    """A drafter whose drafts and observations count as `draft`."""
+    """A drafter whose drafts and observations count as `draft`. Errors name the drafter."""
 
     def __init__(self, drafter: Drafter, clock: Clock) -> None:
         self._drafter, self._clock = drafter, clock
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         began = perf_counter()
-        tree = self._drafter.draft(sequences, budgets, draws)
-        self._clock.draft += perf_counter() - began
-        return tree
+        try:
+            return self._drafter.draft(sequences, budgets, draws)
+        except Exception as error:
+            raise described(f"The drafter {type(self._drafter).__name__}", error) from error
+        finally:
+            self._clock.draft += perf_counter() - began
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         began = perf_counter()
-        self._drafter.observe(sequences, steps)
-        self._clock.draft += perf_counter() - began
+        try:
+            self._drafter.observe(sequences, steps)
+        except Exception as error:
+            raise described(f"The drafter {type(self._drafter).__name__}", error) from error
+        finally:
+            self._clock.draft += perf_counter() - began

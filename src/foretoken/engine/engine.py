@@ -2,29 +2,43 @@
 
 One engine step admits what fits, prefills one chunk of the prompts that are not yet read, and
 advances every other sequence through `foretoken.step`.
+
+A step is a transaction. What raises while one sample is read or written (a criterion, a tokenizer)
+ends that sample's request. What raises in a pass over several samples names nobody: all of them
+start again from fresh slots, one by one, and the request whose own pass raises is ended. Draws are
+keyed by place and not by the order of calls, so the others write what they would have written.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import deque
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from contextlib import suppress
+from functools import partial
 from time import perf_counter
+from typing import TypeVar
 
 import torch
 
-from foretoken.access import check_levels
+from foretoken.engine.checks import check_pairing, check_request
 from foretoken.engine.clock import Clock, TimedDrafter, TimedTarget
 from foretoken.engine.costs import price
 from foretoken.engine.logprobs import entries
-from foretoken.engine.outputs import RequestOutput
+from foretoken.engine.outputs import Logprob, RequestOutput
 from foretoken.engine.request import Request, Sample
 from foretoken.engine.stats import EngineStats
 from foretoken.engine.stopping import Criterion
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, described
 from foretoken.protocols import Drafter, Step, Target, Verifier
 from foretoken.sampling.params import SamplingParams
 from foretoken.step import prefill, step
+
+_log = logging.getLogger("foretoken")  # tracebacks of what became a sentence, at level DEBUG
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -38,17 +52,21 @@ class Engine:
         *,
         eos_ids: frozenset[int] = frozenset(),
         chunk: int = 512,
+        max_queued: int | None = None,
     ) -> None:
-        """`chunk`: prompt tokens read in one step, all prompts together."""
+        """`chunk`: prompt tokens read in one step, all prompts together. `max_queued`: sequences
+        that may wait for a slot, or None for any number."""
         check_pairing(target, drafter, verifier)
         self.target, self.drafter, self.verifier = target, drafter, verifier
         # A tokenizer may know ends that the model can't write.
         self.eos_ids = frozenset(i for i in eos_ids if i < target.vocab_size)
-        self.tokenizer, self.chunk = target.tokenizer, chunk
+        self.tokenizer, self.chunk, self.max_queued = target.tokenizer, chunk, max_queued
         self.reset_stats()
+        self._name = f"A step of {type(drafter).__name__} and {type(verifier).__name__}"
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
         self._requests: dict[int, Request] = {}
+        self._changed: dict[int, Request] = {}  # in this step
         target.bind(drafter)
         price(target, drafter, verifier)
 
@@ -64,16 +82,12 @@ class Engine:
         text: str | None = None,
         criterion: Criterion | None = None,
     ) -> Request:
-        """Queue a request. Raises `ForetokenError` for a prompt that can't be served.
+        """Queue a request. Raises `ForetokenError` for one that can't be served.
 
         `criterion` ends a sample of it after the first token for which it is true.
         """
-        room = self._check_prompt(prompt)
-        self._check_ids(params)
-        self._check_rule(params)
-        if params.stops and self.tokenizer is None:
-            raise ForetokenError("Stop strings need a tokenizer; pass tokenizer=… to LLM.")
-        limit = min(room, params.max_tokens or room)
+        limit = check_request(self.target, self.verifier, prompt, params)
+        self._check_queue()
         seed = secrets.randbits(62) if params.seed is None else params.seed
         request = Request(
             list(prompt), params, text, seed, limit, self.eos_ids, self.tokenizer, criterion
@@ -82,97 +96,81 @@ class Engine:
         self._waiting.extend(request.samples)
         return request
 
-    def _check_prompt(self, prompt: Seq[int]) -> int:
-        """How many tokens may be written after this prompt."""
-        room = self.target.max_length - len(prompt)
-        if not prompt:
-            raise ForetokenError("The prompt is empty; give at least one token.")
-        if room < 1:
+    def _check_queue(self) -> None:
+        queued = len(self._waiting) - self.target.free
+        if self.max_queued is not None and queued >= self.max_queued:
             raise ForetokenError(
-                f"The prompt has {len(prompt)} tokens and the context is {self.target.max_length}; "
-                "shorten the prompt or raise max_model_len."
-            )
-        if not 0 <= min(prompt) <= max(prompt) < self.target.vocab_size:
-            raise ForetokenError(
-                f"The prompt has token ids outside the vocabulary of {self.target.vocab_size}; "
-                "tokenize it with the target's tokenizer."
-            )
-        return room
-
-    def _check_rule(self, params: SamplingParams) -> None:
-        name = type(self.verifier).__name__
-        if not (params.greedy or self.verifier.sampling):
-            raise ForetokenError(
-                f"Verifier {name} serves greedy decoding only and the temperature is "
-                f"{params.temperature}; use temperature 0 or another verifier."
-            )
-        if params.edits and self.verifier.reads_logits:
-            raise ForetokenError(
-                f"Verifier {name} reads the raw logits, which know nothing of penalties, biases, "
-                "allowed or bad ids, min_tokens and processors; leave these out or use another "
-                "verifier."
+                f"{queued} sequences wait for a slot and max_queued is {self.max_queued}; send the "
+                "request later, or raise max_queued."
             )
 
-    def _check_ids(self, params: SamplingParams) -> None:
-        references = [text for text in params.references if not isinstance(text, str)]
-        if len(references) < len(params.references):
-            raise ForetokenError(
-                "The engine takes references as token ids; tokenize them, or use LLM.generate."
-            )
-        lists = (
-            params.logit_bias,
-            params.allowed_token_ids,
-            params.bad_token_ids,
-            params.stop_token_ids,
-            *references,
-        )
-        for token in (token for ids in lists for token in ids or ()):
-            if not 0 <= token < self.target.vocab_size:
-                raise ForetokenError(
-                    f"Token id {token} of the sampling parameters is outside the vocabulary of "
-                    f"{self.target.vocab_size}; use ids from the target's tokenizer."
-                )
+    def cancel(self, request_id: int) -> RequestOutput | None:
+        """End a request now; returns what it wrote, or None where there is no such request."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return None
+        self._end(request, "cancelled")
+        self._changed.pop(request_id)
+        return request.snapshot()
 
-    def cancel(self, request_id: int) -> None:
-        """End a request now; what it wrote stays in its output. Unknown ids are ignored."""
-        request = self._requests.get(request_id)
-        for sample in request.samples if request else ():
-            if sample.output.finish_reason is None:
-                sample.output.finish_reason = "cancelled"
-                if sample in self._running:
-                    self._leave(sample)
-                else:
-                    self._waiting.remove(sample)
-        self._requests.pop(request_id, None)
+    def cancel_all(self) -> list[RequestOutput]:
+        """End all requests now; returns what they wrote."""
+        outputs = [self.cancel(request_id) for request_id in list(self._requests)]
+        return [output for output in outputs if output is not None]
 
     @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
-        """Advance every request by one step; returns the outputs of those that decoded."""
-        began = perf_counter()
-        self._admit()
-        ready = self._prefill()
-        touched: dict[int, Request] = {}
-        if ready:
-            sequences = [sample.sequence for sample in ready]
-            budgets = [min(sample.left - 1, self.target.nodes) for sample in ready]
-            steps = step(*self._timed, self.verifier, sequences, budgets)
-            for sample, done in zip(ready, steps, strict=True):
-                self._settle(sample, done)
-                touched[sample.request.id] = sample.request
-        outputs = [request.snapshot() for request in touched.values()]
-        for request in touched.values():
+        """Advance every request by one step; returns the outputs of those that changed.
+
+        Raises nothing but interrupts, after which `fail_all` makes the engine serve again.
+        """
+        try:
+            self._advance_all()
+        except Exception as error:
+            return self.fail_all(error)
+        changed, self._changed = self._changed, {}
+        for request in changed.values():
             if request.finished:
                 self._requests.pop(request.id, None)
-        self.clock.total += perf_counter() - began
+        return [request.snapshot() for request in changed.values()]
+
+    def fail_all(self, error: BaseException) -> list[RequestOutput]:
+        """End all requests by an error; returns what they wrote."""
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            self._fail(request, "The engine", error)
+        self._changed = {}
+        return [request.snapshot() for request in requests.values()]
+
+    def _advance_all(self) -> None:
+        now = perf_counter()
+        self._end_late(now)
+        self._admit()
+        ready = self._prefill()
+        for sample, done in self._decode(ready):
+            self._settle(sample, done)
+        self.clock.total += perf_counter() - now
         self._update_times(bool(ready))
-        return outputs
+
+    def _end_late(self, now: float) -> None:
+        """End the requests whose time is over."""
+        for request in list(self._requests.values()):
+            timeout = request.params.timeout
+            if timeout is not None and now - request.stats.arrived >= timeout:
+                self._end(request, "timeout")
 
     def _admit(self) -> None:
         while self._waiting and self.target.free:
             sample = self._waiting.popleft()
-            self.target.begin(sample.sequence)
-            self.drafter.begin(sample.sequence)
             self._running.append(sample)
+            try:
+                self._begin(sample)
+            except Exception as error:
+                self._fail(sample.request, "Admission", error)
+
+    def _begin(self, sample: Sample) -> None:
+        self.target.begin(sample.sequence)
+        self.drafter.begin(sample.sequence)
 
     def _prefill(self) -> list[Sample]:
         """Read a chunk of each unread prompt; returns the samples that are ready to decode.
@@ -181,67 +179,178 @@ class Engine:
         """
         leaders: dict[int, Sample] = {}
         ready: list[Sample] = []
-        for sample in self._running:
+        for sample in list(self._running):
+            if sample.ended:  # with its request, while its siblings were looked at
+                continue
             if not self.target.pending(sample.sequence) or self._forked(sample):
                 ready.append(sample)
             else:
                 leaders.setdefault(sample.request.id, sample)
         if leaders:
             share = max(1, self.chunk // len(leaders))
-            late = [sample.sequence for sample in leaders.values()]
             began = perf_counter()
-            prefill(self.target, self.drafter, late, share)
+            self._read(list(leaders.values()), share)
             self.clock.prefill += perf_counter() - began
-        return ready
+        return [sample for sample in ready if not sample.ended]
+
+    def _read(self, samples: list[Sample], share: int) -> None:
+        """Prefill `share` tokens of each."""
+        try:
+            prefill(self.target, self.drafter, [sample.sequence for sample in samples], share)
+        except Exception as error:
+            for _ in self._one_by_one(samples, error, self._start_again):
+                pass
 
     def _forked(self, sample: Sample) -> bool:
         """Copy the prompt's cache from a running sample of the same request, where there is one."""
         for other in sample.request.samples:
-            running = other.output.finish_reason is None and self.target.holds(other.sequence)
+            running = not other.ended and self.target.holds(other.sequence)
             if running and other is not sample and not self.target.pending(other.sequence):
-                self.target.fork(other.sequence, sample.sequence)
-                self.drafter.fork(other.sequence, sample.sequence)
+                try:
+                    self.target.fork(other.sequence, sample.sequence)
+                    self.drafter.fork(other.sequence, sample.sequence)
+                except Exception as error:
+                    self._fail(sample.request, "Copying a prompt", error)
                 return True
         return False
 
+    def _decode(self, ready: list[Sample]) -> Iterator[tuple[Sample, Step]]:
+        """One step of each."""
+        if not ready:
+            return
+        try:
+            steps = self._advance(ready)
+        except Exception as error:
+            yield from self._one_by_one(ready, error, self._advance_again)
+        else:
+            yield from zip(ready, steps, strict=True)
+
+    def _advance(self, samples: list[Sample]) -> list[Step]:
+        sequences = [sample.sequence for sample in samples]
+        lengths = [len(sequence.tokens) for sequence in sequences]
+        budgets = [min(sample.left - 1, self.target.nodes) for sample in samples]
+        try:
+            return step(*self._timed, self.verifier, sequences, budgets)
+        except BaseException:
+            for sequence, length in zip(sequences, lengths, strict=True):
+                del sequence.tokens[length:]
+            raise
+
+    def _advance_again(self, sample: Sample) -> Step:
+        self._start_again(sample)
+        return self._advance([sample])[0]
+
+    def _one_by_one(
+        self, samples: list[Sample], error: Exception, again: Callable[[Sample], T]
+    ) -> Iterator[tuple[Sample, T]]:
+        """After an error in a pass over all samples: `again` of each alone. The request for which
+        it raises, or the only one that there is, is ended."""
+        if len(samples) == 1:
+            self._fail(samples[0].request, self._name, error)
+            return
+        _log.debug("A pass over %d sequences", len(samples), exc_info=error)
+        _log.warning(
+            "%s; the %d sequences of the batch start again, one by one.",
+            described(self._name, error),
+            len(samples),
+        )
+        for sample in samples:
+            fresh = sample.sequence.afresh()
+            sample.sequence.cut(0)
+            self._release(sample)
+            sample.sequence = fresh
+        for sample in samples:
+            if sample.ended:  # with a sibling
+                continue
+            try:
+                done = again(sample)
+            except Exception as own:
+                self._fail(sample.request, self._name, own)
+            else:
+                yield sample, done
+
+    def _start_again(self, sample: Sample) -> None:
+        """Take fresh slots and read the text so far once more."""
+        self._running.append(sample)
+        self._begin(sample)
+        while self.target.pending(sample.sequence):
+            prefill(self.target, self.drafter, [sample.sequence], self.chunk)
+
     def _settle(self, sample: Sample, done: Step) -> None:
         """Emit the tokens of one step, up to the first stop."""
-        sequence, request = sample.sequence, sample.request
-        block = done.tokens[:-1] if done.failed else done.tokens
-        ending = sample.stop.check(block)
-        block = block[: ending.emitted]
-        if request.params.logprobs is not None:
-            self._logprobs(sample, done, block)
-        accepted = min(len(done.path), len(block))
-        sample.emit(block, accepted)
+        if sample.ended:  # with a sibling
+            return
+        request = sample.request
+        self._changed[request.id] = request
+        block = done.tokens if done.error is None else done.tokens[:-1]
+        try:
+            written = sample.check(block)
+            logprobs = self._logprobs(sample, done, written.tokens)
+        except Exception as error:
+            self._fail(request, "The request's criterion or tokenizer", error)
+            return
+        accepted = min(len(done.path), len(written.tokens))
+        sample.emit(written, accepted, logprobs)
+        self._count(request, done, len(written.tokens), accepted)
+        if done.error is not None and not sample.ended:
+            count = len(sample.output.token_ids)
+            told = ForetokenError(f"{done.error} (after {count} tokens)")
+            told.__cause__ = done.error.__cause__
+            self._fail(request, "The target", told)
+        elif sample.ended:
+            self._leave(sample)
+
+    def _count(self, request: Request, done: Step, emitted: int, accepted: int) -> None:
         drafted, depth = done.tree.offered[done.row]
         for stats in (request.stats, self.stats):
             strayed = min(done.strayed, accepted)
-            stats.record(len(block), drafted, accepted, depth, strayed)
+            stats.record(emitted, drafted, accepted, depth, strayed)
             if self.drafter.chose:
                 stats.chosen[self.drafter.chose[done.row]] += 1
         request.note_time()
-        if ending.finish_reason is not None:
-            sample.finish(ending)
-        elif done.failed:
-            sample.fail(
-                "The target gave no probabilities (NaN logits, or every token forbidden) after "
-                f"{len(sample.output.token_ids)} tokens; check the weights, dtype and processors."
-            )
-        if sample.output.finish_reason is not None:
-            del sequence.tokens[sequence.prompt_length + len(sample.output.token_ids) :]
-            self._leave(sample)
 
-    def _logprobs(self, sample: Sample, done: Step, block: list[int]) -> None:
+    def _logprobs(
+        self, sample: Sample, done: Step, block: list[int]
+    ) -> list[tuple[dict[int, Logprob], float]]:
+        wanted = sample.request.params.logprobs
+        if wanted is None:
+            return []
         slots = [0, *done.path][: len(block)]
         logits = done.scores.logits[done.row, slots]  # [tokens, V]
-        for entry, logprob in entries(logits, block, sample.request.params.logprobs or 0):
-            sample.add_logprob(entry, logprob)
+        return list(entries(logits, block, wanted))
+
+    def _fail(self, request: Request, what: str, error: BaseException) -> None:
+        """End a request by an error; the totals are as if it had never been."""
+        _log.debug("Request %d failed", request.id, exc_info=error)
+        if request.error is None and not request.finished:
+            told = described(what, error)
+            request.error, request.cause = str(told), told.__cause__
+            self.stats.remove(request.stats)
+        self._end(request, "error")
+
+    def _end(self, request: Request, reason: str) -> None:
+        """End the samples of a request that haven't ended."""
+        self._changed[request.id] = request
+        for sample in request.samples:
+            if not sample.ended:
+                sample.abort(reason)
+                self._leave(sample)
 
     def _leave(self, sample: Sample) -> None:
+        """Free the sample's slots, or its place in the queue. From a sample that failed the drafter
+        learns nothing."""
+        if sample in self._waiting:
+            self._waiting.remove(sample)
+            return
+        kept = 0 if sample.output.finish_reason == "error" else len(sample.output.token_ids)
+        sample.sequence.cut(kept)
+        if sample in self._running:
+            self._release(sample)
+
+    def _release(self, sample: Sample) -> None:
         """Free the sample's slots. As in the cache, the last sample moves into the free place."""
-        self.drafter.end([sample.sequence])
-        self.target.end(sample.sequence)
+        _insist(partial(self.drafter.end, [sample.sequence]))
+        _insist(partial(self.target.end, sample.sequence))
         place = self._running.index(sample)
         last = self._running.pop()
         if last is not sample:
@@ -259,18 +368,12 @@ class Engine:
         self._timed = TimedTarget(self.target, self.clock), TimedDrafter(self.drafter, self.clock)
 
 
-def check_pairing(target: Target, drafter: Drafter, verifier: Verifier) -> None:
-    """Raise `ForetokenError` for a drafter that the target can't serve or the rule can't verify."""
-    check_levels(f"Drafter {type(drafter).__name__}", drafter.wants.levels, target.levels)
-    if drafter.trees and not verifier.trees:
-        raise ForetokenError(
-            f"Verifier {type(verifier).__name__} takes chains only and {type(drafter).__name__} "
-            "drafts trees; use a tree rule such as 'target_only'."
-        )
-    wrong = drafter.kinds - verifier.kinds
-    if wrong:
-        names = ", ".join(sorted(kind.name.lower() for kind in wrong))
-        raise ForetokenError(
-            f"Verifier {type(verifier).__name__} is not valid for {names} nodes, which "
-            f"{type(drafter).__name__} makes; choose a verifier that takes them."
-        )
+def _insist(end: Callable[[], None]) -> None:
+    """Call `end`, and once more if it raises: it may have stopped before it gave a slot back."""
+    try:
+        end()
+    except Exception as error:
+        _log.debug("The end of a sequence", exc_info=error)
+        _log.warning("%s; it is called once more.", described("The end of a sequence", error))
+        with suppress(Exception):
+            end()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 from foretoken.engine.stats import RequestStats
 from foretoken.errors import ForetokenError
@@ -18,7 +19,8 @@ class Logprob:
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One sample. finish_reason: "stop", "length", "cancelled", "error", or None while running.
+    """One sample. finish_reason: "stop", "length", "cancelled", "timeout", "error", or None while
+    running.
 
     stop_reason: the stop string or stop token id that ended it, None for end-of-text.
     accepted: per token, whether it was drafted and accepted (else it is a bonus token).
@@ -37,7 +39,8 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """One request: its samples, its statistics, and what went wrong, if anything did."""
+    """One request: its samples, its statistics, and what went wrong, if anything did. cause: what
+    a processor, tokenizer or drafter raised then."""
 
     request_id: int
     prompt: str | None
@@ -45,11 +48,25 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     stats: RequestStats
     error: str | None = None
+    cause: BaseException | None = field(default=None, repr=False)
 
     @property
     def finished(self) -> bool:
         """Whether every sample has ended; a refused request has none."""
         return all(o.finish_reason for o in self.outputs)
+
+    def copy(self) -> RequestOutput:
+        """The output as it stands now; the samples of this one go on growing."""
+        outputs = [
+            replace(
+                sample,
+                token_ids=list(sample.token_ids),
+                accepted=list(sample.accepted),
+                logprobs=None if sample.logprobs is None else list(sample.logprobs),
+            )
+            for sample in self.outputs
+        ]
+        return replace(self, outputs=outputs, stats=deepcopy(self.stats))
 
     @property
     def text(self) -> str:
@@ -61,9 +78,13 @@ class RequestOutput:
         """The token ids, where one sample was asked for."""
         return self._single().token_ids
 
-    def _single(self) -> CompletionOutput:
+    def raise_error(self) -> None:
+        """Raise the request's error as a `ForetokenError`, if it has one."""
         if self.error is not None:
-            raise ForetokenError(self.error)
+            raise ForetokenError(self.error) from self.cause
+
+    def _single(self) -> CompletionOutput:
+        self.raise_error()
         if len(self.outputs) != 1:
             raise ForetokenError(
                 f"This request has {len(self.outputs)} samples; read .outputs[i] instead."

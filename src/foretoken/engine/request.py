@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
 from typing import Any
 
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from foretoken.engine.stats import RequestStats
-from foretoken.engine.stopping import Criterion, Ending, StopChecker
+from foretoken.engine.stopping import Criterion, StopChecker
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 
@@ -34,6 +37,7 @@ class Request:
         self.tokenizer = tokenizer
         self.stats = RequestStats(arrived=perf_counter())
         self.error: str | None = None
+        self.cause: BaseException | None = None  # what a user's own code raised
         ends = frozenset() if params.ignore_eos else eos_ids
         self.samples = [
             Sample(
@@ -66,7 +70,20 @@ class Request:
     def snapshot(self) -> RequestOutput:
         """The request as it stands; the output objects are shared and keep growing."""
         outputs = [sample.output for sample in self.samples]
-        return RequestOutput(self.id, self.text, self.prompt, outputs, self.stats, self.error)
+        return RequestOutput(
+            self.id, self.text, self.prompt, outputs, self.stats, self.error, self.cause
+        )
+
+
+@dataclass(slots=True)
+class Written:
+    """The tokens of a block that count, why the sample ends with them (None if it doesn't), and
+    the whole text where it is known."""
+
+    tokens: list[int]
+    finish_reason: str | None
+    stop_reason: str | int | None
+    text: str | None
 
 
 class Sample:
@@ -88,36 +105,49 @@ class Sample:
         """Tokens that may still be written."""
         return self._limit - len(self.output.token_ids)
 
-    def emit(self, block: list[int], accepted: int) -> None:
-        """Write a block, of which the first `accepted` tokens had been drafted."""
-        self.output.token_ids.extend(block)
-        self.output.accepted.extend([True] * accepted + [False] * (len(block) - accepted))
-        if self.stop.tracker is not None:
-            self.output.text = self.stop.tracker.text
+    @property
+    def ended(self) -> bool:
+        return self.output.finish_reason is not None
 
-    def add_logprob(self, entry: dict[int, Logprob], logprob: float) -> None:
-        assert self.output.logprobs is not None and self.output.cumulative_logprob is not None
-        self.output.logprobs.append(entry)
-        self.output.cumulative_logprob += logprob
+    def check(self, block: list[int]) -> Written:
+        """What of a block of new tokens counts. Calls the user's criterion and the tokenizer; what
+        they raise comes through, and nothing has been written then."""
+        ending = self.stop.check(block)
+        tokens, text = block[: ending.emitted], ending.text
+        if text is None and ending.finish_reason is not None:
+            text = self._decode([*self.output.token_ids, *tokens])
+        elif text is None and self.stop.tracker is not None:
+            text = self.stop.tracker.text
+        return Written(tokens, ending.finish_reason, ending.stop_reason, text)
 
-    def finish(self, ending: Ending) -> None:
-        self.output.finish_reason = ending.finish_reason
-        self.output.stop_reason = ending.stop_reason
-        if ending.text is not None:
-            self.output.text = ending.text
-        elif self.request.tokenizer is not None:
-            self.output.text = self.decode()
+    def emit(
+        self, written: Written, accepted: int, logprobs: Seq[tuple[dict[int, Logprob], float]]
+    ) -> None:
+        """Write a checked block, of which the first `accepted` tokens had been drafted."""
+        output, tokens = self.output, written.tokens
+        output.token_ids.extend(tokens)
+        output.accepted.extend([True] * accepted + [False] * (len(tokens) - accepted))
+        for entry, logprob in logprobs:
+            assert output.logprobs is not None and output.cumulative_logprob is not None
+            output.logprobs.append(entry)
+            output.cumulative_logprob += logprob
+        if written.text is not None:
+            output.text = written.text
+        output.finish_reason, output.stop_reason = written.finish_reason, written.stop_reason
 
-    def fail(self, reason: str) -> None:
-        self.output.finish_reason = "error"
-        self.request.error = reason
-        if self.request.tokenizer is not None:
-            self.output.text = self.decode()
+    def abort(self, reason: str) -> None:
+        """End for a reason that isn't the text's own. Where the tokenizer can't decode what was
+        written, the text stays what it was."""
+        self.output.finish_reason = reason
+        with suppress(Exception):
+            self.output.text = self._decode(self.output.token_ids) or self.output.text
 
-    def decode(self) -> str:
-        """The text of all tokens so far."""
+    def _decode(self, tokens: list[int]) -> str:
+        """The text of these tokens; "" without a tokenizer."""
+        if self.request.tokenizer is None:
+            return ""
         text: str = self.request.tokenizer.decode(
-            self.output.token_ids,
+            tokens,
             skip_special_tokens=self.request.params.skip_special_tokens,
             clean_up_tokenization_spaces=False,
         )

@@ -59,6 +59,18 @@ class AcceptanceStats:
         self.accepted_at = _sums(self.accepted_at, other.accepted_at)
         self.chosen.update(other.chosen)
 
+    def remove(self, other: AcceptanceStats) -> None:
+        """Take another's totals, which were counted here, out of these."""
+        self.tokens -= other.tokens
+        self.passes -= other.passes
+        self.drafts -= other.drafts
+        self.drafted -= other.drafted
+        self.accepted -= other.accepted
+        self.strayed -= other.strayed
+        self.drafted_at = _sums(self.drafted_at, [-count for count in other.drafted_at])
+        self.accepted_at = _sums(self.accepted_at, [-count for count in other.accepted_at])
+        self.chosen.subtract(other.chosen)
+
     @property
     def mean_acceptance_length(self) -> float:
         """Tokens per target pass, the bonus token included; 0 before the first pass."""

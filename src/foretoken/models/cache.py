@@ -76,10 +76,10 @@ class KVCache:
         return owner in self._slots
 
     def release(self, owner: int) -> None:
-        """Free the slot and move the last active one into the hole."""
-        hole = self._slots.pop(owner)
+        """Free the owner's slot, if it has one, and move the last active one into the hole."""
+        hole = self._slots.pop(owner, None)
         last = len(self._slots)
-        if hole == last:
+        if hole is None or hole == last:
             return
         mover = next(o for o, slot in self._slots.items() if slot == last)
         self.copy(last, hole, self.lengths[last])

@@ -11,17 +11,24 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, described
 from foretoken.sampling.params import LogitsProcessor, SamplingParams
 from foretoken.sampling.sequence import Sequence
 
 Contexts = Callable[[], list[list[list[int]]]]
 """Host lists [batch][place] of the draft tokens between a sequence's end and each place."""
 
+Errors = dict[tuple[int, int], ForetokenError]
+"""Row and place of a pass -> why there is no distribution."""
 
-def edited(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Tensor:
-    """A copy of [B, M, V] with everything that comes before temperature applied."""
-    logits = logits.clone()
+
+def edited(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> tuple[Tensor, Errors]:
+    """A copy of [B, M, V] with everything that comes before temperature applied.
+
+    A place at which a user's processor raises becomes NaN and is named in the errors: it matters
+    only if the text gets there, and to no other row.
+    """
+    logits, errors = logits.clone(), Errors()
     paths = contexts() if any(s.params.reads_context for s in sequences) else None
     for b, sequence in enumerate(sequences):
         params = sequence.params
@@ -30,10 +37,11 @@ def edited(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Tens
             continue
         _minimum_length(logits[b], sequence, paths[b])
         for process in params.logits_processors:
-            _user_processor(logits[b], sequence, paths[b], process)
+            raised = _user_processor(logits[b], sequence, paths[b], process)
+            errors |= {(b, m): reason for m, reason in raised.items() if (b, m) not in errors}
         if params.penalises:
             _penalise(logits[b], sequence, paths[b])
-    return logits
+    return logits, errors
 
 
 def _ids(ids: Seq[int], like: Tensor) -> Tensor:
@@ -70,10 +78,17 @@ def _minimum_length(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> 
 
 def _user_processor(
     row: Tensor, sequence: Sequence, paths: list[list[int]], process: LogitsProcessor
-) -> None:
+) -> dict[int, ForetokenError]:
+    """In place on [M, V]; the places at which it raised, and what."""
+    raised: dict[int, ForetokenError] = {}
     for m, path in enumerate(paths):
         ids = torch.tensor([[*sequence.tokens, *path]], device=row.device)
-        row[m] = process(ids, row[m : m + 1])[0]
+        try:
+            row[m] = process(ids, row[m : m + 1])[0]
+        except Exception as error:
+            row[m] = torch.nan
+            raised[m] = described("A logits processor", error)
+    return raised
 
 
 def _penalise(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> None:

@@ -13,13 +13,13 @@ Legend: B sequences, M places (slots of a pass), V vocabulary, K kept candidates
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from foretoken.sampling.edits import Contexts, edited
+from foretoken.sampling.edits import Contexts, Errors, edited
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 
@@ -33,12 +33,14 @@ class Folded:
     """The distributions of a pass.
 
     certain [B, M]: where every distribution is a point mass, the tokens that they are on; else
-    None. bad [B, M] marks places without a distribution (NaN, or every token forbidden)."""
+    None. bad [B, M] marks places without a distribution (NaN, or every token forbidden); errors
+    says why where a user's processor raised."""
 
     logits: Tensor
     distribution: Tensor | None
     bad: Tensor
     certain: Tensor | None = None
+    errors: Errors = field(default_factory=dict)
 
     @property
     def probs(self) -> Tensor:
@@ -57,12 +59,13 @@ def fold(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Folded
     """
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
+    errors: Errors = {}
     if any(s.params.edits for s in sequences):
-        logits = edited(logits, sequences, contexts)
+        logits, errors = edited(logits, sequences, contexts)
     if all(s.params.greedy for s in sequences):
         top = likeliest(logits)
         peak = logits.gather(-1, top[..., None])[..., 0]  # NaN, if there is one, wins a maximum
-        return Folded(logits, None, peak.isfinite().logical_not_(), top)
+        return Folded(logits, None, peak.isfinite().logical_not_(), top, errors)
     probs, peak = _sampling_distribution(logits, sequences)
     bad = ~torch.isfinite(peak)
     greedy = [s.params.greedy for s in sequences]
@@ -73,13 +76,13 @@ def fold(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Folded
     # neighbour's arithmetic. On a CPU asking is free, and saves a pass over all distributions.
     if bad.device.type != "cpu" or bool(bad.any()):
         probs.masked_fill_(bad[..., None], 0)[..., 0] += bad
-    return Folded(logits, probs, bad)
+    return Folded(logits, probs, bad, errors=errors)
 
 
 def best(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Tensor:
     """The token [B, M] that `fold` puts all mass on at temperature 0, without the distributions."""
     if any(s.params.edits for s in sequences):
-        logits = edited(logits, sequences, contexts)
+        logits, _ = edited(logits, sequences, contexts)
     return likeliest(logits)
 
 

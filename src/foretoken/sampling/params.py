@@ -42,6 +42,7 @@ class SamplingParams:
         skip_special_tokens: leave them out of the text.
         references: texts or token ids that the output may repeat, for methods that copy (documents,
             the sentence to correct, a predicted output). They change the speed only.
+        timeout: seconds from arrival after which the request ends with what it has; None is never.
     """
 
     n: int = 1
@@ -57,7 +58,7 @@ class SamplingParams:
     bad_token_ids: Seq[int] | None = None
     logits_processors: Seq[LogitsProcessor] = ()
     seed: int | None = None
-    stop: str | Seq[str] = ()
+    stop: str | Seq[str] | None = ()
     include_stop_str_in_output: bool = False
     stop_token_ids: Seq[int] = ()
     ignore_eos: bool = False
@@ -66,6 +67,7 @@ class SamplingParams:
     logprobs: int | None = None
     skip_special_tokens: bool = True
     references: Seq[str | Seq[int]] = ()
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
         allowed, texts = self.allowed_token_ids, self.references
@@ -79,6 +81,7 @@ class SamplingParams:
             "repetition_penalty": (self.repetition_penalty > 0, "above 0 (1 is off)"),
             "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
             "min_tokens": (0 <= self.min_tokens <= most, "between 0 and max_tokens"),
+            "timeout": (self.timeout is None or self.timeout > 0, "above 0 seconds, or None"),
             "logprobs": (self.logprobs is None or self.logprobs >= 0, "at least 0, or None"),
             "allowed_token_ids": (allowed is None or len(allowed) > 0, "None or at least one id"),
             "stop": ("" not in self.stops, "strings that are not empty"),
@@ -93,7 +96,7 @@ class SamplingParams:
 
     @cached_property
     def stops(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
     def greedy(self) -> bool:

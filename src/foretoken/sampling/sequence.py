@@ -56,6 +56,14 @@ class Sequence:
         key = 0 if params.greedy else stream_key(seed, sample)
         return cls(list(prompt), len(prompt), params, key, end_ids)
 
+    def afresh(self) -> Sequence:
+        """The same sequence as nobody has seen it yet: no slot, no counts, no drafter's state."""
+        return Sequence(list(self.tokens), self.prompt_length, self.params, self.key, self.end_ids)
+
+    def cut(self, kept: int) -> None:
+        """Forget the output after its first `kept` tokens."""
+        del self.tokens[self.prompt_length + kept :]
+
     @property
     def output(self) -> list[int]:
         return self.tokens[self.prompt_length :]

@@ -156,7 +156,7 @@ class Endpoint:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        stop = [params.stop] if isinstance(params.stop, str) else list(params.stop)
+        stop = list(params.stops)
         return {**body, "stop": stop} if stop else body
 
     def _get(self, path: str) -> tuple[int, str]:

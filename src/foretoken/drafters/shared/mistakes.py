@@ -60,7 +60,7 @@ class Recording:
             if not step.tree.is_chain:
                 slots = [0, *step.path]
             _, depth = step.tree.offered[step.row]
-            if len(step.path) < depth and not step.failed:
+            if len(step.path) < depth and step.error is None:
                 self.wrong.append(self.read + count)
         hidden = step.scores.hidden.items()
         self._chunks.append({layer: states[step.row, slots].clone() for layer, states in hidden})

@@ -1,0 +1,173 @@
+"""One thread owns an engine: it runs every step, and what other threads ask for between steps.
+
+The thread starts with the first call. While nothing runs it waits, and holds nothing of the engine,
+so that an `LLM` that nobody refers to any more is freed, and the thread ends with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
+
+from foretoken.engine.engine import Engine
+from foretoken.engine.outputs import RequestOutput
+from foretoken.errors import ForetokenError
+
+T = TypeVar("T")
+
+Order = Callable[[], None]
+"""What the thread is to do between two steps."""
+
+Receiver = Callable[[RequestOutput], None]
+"""Called on the thread with a copy of a request's output, each time that it has changed."""
+
+_live: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+class Worker:
+    """Runs an engine; calls from any thread are served in turn."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine: Engine | None = engine
+        self._orders: SimpleQueue[Order | None] = SimpleQueue()
+        self._receivers: dict[int, Receiver] = {}
+        self._posting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        weakref.finalize(self, self._orders.put, None).atexit = False
+        _live.add(self)
+
+    @property
+    def engine(self) -> Engine:
+        """Raises `ForetokenError` where it was closed, or loaded by another process."""
+        if self._engine is None:
+            raise ForetokenError("This LLM is closed; load another one.")
+        if os.getpid() != self._process:
+            raise ForetokenError(
+                "This LLM was loaded by the process that this one was forked from, which has the "
+                "thread that runs it; load it in the process that uses it."
+            )
+        return self._engine
+
+    @property
+    def closed(self) -> bool:
+        return self._engine is None
+
+    def call(self, work: Callable[[Engine], T]) -> T:
+        """Run `work` between two steps and return what it does, or raise what it raises."""
+        result = Future[T]()
+        if threading.current_thread() is self._thread:
+            raise ForetokenError(
+                "The LLM was called by a logits processor, a criterion or a tokenizer that it runs "
+                "itself; call it from outside of its steps."
+            )
+
+        def order() -> None:
+            try:
+                result.set_result(work(self.engine))
+            except BaseException as error:
+                result.set_exception(error)
+
+        self._post(order)
+        return result.result()
+
+    def follow(self, request_id: int, receiver: Receiver) -> None:
+        """Have a request's outputs sent to `receiver`. Only `call`'s work may do this."""
+        self._receivers[request_id] = receiver
+
+    def cancel(self, request_ids: Iterable[int]) -> None:
+        """End requests before the next step; the ids are read only then. It doesn't wait, so that
+        any thread may do it at any time, be it as an iterator is thrown away."""
+
+        def order() -> None:
+            for request_id in request_ids:
+                self._receivers.pop(request_id, None)
+                self.engine.cancel(request_id)
+
+        with contextlib.suppress(ForetokenError):  # closed: everything has ended
+            self._post(order)
+
+    def close(self) -> None:
+        """End what runs and forget the engine."""
+        with contextlib.suppress(ForetokenError):  # closed already
+            self._post(self._shut)
+            if self._thread is not None and self._thread is not threading.current_thread():
+                self._thread.join()
+
+    def _post(self, order: Order) -> None:
+        with self._posting:
+            _ = self.engine  # raises where nobody would carry the order out
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=_serve,
+                    args=(self._orders, weakref.ref(self)),
+                    name="foretoken-engine",
+                    daemon=True,
+                )
+                self._thread.start()
+            self._orders.put(order)
+
+    def work(self, order: Order) -> bool:
+        """On the thread: carry out an order, and step until nothing is left to do. Returns whether
+        further orders may come."""
+        order()
+        while self._engine is not None and self._engine.busy:
+            self._step(self._engine)
+            self._carry_out()
+        if self._engine is None:
+            self._carry_out()  # what was posted as it closed is told so
+        return self._engine is not None
+
+    def _carry_out(self) -> None:
+        """All orders that are there."""
+        while not self._orders.empty():
+            order = self._orders.get()
+            if order is not None:
+                order()
+
+    def _step(self, engine: Engine) -> None:
+        """One step. Whatever it raises, an interrupt from a user's own code too, is the answer to
+        those who wait: nobody else would hear of it."""
+        try:
+            outputs = engine.step()
+        except BaseException as error:
+            outputs = engine.fail_all(error)
+        self._send(outputs)
+
+    def _send(self, outputs: list[RequestOutput]) -> None:
+        for output in outputs:
+            receiver = self._receivers.get(output.request_id)
+            if receiver is not None:
+                receiver(output.copy())
+            if output.finished:
+                self._receivers.pop(output.request_id, None)
+
+    def _shut(self) -> None:
+        if self._engine is not None:
+            outputs = self._engine.cancel_all()
+            with self._posting:
+                self._engine = None
+            self._send(outputs)
+
+
+def _serve(orders: SimpleQueue[Order | None], owner: weakref.ref[Worker]) -> None:
+    """The thread: waits for orders, holding the worker only while it works."""
+    while (order := orders.get()) is not None:
+        worker = owner()
+        if worker is None or not worker.work(order):
+            return
+        del worker, order
+
+
+@atexit.register
+def _stop() -> None:
+    """A thread that is in the middle of a pass as the interpreter goes would crash it."""
+    for worker in list(_live):
+        worker.close()

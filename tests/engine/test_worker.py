@@ -1,0 +1,244 @@
+"""The thread that owns an engine: calls from everywhere, streams, re-entry, closing, forks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from engines import GREEDY, PROMPTS, known
+from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.testing import ByteTokenizer, Pair
+
+TEXTS = [list(prompt) for prompt in PROMPTS]
+
+
+@pytest.fixture
+def llm(pair: Pair) -> Iterator[LLM]:
+    with LLM(pair.target, tokenizer=ByteTokenizer(), eos_ids=()) as made:
+        yield made
+
+
+def at_rest(llm: LLM) -> bool:
+    return llm._worker.call(lambda engine: not engine.busy and engine.target.free == 8)
+
+
+def threads() -> int:
+    return sum(thread.name == "foretoken-engine" for thread in threading.enumerate())
+
+
+def test_calls_from_many_threads(llm: LLM, pair: Pair) -> None:
+    """Every one of them gets its own answer."""
+    texts = known(pair)
+
+    def ask(number: int) -> bool:
+        prompt = PROMPTS[number % len(PROMPTS)]
+        [output] = llm.generate(list(prompt), GREEDY)
+        return output.token_ids == texts[tuple(prompt)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(ask, range(120)))
+    assert threads() == 1 and at_rest(llm)
+
+
+def test_a_call_beside_an_open_stream(llm: LLM, pair: Pair) -> None:
+    """Neither takes the other's outputs: the stream goes on to its end."""
+    texts = known(pair)
+    stream = llm.stream(TEXTS[0], GREEDY)
+    first = next(stream)
+    assert len(first.token_ids) >= 1
+    [other] = llm.generate(TEXTS[1], GREEDY)
+    assert other.token_ids == texts[tuple(PROMPTS[1])]
+    *_, last = stream
+    assert last.finished and last.token_ids == texts[tuple(PROMPTS[0])]
+
+
+def test_streams_side_by_side(llm: LLM, pair: Pair) -> None:
+    """Read in turns, each ends with its own text."""
+    streams = [llm.stream(text, GREEDY) for text in TEXTS]
+    last: dict[int, list[int]] = {}
+    open_ones = dict(enumerate(streams))
+    while open_ones:
+        for number, stream in list(open_ones.items()):
+            output = next(stream, None)
+            if output is None:
+                del open_ones[number]
+            else:
+                last[number] = output.token_ids
+    assert [last[i] for i in range(len(TEXTS))] == [known(pair)[tuple(p)] for p in PROMPTS]
+
+
+def test_an_abandoned_stream_frees_its_slot(llm: LLM) -> None:
+    """Dropped, not closed."""
+    stream = llm.stream(TEXTS[0], SamplingParams(temperature=0, max_tokens=200))
+    next(stream)
+    del stream
+    gc.collect()
+    assert at_rest(llm)
+
+
+def test_what_was_streamed_stays_as_it_was(llm: LLM) -> None:
+    """A piece doesn't change while the next ones are written."""
+    params = SamplingParams(temperature=0, max_tokens=20, logprobs=1)
+    pieces = [(len(p.token_ids), p) for p in llm.stream(TEXTS[0], params)]
+    for length, piece in pieces:
+        [sample] = piece.outputs
+        assert len(sample.token_ids) == len(sample.logprobs or []) == length
+    passes = [piece.stats.passes for _, piece in pieces]
+    assert passes == list(range(1, len(pieces) + 1))
+
+
+def test_a_processor_that_calls_the_llm(llm: LLM) -> None:
+    """It gets one sentence, and only its own request ends by it."""
+
+    def again(ids: Any, scores: Any) -> Any:
+        return llm.generate(TEXTS[1], GREEDY)
+
+    bad = SamplingParams(temperature=0, logits_processors=[again])
+    one, two = llm.generate(TEXTS[:2], [bad, GREEDY])
+    assert "call it from outside" in str(one.error)
+    assert len(two.token_ids) == 20
+    with pytest.raises(ForetokenError, match="call it from outside"):
+        llm.generate(TEXTS[0], bad)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_processor_that_wants_to_end_the_program(llm: LLM, error: type[BaseException]) -> None:
+    """Nobody is left waiting, and the next call is served."""
+
+    def leave(ids: Any, scores: Any) -> Any:
+        raise error
+
+    outputs = llm.generate(TEXTS[:2], [SamplingParams(logits_processors=[leave]), GREEDY])
+    assert all(error.__name__ in str(output.error) for output in outputs)
+    assert len(llm.generate(TEXTS[0], GREEDY)[0].token_ids) == 20 and at_rest(llm)
+
+
+def test_an_interrupt_cancels_what_it_interrupts(llm: LLM, monkeypatch: Any) -> None:
+    """Ctrl-C while a call waits: its requests end; a stream beside it goes on."""
+    stream = llm.stream(TEXTS[0], SamplingParams(temperature=0, max_tokens=200))
+    next(stream)
+
+    class Interrupted:
+        put = staticmethod(lambda output: None)
+
+        def get(self) -> Any:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("foretoken.llm.SimpleQueue", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(TEXTS, SamplingParams(temperature=0, max_tokens=200))
+    assert llm._worker.call(lambda engine: engine.target.free) == 7
+    *_, last = stream
+    assert len(last.token_ids) == 200
+
+
+def test_timeouts(llm: LLM) -> None:
+    """The request ends with what it has, whether it runs or waits; the others go on."""
+
+    def slow(ids: Any, scores: Any) -> Any:
+        time.sleep(0.02)
+        return scores
+
+    late = SamplingParams(timeout=0.1, max_tokens=200, logits_processors=[slow])
+    waits = SamplingParams(timeout=0.01, max_tokens=5, n=8)
+    one, two, three = llm.generate(TEXTS[:3], [late, GREEDY, waits], raise_on_error=True)
+    assert one.outputs[0].finish_reason == "timeout"
+    assert 1 <= len(one.token_ids) <= 20 and one.outputs[0].text
+    assert len(two.token_ids) == 20
+    assert "timeout" in {sample.finish_reason for sample in three.outputs}
+    assert at_rest(llm)
+
+
+def test_a_bounded_queue(pair: Pair) -> None:
+    """What is one too many is refused with both numbers, and the others are served."""
+    with LLM(pair.target, eos_ids=(), max_num_seqs=2, max_queued=1) as llm:
+        *served, refused = llm.generate(TEXTS[:4], GREEDY)
+        assert [len(output.token_ids) for output in served] == [20] * 3
+        assert "1 sequences wait" in str(refused.error) and "max_queued is 1" in str(refused.error)
+
+
+def test_closing(pair: Pair) -> None:
+    """What runs is cancelled, the thread ends, and every later call says so."""
+    before = threads()
+    with LLM(pair.target, eos_ids=()) as llm:
+        assert "method='autoregressive'" in repr(llm) and "float64" in repr(llm)
+        stream = llm.stream(TEXTS[0], SamplingParams(temperature=0, max_tokens=200))
+        next(stream)
+    *_, last = stream
+    assert last.outputs[0].finish_reason == "cancelled" and "closed" in repr(llm)
+    assert threads() == before
+    llm.close()
+    for call in (llm.generate, llm.stream):
+        with pytest.raises(ForetokenError, match="closed"):
+            list(call(TEXTS[0], GREEDY))
+    with pytest.raises(ForetokenError, match="closed"):
+        _ = llm.stats
+
+
+def test_a_forgotten_llm_is_freed(pair: Pair) -> None:
+    """The thread keeps nothing alive, and ends."""
+    before = threads()
+    llm = LLM(pair.target, eos_ids=())
+    llm.generate(TEXTS[0], GREEDY)
+    engine = weakref.ref(llm.engine)
+    assert threads() == before + 1
+    del llm
+    gc.collect()
+    assert engine() is None
+    for _ in range(100):
+        if threads() == before:
+            break
+        time.sleep(0.01)
+    assert threads() == before
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking with threads: what is tested
+def test_a_fork_is_refused(llm: LLM) -> None:
+    """The child has no thread that would answer: it is told so, and can leave."""
+    llm.generate(TEXTS[0], GREEDY)
+    child = os.fork()
+    if not child:
+        try:
+            llm.generate(TEXTS[0], GREEDY)
+        except ForetokenError as error:
+            os._exit(0 if "forked" in str(error) else 3)
+        os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(llm.generate(TEXTS[0], GREEDY)[0].token_ids) == 20
+
+
+def test_the_interpreter_ends_while_a_stream_is_open() -> None:
+    """Quietly, and at once."""
+    code = (
+        "import torch\n"
+        "from foretoken import LLM, SamplingParams\n"
+        "from foretoken.testing import tiny_pair\n"
+        "llm = LLM(tiny_pair().target, eos_ids=())\n"
+        "stream = llm.stream([1, 2], SamplingParams(temperature=0, max_tokens=240))\n"
+        "next(stream)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_torch_is_set_up_on_the_thread(llm: LLM) -> None:
+    """No gradients are recorded in passes, whoever calls."""
+    seen: list[bool] = []
+
+    def look(ids: Any, scores: Any) -> Any:
+        seen.append(torch.is_inference_mode_enabled())
+        return scores
+
+    llm.generate(TEXTS[0], SamplingParams(logits_processors=[look], max_tokens=2))
+    assert seen and all(seen)
