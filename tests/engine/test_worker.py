@@ -172,12 +172,17 @@ def test_closing(pair: Pair) -> None:
     """What runs is cancelled, the thread ends, and every later call says so."""
     before = threads()
     with LLM(pair.target, eos_ids=()) as llm:
+        engine_target = llm.engine.target
         assert "method='autoregressive'" in repr(llm) and "float64" in repr(llm)
         stream = llm.stream(TEXTS[0], SamplingParams(temperature=0, max_tokens=200))
         next(stream)
     *_, last = stream
     assert last.outputs[0].finish_reason == "cancelled" and "closed" in repr(llm)
     assert threads() == before
+    target = weakref.ref(engine_target)
+    del engine_target
+    gc.collect()
+    assert target() is None  # the memory is free, though the LLM is still there
     llm.close()
     for call in (llm.generate, llm.stream):
         with pytest.raises(ForetokenError, match="closed"):
