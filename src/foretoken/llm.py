@@ -205,6 +205,10 @@ class LLM:
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
         places: dict[int, int] = {}
 
+        def receive(output: RequestOutput) -> None:
+            if output.finished:
+                arrived.put(output)
+
         def add_all(engine: Engine) -> None:
             for place, (ids, text, chosen) in encoded.items():
                 try:
@@ -213,16 +217,15 @@ class LLM:
                     done[place] = _refused(prompts[place], str(error))
                 else:
                     places[request.id] = place
-                    self._worker.follow(request.id, arrived.put)
+                    self._worker.follow(request.id, receive)
 
         try:
             self._worker.call(add_all)
             with track("Generating", len(places), show) as advance:
                 while places:
                     output = arrived.get()
-                    if output.finished:
-                        done[places.pop(output.request_id)] = output
-                        advance()
+                    done[places.pop(output.request_id)] = output
+                    advance()
         finally:
             if places:
                 self._worker.cancel(places)
@@ -272,7 +275,7 @@ class LLM:
 
         def add(engine: Engine) -> int:
             request = engine.add(ids, params, text)
-            self._worker.follow(request.id, arrived.put)
+            self._worker.follow(request.id, lambda output: arrived.put(output.copy()))
             return request.id
 
         trackers = [_Streamed(self.tokenizer, params) for _ in range(params.n)]

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -235,6 +236,32 @@ def test_the_interpreter_ends_while_a_stream_is_open() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
+def test_threads_that_wait_keep_no_cores() -> None:
+    """Helpers of several threads together would outnumber the cores, and every barrier sleep."""
+    code = (
+        "import os, torch\n"
+        "from foretoken import LLM, SamplingParams\n"
+        "from foretoken.testing import tiny_pair\n"
+        "torch.set_num_threads(2)\n"
+        "count = lambda: len(os.listdir('/proc/self/task'))\n"
+        "target = tiny_pair().target\n"
+        "before = count()\n"
+        "torch.randn(1000, 1000) @ torch.randn(1000, 1000) + torch.randn(1000, 1000)\n"
+        "own = count() - before\n"
+        "llm = LLM(target, eos_ids=())\n"
+        "big = lambda ids, scores: scores + torch.randn(1000, 1000).exp().sum() * 0\n"
+        "llm.generate([1, 2], SamplingParams(max_tokens=9, logits_processors=[big]))\n"
+        "llm._worker.call(lambda engine: None)\n"
+        "for _ in range(1000):\n"
+        "    if count() == before + 1: break\n"
+        "    __import__('time').sleep(0.005)\n"
+        "print(own, count() - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["1", "1"], done.stderr
 
 
 def test_torch_is_set_up_on_the_thread(llm: LLM) -> None:

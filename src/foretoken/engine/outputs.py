@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 from foretoken.engine.stats import RequestStats
@@ -66,7 +65,7 @@ class RequestOutput:
             )
             for sample in self.outputs
         ]
-        return replace(self, outputs=outputs, stats=deepcopy(self.stats))
+        return replace(self, outputs=outputs, stats=self.stats.copy())
 
     @property
     def text(self) -> str:

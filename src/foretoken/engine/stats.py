@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 
@@ -105,6 +105,15 @@ class RequestStats(AcceptanceStats):
     arrived: float = 0.0
     time_to_first_token: float | None = None
     total_time: float | None = None
+
+    def copy(self) -> RequestStats:
+        """The numbers as they stand now."""
+        return replace(
+            self,
+            drafted_at=list(self.drafted_at),
+            accepted_at=list(self.accepted_at),
+            chosen=Counter(self.chosen),
+        )
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from typing import TypeVar
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import RequestOutput
 from foretoken.errors import ForetokenError
+from foretoken.machine import yield_cores
 
 T = TypeVar("T")
 
@@ -26,7 +27,8 @@ Order = Callable[[], None]
 """What the thread is to do between two steps."""
 
 Receiver = Callable[[RequestOutput], None]
-"""Called on the thread with a copy of a request's output, each time that it has changed."""
+"""Called on the thread with a request's output each time that it has changed; what other threads
+shall read of an unfinished one must be copied."""
 
 _live: weakref.WeakSet[Worker] = weakref.WeakSet()
 
@@ -75,6 +77,7 @@ class Worker:
             except BaseException as error:
                 result.set_exception(error)
 
+        yield_cores()
         self._post(order)
         return result.result()
 
@@ -145,7 +148,7 @@ class Worker:
         for output in outputs:
             receiver = self._receivers.get(output.request_id)
             if receiver is not None:
-                receiver(output.copy())
+                receiver(output)
             if output.finished:
                 self._receivers.pop(output.request_id, None)
 
@@ -164,6 +167,8 @@ def _serve(orders: SimpleQueue[Order | None], owner: weakref.ref[Worker]) -> Non
         if worker is None or not worker.work(order):
             return
         del worker, order
+        if orders.empty():
+            yield_cores()
 
 
 @atexit.register
