@@ -34,6 +34,15 @@ def at_rest(llm: LLM) -> bool:
     return llm._worker.call(lambda engine: not engine.busy and engine.target.free == 8)
 
 
+def slow(ids: Any, scores: Any) -> Any:
+    """A logits processor that makes 200 tokens take ten seconds."""
+    time.sleep(0.05)
+    return scores
+
+
+LONG = SamplingParams(temperature=0, max_tokens=200, logits_processors=[slow])
+
+
 def threads() -> int:
     return sum(thread.name == "foretoken-engine" for thread in threading.enumerate())
 
@@ -81,7 +90,7 @@ def test_streams_side_by_side(llm: LLM, pair: Pair) -> None:
 
 def test_an_abandoned_stream_frees_its_slot(llm: LLM) -> None:
     """Dropped, not closed."""
-    stream = llm.stream(TEXTS[0], SamplingParams(temperature=0, max_tokens=200))
+    stream = llm.stream(TEXTS[0], LONG)
     next(stream)
     del stream
     gc.collect()
@@ -127,7 +136,8 @@ def test_a_processor_that_wants_to_end_the_program(llm: LLM, error: type[BaseExc
 
 def test_an_interrupt_cancels_what_it_interrupts(llm: LLM, monkeypatch: Any) -> None:
     """Ctrl-C while a call waits: its requests end; a stream beside it goes on."""
-    stream = llm.stream(TEXTS[0], SamplingParams(temperature=0, max_tokens=200))
+    params = SamplingParams(temperature=0, max_tokens=20, logits_processors=[slow])
+    stream = llm.stream(TEXTS[0], params)
     next(stream)
 
     class Interrupted:
@@ -138,20 +148,16 @@ def test_an_interrupt_cancels_what_it_interrupts(llm: LLM, monkeypatch: Any) -> 
 
     monkeypatch.setattr("foretoken.llm.SimpleQueue", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        llm.generate(TEXTS, SamplingParams(temperature=0, max_tokens=200))
+        llm.generate(TEXTS, LONG)
     assert llm._worker.call(lambda engine: engine.target.free) == 7
     *_, last = stream
-    assert len(last.token_ids) == 200
+    assert len(last.token_ids) == 20
 
 
 def test_timeouts(llm: LLM) -> None:
     """The request ends with what it has, whether it runs or waits; the others go on."""
 
-    def slow(ids: Any, scores: Any) -> Any:
-        time.sleep(0.02)
-        return scores
-
-    late = SamplingParams(timeout=0.1, max_tokens=200, logits_processors=[slow])
+    late = SamplingParams(timeout=1.0, max_tokens=200, logits_processors=[slow])
     waits = SamplingParams(timeout=0.01, max_tokens=5, n=8)
     one, two, three = llm.generate(TEXTS[:3], [late, GREEDY, waits], raise_on_error=True)
     assert one.outputs[0].finish_reason == "timeout"
@@ -175,7 +181,7 @@ def test_closing(pair: Pair) -> None:
     with LLM(pair.target, eos_ids=()) as llm:
         engine_target = llm.engine.target
         assert "method='autoregressive'" in repr(llm) and "float64" in repr(llm)
-        stream = llm.stream(TEXTS[0], SamplingParams(temperature=0, max_tokens=200))
+        stream = llm.stream(TEXTS[0], LONG)
         next(stream)
     *_, last = stream
     assert last.outputs[0].finish_reason == "cancelled" and "closed" in repr(llm)
