@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from foretoken.models.native.build import CYCLE
+from foretoken.models.native.check import CYCLE
 from foretoken.testing import native
 from foretoken.testing.models import Pair, tiny_transformers
 

@@ -30,7 +30,7 @@ from foretoken import LLM, SamplingParams, zoo
 from foretoken.bench.suites.suite import load_suite
 from foretoken.files import replacing
 from foretoken.models.load import find, load_model
-from foretoken.models.native.build import CYCLE
+from foretoken.models.native.check import CYCLE
 from foretoken.train.batches import Batches
 from foretoken.train.data import fixed, read_conversations
 from foretoken.train.frozen import FrozenTarget

@@ -28,6 +28,11 @@ def described(what: str, error: BaseException) -> ForetokenError:
     return told
 
 
+def one_line(error: Exception) -> str:
+    """What an error of another library says, on one line and without its full stop."""
+    return " ".join(str(error).split()).rstrip(".")[:300] or type(error).__name__
+
+
 def unknown(kind: str, given: str, choices: Iterable[str]) -> ForetokenError:
     """The error for a name that does not exist, with the nearest one that does."""
     known = sorted(set(choices))

@@ -82,7 +82,7 @@ def read_json(path: str | Path, what: str, *, schema: int | None = None) -> dict
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ForetokenError(f"{wrong}: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ForetokenError(f"{wrong}: it is not JSON ({error}).") from error
     if not isinstance(data, dict):
         raise ForetokenError(f"{wrong}: it holds no JSON object.")

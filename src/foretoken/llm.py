@@ -22,7 +22,7 @@ from foretoken.engine.stats import EngineStats, RequestStats
 from foretoken.engine.stopping import TextTracker
 from foretoken.engine.worker import Worker
 from foretoken.errors import ForetokenError
-from foretoken.models.load import find, load_model, load_tokenizer, wrapped
+from foretoken.models.load import find, generation_ends, load_model, load_tokenizer, wrapped
 from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.target import ModelTarget
 from foretoken.progress import check_installed, track
@@ -377,12 +377,8 @@ def _tokenizer(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -> 
 
 def _eos_ids(model: CausalLM, folder: Path | None, tokenizer: Any) -> frozenset[int]:
     """The end-of-text ids of the generation config, else of the config, else of the tokenizer."""
-    if folder is not None and (folder / "generation_config.json").is_file():
-        from transformers import GenerationConfig
-
-        ends = eos_ids(GenerationConfig.from_pretrained(folder))
-        if ends:
-            return ends
+    if folder is not None and (ends := generation_ends(folder)):
+        return ends
     if model.eos_ids:
         return model.eos_ids
     return eos_ids(tokenizer) if tokenizer is not None else frozenset()

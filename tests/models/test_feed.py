@@ -87,3 +87,23 @@ def test_a_window_counts_positions() -> None:
     ]
     assert feed.seen() is not None
     assert chain_feed(cache(4), [0], [[1]]).seen() is None
+
+
+def test_all_positions_lie_below_the_reach() -> None:
+    """Of chains, trees, drafts that go on, and what is run again; padding included."""
+    held = cache(9, 4)
+    held.positions = 100
+    tree = from_paths([[[5, 6, 7], [5, 9], [3]], [[1, 2]]], CPU)
+    sees = torch.ones(2, 2, 4, dtype=torch.bool)
+    feeds = [
+        chain_feed(held, [0, 1], [[7], [8, 9, 4, 4, 4]]),
+        tree_feed(held, [0, 1], [1, 2], tree),
+        token_feed(held, [0, 1], torch.tensor([7, 8])),
+        frontier_feed(held, [0, 1], torch.tensor([[1, 2], [3, 4]]), sees, [0, 1, 2, 3]),
+        block_feed(held, [0, 1], torch.tensor([[1], [2]]), 4),
+        scratch_feed(held, [0, 1], torch.tensor([[1, 2], [3, 4]]), 5),
+        rerun_feed(held, [0, 1], torch.tensor([[1, 2], [3, 4]])),
+    ]
+    for feed in feeds:
+        assert int(feed.positions.max()) < feed.reach
+    assert feeds[0].reach == 14

@@ -11,19 +11,30 @@ import torch
 
 from foretoken import LLM
 from foretoken.errors import ForetokenError
+from foretoken.models.checkpoint import Checkpoint
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.load import (
     find,
+    generation_ends,
     load_model,
     load_tokenizer,
     pick_device,
     pick_dtype,
     read_config,
-    stored_weights,
     wrapped,
 )
-from foretoken.models.native.build import CYCLE
-from foretoken.testing import native, tiny_transformers
+from foretoken.models.native.check import CYCLE
+from foretoken.testing import logits_after, native, tiny_transformers
+from stored_models import (
+    FAMILIES,
+    IDS,
+    VOCAB,
+    change_config,
+    change_tensors,
+    original,
+    theirs,
+    written,
+)
 
 CPU = torch.device("cpu")
 
@@ -81,15 +92,15 @@ def test_shards_and_what_is_missing(folder: Path, tmp_path: Path) -> None:
     index: dict[str, Any] = {"weight_map": {"model.embed_tokens.weight": "one.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     name = "model.embed_tokens.weight"
-    assert torch.equal(stored_weights(tmp_path)(name), stored_weights(folder)(name))
+    assert torch.equal(Checkpoint(tmp_path)(name), Checkpoint(folder)(name))
     with pytest.raises(KeyError):
-        stored_weights(tmp_path)("no.such.tensor")
+        Checkpoint(tmp_path)("no.such.tensor")
     (tmp_path / "one.safetensors").write_bytes(source[: len(source) // 2])
     with pytest.raises(ForetokenError, match=r"one\.safetensors is truncated"):
-        stored_weights(tmp_path)
+        Checkpoint(tmp_path)
     (tmp_path / "one.safetensors").unlink()
     with pytest.raises(ForetokenError, match=r"Shard one\.safetensors .* is missing"):
-        stored_weights(tmp_path)
+        Checkpoint(tmp_path)
 
 
 def test_a_folder_without_a_part(tmp_path: Path, folder: Path) -> None:
@@ -97,7 +108,7 @@ def test_a_folder_without_a_part(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(ForetokenError, match=r"has no config\.json"):
         read_config(tmp_path)
     with pytest.raises(ForetokenError, match=r"holds no \*\.safetensors"):
-        stored_weights(tmp_path)
+        Checkpoint(tmp_path)
     with pytest.raises(ForetokenError, match="has no tokenizer"):
         load_tokenizer(folder)
     with pytest.raises(ForetokenError, match="model_impl is 'onnx'"):
@@ -111,3 +122,149 @@ def test_layers_that_differ_are_no_cycle(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     with pytest.raises(ForetokenError, match="layer 2 isn't that of layer 0"):
         LLM(tmp_path)
+
+
+def check_both(folder: Path) -> torch.Tensor:
+    """Either implementation says what transformers says of the same files."""
+    expected = theirs(folder)
+    for impl in ("native", "transformers"):
+        model = load_model(folder, device="cpu", model_impl=impl)
+        torch.testing.assert_close(logits_after(model, IDS), expected, atol=1e-3, rtol=1e-3)
+    return expected
+
+
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+
+def test_a_tied_model_with_a_head_of_its_own(tmp_path: Path) -> None:
+    """The stored head is used where it is another one than the embedding, as transformers does; the
+    embedding is both where it is alone or the same, and a head that is alone is both."""
+    written(tmp_path, tie_word_embeddings=True)
+    alone = check_both(tmp_path)
+    change_tensors(tmp_path, lambda x: x.update({HEAD: x[EMBEDDING]}))
+    assert torch.equal(check_both(tmp_path), alone)
+    tied = load_model(tmp_path, device="cpu").parameters
+    change_tensors(tmp_path, lambda x: x.update({HEAD: x[EMBEDDING].flip(0)}))
+    torch.testing.assert_close(check_both(tmp_path), alone.flip(0), atol=1e-3, rtol=1e-3)
+    assert load_model(tmp_path, device="cpu").parameters == tied + VOCAB * 64
+    change_tensors(tmp_path, lambda x: x.pop(EMBEDDING))
+    check_both(tmp_path)
+
+
+def test_a_model_that_is_not_tied_needs_its_head(tmp_path: Path) -> None:
+    """And a tied one either; transformers would make one up."""
+    change_tensors(written(tmp_path), lambda x: x.pop(HEAD))
+    for impl in ("native", "transformers"):
+        with pytest.raises(ForetokenError, match=r"has no tensor 'lm_head\.weight'"):
+            load_model(tmp_path, device="cpu", model_impl=impl)
+    change_config(tmp_path, tie_word_embeddings=True)
+    check_both(tmp_path)
+    change_tensors(tmp_path, lambda x: x.pop(EMBEDDING))
+    for impl in ("native", "transformers"):
+        with pytest.raises(ForetokenError, match="has no tensor"):
+            load_model(tmp_path, device="cpu", model_impl=impl)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tensors_without_the_prefix(tmp_path: Path, family: str) -> None:
+    """A base model's checkpoint, with and without a head, and one with a prefix too many."""
+    model = original(family)
+    model.save_pretrained(tmp_path)
+    usual = check_both(tmp_path)
+
+    def bare(tensors: dict[str, torch.Tensor]) -> None:
+        for name in list(tensors):
+            tensors[name.removeprefix("model.")] = tensors.pop(name)
+
+    change_tensors(tmp_path, bare)
+    assert torch.equal(check_both(tmp_path), usual)
+    change_tensors(tmp_path, lambda x: x.update({f"model.{HEAD}": x.pop(HEAD)}))
+    assert torch.equal(check_both(tmp_path), usual)
+    model.config.tie_word_embeddings = True
+    model.config.save_pretrained(tmp_path)
+    change_tensors(tmp_path, lambda x: x.pop(f"model.{HEAD}"))
+    check_both(tmp_path)
+
+
+def test_a_llama_has_no_window(tmp_path: Path) -> None:
+    """Whatever its configuration says: transformers' model doesn't read it."""
+    change_config(written(tmp_path), sliding_window=2)
+    check_both(tmp_path)
+
+
+@pytest.mark.parametrize("impl", ["native", "transformers"])
+def test_a_damaged_tensor_is_refused_before_any_is_read(
+    tmp_path: Path, impl: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shapes and dtypes stand in the files' headers."""
+    name = "model.layers.1.self_attn.k_proj.weight"
+    change_tensors(written(tmp_path), lambda x: x.update({name: x[name][:, :60]}))
+    monkeypatch.setattr(Checkpoint, "__call__", None)
+    with pytest.raises(ForetokenError, match=r"k_proj|transformers can't load"):
+        load_model(tmp_path, device="cpu", model_impl=impl)
+    change_tensors(tmp_path, lambda x: x.update({name: torch.zeros(64, 64, dtype=torch.int16)}))
+    with pytest.raises(ForetokenError, match="is stored as I16"):
+        load_model(tmp_path, device="cpu", model_impl=impl)
+
+
+@pytest.mark.parametrize("impl", ["native", "transformers"])
+def test_layers_that_would_be_left_out(tmp_path: Path, impl: str) -> None:
+    change_config(written(tmp_path), num_hidden_layers=1)
+    with pytest.raises(ForetokenError, match="hold weights of layer 1, and num_hidden_layers"):
+        load_model(tmp_path, device="cpu", model_impl=impl)
+
+
+def test_absurd_numbers_take_no_memory(tmp_path: Path) -> None:
+    """Layers are counted before transformers lists something for each; a context of any length is
+    fine, as nothing is made for it."""
+    change_config(written(tmp_path, "qwen2"), num_hidden_layers=10**9, layer_types=None)
+    with pytest.raises(ForetokenError, match=r"num_hidden_layers .* must be a whole number"):
+        read_config(tmp_path)
+    change_config(written(tmp_path), max_position_embeddings=10**8)
+    model = load_model(tmp_path, device="cpu")
+    assert model.max_length == 10**8
+    torch.testing.assert_close(logits_after(model, IDS), theirs(tmp_path), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", '"x"', "[" * 100_000])
+def test_json_that_is_no_object(tmp_path: Path, text: str) -> None:
+    """In either file; the sentence names it."""
+    written(tmp_path)
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises(ForetokenError, match=r"generation_config\.json can't be read as"):
+        LLM(tmp_path, device="cpu")
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ForetokenError, match=r"config\.json can't be read as a model's conf"):
+        load_model(tmp_path)
+
+
+def test_the_reason_of_a_type_error_is_told(tmp_path: Path) -> None:
+    """transformers puts it on its second line."""
+    change_config(written(tmp_path), hidden_size="64")
+    with pytest.raises(ForetokenError, match="expected int, got str") as caught:
+        load_model(tmp_path)
+    assert "\n" not in str(caught.value) and "fetch the checkpoint again" in str(caught.value)
+
+
+def test_ends_of_a_generation_config(tmp_path: Path) -> None:
+    """One id, a list, or none; a file that is not there names none."""
+    assert generation_ends(tmp_path) == frozenset()
+    file = tmp_path / "generation_config.json"
+    for given, ends in ((7, {7}), ([7, 8], {7, 8}), (None, set())):
+        file.write_text(json.dumps({"eos_token_id": given}))
+        assert generation_ends(tmp_path) == ends
+    for wrong in ("x", -1, [1, "x"], 1.5, True, {}, [[1]]):
+        file.write_text(json.dumps({"eos_token_id": wrong}))
+        with pytest.raises(ForetokenError, match=r"eos_token_id is .* must be a token id"):
+            generation_ends(tmp_path)
+
+
+def test_no_files_no_tokenizer(tmp_path: Path) -> None:
+    """transformers makes one of nothing for some families; its id 0 would end every text."""
+    llm = LLM(written(tmp_path, "qwen2", eos_token_id=None), device="cpu", max_model_len=32)
+    assert llm.tokenizer is None and not llm.engine.eos_ids
+    with pytest.raises(ForetokenError, match="has no tokenizer: no file of a vocabulary"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(ForetokenError, match="There is no tokenizer"):
+        llm.generate(["a text"])[0].text  # noqa: B018
+    assert load_tokenizer("mini").vocab_size > 256

@@ -53,7 +53,8 @@ def export(drafter: _Folder, to: _To, out: _Out, target: _Target = None) -> None
 
 def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
     """Raises `ForetokenError` for one that the drafter wasn't trained for."""
-    from foretoken.models.load import find, read_config, stored_weights
+    from foretoken.models.checkpoint import Checkpoint
+    from foretoken.models.load import find, read_config
     from foretoken.trainable.checkpoint import Facts
     from foretoken.trainable.formats.write import Target
 
@@ -67,7 +68,7 @@ def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
     return Target(
         str(folder) if bundled else name,
         _json(folder),
-        lambda: stored_weights(folder)("model.embed_tokens.weight"),
+        lambda: Checkpoint(folder)("model.embed_tokens.weight"),
     )
 
 

@@ -64,6 +64,11 @@ class Feed:
         """L: how much of the cache the longest row sees."""
         return min(max(self.starts) + self.tokens.shape[1], self.limit)
 
+    @property
+    def reach(self) -> int:
+        """What all positions lie below: a tree's are at most those of a chain of its tokens."""
+        return max(self.starts) + self.tokens.shape[1]
+
     def cells(self) -> tuple[Tensor, Tensor]:
         """(slots [B, 1], cache positions [B, T]) that this pass writes."""
         if self._index is None:

@@ -5,19 +5,20 @@ Configurations and tokenizers are read by transformers, weights by safetensors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, one_line
 from foretoken.files import read_json
 from foretoken.models import bundled
+from foretoken.models.checkpoint import Checkpoint, check_layers
 from foretoken.models.model import CausalLM
-from foretoken.models.native import transformer
-from foretoken.models.native.build import Weights, build_native
+from foretoken.models.native import check, transformer
+from foretoken.models.native.build import build_native
 
 
 def load_model(
@@ -36,6 +37,7 @@ def load_model(
     """
     folder = find(source)
     config = read_config(folder, trust_remote_code)
+    generation_ends(folder)  # transformers reads the file too, whatever is in it
     place = pick_device(device)
     kind = pick_dtype(dtype, config, place)
     reason = transformer.unsupported(config)
@@ -81,15 +83,29 @@ def find(source: str | Path, also: Sequence[str] = ()) -> Path:
 
 
 def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
+    """The configuration in a folder. Raises `ForetokenError` where there is none that is valid."""
     from transformers import AutoConfig
 
-    if not (folder / "config.json").is_file():
+    file = folder / "config.json"
+    if not file.is_file():
         raise ForetokenError(f"{folder} has no config.json; give a Hugging Face checkpoint folder.")
+    _check_layers(file)
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ForetokenError(f"{folder / 'config.json'} can't be read: {reason}") from error
+        raise ForetokenError(
+            f"{file} can't be read: {one_line(error)}; correct it, or fetch the checkpoint again."
+        ) from error
+
+
+def _check_layers(file: Path) -> None:
+    """Raises `ForetokenError` where more layers are called for than there are in any model:
+    transformers lists something for each of them before it checks any."""
+    given = read_json(file, "a model's configuration")
+    for part in (given, *(value for value in given.values() if isinstance(value, dict))):
+        for name in ("num_hidden_layers", "num_layers", "n_layers", "n_layer"):
+            if isinstance(part.get(name), int):
+                check.count(name, part[name], check.MOST_LAYERS)
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -121,44 +137,6 @@ def pick_dtype(dtype: str | torch.dtype, config: Any, device: torch.device) -> t
     return kind
 
 
-def stored_weights(folder: Path) -> Weights:
-    """Lazy access to the tensors of a folder's safetensors files, sharded or not."""
-    from safetensors import SafetensorError, safe_open
-
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        listed: dict[str, str] = read_json(index, "an index of weights")["weight_map"]
-        files = sorted(set(listed.values()))
-    else:
-        files = sorted(path.name for path in folder.glob("*.safetensors"))
-    if not files:
-        raise ForetokenError(
-            f"{folder} holds no *.safetensors weights; save the model with "
-            "save_pretrained(..., safe_serialization=True)."
-        )
-    places: dict[str, Path] = {}
-    for name in files:
-        if not (folder / name).is_file():
-            raise ForetokenError(
-                f"Shard {name} of {folder} is missing; fetch the checkpoint again."
-            )
-        try:
-            with safe_open(folder / name, framework="pt") as handle:
-                places.update(dict.fromkeys(handle.keys(), folder / name))
-        except (SafetensorError, OSError) as error:
-            raise ForetokenError(
-                f"{folder / name} is truncated or not a safetensors file; fetch it again."
-            ) from error
-
-    def get(name: str) -> Tensor:
-        # Opened each time, as a handle keeps every page that was read through it in memory.
-        with safe_open(places[name], framework="pt") as handle:
-            tensor: Tensor = handle.get_tensor(name)
-        return tensor
-
-    return get
-
-
 def wrapped(model: Any) -> CausalLM:
     """A model that is already loaded: one of ours as it is, one of transformers' in the adapter."""
     if isinstance(model, torch.nn.Module):  # transformers' models are, ours are not
@@ -172,8 +150,9 @@ def wrapped(model: Any) -> CausalLM:
 def load_native(
     folder: Path, config: Any, dtype: torch.dtype, device: torch.device, backend: str
 ) -> transformer.Transformer:
-    """The native model from a folder's weights."""
-    stored = stored_weights(folder)
+    """The native model from a folder's weights, whose headers are checked before one is read."""
+    stored = Checkpoint(folder)
+    _check_headers(stored, config)
     try:
         return build_native(config, stored, dtype, device, backend, folder)
     except KeyError as error:
@@ -183,14 +162,58 @@ def load_native(
         ) from error
 
 
+def _check_headers(stored: Checkpoint, config: Any) -> None:
+    """Raises `ForetokenError` where files hold other shapes, or more layers, than a config calls
+    for."""
+    for name, shape in check.tensors(config, check.shape_of(config)).items():
+        with contextlib.suppress(KeyError):  # not every one is needed: see `build_native`
+            header = stored.header(name)
+            check.agrees(name, header.shape, shape)
+            check.check_dtype(name, header.dtype)
+    check_layers(stored.headers, config.num_hidden_layers)
+
+
+def generation_ends(folder: Path) -> frozenset[int]:
+    """The end-of-text ids in a folder's generation_config.json; none where it names none.
+
+    Raises `ForetokenError` where the file is there and can't be read.
+    """
+    file = folder / "generation_config.json"
+    if not file.is_file():
+        return frozenset()
+    ends = read_json(file, "a model's generation settings").get("eos_token_id")
+    ids = [] if ends is None else ends if isinstance(ends, list) else [ends]
+    if any(type(i) is not int or i < 0 for i in ids):
+        raise ForetokenError(
+            f"{file}: eos_token_id is {ends!r:.80} and must be a token id or a list of ids; "
+            "correct it, or give LLM eos_ids=…"
+        )
+    return frozenset(ids)
+
+
 def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:
+    """The tokenizer in a folder. Raises `ForetokenError` where there is none."""
     from transformers import AutoTokenizer
 
     folder = find(source)
     try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ForetokenError(
-            f"{folder} has no tokenizer that transformers can read ({reason}); pass tokenizer=…"
+            f"{folder} has no tokenizer that transformers can read ({one_line(error)}); pass "
+            "tokenizer=…"
         ) from error
+    if not _has_vocabulary(folder, getattr(tokenizer, "vocab_files_names", None)):
+        raise ForetokenError(
+            f"{folder} has no tokenizer: no file of a vocabulary is there; pass tokenizer=…"
+        )
+    return tokenizer
+
+
+def _has_vocabulary(folder: Path, files: Mapping[str, str] | None) -> bool:
+    """Whether a folder has a file of a vocabulary, of a tokenizer that reads `files`: without one
+    transformers makes an empty tokenizer, which knows special tokens only, numbered from 0."""
+    if not files:  # a tokenizer of bytes needs none
+        return True
+    names = {*files.values(), "tokenizer.json", "tokenizer.model", "tekken.json"}
+    return any((folder / name).is_file() for name in names) or any(folder.glob("*.tiktoken"))

@@ -20,11 +20,12 @@ from torch import Tensor
 
 from foretoken.access import Access
 from foretoken.errors import ForetokenError
-from foretoken.models.load import find, read_config, stored_weights
+from foretoken.models.checkpoint import Checkpoint
+from foretoken.models.load import find, read_config
 from foretoken.models.model import CausalLM
-from foretoken.models.native import transformer
+from foretoken.models.native import check, transformer
 from foretoken.models.native.backends import NAMES
-from foretoken.models.native.build import Weights, build_native
+from foretoken.models.native.build import build_native
 
 _ROWS = re.compile(r"model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)_proj\.(weight|bias)")
 
@@ -46,11 +47,11 @@ def prune(source: Any, heads: float, columns: float, access: Access) -> CausalLM
     config, stored = _open(source)
     if reason := transformer.unsupported(config):
         raise ForetokenError(f"The model can't be pruned: {reason}; use method 'sps' with a model.")
-    small = copy.deepcopy(config)
-    groups = config.num_attention_heads // config.num_key_value_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    small, shape = copy.deepcopy(config), check.shape_of(config)
+    stored = check.fitted(stored, check.tensors(config, shape))
+    groups, width = shape.heads // shape.kv_heads, shape.head_dim
     small.head_dim = width
-    small.num_key_value_heads = max(1, round(heads * config.num_key_value_heads))
+    small.num_key_value_heads = max(1, round(heads * shape.kv_heads))
     small.num_attention_heads = groups * small.num_key_value_heads
     small.intermediate_size = max(1, round(columns * config.intermediate_size))
     weights = _pruned(stored, small, groups, width)
@@ -58,10 +59,10 @@ def prune(source: Any, heads: float, columns: float, access: Access) -> CausalLM
     return build_native(small, weights, access.dtype, access.device, backend)
 
 
-def _open(source: Any) -> tuple[Any, Weights]:
+def _open(source: Any) -> tuple[Any, check.Weights]:
     if isinstance(source, (str, Path)):
         folder = find(source)
-        return read_config(folder), stored_weights(folder)
+        return read_config(folder), Checkpoint(folder)
     if not isinstance(source, torch.nn.Module):
         raise ForetokenError(
             "It isn't known where the target's weights are from; name the checkpoint, e.g. "
@@ -70,7 +71,7 @@ def _open(source: Any) -> tuple[Any, Weights]:
     return source.config, source.state_dict().__getitem__
 
 
-def _pruned(stored: Weights, small: Any, groups: int, width: int) -> Weights:
+def _pruned(stored: check.Weights, small: Any, groups: int, width: int) -> check.Weights:
     """The stored weights, cut to the small configuration."""
 
     @cache
@@ -92,7 +93,7 @@ def _pruned(stored: Weights, small: Any, groups: int, width: int) -> Weights:
     return get
 
 
-def _kept(stored: Weights, at: str, small: Any, groups: int, width: int) -> Kept:
+def _kept(stored: check.Weights, at: str, small: Any, groups: int, width: int) -> Kept:
     """What a layer keeps, by the sums of the squares of the weights."""
 
     def norms(name: str, dim: int) -> Tensor:

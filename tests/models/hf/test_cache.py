@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, MistralConfig
 from transformers.cache_utils import DynamicCache
 
 from foretoken.errors import ForetokenError
@@ -30,6 +31,12 @@ from foretoken.models.hf.cache import Answers, Storage, evaluating, max_length, 
 def test_windows(config: dict[str, Any], expected: dict[str, int | None]) -> None:
     """One entry for each kind of layer."""
     assert windows(SimpleNamespace(**config)) == expected
+
+
+def test_a_window_that_a_family_does_not_know() -> None:
+    """Its models don't read it, whatever a config.json says."""
+    assert windows(LlamaConfig(sliding_window=8)) == {"sliding_attention": None}
+    assert windows(MistralConfig(sliding_window=8)) == {"sliding_attention": 8}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from cyclic_models import CYCLES, LAYERS, cyclic
 from foretoken.errors import ForetokenError
-from foretoken.models.native.build import CYCLE, build_native
+from foretoken.models.native.build import build_native
+from foretoken.models.native.check import CYCLE
 from foretoken.testing import tiny_transformers
 
 CPU = torch.device("cpu")
@@ -36,15 +37,22 @@ def test_what_goes_through_one_product() -> None:
         torch.testing.assert_close(layer.gate_up(x), both)
 
 
-def test_biases_are_added_where_there_are_some() -> None:
-    """All of a product's layers have one, or none is read."""
+def test_biases_are_added_where_the_configuration_has_them() -> None:
+    """Then all of a product's layers must have one; biases that it doesn't know are not read."""
     model = tiny_transformers(layers=1)
-    names = [f"model.layers.0.self_attn.{n}_proj.bias" for n in "qkv"]
-    sizes = (32, 16, 16)
+    names = [f"model.layers.0.self_attn.{n}_proj.bias" for n in "qkvo"]
+    sizes = (32, 16, 16, 32)
     biases = {n: torch.randn(size).double() for n, size in zip(names, sizes, strict=True)}
     x = torch.randn(1, 3, 32, dtype=torch.float64)
-    plain, biased = built(model).stack[0].qkv(x), built(model, **biases).stack[0].qkv(x)
-    torch.testing.assert_close(biased - plain, torch.cat(list(biases.values())).expand(1, 3, -1))
+    plain, unread = built(model).stack[0].qkv(x), built(model, **biases).stack[0].qkv(x)
+    assert torch.equal(plain, unread)
+    model.config.attention_bias = True
+    biased = built(model, **biases).stack[0].qkv(x)
+    added = torch.cat([biases[name] for name in names[:3]])
+    torch.testing.assert_close(biased - plain, added.expand(1, 3, -1))
+    del biases[names[1]]
+    with pytest.raises(KeyError, match=r"k_proj\.bias"):
+        built(model, **biases)
 
 
 def test_counts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from functools import cache
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from foretoken.errors import ForetokenError
 from foretoken.models.feed import chain_feed, tree_feed
 from foretoken.models.native import attention, loop_attention
 from foretoken.models.native.backends import kernels
@@ -140,3 +142,34 @@ def test_where_torchs_own_serves() -> None:
     assert not loop_attention.supports(torch.float32, CPU, loops.width() // 2)
     assert model_of("panels").stack[0].mix.func is loop_attention.mix
     assert model_of("plain").stack[0].mix.func is attention.mix
+
+
+@torch.inference_mode()
+def test_what_does_not_fit_is_refused() -> None:
+    """Another model's cache, and slots and places that it doesn't have; nothing is written."""
+    model = model_of("panels")
+    cache, shape = model.new_cache(2, 40), model.shape
+    turned = torch.ones(1, 3, shape.heads + 2 * shape.kv_heads, shape.head_dim)
+
+    def refused(match: str, turned: Tensor, layer: Tensor, **numbers: Any) -> None:
+        given = {"_masks": {(None,): None}, **numbers}  # nothing is hidden
+        feed = dataclasses.replace(chain_feed(cache, [0], [[1, 2, 3]]), **given)
+        with pytest.raises(ForetokenError, match=match):
+            loop_attention.mix(turned, layer, feed, shape.heads, 0.3)
+
+    own = cache.layer[0]
+    refused("with a cache of", turned, own[:, :, :1].contiguous())
+    refused("with a cache of", turned, own[..., :16].contiguous())
+    refused("places", turned[:, :2].contiguous(), own)
+    refused("float64", turned.double(), own)
+    refused("float64", turned, own.double())
+    for numbers in (
+        {"slots": [2]},
+        {"slots": [-1]},
+        {"starts": [-4]},
+        {"starts": [60], "limit": 99},
+    ):
+        refused("a slot or a place", turned, own, **numbers)
+    mask = {(None,): torch.ones(1, 3, 2, dtype=torch.bool)}
+    refused("a mask of", turned, own, _masks=mask)
+    assert not cache.data.any()

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, one_line
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed, tree_feed
 from foretoken.models.hf.cache import (
@@ -36,6 +36,7 @@ from foretoken.models.hf.cache import (
     unsupported,
     windows,
 )
+from foretoken.models.hf.check import check_report, check_sizes
 from foretoken.models.model import Output, eos_ids
 from foretoken.trees.from_lists import from_paths
 
@@ -58,6 +59,7 @@ def load(
             raise ForetokenError(f"{folder} can't be served: {reason}.")
         if dtype == torch.float64 or device.type == "cpu":
             options["experts_implementation"] = "eager"  # the grouped product has no float64
+        check_sizes(folder, config, trust_remote_code)
         model, report = AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype, output_loading_info=True, **options
         )
@@ -65,14 +67,10 @@ def load(
         raise
     except Exception as error:
         raise ForetokenError(
-            f"transformers can't load {folder} ({_first_line(error)}); check that it is a complete "
+            f"transformers can't load {folder} ({one_line(error)}); check that it is a complete "
             "causal language model and fetch it again if a file is missing or truncated."
         ) from error
-    if missing := sorted(report["missing_keys"]):
-        raise ForetokenError(
-            f"{folder} has no tensor {missing[0]!r} ({len(missing)} missing in all), which its "
-            "config.json calls for; the checkpoint is incomplete: fetch it again."
-        )
+    check_report(folder, config, report)
     return HFModel(model.to(device).eval())
 
 
@@ -202,7 +200,7 @@ class HFModel:
         except Exception as error:
             raise ForetokenError(
                 f"{self.name} can't be served: its forward fails on a small tree "
-                f"({_first_line(error)}); use a model with ordinary attention in every layer, and "
+                f"({one_line(error)}); use a model with ordinary attention in every layer, and "
                 "experts_implementation='eager' where experts meet float64."
             ) from error
         for b, row in enumerate(rows):  # the tree's slots: root, first path (1, 2), second path (3)
@@ -290,7 +288,3 @@ def _at_places(states: Tensor, places: list[int] | None) -> Tensor:
         return states
     index = torch.tensor(places, device=states.device)
     return states[torch.arange(len(places), device=states.device), index][:, None]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -86,10 +86,18 @@ def unfit(model: PreTrainedModel, decoder: Any) -> str | None:
 def windows(config: Any) -> dict[str, int | None]:
     """The sliding window of each kind of layer; one entry where all layers take the same mask."""
     window = getattr(config, "sliding_window", None)
-    if getattr(config, "use_sliding_window", None) is False:
+    if getattr(config, "use_sliding_window", None) is False or not _reads_window(type(config)):
         window = None
     kinds = getattr(config, "layer_types", None) or ("sliding_attention",)
     return {kind: window if kind == "sliding_attention" else None for kind in dict.fromkeys(kinds)}
+
+
+def _reads_window(family: type) -> bool:
+    """Whether models of this configuration read `sliding_window`: a config.json may name it for
+    any, and those of transformers' own families that know it declare it."""
+    return not family.__module__.startswith("transformers.models.") or "sliding_window" in {
+        name for each in family.__mro__ for name in vars(each)
+    }
 
 
 def max_length(config: Any) -> int:

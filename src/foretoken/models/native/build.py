@@ -8,7 +8,7 @@ Legend: D width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,17 +19,13 @@ from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.models.model import eos_ids
-from foretoken.models.native import attention, backends, loop_attention, rope
+from foretoken.models.native import attention, backends, check, loop_attention
 from foretoken.models.native import norm as norms
 from foretoken.models.native.backends import compiled, cuda_graphs
+from foretoken.models.native.check import CYCLE, EMBEDDING, HEAD, Weights
 from foretoken.models.native.layer import Layer, Linear, MakeLinear, Mix, Shape
+from foretoken.models.native.rope import Table
 from foretoken.models.native.transformer import Transformer
-
-CYCLE = "layer_cycle"
-"""In a config.json: after how many layers their weights repeat (Hooper et al. 2023)."""
-
-Weights = Callable[[str], Tensor]
-"""Name of a tensor -> the tensor as stored; KeyError where there is none."""
 
 
 def build_native(
@@ -43,12 +39,16 @@ def build_native(
     """The model of a transformers configuration, its linear layers run by `backend`.
 
     `source`: the checkpoint's folder, where it is from one. Raises KeyError with the name of a
-    tensor that is not there, and `ForetokenError` for a backend that can't serve it.
+    tensor that is not there, and `ForetokenError` for a backend that can't serve it, and where
+    configuration and tensors don't agree.
     """
     runner, linear_backend = backends.split(backend)
+    shape = check.shape_of(config)
+    expected = check.tensors(config, shape)
+    stored = check.fitted(stored, expected)
     sample = stored("model.layers.0.self_attn.q_proj.weight")
     name, make = backends.choose(linear_backend, dtype, device, sample)
-    parts, shape = _Parts(stored, make, dtype, device, config.rms_norm_eps), _shape(config)
+    parts = _Parts(stored, expected, make, dtype, device, config.rms_norm_eps)
     # The widest matrix first: while it is packed, nothing else is in memory yet.
     embedding, lm_head = _ends(parts, bool(config.tie_word_embeddings))
     looped = name != "plain" and loop_attention.supports(dtype, device, shape.head_dim)
@@ -59,7 +59,7 @@ def build_native(
         layers,
         parts.norm("model.norm"),
         lm_head,
-        rope.table(config, shape.head_dim, shape.max_length + 1, dtype, device),
+        Table(config, shape, dtype, device),
         name,
         parts.count,
         parts.bytes_read,
@@ -78,11 +78,13 @@ class _Parts:
     def __init__(
         self,
         stored: Weights,
+        expected: Collection[str],
         make: MakeLinear,
         dtype: torch.dtype,
         device: torch.device,
         eps: float,
     ) -> None:
+        self._expected = expected
         self._stored, self._make, self._eps = stored, make, eps
         self.dtype, self.device = dtype, device
         self.count = self.bytes_read = 0
@@ -103,13 +105,12 @@ class _Parts:
         return layer
 
     def linear(self, prefix: str, *names: str) -> Linear:
-        """Several stored layers as one product; with biases, if they have some."""
+        """Several stored layers as one product; with biases, if the configuration has them."""
         weight = self.joined(self.tensors(f"{prefix}.{name}.weight" for name in names))
-        try:
-            biases = self.tensors(f"{prefix}.{name}.bias" for name in names)
-        except KeyError:
+        biases = [f"{prefix}.{name}.bias" for name in names]
+        if biases[0] not in self._expected:
             return self.product(weight, None)
-        return self.product(weight, self.joined(biases))
+        return self.product(weight, self.joined(self.tensors(biases)))
 
     def norm(self, name: str) -> norms.Norm:
         return norms.make(self.joined(self.tensors([f"{name}.weight"])), self._eps)
@@ -121,11 +122,22 @@ class _Parts:
 
 def _ends(parts: _Parts, tied: bool) -> tuple[Tensor, Linear]:
     """The embedding [V, D], in the narrower of its dtype and the model's, and the head."""
-    [embedding] = parts.tensors(["model.embed_tokens.weight"])
-    head = [embedding] if tied else parts.tensors(["lm_head.weight"])
+    table, matrix = _end_names(parts) if tied else (EMBEDDING, HEAD)
+    [embedding] = parts.tensors([table])
+    head = [embedding] if matrix == table else parts.tensors([matrix])
     lm_head = parts.product(parts.joined(head), None)
     narrow = min(embedding.dtype, parts.dtype, key=lambda kind: kind.itemsize)
     return _joined([embedding], narrow, parts.device), lm_head
+
+
+def _end_names(parts: _Parts) -> tuple[str, str]:
+    """The tensors that are embedding and head where the two are tied, as transformers takes them:
+    the one that is stored, and where both are and differ, each its own."""
+    try:
+        return EMBEDDING, EMBEDDING if parts.agree(HEAD, EMBEDDING) else HEAD
+    except KeyError as missing:
+        there = EMBEDDING if missing.args[0] == HEAD else HEAD
+        return there, there
 
 
 def _layers(parts: _Parts, config: Any, shape: Shape, mixing: Callable[..., Tensor]) -> list[Layer]:
@@ -194,21 +206,11 @@ def _joined(parts: list[Tensor], dtype: torch.dtype, device: torch.device) -> Te
     return whole
 
 
-def _shape(config: Any) -> Shape:
-    heads = config.num_attention_heads
-    return Shape(
-        width=config.hidden_size,
-        heads=heads,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        vocab_size=config.vocab_size,
-        max_length=config.max_position_embeddings,
-    )
-
-
 def _window(config: Any, layer: int) -> int | None:
-    """A layer's sliding window: by its type where the configuration lists types, else for all."""
-    window = getattr(config, "sliding_window", None)
+    """A layer's sliding window: by its type where the configuration lists types, else for all.
+
+    Llama has none, whatever its configuration says: so transformers runs it."""
+    window = None if config.model_type == "llama" else getattr(config, "sliding_window", None)
     types = getattr(config, "layer_types", None)
     if types is not None:
         return window if types[layer] == "sliding_attention" else None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from foretoken.errors import ForetokenError
 from foretoken.models.feed import Feed
 from foretoken.models.native.backends import kernels
 
@@ -28,12 +29,13 @@ def mix(
     turned: Tensor, layer: Tensor, feed: Feed, heads: int, scale: float, window: int | None = None
 ) -> Tensor:
     """`attention.mix` by the compiled loops: [B, T, H + 2K, W] and a layer's cache -> [B, T,
-    H·W]."""
+    H·W]. Raises `ForetokenError` where these don't fit each other."""
     batch, width, all_heads, size = turned.shape
     seen, (slots, places), loops = feed.seen(window), feed.cells(), kernels.library()
     assert loops is not None and turned.is_contiguous() and layer.is_contiguous()
     out = turned.new_empty(batch, width, heads * size)
-    loops.attend(
+    _check(turned, layer, heads, places, feed.length, seen)
+    outside = loops.attend(
         turned.data_ptr(),
         layer[0].data_ptr(),
         layer[1].data_ptr(),
@@ -47,8 +49,28 @@ def mix(
         (all_heads - heads) // 2,
         size,
         feed.length,
+        layer.shape[1],
         layer.shape[3],
         scale,
         torch.get_num_threads(),
     )
+    if outside:
+        raise _misfit("a slot or a place of the pass isn't in the cache")
     return out
+
+
+def _check(
+    turned: Tensor, layer: Tensor, heads: int, places: Tensor, length: int, seen: Tensor | None
+) -> None:
+    tokens, others, size = turned.shape[:2], turned.shape[2] - heads, turned.shape[3]
+    if {turned.dtype, layer.dtype} != {torch.float32} or places.shape != tokens:
+        kinds = f"{turned.dtype} and a cache of {layer.dtype}"
+        raise _misfit(f"{list(turned.shape)} at {list(places.shape)} places, {kinds}")
+    if (2 * layer.shape[2], layer.shape[4]) != (others, size):
+        raise _misfit(f"{list(turned.shape)} with a cache of {list(layer.shape)}")
+    if seen is not None and tuple(seen.shape) != (*tokens, length):
+        raise _misfit(f"a mask of {list(seen.shape)} over {length} cells")
+
+
+def _misfit(what: str) -> ForetokenError:
+    return ForetokenError(f"The attention loop can't run this: {what}; use backend='plain'.")

@@ -34,8 +34,10 @@ def unsupported(config: Any) -> str | None:
     """Why the native model can't serve this configuration, or None where it can."""
     if config.model_type not in FAMILIES:
         return f"its family {config.model_type!r} is not one of {', '.join(FAMILIES)}"
-    if getattr(config, "quantization_config", None):
+    if getattr(config, "quantization_config", None) is not None:
         return "its weights are quantised"
+    if getattr(config, "text_config", None) is not None:
+        return "its configuration holds another one"
     kind = config.rope_parameters.get("rope_type")
     if kind not in rope.SERVED:
         return f"its rotary scaling {kind!r} depends on the length seen so far"
@@ -58,7 +60,7 @@ class Transformer:
         layers: list[Layer],
         norm: Norm,
         lm_head: Linear,
-        rope_table: Tensor,
+        rope_table: rope.Table,
         backend: str,
         parameters: int,
         bytes_read: int,
@@ -117,7 +119,7 @@ class Transformer:
             states = self._by_loops(self.whole, states, feed, cache, hidden, states_of)
         else:
             states = self.through(
-                states, self.rotary(feed.positions), feed, cache, hidden, states_of
+                states, self.rotary(feed.positions, feed.reach), feed, cache, hidden, states_of
             )
         if not feed.logits and -1 not in hidden:
             return Output(None, states_of)
@@ -179,13 +181,14 @@ class Transformer:
         """The final norm, [..., D] -> [..., D]."""
         return self._norm(states)
 
-    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def rotary(self, positions: Tensor, reach: int) -> tuple[Tensor, Tensor]:
         """cos and signed sin, each [B, T, H + 2K, W]; 1 and 0 at the values, which don't turn.
+        reach: what all positions lie below.
 
         So queries, keys and values go through the rotation as one tensor and needn't be cut apart.
         """
         shape = self.shape
-        cos, sin = self.rope[positions][..., None, :].unbind(2)  # [B, T, 1, W]
+        cos, sin = self.rope.upto(reach)[positions][..., None, :].unbind(2)  # [B, T, 1, W]
         ones = torch.ones_like(cos).expand(-1, -1, shape.kv_heads, -1)
         turning = (-1, -1, shape.heads + shape.kv_heads, -1)
         zeros = torch.zeros_like(cos).expand_as(ones)
@@ -201,7 +204,7 @@ class Transformer:
             for first, last in spans(sublayers):
                 states = self.whole(states, feed, cache, first, last)
             return states
-        rotary = self.rotary(feed.positions)
+        rotary = self.rotary(feed.positions, feed.reach)
         for sublayer in sublayers:
             if sublayer % 2 == 0:
                 states = self._attention(states, sublayer // 2, rotary, feed, cache)
@@ -227,7 +230,8 @@ class Transformer:
         self, states: Tensor, feeds: Seq[Feed], firsts: Seq[int], count: int, cache: KVCache
     ) -> Tensor:
         """`run_together` where all rows' layers have the weights of the first row's."""
-        rotary = self.rotary(torch.cat([feed.positions for feed in feeds]))
+        positions = torch.cat([feed.positions for feed in feeds])
+        rotary = self.rotary(positions, max(feed.reach for feed in feeds))
         for index in range(firsts[0], firsts[0] + count):
             turned, mixed = self._turned(states, index, rotary), []
             for row, feed in enumerate(feeds):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from foretoken.errors import ForetokenError
+from foretoken.models.native.backends import panels
 from linear_layers import each, is_there, made
 
 
@@ -35,3 +36,12 @@ def test_what_a_loop_can_not_read_is_refused(name: str) -> None:
             linear(x)
     with torch.no_grad():
         assert linear(torch.ones(2, 32, requires_grad=True)).sum() == 2 * 64 * 32
+
+
+@each("panels")
+def test_a_bias_of_another_size_is_refused(name: str) -> None:
+    """It would be cut, or filled up with zeros."""
+    assert made(name, torch.ones(64, 32), torch.ones(64)) is not None
+    for size in (63, 65, 1):
+        with pytest.raises(ForetokenError, match="takes a bias and scales of as many"):
+            panels.Product(torch.ones(64, 32), torch.ones(size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -11,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from foretoken.errors import ForetokenError
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed, tree_feed
-from foretoken.models.native.backends import kernels
+from foretoken.models.native import norm
+from foretoken.models.native.backends import kernels, panels, whole
 from foretoken.models.native.backends.whole import spans
 from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import Transformer
@@ -160,3 +163,74 @@ def test_who_is_served() -> None:
     """Only where every product is one of the loops' and heads fill whole vectors."""
     assert model_of("llama", "half").whole is not None
     assert all(model_of("llama", backend).whole is None for backend in ("plain", "packed"))
+
+
+def layer_with(**parts: Any) -> Any:
+    return dataclasses.replace(model_of("qwen3").stack[1], **parts)
+
+
+@pytest.mark.parametrize(
+    ("part", "shape"),
+    [("qkv", (288, 64)), ("qkv", (224, 64)), ("qkv", (256, 32)), ("out", (64, 96)),
+     ("out", (32, 128)), ("gate_up", (256, 64)), ("down", (64, 128)), ("down", (32, 96))],
+)  # fmt: skip
+def test_a_layer_whose_products_do_not_fit_is_refused(
+    part: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the numbers of its tensors, before a pass; and the loops look for themselves. Rows more
+    in a later layer than in the first once were written past the end of a buffer."""
+    model = model_of("qwen3")
+    layers = [model.stack[0], layer_with(**{part: panels.make(torch.zeros(shape), None)})]
+    with pytest.raises(ForetokenError, match="a layer's products are"):
+        whole.Whole(model.shape, layers, model.rope)
+    held = model.new_cache(1, 8)
+    feed = chain_feed(held, [held.acquire(0)], [[1, 2, 3]])
+    monkeypatch.setattr(whole, "_check", lambda layer, shape: None)
+    fitting = whole.Whole(model.shape, [layers[0], *model.stack[1:]], model.rope)
+    assert fitting(model.embed(feed.tokens), feed, held, 0, 4).shape == (1, 3, 64)
+    others = whole.Whole(model.shape, [*layers, model.stack[2]], model.rope)
+    with pytest.raises(ForetokenError, match="can't run this"):
+        others(model.embed(feed.tokens), feed, held, 0, 4)
+
+
+@pytest.mark.parametrize("part", ["attention_norm", "mlp_norm", "q_norm", "k_norm"])
+def test_a_norm_of_another_size_is_refused(part: str) -> None:
+    model = model_of("qwen3")
+    with pytest.raises(ForetokenError, match="a norm doesn't have"):
+        other = layer_with(**{part: norm.make(torch.ones(48), 1e-6)})
+        whole.Whole(model.shape, [model.stack[0], other], model.rope)
+
+
+@torch.inference_mode()
+def test_a_pass_that_does_not_fit_is_refused() -> None:
+    """Another model's cache or states, and slots, places and positions that aren't there."""
+    model = model_of("llama")
+    run: Any = model.whole
+    held = model.new_cache(2, 64)
+    held.acquire(0)
+
+    def refused(match: str, cache: KVCache = held, states: Tensor | None = None, **numbers: Any):
+        given = {"_masks": {(None,): None}, **numbers}  # nothing is hidden
+        feed = dataclasses.replace(chain_feed(held, [0], [[1, 2, 3]]), **given)
+        before = held.data.clone()
+        with pytest.raises(ForetokenError, match=match) as caught:
+            run(model.embed(feed.tokens) if states is None else states, feed, cache, 0, 6)
+        assert "backend='plain'" in str(caught.value) and torch.equal(held.data, before)
+
+    for layers, slots, heads, width in ((2, 2, 2, 32), (3, 2, 1, 32), (3, 2, 2, 16)):
+        refused("widths", KVCache(layers, slots, heads, 64, width, torch.float32, CPU))
+    refused("widths", KVCache(3, 2, 2, 64, 32, torch.float64, CPU))
+    refused("widths", states=torch.zeros(1, 3, 65))
+    refused("rows", states=torch.zeros(2, 3, 64))
+    refused("rows", starts=[0, 0])
+    refused("rows", positions=torch.zeros(1, 2, dtype=torch.long))
+    for numbers in (
+        {"slots": [2]},
+        {"slots": [-1]},
+        {"starts": [-1]},
+        {"limit": 99, "starts": [70]},
+        {"positions": torch.tensor([[0, 1, 5000]])},
+        {"positions": torch.tensor([[0, -1, 1]])},
+    ):
+        refused("outside of the cache or model", **numbers)
+    refused("a mask is not", _masks={(None,): torch.ones(1, 3, 2, dtype=torch.bool)})

@@ -121,7 +121,7 @@ class Compiled:
 
     def _run(self, run: Traced, bucket: int, states: Tensor, feed: Feed, cache: KVCache) -> Tensor:
         count = feed.tokens.numel()
-        cos, sin = self._model.rotary(feed.positions.reshape(1, -1))
+        cos, sin = self._model.rotary(feed.positions.reshape(1, -1), feed.reach)
         flat = (_filled(x, bucket) for x in (states.reshape(1, count, -1), cos, sin))
         token = _current.set(_Pass(self._model.stack, feed, cache))
         try:

@@ -58,6 +58,10 @@ class StaticFeed(Feed):
     def length(self) -> int:
         return self.limit
 
+    @property
+    def reach(self) -> int:
+        return self.limit + self.tokens.shape[1]  # padding may stand after the last cell
+
     def mask(self, dtype: torch.dtype, window: int | None = None, groups: int = 1) -> Tensor:
         key = (window, dtype, groups)
         if key not in self._fixed_masks:

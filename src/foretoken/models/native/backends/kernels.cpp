@@ -19,9 +19,14 @@ void linear(const float *x, const Matrix *m, float *y, long M, int threads) {
 // turned [B, T, H + 2K, W]: queries, keys, values. keys, values [slots, K, cells, W]: one layer of
 // the cache. Row b writes its T cells at `places` of slots[b], then looks at the first L of them.
 // seen [B, T, L], or null where everything is. -> out [B, T, H, W]. W is a multiple of WIDTH.
-void attend(const float *turned, float *keys, float *values, const int64_t *slots,
-            const int64_t *places, const uint8_t *seen, float *out, long B, long T, long H, long K,
-            long W, long L, long cells, float scale, int threads) {
+// Returns 1, and does nothing, where a slot or a place isn't in the cache.
+int attend(const float *turned, float *keys, float *values, const int64_t *slots,
+           const int64_t *places, const uint8_t *seen, float *out, long B, long T, long H, long K,
+           long W, long L, long all_slots, long cells, float scale, int threads) {
+  bool inside = H % K == 0 && W % WIDTH == 0 && 0 < L && L <= cells;
+  for (long b = 0; b < B; b++) inside = inside && 0 <= slots[b] && slots[b] < all_slots;
+  for (long i = 0; i < B * T; i++) inside = inside && 0 <= places[i] && places[i] < cells;
+  if (!inside) return 1;
   Pass p = {turned, keys, values, slots, places, seen, out, T, H, K, W, L, cells, scale};
   long panels = (T * (H / K) + WIDTH - 1) / WIDTH;
 #pragma omp parallel num_threads(threads)
@@ -33,15 +38,19 @@ void attend(const float *turned, float *keys, float *values, const int64_t *slot
     for (long i = 0; i < B * K * panels; i++)
       attend_panel(p, i / panels / K, i / panels % K, i % panels * WIDTH, room);
   }
+  return 0;
 }
 
 // The sub-layers from `first` on before `last`: 2i is the attention of layer i, 2i + 1 its
 // feed-forward. Heads are of whole vectors, and those of a token fill whole panels.
-void layers(const Whole *given, const Layer *stack, long first, long last, int threads) {
+// Returns 1, and does nothing, where the sizes or numbers that it is given don't agree.
+int layers(const Whole *given, const Layer *stack, long first, long last, int threads) {
   const Whole &p = *given;
-  long M = p.B * p.T, wide = 0, added = 0, heads = stack->qkv.N;
+  long M = p.B * p.T, wide = 0, added = 0, heads = (p.H + 2 * p.K) * p.W;
+  if (!inside(p)) return 1;
   for (long s = first; s < last; s++) {
     const Layer &layer = stack[s / 2];
+    if (!fits(p, layer)) return 1;
     wide = layer.gate_up.N > wide ? layer.gate_up.N : wide;
     added = layer.out.N > added ? layer.out.N : added;
     added = layer.down.N > added ? layer.down.N : added;
@@ -61,5 +70,6 @@ void layers(const Whole *given, const Layer *stack, long first, long last, int t
       else
         feed_forward(p, stack[s / 2], room, who, of);
   }
+  return 0;
 }
 }

@@ -62,10 +62,10 @@ def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
     loops.has_int8.restype = ctypes.c_int
     loops.linear.restype = None
     loops.linear.argtypes = [place] * 3 + [number, ctypes.c_int]
-    loops.layers.restype = None
+    loops.layers.restype = ctypes.c_int
     loops.layers.argtypes = [place] * 2 + [number] * 2 + [ctypes.c_int]
-    loops.attend.restype = None
-    loops.attend.argtypes = [place] * 7 + [number] * 7 + [ctypes.c_float, ctypes.c_int]
+    loops.attend.restype = ctypes.c_int
+    loops.attend.argtypes = [place] * 7 + [number] * 8 + [ctypes.c_float, ctypes.c_int]
     return loops
 
 

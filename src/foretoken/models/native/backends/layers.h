@@ -15,16 +15,38 @@ struct Layer {
 };
 
 // A pass through layers: states [B, T, D] are changed in place. rope [.., 2, W]: cosines, and sines
-// of which the first half is negated. cache [layers, 2, slots, K, cells, W]. A token that would
+// of which the first half is negated, of `turns` positions. cache [layers, 2, slots, K, cells, W]. A token that would
 // stand after the last cell goes there.
 struct Whole {
   float *states, *cache;
   const float *rope;
   const int64_t *positions, *slots, *starts;
   const uint8_t *const *seen;
-  long B, T, D, H, K, W, F, L, all_slots, cells;
+  long B, T, D, H, K, W, F, L, all_slots, cells, turns;
   float scale, eps;
 };
+
+// Whether a product takes K numbers and gives N, filled up to whole panels.
+static bool sized(const Matrix &m, long N, long K) {
+  return m.K == K && m.N == (N + WIDTH - 1) / WIDTH * WIDTH;
+}
+
+// Whether a layer's products have the sizes of the pass.
+static bool fits(const Whole &p, const Layer &layer) {
+  return layer.qkv.N == (p.H + 2 * p.K) * p.W && sized(layer.qkv, layer.qkv.N, p.D) &&
+         sized(layer.out, p.D, p.H * p.W) && sized(layer.gate_up, 2 * p.F, p.D) &&
+         sized(layer.down, p.D, p.F);
+}
+
+// Whether all that a pass names by number is there.
+static bool inside(const Whole &p) {
+  bool there = p.H % p.K == 0 && 0 < p.L && p.L <= p.cells;
+  for (long b = 0; b < p.B; b++)
+    there = there && 0 <= p.slots[b] && p.slots[b] < p.all_slots && 0 <= p.starts[b];
+  for (long i = 0; i < p.B * p.T; i++)
+    there = there && 0 <= p.positions[i] && p.positions[i] < p.turns;
+  return there;
+}
 
 struct Room {
   std::unique_ptr<float[]> normed, qkv, mixed, wide, active, added;

@@ -60,6 +60,11 @@ class Product:
         assert loops is not None
         self._loops, width = loops, loops.width()
         self.outputs, self.inputs = weight.shape
+        if any(x is not None and tuple(x.shape) != (self.outputs,) for x in (bias, scales)):
+            raise ForetokenError(
+                f"A packed layer of {self.outputs} outputs takes a bias and scales of as many, and "
+                "got others; check the checkpoint's tensors."
+            )
         self.shared = weight.numel() >= _SHARED
         filled = -(-self.outputs // width) * width
         shifts = None

@@ -19,12 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretoken.errors import ForetokenError
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
 from foretoken.models.native import norm
 from foretoken.models.native.backends import kernels
 from foretoken.models.native.backends.panels import Matrix, Product
 from foretoken.models.native.layer import Layer, Shape
+from foretoken.models.native.rope import Table
 
 _place, _number = ctypes.c_void_p, ctypes.c_long
 
@@ -49,6 +51,7 @@ _NUMBERS = (
     "length",
     "slots_",
     "cells",
+    "turns",
 )
 
 
@@ -61,7 +64,7 @@ class _Pass(ctypes.Structure):
     )
 
 
-def whole_for(shape: Shape, layers: Seq[Layer], rope: Tensor) -> Whole | None:
+def whole_for(shape: Shape, layers: Seq[Layer], rope: Table) -> Whole | None:
     """What runs these layers, or None where the loops can't run some part of them; `rope` has the
     model's dtype."""
     loops = kernels.library()
@@ -83,7 +86,9 @@ def _served(layer: Layer) -> bool:
 class Whole:
     """Runs the sub-layers of one model."""
 
-    def __init__(self, shape: Shape, layers: Seq[Layer], rope: Tensor) -> None:
+    def __init__(self, shape: Shape, layers: Seq[Layer], rope: Table) -> None:
+        for layer in layers:
+            _check(layer, shape)
         self._shape, self._rope = shape, rope
         self._windows = list(dict.fromkeys(map(_window, layers)))
         self._stack = (_Layer * len(layers))(*map(self._layer, layers))
@@ -107,18 +112,22 @@ class Whole:
         )
 
     def __call__(self, states: Tensor, feed: Feed, cache: KVCache, first: int, last: int) -> Tensor:
-        """[B, T, D] -> [B, T, D] after the sub-layers from `first` on before `last`."""
+        """[B, T, D] -> [B, T, D] after the sub-layers from `first` on before `last`.
+
+        Raises `ForetokenError` where these tensors don't fit the model and each other.
+        """
         states = states.clone(memory_format=torch.contiguous_format)
-        batch, width, size = states.shape
-        shape, count = self._shape, len(feed.slots)
         seen = [feed.seen(window) for window in self._windows]
+        self._check(states, feed, cache, seen)
         masks = self._masks(*(None if x is None else x.data_ptr() for x in seen))
-        slots, starts = ((ctypes.c_int64 * count)(*x) for x in (feed.slots, feed.starts))
-        positions = feed.positions.contiguous()
+        batch, width, size = states.shape
+        slots, starts = ((ctypes.c_int64 * batch)(*x) for x in (feed.slots, feed.starts))
+        positions, turns = feed.positions.contiguous(), self._rope.upto(feed.reach)
+        shape = self._shape
         given = _Pass(
             states.data_ptr(),
             cache.data.data_ptr(),
-            self._rope.data_ptr(),
+            turns.data_ptr(),
             positions.data_ptr(),
             ctypes.addressof(slots),
             ctypes.addressof(starts),
@@ -133,12 +142,49 @@ class Whole:
             feed.length,
             cache.data.shape[2],
             cache.data.shape[4],
+            len(turns),
             self._scale,
             self._eps,
         )
         threads = torch.get_num_threads() if self._shared else 1
-        self._run(ctypes.addressof(given), self._stack, first, last, threads)
+        if self._run(ctypes.addressof(given), self._stack, first, last, threads):
+            raise _misfit("a pass's slots, places or positions lie outside of the cache or model")
         return states
+
+    def _check(self, states: Tensor, feed: Feed, cache: KVCache, seen: Seq[Tensor | None]) -> None:
+        shape, data = self._shape, cache.data
+        rows, mask = (len(feed.slots), len(feed.starts)), (*states.shape[:2], feed.length)
+        have = (states.shape[2], *data.shape[:2], data.shape[3], data.shape[5])
+        need = (shape.width, len(self._layers), 2, shape.kv_heads, shape.head_dim)
+        if have != need or not data.is_contiguous() or {states.dtype, data.dtype} != {_FLOAT}:
+            raise _misfit(f"states and cache have widths {have}, and the model {need}")
+        if rows != (len(states),) * 2 or feed.positions.shape != states.shape[:2]:
+            raise _misfit(f"a pass of {tuple(states.shape[:2])} tokens has {rows} rows")
+        if any(x is not None and tuple(x.shape) != mask for x in seen):
+            raise _misfit(f"a mask is not {mask}")
+
+
+_FLOAT = torch.float32
+
+
+def _check(layer: Any, shape: Shape) -> None:
+    """Raises `ForetokenError` where a layer's tensors don't fit the shape and each other."""
+    width, mixed = shape.width, shape.heads * shape.head_dim
+    qkv = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    feed = layer.down.inputs
+    need = ((qkv, width), (width, mixed), (2 * feed, width), (width, feed))
+    products = (layer.qkv, layer.out, layer.gate_up, layer.down)
+    norms = (layer.attention_norm, layer.mlp_norm), (layer.q_norm, layer.k_norm)
+    have = tuple((x.outputs, x.inputs) for x in products)
+    if have != need:
+        raise _misfit(f"a layer's products are {have} and must be {need}")
+    for size, pair in zip((width, shape.head_dim), norms, strict=True):
+        if any(x is not None and tuple(x.weight.shape) != (size,) for x in pair):
+            raise _misfit(f"a norm doesn't have {size} weights")
+
+
+def _misfit(what: str) -> ForetokenError:
+    return ForetokenError(f"The compiled loops can't run this: {what}; use backend='plain'.")
 
 
 def _window(layer: Layer) -> int | None:

@@ -1,0 +1,84 @@
+"""A checkpoint that transformers is to read: sizes are compared before anything is allocated.
+
+transformers compares shapes itself, but only after it has made every tensor that the configuration
+calls for, of whatever size.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from foretoken.errors import ForetokenError
+from foretoken.models.checkpoint import Checkpoint, Header, check_layers, has_safetensors
+from foretoken.models.native import check
+
+_COUNTS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+    "max_position_embeddings",
+    "sliding_window",
+    "vocab_size",
+)
+_BUFFERS = 2**28
+"""Numbers that a model may have beyond its weights: tables of positions and masks."""
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.h5", "*.msgpack")
+
+
+def check_sizes(folder: Path, config: Any, trust_remote_code: bool = False) -> None:
+    """Raises `ForetokenError` where a configuration's numbers are no sizes, or where it calls for
+    more weights, or others, than the folder's files hold."""
+    text = config.get_text_config(decoder=True)
+    for name in _COUNTS:
+        given = getattr(text, name, None)
+        if isinstance(given, int | float | str):  # some families list one for each layer
+            most = check.MOST_LAYERS if name == "num_hidden_layers" else check.LARGEST
+            check.count(name, given, most)
+    headers = Checkpoint(folder).headers if has_safetensors(folder) else {}
+    if headers and text.num_hidden_layers > len(headers):
+        raise _too_large(folder, f"{text.num_hidden_layers} layers", f"{len(headers)} tensors")
+    if getattr(config, "quantization_config", None) is None:
+        _check_weights(folder, config, headers, trust_remote_code)
+
+
+def _check_weights(
+    folder: Path, config: Any, headers: Mapping[str, Header], trust_remote_code: bool
+) -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            copy.deepcopy(config), trust_remote_code=trust_remote_code
+        )
+    named = dict(model.named_parameters())
+    needed = sum(x.numel() for x in (*named.values(), *model.buffers()))
+    held = sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind))
+    if needed > held + _BUFFERS:  # no weight takes less than a byte
+        raise _too_large(folder, f"{needed} weights", f"{held} bytes")
+    for name in named.keys() & headers.keys():
+        check.check_dtype(name, headers[name].dtype)
+
+
+def check_report(folder: Path, config: Any, report: Mapping[str, Any]) -> None:
+    """Raises `ForetokenError` for what transformers found missing or left out."""
+    if missing := sorted(report["missing_keys"]):
+        raise ForetokenError(
+            f"{folder} has no tensor {missing[0]!r} ({len(missing)} missing in all), which its "
+            "config.json calls for; the checkpoint is incomplete: fetch it again."
+        )
+    layers = config.get_text_config(decoder=True).num_hidden_layers
+    check_layers(report["unexpected_keys"], layers)
+
+
+def _too_large(folder: Path, called_for: str, held: str) -> ForetokenError:
+    return ForetokenError(
+        f"config.json of {folder} calls for {called_for}, and its files hold {held}; correct it, "
+        "or fetch the checkpoint again."
+    )

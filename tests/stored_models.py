@@ -1,0 +1,68 @@
+"""Tiny checkpoints of the native families, and damaged copies of them, for tests of loading."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+VOCAB = 97
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+IDS = [3, 50, 7, 7, 21, 90, 0, 13]
+SHAPE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 128,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": 5,
+}
+
+
+def original(family: str, **numbers: Any) -> Any:
+    """A model of transformers with random weights, biases and norms."""
+    name = family.capitalize()
+    config = getattr(transformers, f"{name}Config")(**SHAPE | numbers)
+    with torch.random.fork_rng([]):
+        model: Any = getattr(transformers, f"{name}ForCausalLM")(config)
+    random = torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        weight.data.normal_(1.0 if weight.ndim == 1 else 0.0, 0.2, generator=random)
+    return model.eval()
+
+
+def written(folder: Path, family: str = "llama", **numbers: Any) -> Path:
+    original(family, **numbers).save_pretrained(folder)
+    return folder
+
+
+def change_tensors(folder: Path, change: Callable[[dict[str, Tensor]], Any]) -> None:
+    """Rewrite the folder's one file of weights."""
+    file = folder / "model.safetensors"
+    tensors = dict(load_file(file))
+    change(tensors)
+    save_file({k: v.clone().contiguous() for k, v in tensors.items()}, file, {"format": "pt"})
+
+
+def change_config(folder: Path, **fields: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def theirs(folder: Path) -> Tensor:
+    """[V] transformers' logits after IDS."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.inference_mode():
+        logits: Tensor = model(torch.tensor([IDS])).logits[0, -1]
+    return logits
