@@ -12,7 +12,7 @@ JOBS   ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format clean
+.PHONY: help demo test test-all asan lint format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,8 +23,12 @@ demo: $(RUN)  ## plain and speculative decoding side by side on the bundled mode
 test: lint $(BROWSER)  ## lint, types, import rules and tests but slow ones; installs a browser
 	$(PYTEST) -m "not slow"
 
-test-all: lint $(BROWSER)  ## the same with the slow tests
+test-all: lint $(BROWSER) asan  ## the same with the slow tests and damaged checkpoints
 	$(PYTEST)
+
+# 200 checkpoints, each damaged in one way; needs gcc's libasan.
+asan: $(DEV)  ## damaged checkpoints through loops built under AddressSanitizer
+	$(BIN)/python benchmarks/fuzz_checkpoints.py --asan --count 200
 
 lint: $(DEV)  ## ruff, mypy and the import rules
 	$(BIN)/ruff check .

@@ -59,6 +59,7 @@ def write_family(family: str, folder: Path) -> None:
     import torch
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()
     name = {"tied": "Llama", "sharded": "Llama"}.get(family, family.capitalize())
     config = getattr(transformers, f"{name}Config")(**SHAPE, **MORE.get(family, {}))
     torch.manual_seed(0)
@@ -462,25 +463,31 @@ def outcomes(folders: list[Path], asan: bool, home: Path) -> list[dict[str, Any]
     todo = [str(folder) for folder in folders]
     while todo:
         many = todo[:60]
-        command = [sys.executable, __file__, "--child", *many, *(["--asan"] if asan else [])]
-        # It follows that numbers of memory are bounded: what isn't refused can't take the machine.
-        ran = subprocess.run(
-            command, env=surroundings(asan, home), capture_output=True, text=True, timeout=LIMIT
-        )
-        lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+        printed, ended = ran(many, asan, home)
+        lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
         begun = [line for line in lines if "began" in line]
         ends = [line for line in lines if "outcome" in line]
-        for where, end in zip(begun, ends, strict=False):
-            done.append({**where, **end})
-        if len(ends) < 2 * len(many):
-            said = ran.stderr[-2000:]
-            if not begun:
-                raise SystemExit(f"No checkpoint was tried (status {ran.returncode}): {said}")
-            done.append({**begun[-1], "outcome": "crashed", "said": f"{ran.returncode}: {said}"})
-            todo = todo[todo.index(begun[-1]["began"]) + 1 :]
-        else:
+        done += [{**where, **end} for where, end in zip(begun, ends, strict=False)]
+        if len(ends) == 2 * len(many):
             todo = todo[len(many) :]
+            continue
+        if not begun:
+            raise SystemExit(f"No checkpoint was tried: {ended}")
+        done.append({**begun[-1], "outcome": "crashed", "said": ended})
+        todo = todo[todo.index(begun[-1]["began"]) + 1 :]
     return done
+
+
+def ran(folders: list[str], asan: bool, home: Path) -> tuple[str, str]:
+    """What a process prints about these, and how it ended."""
+    command = [sys.executable, __file__, "--child", *folders, *(["--asan"] if asan else [])]
+    env = surroundings(asan, home)
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired as late:
+        return (late.stdout or b"").decode(), f"not done after {LIMIT} s"
+    summary = [line for line in done.stderr.splitlines() if line.startswith("SUMMARY")]
+    return done.stdout, f"{done.returncode}: {summary[0] if summary else done.stderr[-500:]}"
 
 
 def surroundings(asan: bool, home: Path) -> dict[str, str]:

@@ -62,7 +62,8 @@ class Access(Protocol):
     """What a drafter may read and run of a target, limited by its levels; given to `Drafter.bind`.
 
     tokenizer: the target's, if it was given one. source: the folder or the loaded transformers
-    model that its weights are from, None where that isn't known.
+    model that its weights are from, None where that isn't known. trust_remote_code: whether code
+    that comes with a checkpoint may run.
 
     A *draft pass* is a drafter's pass through the target. It writes its keys and values after each
     committed length, where the next pass over that sequence overwrites them.
@@ -81,6 +82,7 @@ class Access(Protocol):
     backend: str
     tokenizer: Any
     source: Any
+    trust_remote_code: bool
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D] (level c)."""

@@ -142,6 +142,7 @@ def _with_method(plain: LLM, config: Mapping[str, Any], batch: int) -> LLM:
         speculative_config=config,
         max_model_len=plain.engine.target.max_length,
         max_num_seqs=batch,
+        trust_remote_code=plain.trust_remote_code,
         eos_ids=plain.engine.eos_ids,
     )
 
@@ -180,6 +181,7 @@ def _distribution(
         rows=_ROWS,
         budget=_BUDGET,
         tokenizer=plain.tokenizer,
+        trust_remote_code=plain.trust_remote_code,
         wrap=method.wrapped,
     )
     binned: Counter[tuple[int, ...]] = Counter()

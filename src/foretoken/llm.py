@@ -66,7 +66,8 @@ class LLM:
         max_num_batched_tokens: prompt tokens read in one step.
         max_queued: sequences that may wait for their turn, beyond which a request is refused; None
             for any number.
-        trust_remote_code: whether code that comes with a checkpoint may run.
+        trust_remote_code: whether code that comes with a checkpoint may run, the target's or a
+            draft model's.
         eos_ids: the tokens that end a text; by default those that the model's files name.
 
     Raises:
@@ -114,7 +115,14 @@ class LLM:
                 "lower max_model_len."
             )
         ends = _eos_ids(loaded, folder, self.tokenizer) if eos_ids is None else eos_ids
-        target = ModelTarget(loaded, max_num_seqs, length, tokenizer=self.tokenizer)
+        self.trust_remote_code = trust_remote_code
+        target = ModelTarget(
+            loaded,
+            max_num_seqs,
+            length,
+            tokenizer=self.tokenizer,
+            trust_remote_code=trust_remote_code,
+        )
         self._worker = Worker(
             Engine(
                 method.wrapped(target),

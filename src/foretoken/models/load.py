@@ -93,6 +93,11 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise ForetokenError(
+                f"{folder} is read by code that comes with it, which may not run; look at its *.py "
+                "files and give trust_remote_code=True (--trust-remote-code) if you trust them."
+            ) from error
         raise ForetokenError(
             f"{file} can't be read: {one_line(error)}; correct it, or fetch the checkpoint again."
         ) from error

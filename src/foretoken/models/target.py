@@ -39,15 +39,19 @@ class ModelTarget:
         nodes: int = 64,
         *,
         tokenizer: Any = None,
+        trust_remote_code: bool = False,
         hidden: Seq[int] = (),
     ) -> None:
-        """`slots` sequences at a time, each up to `max_length` tokens and trees of `nodes`."""
+        """`slots` sequences at a time, each up to `max_length` tokens and trees of `nodes`.
+
+        trust_remote_code: of the checkpoints that drafters load."""
         self.model = model
         self.vocab_size, self.max_length, self.slots = model.vocab_size, max_length, slots
         self.levels, self.width, self.layers = model.levels, model.width, model.layers
         self.kv_heads, self.head_dim = model.kv_heads, model.head_dim
         self.device, self.dtype, self.backend = model.device, model.dtype, model.backend
         self.source, self.tokenizer = model.source, tokenizer
+        self.trust_remote_code = trust_remote_code
         self.nodes, self.hidden = nodes, tuple(hidden)
         self.cache: KVCache = model.new_cache(slots, max_length + nodes + 1)
         self._extra = torch.empty(0, self.width, dtype=self.dtype, device=self.device)

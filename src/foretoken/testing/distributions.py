@@ -155,6 +155,7 @@ def sampled_counts(
     rows: int = 4096,
     budget: int | None = None,
     tokenizer: Any = None,
+    trust_remote_code: bool = False,
     wrap: Callable[[ModelTarget], Target] | None = None,
 ) -> Counter[tuple[int, ...]]:
     """How often each text of `tokens` tokens was written with the seeds from `seed` on.
@@ -165,7 +166,17 @@ def sampled_counts(
     for begin in range(seed, seed + samples, rows):
         end = min(begin + rows, seed + samples)
         batch = [Sequence.start(prompt, params, seed=i) for i in range(begin, end)]
-        _run(model, make(), verifier, batch, tokens, budget=budget, tokenizer=tokenizer, wrap=wrap)
+        _run(
+            model,
+            make(),
+            verifier,
+            batch,
+            tokens,
+            budget=budget,
+            tokenizer=tokenizer,
+            trust_remote_code=trust_remote_code,
+            wrap=wrap,
+        )
         counts.update(tuple(s.output[:tokens]) for s in batch)
     return counts
 
@@ -181,11 +192,19 @@ def _run(
     scripts: list[Script] | None = None,
     budget: int | None = None,
     tokenizer: Any = None,
+    trust_remote_code: bool = False,
     wrap: Callable[[ModelTarget], Target] | None = None,
 ) -> None:
     """Step all sequences, of one prompt, until each has `tokens` tokens of output."""
     longest = len(sequences[0].tokens) + tokens
-    scorer = ModelTarget(model, len(sequences), longest + 32, nodes=32, tokenizer=tokenizer)
+    scorer = ModelTarget(
+        model,
+        len(sequences),
+        longest + 32,
+        nodes=32,
+        tokenizer=tokenizer,
+        trust_remote_code=trust_remote_code,
+    )
     target: Target = scorer if wrap is None else wrap(scorer)
     target.bind(drafter)
     for sequence in sequences:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from transformers import dynamic_module_utils
 
-from foretoken import ForetokenError, SamplingParams
+from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.model import CausalLM
@@ -18,6 +20,7 @@ from foretoken.testing import TableModel, logits_after, native, tiny_transformer
 from foretoken.tree import empty
 from foretoken.trees.from_lists import from_paths
 from foretoken.trees.grow import Grower
+from stored_models import change_config, original
 
 CPU = torch.device("cpu")
 TEXTS = [[5, 9, 2, 5, 9, 2, 5], [40, 3, 3], [11, 7, 7, 1, 2]]
@@ -155,3 +158,44 @@ def test_another_vocabulary_is_refused() -> None:
     access: Any = SimpleNamespace(vocab_size=98, max_length=60, slots=3, backend="plain")
     with pytest.raises(ForetokenError, match="97 tokens and the target's 98"):
         DraftModel(TableModel.random(97), access)
+
+
+def with_code(folder: Path) -> Path:
+    """A checkpoint whose family is defined by files in its folder."""
+    model = original("llama")
+    model.config.architectures = ["OwnModel"]
+    model.config.auto_map = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}
+    model.save_pretrained(folder)
+    change_config(folder, model_type="own")
+    (folder / "own.py").write_text(OWN)
+    return folder
+
+
+OWN = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class Own(LlamaConfig):
+    model_type = "own"
+
+class OwnModel(LlamaForCausalLM):
+    config_class = Own
+"""
+
+
+@pytest.mark.parametrize("method", ["sps", "cs_drafting", "specinfer"])
+def test_code_that_comes_with_a_draft_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """It runs where the target's may, and is refused by the option's name where it may not."""
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder, target = with_code(tmp_path / "draft"), native(original("llama"))
+    key = "models" if method == "specinfer" else "model"
+    config = {"method": method, key: [folder] if key == "models" else folder}
+    with pytest.raises(ForetokenError, match="trust_remote_code=True"):
+        LLM(target, speculative_config=config, max_model_len=64)
+    llm = LLM(target, speculative_config=config, max_model_len=64, trust_remote_code=True)
+    plain = LLM(target, max_model_len=64)
+    params = SamplingParams(temperature=0, max_tokens=12)
+    [drafted], [expected] = (each.generate([[1, 2, 3]], params) for each in (llm, plain))
+    assert drafted.outputs[0].token_ids == expected.outputs[0].token_ids
+    assert llm.stats.accepted > 0 and llm.trust_remote_code

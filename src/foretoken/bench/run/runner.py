@@ -78,6 +78,7 @@ class Runner:
             speculative_config=self.plan.methods.get(label),
             max_model_len=self.context,
             max_num_seqs=max(self.plan.batch_sizes),
+            trust_remote_code=self.plan.trust_remote_code,
             eos_ids=self.plain.engine.eos_ids,
         )
 

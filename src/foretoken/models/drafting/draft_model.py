@@ -38,7 +38,7 @@ class Surroundings(Protocol):
     """The target that a draft model must fit, as `Access` describes it.
 
     vocab_size: of the tokens that it drafts. max_length: of the texts that it reads. slots:
-    sequences at a time.
+    sequences at a time. trust_remote_code: whether code that comes with a draft model may run.
     """
 
     vocab_size: int
@@ -47,6 +47,7 @@ class Surroundings(Protocol):
     device: torch.device
     dtype: torch.dtype
     backend: str
+    trust_remote_code: bool
 
 
 class DraftModel:
@@ -229,7 +230,13 @@ def as_causal_lm(model: Any, access: Surroundings) -> CausalLM:
     """A folder or name is loaded like the target; a transformers model is wrapped; ours is used."""
     if isinstance(model, (str, Path)):
         backend = access.backend if backends.known(access.backend) else "auto"
-        return load_model(model, dtype=access.dtype, device=access.device, backend=backend)
+        return load_model(
+            model,
+            dtype=access.dtype,
+            device=access.device,
+            backend=backend,
+            trust_remote_code=access.trust_remote_code,
+        )
     return wrapped(model)
 
 

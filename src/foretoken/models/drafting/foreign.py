@@ -47,6 +47,7 @@ class _Texts:
         self.vocab_size, self.max_length = vocab_size, _LONGER * access.max_length
         self.slots, self.device = access.slots, access.device
         self.dtype, self.backend = access.dtype, access.backend
+        self.trust_remote_code = access.trust_remote_code
 
 
 class ForeignModel:
@@ -61,11 +62,11 @@ class ForeignModel:
         """Raises `ForetokenError` where a tokenizer is missing."""
         lm = as_causal_lm(model, access)
         self.own = Vocabulary(
-            _tokenizer(tokenizer, model, "draft model", "tokenizer"), lm.vocab_size
+            _tokenizer(tokenizer, model, access, "draft model", "tokenizer"), lm.vocab_size
         )
         of_target = target_tokenizer or access.tokenizer
         self.theirs = Vocabulary(
-            _tokenizer(of_target, None, "target", "target_tokenizer"), access.vocab_size
+            _tokenizer(of_target, None, access, "target", "target_tokenizer"), access.vocab_size
         )
         self._model = DraftModel(lm, _Texts(lm.vocab_size, access))
         self.lm, self.device = self._model.lm, self._model.device
@@ -174,11 +175,11 @@ def _common_length(a: Seq[int], b: Seq[int]) -> int:
     )
 
 
-def _tokenizer(chosen: Any, model: Any, whose: str, option: str) -> Any:
+def _tokenizer(chosen: Any, model: Any, access: Access, whose: str, option: str) -> Any:
     """A loaded tokenizer, or the one in a folder; by default that of the model's folder."""
     source = model if chosen is None else chosen
     if isinstance(source, (str, Path)):
-        return load_tokenizer(source)
+        return load_tokenizer(source, access.trust_remote_code)
     if chosen is None:
         raise ForetokenError(
             f"There is no tokenizer of the {whose}, whose text must be read; name it as {option}."
