@@ -20,6 +20,7 @@ from foretoken import METHODS, SamplingParams
 from foretoken.config import build, build_verifier, create_drafter
 from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters.nothing import Nothing
+from foretoken.drafters.online import Online
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.engine.engine import Engine, check_pairing
@@ -51,6 +52,7 @@ from foretoken.testing.checks import SAMPLED, Wrap, texts
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
+from held import held_bytes
 from pieces import two_tokenizers
 
 Make = Callable[[Pair], Drafter]
@@ -99,7 +101,11 @@ NEEDS: dict[str, Callable[[Pair], Any]] = {
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "num_speculative_tokens": {"distribution": 2},
-    "max_cached_tokens": {"": 0},  # else drafts follow from others' texts: see test_copying
+    # Else drafts follow from others' texts: see test_copying.
+    "max_cached_tokens": {"": 0, "memory": 30},
+    "max_cached_words": {"memory": 20},
+    "every": {"memory": 1},
+    "versions": {"memory": 1},
     "widths": {"distribution": (2, 1)},
     "level_sizes": {"distribution": (2, 1)},
     "tree": {"distribution": ((0,), (1,), (0, 0))},
@@ -109,8 +115,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "context_window": {"": 4},
     "k_matrix": {"": ((4, 2), (0, 3)), "distribution": ((1, 1), (0, 1))},
 }
-"""Field of a drafter -> its value where outcomes are enumerated, to keep them few; under "": in the
-other tests."""
+"""Field of a drafter -> its value where outcomes are enumerated, to keep them few; under "memory":
+where its memory is to be full soon; under "": in the other tests."""
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"hydra_plus": ("hydra", {"prefix": {}})}
 """Further shapes of what is trained, under names of their own in these tests: file name, shape."""
@@ -459,6 +465,27 @@ def test_cancelling_leaves_the_others_alone(name: str, rule: Verifier) -> None:
     assert written[0].token_ids == generated(tuple(PROMPTS[0]))[: len(written[0].token_ids)]
     for prompt, output in zip(PROMPTS[1:4], written[1:], strict=True):
         assert output.token_ids == generated(tuple(prompt))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WRAPPING])
+def test_memory_is_bounded(name: str) -> None:
+    """Once its settings' bound is reached, a drafter holds no more after 27 requests than after 9:
+    what it keeps across requests is bounded, and of a request nothing is left."""
+    pair, rng = models("native"), Random(0)
+    drafter = make_drafter(name, pair, "memory")
+    rule = next(p.values[1] for p in CELLS if p.values[0] == name)
+    engine = Engine(ModelTarget(pair.target, 3, 256), drafter, rule)
+    held = []
+    for _ in range(3):
+        for _ in range(9):
+            prompt = rng.choices(range(97), k=rng.randint(2, 9))
+            engine.add(prompt, SamplingParams(temperature=0, max_tokens=8))
+        while engine.busy:
+            engine.step()
+        if isinstance(drafter, Online):
+            drafter.learner.settle()
+        held.append(held_bytes(drafter))
+    assert held[2] < 1.02 * held[0] + 6000, held
 
 
 @each_repeatable_cell

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from foretoken.machine import cache_folder, cores, processor
+from foretoken.machine import cache_folder, cores, processor, return_memory
 
 
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -25,3 +27,20 @@ def test_processor_and_cores() -> None:
     """Some name, and at least the core that this runs on."""
     assert processor().strip()
     assert cores() >= 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_is_returned() -> None:
+    """What lies under a small thing that stays is the system's again."""
+    torch.zeros(8 << 20)  # 32 MiB at once: so large blocks are not the system's own from here on
+    blocks = [torch.ones(1 << 18) for _ in range(64)]  # 1 MiB each
+    kept = [block for place, block in enumerate(blocks) if place % 8 == 7]
+    del blocks
+    before = resident()
+    return_memory()
+    assert kept and resident() < before - 0.7 * 56 * 2**20
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

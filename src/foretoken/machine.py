@@ -1,5 +1,5 @@
 """Names the machine: its processor, its cores, and the folder where files may be cached. Hands the
-cores from one thread to another."""
+cores from one thread to another, and memory back."""
 
 from __future__ import annotations
 
@@ -66,3 +66,21 @@ def _openmp() -> list[ctypes.CDLL]:
     paths = sorted({line.split(maxsplit=5)[-1] for line in lines if "libgomp" in line})
     libraries = [ctypes.CDLL(path) for path in paths]
     return [library for library in libraries if hasattr(library, "omp_pause_resource_all")]
+
+
+def return_memory() -> None:
+    """Hand memory that was freed back to the system.
+
+    GNU's allocator returns by itself only what lies at the end of a thread's memory, so that one
+    small thing there keeps all that was freed before it. Does nothing where the allocator is
+    another one.
+    """
+    for library in _allocators():
+        library.malloc_trim(0)
+
+
+@cache
+def _allocators() -> list[ctypes.CDLL]:
+    """GNU's C library, where it is this process's."""
+    library = ctypes.CDLL(None) if os.name == "posix" else None
+    return [library] if library is not None and hasattr(library, "malloc_trim") else []

@@ -53,6 +53,11 @@ def test_when_the_search_ends(deep: Pair) -> None:
         assert search.candidate() is not None
         search.learn((2,), score)
     assert search.candidate() is None
+    search.reset()
+    for score in (0.1, 0.2, 0.3, 0.4, 0.5):
+        assert search.candidate() is not None
+        search.learn((2,), score)
+    assert search.candidate() is None and len(search.tried) == 5
     assert Search(ModelTarget(tiny_pair().target, 1, 8), Swift()).candidate() is None
 
 

@@ -35,8 +35,10 @@ class Online(Wrapper):
     """drafters: the drafter that learns, alone in a list. every: requests between two training
     steps; lr: learning rate; objective: divergences and their weights; known: weight of a token
     that was drafted right (wrong ones weigh 1); window: tokens of a text that a training step
-    reads; buffer_mib: most mistakes stored, in MiB; versions: how many `learner.rollback` can
-    restore in addition to the first."""
+    reads, and of all texts that it reads at a time; buffer_mib: most mistakes stored, in MiB;
+    versions: how many `learner.rollback` can restore in addition to the first. With four more
+    copies of the weights (the one that learns, its optimiser's two, and the next to serve) these
+    bound the memory."""
 
     every: int = 8
     lr: float = 1e-4
@@ -71,6 +73,7 @@ class Online(Wrapper):
             lr=self.lr,
             objective=self._objective,
             right_weight=self.known,
+            window=self.window,
             most_bytes=round(self.buffer_mib * 2**20),
             versions=self.versions,
         )

@@ -32,12 +32,14 @@ from foretoken.tree import DraftTree, chains
 class Slem(WithModel):
     """model: folder, hub id or loaded model; tokenizer: its own, where the folder has none;
     target_tokenizer: where the target was loaded without; num_speculative_tokens: how many tokens
-    of its own the small model writes."""
+    of its own the small model writes; max_cached_words: words whose tokens are remembered, about
+    0.4 KB each."""
 
     model: Any = None
     tokenizer: Any = None
     target_tokenizer: Any = None
     num_speculative_tokens: int = 5
+    max_cached_words: int = 65_536
 
     wants = Wants("a")
 
@@ -55,7 +57,7 @@ class Slem(WithModel):
 
     def bind(self, access: Access) -> None:
         self._lm: ForeignModel = ForeignModel(
-            self.model, access, self.tokenizer, self.target_tokenizer
+            self.model, access, self.tokenizer, self.target_tokenizer, self.max_cached_words
         )
 
     @property

@@ -25,7 +25,8 @@ from foretoken.models.model import CausalLM
 class Tli(ChainDrafter):
     """model: folder, hub id or loaded model; tokenizer: its own, where the folder has none;
     target_tokenizer: where the target was loaded without; num_speculative_tokens: draft length;
-    num_assistant_tokens_schedule, assistant_confidence_threshold: when a draft ends before it."""
+    num_assistant_tokens_schedule, assistant_confidence_threshold: when a draft ends before it;
+    max_cached_words: words whose tokens are remembered, about 0.4 KB each."""
 
     model: Any = None
     tokenizer: Any = None
@@ -33,6 +34,7 @@ class Tli(ChainDrafter):
     num_speculative_tokens: int = 4
     num_assistant_tokens_schedule: str | LengthRule = "constant"
     assistant_confidence_threshold: float | None = None
+    max_cached_words: int = 65_536
 
     wants = Wants("a")
 
@@ -50,7 +52,7 @@ class Tli(ChainDrafter):
 
     def bind(self, access: Access) -> None:
         self._lm: SharedTokensModel = SharedTokensModel(
-            self.model, access, self.tokenizer, self.target_tokenizer
+            self.model, access, self.tokenizer, self.target_tokenizer, self.max_cached_words
         )
 
     @property

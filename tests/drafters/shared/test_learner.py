@@ -16,7 +16,9 @@ from foretoken.drafters.small_lm import SmallLM
 from foretoken.errors import ForetokenError
 from foretoken.testing import Pair, logits_after
 from foretoken.testing.checks import greedy_reference
+from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
+from foretoken.trainable.small_lm import TrainedLM
 from online_serving import GREEDY, PROMPTS_OF_23, answered, served
 
 
@@ -111,3 +113,57 @@ def test_a_step_that_fails_ends_learning_and_not_serving(small: Pair, folder: Pa
     assert drafter.learner.frozen
     expected = greedy_reference(small.target, PROMPTS_OF_23[1], 24)
     assert answered(engine, PROMPTS_OF_23[1]).token_ids == expected
+
+
+def test_memory_of_a_step_is_bounded(
+    small: Pair, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step learns from a window's tokens at a time, however many mistakes there are, and the
+    weights become those of a step that reads all of them at once."""
+    sizes: list[list[int]] = []
+    original = TrainedLM.forward
+
+    def counted(self: TrainedLM, lesson: Lesson, objective: Objective) -> Tensor:
+        sizes[-1].append(lesson.tokens.numel())
+        return original(self, lesson, objective)
+
+    monkeypatch.setattr(TrainedLM, "forward", counted)
+    learned, prompts = [], PROMPTS_OF_23[:2] * 2
+    for window in (40, 4000):
+        sizes.append([])
+        drafter = Online([SmallLM(str(folder), 3)], every=len(prompts), window=40, lr=1e-2)
+        engine, _ = served(drafter, small, [])
+        drafter.learner._window = window
+        for prompt in prompts:
+            answered(engine, prompt)
+        assert drafter.learner.version == 1
+        learned.append((drafter.learner.loss, logits_of(drafter, small, [5, 9, 2])))
+    bounded, whole = sizes
+    assert len(bounded) > 2 and max(bounded) <= 40 and len(whole) == 1 and whole[0] > 80
+    assert learned[0][0] == pytest.approx(learned[1][0], rel=1e-6)
+    torch.testing.assert_close(learned[0][1], learned[1][1], rtol=0, atol=1e-5)
+
+
+def test_versions_are_bounded(small: Pair, folder: Path, tmp_path: Path) -> None:
+    """Also where they come from files."""
+    drafter = Online([SmallLM(str(folder), 3)], versions=2)
+    served(drafter, small, [])
+    drafter.learner.save(tmp_path / "first")
+    for _ in range(5):
+        drafter.learner.load(tmp_path / "first")
+    assert sorted(drafter.learner._versions) == [0, 4, 5]
+
+
+def test_memory_is_returned_after_a_step(
+    small: Pair, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the step's logits took isn't kept by the allocator."""
+    returned: list[str] = []
+    monkeypatch.setattr(
+        "foretoken.drafters.shared.learner.return_memory",
+        lambda: returned.append(threading.current_thread().name),
+    )
+    drafter = Online([SmallLM(str(folder), 3)], every=1)
+    served(drafter, small, PROMPTS_OF_23[:2])
+    assert drafter.learner.version == 2 and len(returned) == 2
+    assert all(name.startswith("foretoken-online") for name in returned)

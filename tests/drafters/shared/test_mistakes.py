@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from foretoken.drafters.shared.mistakes import Buffer, Example, Recording, lesson
+from foretoken.drafters.shared.mistakes import Buffer, Example, Recording, batches, lesson
 from foretoken.protocols import Scores, Step
 from foretoken.tree import DraftTree, chains
 from foretoken.trees.from_lists import from_paths
@@ -79,3 +79,12 @@ def test_the_buffer_is_bounded() -> None:
     assert made.positions.tolist() == [[5, 6, 7]] * 2
     assert made.weight.tolist() == [[0, 0.25, 1]] * 2
     assert torch.equal(made.hidden[-1][1, :2], numbered(3, 2))
+
+
+def test_batches_are_bounded() -> None:
+    """By their tokens with padding; each example is in one of them, a longer one by itself."""
+    lengths = [3, 9, 2, 3, 30, 4, 3]
+    examples = [Example([0] * n, 0, 1, [1], {-1: numbered(0, n)}) for n in lengths]
+    made = [[len(example.tokens) for example in few] for few in batches(examples, 12)]
+    assert made == [[2, 3, 3, 3], [4], [9], [30]]
+    assert list(batches([], 12)) == []

@@ -120,6 +120,8 @@ def test_what_is_missing_is_said(pair: Pair) -> None:
         Tli(pair.draft, target_tokenizer=ByteTokenizer()).bind(target)
     with pytest.raises(ForetokenError, match=r"no tokenizer of the target.*target_tokenizer"):
         Slem(pair.draft, tokenizer=ByteTokenizer()).bind(target)
+    with pytest.raises(ForetokenError, match="max_cached_words is -1"):
+        Tli(pair.draft, ByteTokenizer(), ByteTokenizer(), max_cached_words=-1).bind(target)
     with pytest.raises(ForetokenError, match="no token in common"):
         Tli(pair.draft, Pieces(["x"]), Pieces(["y"])).bind(target)
     with pytest.raises(ForetokenError, match="'tli' or 'slem'"):

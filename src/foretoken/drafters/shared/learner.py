@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access
-from foretoken.drafters.shared.mistakes import Buffer, Example, Head, lesson
+from foretoken.drafters.shared.mistakes import Buffer, Example, Head, batches, lesson
 from foretoken.errors import ForetokenError, unknown
+from foretoken.machine import return_memory
 from foretoken.models.load import find, read_config
 from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
@@ -175,15 +176,17 @@ class Learner:
         lr: float,
         objective: Objective,
         right_weight: float,
+        window: int,
         most_bytes: int,
         versions: int,
     ) -> None:
-        """right_weight: weight of a token that was drafted right; wrong ones weigh 1. most_bytes:
-        of stored mistakes. versions: how many `rollback` can restore in addition to the first."""
+        """right_weight: weight of a token that was drafted right; wrong ones weigh 1. window: how
+        many tokens a step learns from at a time. most_bytes: of stored mistakes. versions: how many
+        `rollback` can restore in addition to the first."""
         self.weights, self.version, self.frozen, self.loss = weights, 0, False, float("nan")
         self._access, self._every, self._lr = access, every, lr
         self._objective, self._right_weight = objective, right_weight
-        self._most_versions = versions
+        self._window, self._most_versions = window, versions
         self._buffer = Buffer(most_bytes)
         self._ended = self._last_version = 0  # requests, and the highest number of a version
         self._due = False  # whether enough requests have ended for a step
@@ -226,14 +229,8 @@ class Learner:
     def _step(self, examples: list[Example]) -> Any:
         """On the worker: one training step. Returns the weights as `serve` takes them, or None
         where the gradient is not finite."""
-        student, access = self.weights.student, self._access
-        self._head = self._head or self.weights.head()
-        parameters = list(student.parameters())
-        batch = lesson(examples, self._head, access.embed, parameters[0].dtype, self._right_weight)
-        with torch.enable_grad():
-            loss = student(batch, self._objective)
-            self.loss = float(loss.detach())
-            loss.backward()
+        parameters = list(self.weights.student.parameters())
+        self._differentiate(examples, parameters)
         norm = torch.nn.utils.clip_grad_norm_(parameters, _MAX_GRADIENT_NORM)
         finite = bool(norm.isfinite())
         if finite:
@@ -241,10 +238,33 @@ class Learner:
         self._optimizer.zero_grad()
         if not finite:
             return None
-        self._versions[self._last_version + 1] = _copied(student)
+        self._store(self._last_version + 1)
+        return self.weights.build()
+
+    def _differentiate(self, examples: list[Example], parameters: list[torch.nn.Parameter]) -> None:
+        """The gradient of the examples' mean loss, a window at a time, so that what a step needs
+        doesn't grow with the number of mistakes."""
+        student, access = self.weights.student, self._access
+        head = self._head = self._head or self.weights.head()
+        dtype, loss, weight = parameters[0].dtype, 0.0, 0.0
+        for few in batches(examples, self._window):
+            batch = lesson(few, head, access.embed, dtype, self._right_weight)
+            share = float(batch.weight.sum())
+            with torch.enable_grad():
+                part = share * student(batch, self._objective)
+                part.backward()
+            loss, weight = loss + float(part.detach()), weight + share
+        self.loss = loss / weight
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad /= weight
+
+    def _store(self, version: int) -> None:
+        """Keep the student's weights under this number, and of all others the first and the
+        latest."""
+        self._versions[version] = _copied(self.weights.student)
         for old in sorted(self._versions)[1 : -self._most_versions]:
             del self._versions[old]
-        return self.weights.build()
 
     def _serve(self, built: Any, version: int) -> None:
         self._served = [*self._served[-1:], built]
@@ -304,7 +324,7 @@ class Learner:
         self.settle()
         self.weights.student.read_weights(Path(path))
         self._last_version += 1
-        self._versions[self._last_version] = _copied(self.weights.student)
+        self._store(self._last_version)
         self._restart(self._last_version)
 
     def _restart(self, version: int) -> None:
@@ -329,7 +349,7 @@ class _Worker:
 
     def __call__(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._stream is None:
-            return self._pool.submit(work, *args)
+            return self._pool.submit(_then_return_memory, work, *args)
         ready = torch.cuda.current_stream(self._stream.device).record_event()
         return self._pool.submit(self._on_stream, ready, work, *args)
 
@@ -341,3 +361,11 @@ class _Worker:
             result = work(*args)
             stream.synchronize()
         return result
+
+
+def _then_return_memory(work: Callable[..., Any], *args: Any) -> Any:
+    """Weights that stay lie between a step's logits, so that the allocator, left to itself, keeps
+    what the logits took."""
+    result = work(*args)
+    return_memory()
+    return result

@@ -10,7 +10,7 @@ Legend: B texts, T tokens, D width, V vocabulary.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -128,6 +128,19 @@ class Buffer:
 
 Head = Callable[[Tensor], Tensor]
 """States [..., D] -> logits [..., V], or ids [...] -> embeddings [..., D]."""
+
+
+def batches(examples: Seq[Example], most: int) -> Iterator[list[Example]]:
+    """The examples in groups of at most `most` tokens with their padding, but at least one each;
+    those of like length together, so that there is little padding."""
+    group: list[Example] = []
+    for example in sorted(examples, key=lambda example: len(example.tokens)):
+        if group and (len(group) + 1) * len(example.tokens) > most:
+            yield group
+            group = []
+        group.append(example)
+    if group:
+        yield group
 
 
 def lesson(

@@ -27,7 +27,6 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 
 _LONGER = 2  # own tokens that are stored for each of the target's, if the model's context allows
-_WORDS = 1 << 16  # groups whose tokens are remembered
 
 
 @dataclass(slots=True)
@@ -53,13 +52,21 @@ class _Texts:
 class ForeignModel:
     """`model` and its tokenizer (a folder, hub id, or both loaded) as a drafter in own tokens.
 
-    target_tokenizer: None takes the one that the target was loaded with.
+    target_tokenizer: None takes the one that the target was loaded with. words: how many groups'
+    tokens are remembered.
     """
 
     def __init__(
-        self, model: Any, access: Access, tokenizer: Any = None, target_tokenizer: Any = None
+        self,
+        model: Any,
+        access: Access,
+        tokenizer: Any = None,
+        target_tokenizer: Any = None,
+        words: int = 0,
     ) -> None:
         """Raises `ForetokenError` where a tokenizer is missing."""
+        if words < 0:
+            raise ForetokenError(f"max_cached_words is {words}; it must be at least 0.")
         lm = as_causal_lm(model, access)
         self.own = Vocabulary(
             _tokenizer(tokenizer, model, access, "draft model", "tokenizer"), lm.vocab_size
@@ -70,7 +77,7 @@ class ForeignModel:
         )
         self._model = DraftModel(lm, _Texts(lm.vocab_size, access))
         self.lm, self.device = self._model.lm, self._model.device
-        self._tokens_of = lru_cache(_WORDS)(self._tokenized)
+        self._tokens_of = lru_cache(words)(self._tokenized)
 
     def begin(self, sequence: Sequence) -> None:
         """Take a cache slot."""
@@ -140,10 +147,15 @@ class SharedTokensModel(ForeignModel):
     have mass."""
 
     def __init__(
-        self, model: Any, access: Access, tokenizer: Any = None, target_tokenizer: Any = None
+        self,
+        model: Any,
+        access: Access,
+        tokenizer: Any = None,
+        target_tokenizer: Any = None,
+        words: int = 0,
     ) -> None:
         """Raises `ForetokenError` where the vocabularies have no token in common."""
-        super().__init__(model, access, tokenizer, target_tokenizer)
+        super().__init__(model, access, tokenizer, target_tokenizer, words)
         pairs = shared(self.own, self.theirs)
         if not pairs:
             raise ForetokenError(
