@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
+from typing import Any, get_type_hints
 
 from torch import Tensor
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
+from foretoken.errors.names import check_names
+from foretoken.errors.values import typed
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 """As in transformers: (input_ids [rows, length], scores [rows, V]) -> scores [rows, V]."""
+
+MOST_SAMPLES = 16_384
+"""The most samples of a request; each is kept from its arrival on."""
+
+_FAR = 1e6  # of numbers beyond it, products with logits overflow
+_BOUNDED = f"from {-_FAR:g} to {_FAR:g}"
+_POSITIVE = f"above 0, from {1 / _FAR:g} to {_FAR:g} (1 is off)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +53,9 @@ class SamplingParams:
         references: texts or token ids that the output may repeat, for methods that copy (documents,
             the sentence to correct, a predicted output). They change the speed only.
         timeout: seconds from arrival after which the request ends with what it has; None is never.
+
+    None in place of a list is an empty one. Raises `ForetokenError` for a name that there isn't,
+    and for a value of another type or out of range.
     """
 
     n: int = 1
@@ -69,30 +82,47 @@ class SamplingParams:
     references: Seq[str | Seq[int]] = ()
     timeout: float | None = None
 
+    def __new__(cls, *given: Any, **options: Any) -> SamplingParams:
+        check_names(given, options, [field.name for field in fields(cls)])
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
-        allowed, texts = self.allowed_token_ids, self.references
-        most = self.max_tokens or self.min_tokens
+        hints = _hints()
+        for field in fields(self):
+            value = getattr(self, field.name)
+            listed = value is None and field.default == ()  # as in vLLM, None is no list
+            value = () if listed else typed(field.name, value, hints[field.name])
+            object.__setattr__(self, field.name, value)
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        allowed, most = self.allowed_token_ids, self.max_tokens or self.min_tokens
+        bias = (self.logit_bias or {}).values()
         checks = {
-            "n": (self.n >= 1, "at least 1"),
-            "temperature": (self.temperature >= 0, "at least 0 (0 is greedy)"),
+            "n": (1 <= self.n <= MOST_SAMPLES, f"from 1 to {MOST_SAMPLES}"),
+            "temperature": (0 <= self.temperature <= _FAR, f"from 0, which is greedy, to {_FAR:g}"),
             "top_k": (self.top_k >= -1, "at least 1, or 0 to keep all"),
             "top_p": (0 < self.top_p <= 1, "in (0, 1]"),
             "min_p": (0 <= self.min_p <= 1, "in [0, 1]"),
-            "repetition_penalty": (self.repetition_penalty > 0, "above 0 (1 is off)"),
-            "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
-            "min_tokens": (0 <= self.min_tokens <= most, "between 0 and max_tokens"),
-            "timeout": (self.timeout is None or self.timeout > 0, "above 0 seconds, or None"),
-            "logprobs": (self.logprobs is None or self.logprobs >= 0, "at least 0, or None"),
-            "allowed_token_ids": (allowed is None or len(allowed) > 0, "None or at least one id"),
-            "stop": ("" not in self.stops, "strings that are not empty"),
-            "references": (
-                not isinstance(texts, str) and not any(isinstance(text, int) for text in texts),
-                "a list of texts or of lists of token ids",
+            "repetition_penalty": (1 / _FAR <= self.repetition_penalty <= _FAR, _POSITIVE),
+            "presence_penalty": (abs(self.presence_penalty) <= _FAR, _BOUNDED),
+            "frequency_penalty": (abs(self.frequency_penalty) <= _FAR, _BOUNDED),
+            "logit_bias": (
+                all(abs(value) <= _FAR for value in bias),
+                f"numbers {_BOUNDED} (bad_token_ids forbids tokens)",
             ),
+            "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "at least 1, or None"),
+            "min_tokens": (0 <= self.min_tokens <= most, "between 0 and max_tokens"),
+            "logprobs": (self.logprobs is None or self.logprobs >= 0, "at least 0, or None"),
+            "timeout": (self.timeout is None or self.timeout > 0, "above 0 seconds, or None"),
+            "allowed_token_ids": (allowed is None or len(allowed) > 0, "None or at least one id"),
+            "stop": (all(map(_is_text, self.stops)), "texts that are not empty, of valid Unicode"),
         }
         for name, (holds, expected) in checks.items():
             if not holds:
-                raise ForetokenError(f"{name} is {getattr(self, name)!r}; it must be {expected}.")
+                raise ForetokenError(
+                    f"{name} is {shown(getattr(self, name))}; it must be {expected}."
+                )
 
     @cached_property
     def stops(self) -> tuple[str, ...]:
@@ -116,3 +146,14 @@ class SamplingParams:
         """Whether logits are changed before temperature."""
         lists = (self.logit_bias, self.allowed_token_ids, self.bad_token_ids)
         return self.reads_context or any(x is not None for x in lists)
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    """The declared types."""
+    return get_type_hints(SamplingParams)
+
+
+def _is_text(text: str) -> bool:
+    """Whether a tokenizer could write it: not empty, and no half of a surrogate pair."""
+    return text != "" and not any("\ud800" <= character <= "\udfff" for character in text)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 import traceback
 from collections.abc import Iterable
+from typing import Any
+
+_SHOWN = 80  # characters of a value that a sentence can carry
 
 
 class ForetokenError(ValueError):
@@ -19,8 +22,7 @@ def described(what: str, error: BaseException) -> ForetokenError:
     """
     if isinstance(error, ForetokenError):
         return error
-    lines = str(error).strip().splitlines()
-    told = ForetokenError(f"{what} raised {type(error).__name__}: {lines[0] if lines else '–'}")
+    told = ForetokenError(f"{what} raised {type(error).__name__}: {first_line(error)}")
     caught = error.__traceback__
     error.__traceback__ = caught.tb_next if caught else None
     traceback.clear_frames(error.__traceback__)
@@ -39,3 +41,18 @@ def unknown(kind: str, given: str, choices: Iterable[str]) -> ForetokenError:
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return ForetokenError(f"Unknown {kind} {given!r}.{hint} Choose one of: {', '.join(known)}.")
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence can show it: short, on one line, whatever it is."""
+    try:
+        text = " ".join(ascii(value).split())
+    except Exception:  # a user's own `__repr__`, or a number of too many digits
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 2]} …"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of other code says, on one short line."""
+    lines = str(error).strip().splitlines()
+    return lines[0][: 3 * _SHOWN] if lines else "–"

@@ -1,0 +1,125 @@
+"""Values as their declared types: what is given becomes Python's own, or one sentence refuses it.
+
+Only what annotations of options use is known: bool, int, float, str, Path, None, lists, mappings,
+callables, classes, and unions of these. Anything else passes as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+import numpy as np
+import torch
+
+from foretoken.errors import ForetokenError, shown
+
+_TEXTS = (str, bytes, bytearray, memoryview)
+
+
+def typed(name: str, value: Any, hint: Any) -> Any:
+    """`value` as the type that `hint` declares: numbers of numpy and whole floats become Python's,
+    arrays and lists tuples. Raises `ForetokenError` for another type, NaN and infinity."""
+    try:
+        return _convert(value, hint)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ForetokenError(f"{name} is {shown(value)}; it must be {_words(hint)}.") from error
+
+
+class _Type(NamedTuple):
+    """What converts a value, given the type's arguments, and the type's words for one and many."""
+
+    convert: Callable[[Any, Any], Any]
+    one: str
+    many: str
+
+
+def _convert(value: Any, hint: Any) -> Any:
+    known = _TYPES.get(get_origin(hint) or hint)
+    if known is not None:
+        return known.convert(value, get_args(hint))
+    if hint is Any or not isinstance(hint, type):
+        return value
+    return _having(value, isinstance(value, hint) and not isinstance(value, type))
+
+
+def _words(hint: Any, many: bool = False) -> str:
+    origin, name = get_origin(hint) or hint, getattr(hint, "__name__", str(hint))
+    known = _TYPES.get(origin)
+    form = (known.many if many else known.one) if known else f"a {name}"
+    if "{}" not in form:
+        return form
+    inside = many or origin not in (Union, UnionType)
+    parts = [_words(part, inside) for part in get_args(hint) if part is not Ellipsis]
+    return form.format((" to " if origin is Mapping else " or ").join(parts))
+
+
+def _having(value: Any, fits: bool) -> Any:
+    if not fits:
+        raise TypeError
+    return value
+
+
+def _exact(kind: type) -> Callable[[Any, Any], Any]:
+    return lambda value, _: _having(value, isinstance(value, kind))
+
+
+def _flag(value: Any, _: Any) -> bool:
+    return bool(_having(value, isinstance(value, bool | np.bool_)))
+
+
+def _whole(value: Any, _: Any) -> int:
+    number = _number(value, _) if not isinstance(value, Integral) else value
+    return int(_having(number, int(number) == number and not isinstance(value, bool)))
+
+
+def _number(value: Any, _: Any) -> float:
+    number = float(_having(value, isinstance(value, Real) and not isinstance(value, bool)))
+    return float(_having(number, math.isfinite(number)))
+
+
+def _list(value: Any, hints: Any) -> tuple[Any, ...]:
+    if isinstance(value, np.ndarray | torch.Tensor):
+        value = value.tolist()
+    _having(value, isinstance(value, Sequence) and not isinstance(value, _TEXTS))
+    if len(hints) == 2 and hints[1] is not Ellipsis:  # a pair
+        return tuple(_convert(item, hint) for item, hint in zip(value, hints, strict=True))
+    [hint, *_] = hints
+    if hint in (int, str) and all(type(item) is hint for item in value):
+        return tuple(value)  # texts may be long
+    return tuple(_convert(item, hint) for item in value)
+
+
+def _mapping(value: Any, hints: Any) -> dict[Any, Any]:
+    items = _having(value, isinstance(value, Mapping)).items()
+    return {_convert(key, hints[0]): _convert(item, hints[1]) for key, item in items}
+
+
+def _either(value: Any, hints: Any) -> Any:
+    """The value as the first of these types that it fits."""
+    for hint in hints:
+        try:
+            return _convert(value, hint)
+        except (TypeError, ValueError, OverflowError):
+            continue
+    raise TypeError
+
+
+_TYPES: dict[Any, _Type] = {
+    bool: _Type(_flag, "True or False", "True or False"),
+    int: _Type(_whole, "a whole number", "whole numbers"),
+    float: _Type(_number, "a number", "numbers"),
+    str: _Type(_exact(str), "a text", "texts"),
+    Path: _Type(_exact(Path), "a path", "paths"),
+    NoneType: _Type(_exact(NoneType), "None", "None"),
+    Sequence: _Type(_list, "a list of {}", "lists of {}"),
+    tuple: _Type(_list, "a list of {}", "lists of {}"),
+    Mapping: _Type(_mapping, "a mapping of {}", "mappings of {}"),
+    Callable: _Type(lambda value, _: _having(value, callable(value)), "a callable", "callables"),
+    UnionType: _Type(_either, "{}", "{}"),
+    Union: _Type(_either, "{}", "{}"),
+}

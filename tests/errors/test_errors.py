@@ -1,0 +1,52 @@
+"""Errors: one sentence with a remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretoken.errors import ForetokenError, first_line, shown, unknown
+
+
+def test_the_nearest_name_is_offered() -> None:
+    """A slip of the pen is answered with what was meant, and all choices follow in order."""
+    error = unknown("method", "medsua", ["pld", "medusa", "sps"])
+    assert isinstance(error, ForetokenError) and isinstance(error, ValueError)
+    assert str(error) == (
+        "Unknown method 'medsua'. Did you mean 'medusa'? Choose one of: medusa, pld, sps."
+    )
+
+
+def test_nothing_near() -> None:
+    """A name that is like no other is not answered with a guess."""
+    assert "Did you mean" not in str(unknown("method", "xyzzy", ["pld", "sps"]))
+
+
+class Rude:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "None"),
+        ("a\nb", r"'a\nb'"),
+        ("\ud800", r"'\ud800'"),
+        ("\x1b[2J", r"'\x1b[2J'"),
+        (Rude(), "a value of type Rude"),
+        (10**5000, "a value of type int"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_in_a_sentence(value: object, words: str) -> None:
+    """Printable on any terminal, whatever it is and whatever its own words do."""
+    assert shown(value) == words
+
+
+def test_a_long_value_is_cut() -> None:
+    assert shown("x" * 500).endswith(" …") and len(shown("x" * 500)) == 80
+
+
+def test_what_another_error_says() -> None:
+    """Its first line; a dash where it says nothing."""
+    assert first_line(ValueError("\n one\ntwo")) == "one" and first_line(KeyError()) == "–"

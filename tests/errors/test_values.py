@@ -1,0 +1,124 @@
+"""Values as their declared types: what fits becomes Python's own, the rest is one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from foretoken import ForetokenError
+from foretoken.errors.values import typed
+
+
+class Rule:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("given", "hint", "expected"),
+    [
+        (3, int, 3),
+        (np.int64(3), int, 3),
+        (np.uint8(3), int, 3),
+        (3.0, int, 3),
+        (np.float32(3), int, 3),
+        (10**40, int, 10**40),
+        (2, float, 2.0),
+        (np.float32(0.5), float, 0.5),
+        (Fraction(1, 4), float, 0.25),
+        (True, bool, True),
+        (np.bool_(False), bool, False),
+        ("a", str, "a"),
+        (None, int | None, None),
+        (4, int | None, 4),
+        ("x", str | Path | None, "x"),
+        (Path("x"), str | Path | None, Path("x")),
+        ([1, 2], Sequence[int], (1, 2)),
+        ((1, np.int32(2)), Sequence[int], (1, 2)),
+        (range(3), Sequence[int], (0, 1, 2)),
+        (np.array([1, 2]), Sequence[int], (1, 2)),
+        (torch.tensor([1, 2]), Sequence[int], (1, 2)),
+        ([], Sequence[int], ()),
+        ([3, 1], tuple[int, ...], (3, 1)),
+        ([[0.5, 3], (1, 2)], Sequence[tuple[float, int]], ((0.5, 3), (1.0, 2))),
+        ([[0], [0, 1]], Sequence[Sequence[int]], ((0,), (0, 1))),
+        ([4, [2, 1]], Sequence[int | Sequence[int]], (4, (2, 1))),
+        ("own", str | Sequence[str], "own"),
+        ({np.int64(3): 1}, Mapping[int, float], {3: 1.0}),
+        ([print], Sequence[Callable[[int], int]], (print,)),
+    ],
+    ids=repr,
+)
+def test_what_fits(given: Any, hint: Any, expected: Any) -> None:
+    """The value, of Python's own types throughout."""
+    value = typed("x", given, hint)
+    assert value == expected and type(value) is type(expected)
+    if isinstance(value, tuple) and value:
+        assert [type(item) for item in value] == [type(item) for item in expected]
+
+
+@pytest.mark.parametrize(
+    ("given", "hint", "words"),
+    [
+        ("four", int, "a whole number"),
+        (1.5, int, "a whole number"),
+        (True, int, "a whole number"),
+        (np.bool_(True), int, "a whole number"),
+        (None, int, "a whole number"),
+        (float("nan"), int, "a whole number"),
+        (float("inf"), int, "a whole number"),
+        (1 + 0j, int, "a whole number"),
+        (torch.tensor(3), int, "a whole number"),
+        (int, int, "a whole number"),
+        ("1", float, "a number"),
+        (float("nan"), float, "a number"),
+        (-float("inf"), float, "a number"),
+        (10**400, float, "a number"),
+        (False, float, "a number"),
+        ([1.0], float, "a number"),
+        (1, bool, "True or False"),
+        ("yes", bool, "True or False"),
+        (None, bool, "True or False"),
+        (b"x", str, "a text"),
+        (3, str | None, "a text or None"),
+        (object(), Path, "a path"),
+        ("12", Sequence[int], "a list of whole numbers"),
+        (b"12", Sequence[int], "a list of whole numbers"),
+        ({1, 2}, Sequence[int], "a list of whole numbers"),
+        ({1: 2}, Sequence[int], "a list of whole numbers"),
+        ((i for i in (1,)), Sequence[int], "a list of whole numbers"),
+        (3, Sequence[int], "a list of whole numbers"),
+        (np.array(3), Sequence[int], "a list of whole numbers"),
+        (np.zeros((2, 2), int), Sequence[int], "a list of whole numbers"),
+        ([1, True], Sequence[int], "a list of whole numbers"),
+        ([[1, 2, 3]], Sequence[tuple[float, int]], "a list of lists of numbers or whole numbers"),
+        (["a", 1], Sequence[str | Sequence[int]], "a list of texts or lists of whole numbers"),
+        ([(1, 2)], Mapping[int, float], "a mapping of whole numbers to numbers"),
+        ({"1": 2.0}, Mapping[int, float], "a mapping of whole numbers to numbers"),
+        ({1: None}, Mapping[int, float] | None, "a mapping of whole numbers to numbers or None"),
+        ([3], Sequence[Callable[[int], int]], "a list of callables"),
+        ("x", Rule, "a Rule"),
+        (Rule, Rule, "a Rule"),
+    ],
+    ids=repr,
+)
+def test_what_does_not_fit(given: Any, hint: Any, words: str) -> None:
+    """One sentence on one line names the field, the value and what it must be."""
+    with pytest.raises(ForetokenError) as error:
+        typed("field", given, hint)
+    said = str(error.value)
+    assert said.startswith("field is ") and said.endswith(f"; it must be {words}.")
+    assert "\n" not in said
+
+
+def test_other_types_pass() -> None:
+    """A field of any type takes anything, and an object of the declared class is one."""
+    rule = Rule()
+    assert typed("x", rule, Rule) is rule
+    for given in (None, Rule, 3, "x"):
+        assert typed("x", given, Any) is given
