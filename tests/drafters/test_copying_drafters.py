@@ -110,5 +110,5 @@ def test_references_as_text(pair: Pair) -> None:
     [unread] = LLM(pair.target).generate([[1, 2]], SamplingParams(references=["text"]))
     assert "no tokenizer" in (unread.error or "")
     for given_ in ("text", [1, 2]):
-        with pytest.raises(ForetokenError, match="a list of texts or of lists of token ids"):
+        with pytest.raises(ForetokenError, match="a list of texts or lists of whole numbers"):
             SamplingParams(references=given_)  # type: ignore[arg-type]

@@ -1,15 +1,20 @@
-"""What is checked before a request is queued. Pairings are in test_engine."""
+"""What is checked before a request is queued and a draft is scored. Pairings are in test_engine."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from foretoken import ForetokenError, SamplingParams
-from foretoken.engine.checks import check_request
+from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.engine.checks import check_draft, check_request
 from foretoken.models.target import ModelTarget
+from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair
+from foretoken.tree import DraftTree, Kind, chains
 from foretoken.verify.target_only import TargetOnly
 
 
@@ -40,3 +45,78 @@ def test_the_room_that_is_left(pair: Pair) -> None:
     for asked, room in ((None, 30), (7, 7), (99, 30)):
         params = SamplingParams(max_tokens=asked, logprobs=97)
         assert check_request(target, TargetOnly(), [1, 2], params) == room
+
+
+class Hostile(BaseDrafter):
+    """Returns what it is told, and then nothing wrong."""
+
+    trees = True
+    kinds = frozenset({Kind.CHOSEN, Kind.INDEPENDENT})
+    returned: Any = None
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        given, self.returned = self.returned, None
+        if given is None:
+            return chains([[5]] * len(sequences), torch.device("cpu"))
+        tree: DraftTree = given
+        return tree
+
+
+def ids(*rows: list[int]) -> Tensor:
+    return torch.tensor(rows)
+
+
+def drawn(probability: float) -> DraftTree:
+    proposals = torch.full((1, 1, 97), 1 / 97, dtype=torch.float64)
+    proposals[0, 0, 50] = probability
+    return DraftTree(ids([5]), [1], kind=Kind.INDEPENDENT, proposals=proposals)
+
+
+@pytest.fixture(scope="module")
+def hostile(pair: Pair) -> tuple[LLM, Hostile]:
+    drafter = Hostile()
+    config = {"method": drafter, "verifier": "multi_candidate"}
+    return LLM(pair.target, speculative_config=config), drafter
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda: [[1, 2]], "returned a value of type list"),
+        (lambda: ids([1]), "returned a value of type Tensor"),
+        (lambda: DraftTree(ids([1], [2]), [1, 1]), r"shape \[2, 1\] for 1 sequences"),
+        (lambda: DraftTree(torch.tensor([1]), [1]), r"shape \[1\] for 1 sequences"),
+        (lambda: DraftTree(ids([1]), []), r"shape \[1, 1\] for 1 sequences"),
+        (lambda: DraftTree(torch.ones(1, 1), [1]), "tokens of torch.float32 on cpu"),
+        (lambda: DraftTree(torch.ones(1, 1, dtype=torch.int32), [1]), "torch.int32"),
+        (lambda: DraftTree(ids([1]).to("meta"), [1]), "torch.int64 on meta"),
+        (lambda: DraftTree(ids([1]), [2]), r"counts \[2\] nodes and returned 1"),
+        (lambda: DraftTree(ids([1]), [-1]), r"counts \[-1\] nodes"),
+        (lambda: DraftTree(ids([97]), [1]), "ids outside the vocabulary of 97"),
+        (lambda: DraftTree(ids([3, -1]), [2]), "ids outside the vocabulary of 97"),
+        (lambda: DraftTree(ids([2**62]), [1]), "ids outside the vocabulary of 97"),
+        (lambda: DraftTree(ids([1, 2]), [2], ids([0, 2])), "parent that doesn't stand before"),
+        (lambda: DraftTree(ids([1, 2]), [2], ids([-1, 0])), "parent that doesn't stand before"),
+        (lambda: DraftTree(ids([1, 2]), [2], ids([0])), "parent that doesn't stand before"),
+        (lambda: drawn(float("nan")), "probabilities that are NaN or infinite"),
+        (lambda: drawn(float("inf")), "probabilities that are NaN or infinite"),
+    ],
+)
+def test_drafts_that_cant_be_scored(
+    hostile: tuple[LLM, Hostile], given: Callable[[], Any], said: str
+) -> None:
+    """The request fails with one sentence that names the drafter; the next one is served."""
+    llm, drafter = hostile
+    params = SamplingParams(max_tokens=6, seed=1, ignore_eos=True)
+    [before] = llm.generate([[1, 2, 3]], params)
+    drafter.returned = given()
+    with pytest.raises(ForetokenError, match=f"^The drafter Hostile .*{said}.*; `draft` must"):
+        llm.generate([1, 2, 3], params)
+    [after] = llm.generate([[1, 2, 3]], params)
+    assert after.token_ids == before.token_ids and len(after.token_ids) == 6
+
+
+def test_a_good_draft_passes(pair: Pair) -> None:
+    """The highest id, a tree of siblings, a row without a draft."""
+    target = ModelTarget(pair.target, 2, 32)
+    check_draft("x", DraftTree(ids([96, 0], [0, 0]), [2, 0], ids([0, 0], [0, 0])), 2, target)

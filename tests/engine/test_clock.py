@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from foretoken.engine import clock
 from foretoken.engine.clock import Clock, TimedDrafter, TimedTarget
+from foretoken.tree import DraftTree, empty
 
 
 class Working:
     """A target and a drafter; each call takes the seconds that it is told."""
 
-    device = "cpu"
+    device = torch.device("cpu")
+    vocab_size = 1
 
     def __init__(self, now: list[float]) -> None:
         self.now = now
@@ -25,9 +28,9 @@ class Working:
     def commit(self, sequences: Any, paths: Any) -> None:
         self.now[0] += 100
 
-    def draft(self, sequences: Any, budgets: Any, draws: Any) -> str:
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
         self.now[0] += 2
-        return "tree"
+        return empty(len(sequences), self.device)
 
     def observe(self, sequences: Any, steps: Any) -> None:
         self.now[0] += 1
@@ -39,8 +42,8 @@ def test_where_time_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "perf_counter", lambda: now[0])
     counted, working = Clock(total=20.0, prefill=3.0), Working(now)
     target: Any = TimedTarget(working, counted)  # type: ignore[arg-type]
-    drafter: Any = TimedDrafter(working, counted)  # type: ignore[arg-type]
-    assert target.score([], None) == "pass" and drafter.draft([], [], None) == "tree"
+    drafter: Any = TimedDrafter(working, working, counted)  # type: ignore[arg-type]
+    assert target.score([], None) == "pass" and drafter.draft([None], [], None).nodes == 0
     drafter.observe([], [])
     target.commit([], [])
     assert (counted.verify, counted.draft) == (4, 3)

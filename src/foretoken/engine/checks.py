@@ -1,13 +1,23 @@
-"""What is checked before an engine takes a drafter and a rule, or a request."""
+"""What is checked before an engine takes a drafter and a rule, a request, or a draft.
+
+Legend: B sequences, N tree nodes, R proposal rows, V vocabulary.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from foretoken.access import check_levels
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
+from foretoken.tree import DraftTree
 
 
 def check_pairing(target: Target, drafter: Drafter, verifier: Verifier) -> None:
@@ -99,3 +109,48 @@ def _check_ids(target: Target, params: SamplingParams) -> None:
                 f"Token id {token} of the sampling parameters is outside the vocabulary of "
                 f"{target.vocab_size}; use ids from the target's tokenizer."
             )
+
+
+def check_draft(name: str, tree: Any, rows: int, target: Target) -> None:
+    """Raise `ForetokenError` for what a target can't score: no trees, trees of another shape, ids
+    outside the vocabulary, proposals that are no numbers. name: the drafter's.
+
+    Called at every step, so it may take a few microseconds. Numbers are read on a CPU only, as on a
+    GPU that would be a transfer.
+    """
+    wrong = _fault(tree, rows, target)
+    if wrong:
+        raise ForetokenError(
+            f"The drafter {name} {wrong}; `draft` must return a foretoken.tree.DraftTree with ids "
+            "of the target's vocabulary, a row for each sequence."
+        )
+
+
+def _fault(tree: Any, rows: int, target: Target) -> str:
+    if not isinstance(tree, DraftTree):
+        return f"returned a value of type {type(tree).__name__}"
+    tokens, counts = tree.tokens, tree.counts
+    if tokens.ndim != 2 or tokens.shape[0] != rows or len(counts) != rows:
+        return f"returned tokens of shape {list(tokens.shape)} for {rows} sequences"
+    if tokens.dtype != torch.int64 or tokens.device.type != target.device.type:
+        return f"returned tokens of {tokens.dtype} on {tokens.device}"
+    if not 0 <= min(counts) <= max(counts) <= tree.nodes:
+        return f"counts {counts} nodes and returned {tree.nodes}"
+    return _wrong_number(tree, target) if tree.nodes and tokens.device.type == "cpu" else ""
+
+
+def _wrong_number(tree: DraftTree, target: Target) -> str:
+    if _unsigned(tree.tokens).max() >= target.vocab_size:
+        return f"drafted ids outside the vocabulary of {target.vocab_size}"
+    if tree.parents is not None:
+        shaped = tree.parents.shape == tree.tokens.shape
+        if not shaped or (_unsigned(tree.parents) > np.arange(tree.nodes, dtype=np.uint64)).any():
+            return "gave a node a parent that doesn't stand before it"
+    if tree.proposals is not None and not math.isfinite(float(tree.proposals.sum())):
+        return "proposed probabilities that are NaN or infinite"
+    return ""
+
+
+def _unsigned(ids: Tensor) -> Any:
+    """Ids as numpy sees them fastest: those below 0 are huge ones."""
+    return ids.numpy().view(np.uint64)

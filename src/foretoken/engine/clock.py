@@ -8,8 +8,9 @@ from time import perf_counter
 
 from foretoken.access import Pass
 from foretoken.draws import Draws
+from foretoken.engine.checks import check_draft
 from foretoken.errors import described
-from foretoken.protocols import BaseDrafter, Drafter, Scorer, Step
+from foretoken.protocols import BaseDrafter, Drafter, Scorer, Step, Target
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
 
@@ -47,17 +48,21 @@ class TimedTarget:
 
 
 class TimedDrafter(BaseDrafter):
-    """A drafter whose drafts and observations count as `draft`. Errors name the drafter."""
+    """A drafter whose drafts and observations count as `draft`, and whose drafts are checked.
+    Errors name the drafter."""
 
-    def __init__(self, drafter: Drafter, clock: Clock) -> None:
-        self._drafter, self._clock = drafter, clock
+    def __init__(self, drafter: Drafter, target: Target, clock: Clock) -> None:
+        self._drafter, self._target, self._clock = drafter, target, clock
+        self._name = type(drafter).__name__
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         began = perf_counter()
         try:
-            return self._drafter.draft(sequences, budgets, draws)
+            tree = self._drafter.draft(sequences, budgets, draws)
+            check_draft(self._name, tree, len(sequences), self._target)
+            return tree
         except Exception as error:
-            raise described(f"The drafter {type(self._drafter).__name__}", error) from error
+            raise described(f"The drafter {self._name}", error) from error
         finally:
             self._clock.draft += perf_counter() - began
 
@@ -66,6 +71,6 @@ class TimedDrafter(BaseDrafter):
         try:
             self._drafter.observe(sequences, steps)
         except Exception as error:
-            raise described(f"The drafter {type(self._drafter).__name__}", error) from error
+            raise described(f"The drafter {self._name}", error) from error
         finally:
             self._clock.draft += perf_counter() - began

@@ -365,7 +365,8 @@ class Engine:
     def reset_stats(self) -> None:
         """Start counting again from zero."""
         self.clock, self.stats = Clock(), EngineStats()
-        self._timed = TimedTarget(self.target, self.clock), TimedDrafter(self.drafter, self.clock)
+        drafter = TimedDrafter(self.drafter, self.target, self.clock)
+        self._timed = TimedTarget(self.target, self.clock), drafter
 
 
 def _insist(end: Callable[[], None]) -> None:
