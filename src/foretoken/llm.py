@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from foretoken.config import build
+from foretoken.engine import prompts as reader
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
+from foretoken.engine.prompts import Messages, Prompt
 from foretoken.engine.stats import EngineStats, RequestStats
 from foretoken.engine.stopping import TextTracker
 from foretoken.engine.worker import Worker
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 from foretoken.models.load import find, generation_ends, load_model, load_tokenizer, wrapped
 from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.target import ModelTarget
@@ -30,9 +32,6 @@ from foretoken.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Prompt = str | Seq[int]
-Messages = Seq[Mapping[str, str]]
 
 
 class Encoded(NamedTuple):
@@ -182,8 +181,10 @@ class LLM:
         use_tqdm: bool = False,
         raise_on_error: bool | None = None,
     ) -> list[RequestOutput]:
-        """Generate a text for each prompt (a string or token ids); outputs in the prompts' order.
+        """Generate a text for each prompt; outputs in the prompts' order.
 
+        A prompt is a text, token ids (a list or a 1-D array), {"prompt": …}, {"prompt_token_ids":
+        …}, or what a tokenizer returned; several are a list of these, a 2-D array, or a batch.
         Calls from several threads are served together. Interrupting cancels what is unfinished.
         `use_tqdm` shows a progress bar. `raise_on_error`: whether a request that fails raises its
         error, once all have ended; by default only where a prompt is given alone and not in a list.
@@ -192,7 +193,7 @@ class LLM:
         """
         if use_tqdm:
             check_installed()
-        todo, alone = self._prompts(prompts)
+        todo, alone = reader.split(prompts)
         params = self._params(sampling_params, len(todo))
         done = self._outputs(todo, params, use_tqdm)
         if alone if raise_on_error is None else raise_on_error:
@@ -201,7 +202,7 @@ class LLM:
         return done
 
     def _outputs(
-        self, prompts: Seq[Prompt], params: Seq[SamplingParams], show: bool
+        self, prompts: Seq[Any], params: Seq[SamplingParams], show: bool
     ) -> list[RequestOutput]:
         done: dict[int, RequestOutput] = {}
         encoded: dict[int, Encoded] = {}
@@ -209,7 +210,7 @@ class LLM:
             try:
                 encoded[place] = self._encoded(prompt, chosen)
             except ForetokenError as error:
-                done[place] = _refused(prompt, str(error))
+                done[place] = _refused(error, text=prompt if isinstance(prompt, str) else None)
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
         places: dict[int, int] = {}
 
@@ -222,7 +223,7 @@ class LLM:
                 try:
                     request = engine.add(ids, chosen, text)
                 except ForetokenError as error:
-                    done[place] = _refused(prompts[place], str(error))
+                    done[place] = _refused(error, ids, text)
                 else:
                     places[request.id] = place
                     self._worker.follow(request.id, receive)
@@ -247,38 +248,30 @@ class LLM:
         use_tqdm: bool = False,
         raise_on_error: bool | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation or several, in the tokenizer's chat template."""
-        one = bool(messages) and isinstance(messages[0], Mapping)
-        conversations: Any = [messages] if one else messages
-        prompts = [self.chat_prompt(conversation) for conversation in conversations]
+        """Answer one conversation or several, in the tokenizer's chat template.
+
+        A message is a mapping with "role" and "content": a text, or a list of parts of text.
+        """
+        todo: Any
+        todo, one = reader.split_conversations(messages)
         alone = one if raise_on_error is None else raise_on_error
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, raise_on_error=alone)
+        return self.generate(todo, sampling_params, use_tqdm=use_tqdm, raise_on_error=alone)
 
     def chat_prompt(self, messages: Messages) -> list[int]:
         """The token ids of a conversation, ready for the assistant's turn."""
-        tokenizer = self._need_tokenizer()
-        if not getattr(tokenizer, "chat_template", None):
-            raise ForetokenError(
-                "The tokenizer has no chat template; use generate() with a ready prompt."
-            )
-        text = tokenizer.apply_chat_template(
-            [dict(m) for m in messages], add_generation_prompt=True, tokenize=False
-        )
-        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return reader.chat_ids(messages, self.tokenizer)
 
     def stream(
         self, prompt: Prompt | Messages, sampling_params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
         """Yield one request's output each time it grows; `.outputs[i].text` is the text so far.
 
-        A prompt is a string, token ids, or a conversation. Closing the iterator, or dropping it,
-        cancels the request; other calls are served meanwhile. While it runs, text that could still
-        become part of a stop string is withheld. An error is in the last output, as `.error`.
+        A prompt is one that `generate` takes, or a conversation. Closing the iterator, or dropping
+        it, cancels the request; other calls are served meanwhile. While it runs, text that could
+        still become part of a stop string is withheld. An error is in the last output, as `.error`.
         """
-        if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
-            prompt = self.chat_prompt(prompt)  # type: ignore[arg-type]
-        ids, text, params = self._encoded(prompt, sampling_params or SamplingParams())  # type: ignore[arg-type]
+        [chosen] = self._params(sampling_params, 1)
+        ids, text, params = self._encoded(reader.single(prompt), chosen)
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
 
         def add(engine: Engine) -> int:
@@ -298,40 +291,28 @@ class LLM:
         finally:
             self._worker.cancel([request_id])
 
-    def _encoded(self, prompt: Prompt, params: SamplingParams) -> Encoded:
+    def _encoded(self, prompt: Any, params: SamplingParams) -> Encoded:
         if any(isinstance(text, str) for text in params.references):
-            ids = [self._ids(text) for text in params.references]
-            params = dataclasses.replace(params, references=ids)
-        if isinstance(prompt, str):
-            return Encoded(self._need_tokenizer()(prompt)["input_ids"], prompt, params)
-        return Encoded(list(prompt), None, params)
+            params = dataclasses.replace(params, references=list(map(self._ids, params.references)))
+        return Encoded(*reader.encoded(prompt, self.tokenizer), params)
 
-    def _ids(self, text: Prompt) -> Seq[int]:
+    def _ids(self, text: str | Seq[int]) -> Seq[int]:
         """A reference's token ids, without special tokens at its beginning or end."""
         if not isinstance(text, str):
             return text
-        ids: list[int] = self._need_tokenizer()(text, add_special_tokens=False)["input_ids"]
-        return ids
-
-    def _need_tokenizer(self) -> Any:
-        if self.tokenizer is None:
-            raise ForetokenError(
-                "There is no tokenizer; pass tokenizer=… to LLM, or give prompts as token ids."
-            )
-        return self.tokenizer
-
-    @staticmethod
-    def _prompts(prompts: Prompt | Seq[Prompt]) -> tuple[list[Prompt], bool]:
-        """The prompts, and whether it is one that was given alone."""
-        alone = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
-        return ([prompts] if alone else list(prompts)), alone  # type: ignore[list-item, arg-type]
+        return reader.text_ids(text, self.tokenizer, special=False)
 
     @staticmethod
     def _params(
         params: SamplingParams | Seq[SamplingParams] | None, count: int
     ) -> list[SamplingParams]:
         if params is None or isinstance(params, SamplingParams):
-            return [params or SamplingParams()] * count
+            return [SamplingParams() if params is None else params] * count
+        given: Any = params
+        if not isinstance(given, Seq) or not all(isinstance(p, SamplingParams) for p in given):
+            raise ForetokenError(
+                f"sampling_params is {shown(given)}; give SamplingParams(…), or a list of them."
+            )
         if len(params) != count:
             raise ForetokenError(
                 f"There are {count} prompts and {len(params)} sampling_params; give one for all, "
@@ -364,9 +345,8 @@ def _with_texts(output: RequestOutput, texts: list[str]) -> RequestOutput:
     return dataclasses.replace(output, outputs=copies)
 
 
-def _refused(prompt: Prompt, reason: str) -> RequestOutput:
-    text, ids = (prompt, []) if isinstance(prompt, str) else (None, list(prompt))
-    return RequestOutput(-1, text, ids, [], RequestStats(), reason)
+def _refused(error: ForetokenError, ids: Seq[int] = (), text: str | None = None) -> RequestOutput:
+    return RequestOutput(-1, text, list(ids), [], RequestStats(), str(error), cause=error.__cause__)
 
 
 def _tokenizer(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -> Any:

@@ -15,7 +15,8 @@ from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
     from foretoken.engine.outputs import RequestOutput
-    from foretoken.llm import LLM, Messages, Prompt
+    from foretoken.engine.prompts import Messages, Prompt
+    from foretoken.llm import LLM
     from foretoken.sampling.params import SamplingParams
 
 

@@ -1,0 +1,272 @@
+"""Prompts as users bring them: texts, token ids, mappings, arrays, conversations.
+
+    "text"                                     [1, 2, 3], or a 1-D array of numpy or torch
+    {"prompt": "text"}                         {"prompt_token_ids": [1, 2, 3]}
+    {"input_ids": …, "attention_mask": …}      what a tokenizer returns; masked places are left out
+
+Several prompts are a list of these, a 2-D array, or a tokenizer's batch. `split` raises for what is
+no prompt at all; `encoded` for what is wrong with one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from numbers import Integral, Number
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from foretoken.engine.deadline import within
+from foretoken.errors import ForetokenError, described, first_line, shown
+
+Prompt = str | Seq[int] | Mapping[str, Any] | np.ndarray[Any, Any] | Tensor
+Messages = Seq[Mapping[str, Any]]
+
+TEMPLATE_SECONDS = 10.0
+"""How long a chat template may take."""
+
+_BYTES = (str, bytes, bytearray, memoryview)
+_ENCODED = {"input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "length"}
+_GIVEN = {"prompt", "prompt_token_ids"}
+_FORMS = (
+    "a text, token ids (a list or a 1-D array of whole numbers), or a mapping with 'prompt' or "
+    "'prompt_token_ids'"
+)
+
+
+class Conversation(NamedTuple):
+    """Messages that stand for a prompt, by the tokenizer's chat template."""
+
+    messages: Any
+
+
+def split(given: Any) -> tuple[list[Any], bool]:
+    """The prompts of a call, and whether it is one that was given alone.
+
+    Raises `ForetokenError` for what holds no prompts.
+    """
+    if isinstance(given, Mapping) and "input_ids" in given:
+        rows = _unpadded(given)
+        return rows, _is_number(next(iter(given["input_ids"]), 0))
+    if isinstance(given, str | Mapping | Conversation) or _dimensions(given) == 1:
+        return [given], True
+    if _dimensions(given) == 2:
+        return list(given), False
+    if not isinstance(given, Seq) or isinstance(given, _BYTES):
+        raise ForetokenError(f"prompts is {shown(given)}; give {_FORMS}, or a list of these.")
+    alone = bool(given) and _is_number(given[0])
+    return ([given] if alone else list(given)), alone
+
+
+def split_conversations(given: Any) -> tuple[list[Conversation], bool]:
+    """The conversations of a call, and whether it is one that was given alone.
+
+    Raises `ForetokenError` for what holds no messages.
+    """
+    if not isinstance(given, Seq) or isinstance(given, _BYTES):
+        raise ForetokenError(
+            f"messages is {shown(given)}; give a list of messages, or a list of such lists."
+        )
+    alone = bool(given) and isinstance(given[0], Mapping)
+    return [Conversation(messages) for messages in ([given] if alone else given)], alone
+
+
+def single(given: Any) -> Any:
+    """The prompt, or the conversation, of a call that takes one. Raises `ForetokenError` for none
+    and for several."""
+    first = given[0] if isinstance(given, Seq) and len(given) > 0 else None
+    if isinstance(first, Mapping) and not (_GIVEN | _ENCODED) & first.keys():
+        return Conversation(given)
+    prompts, _ = split(given)
+    if len(prompts) != 1:
+        raise ForetokenError(f"One prompt is expected and {len(prompts)} are given; use generate.")
+    return prompts[0]
+
+
+def encoded(prompt: Any, tokenizer: Any) -> tuple[list[int], str | None]:
+    """One prompt's token ids, and its text if it came as one.
+
+    Raises `ForetokenError` for what is no prompt, and for what the tokenizer can't read.
+    """
+    if isinstance(prompt, Conversation):
+        return chat_ids(prompt.messages, tokenizer), None
+    if isinstance(prompt, str):
+        return text_ids(prompt, tokenizer), prompt
+    if not isinstance(prompt, Mapping):
+        return _ids(prompt), None
+    if "input_ids" in prompt:
+        rows = _unpadded(prompt)
+        if len(rows) != 1:
+            raise ForetokenError(f"A prompt in a list has {len(rows)} rows of input_ids; give one.")
+        return _ids(rows[0]), None
+    _check_keys(prompt, _GIVEN)
+    text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+    if text is not None and not isinstance(text, str):
+        raise ForetokenError(f"A prompt's 'prompt' is {shown(text)}; it must be a text.")
+    if ids is not None:
+        return _ids(ids), text
+    if text is None:
+        raise _no_prompt(prompt)
+    return text_ids(text, tokenizer), text
+
+
+def text_ids(text: str, tokenizer: Any, special: bool = True) -> list[int]:
+    """A text's token ids; with the special tokens around it that the tokenizer adds, or not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ForetokenError(
+            f"The text holds {text[error.start]!a} at place {error.start}, half of a "
+            "surrogate pair, which no tokenizer can read; decode it with errors='replace'."
+        ) from error
+    extra = {} if special else {"add_special_tokens": False}
+    try:
+        ids: list[int] = _needed(tokenizer)(text, **extra)["input_ids"]
+    except Exception as error:
+        raise described("The tokenizer", error) from error
+    return ids
+
+
+def chat_ids(messages: Any, tokenizer: Any, seconds: float = TEMPLATE_SECONDS) -> list[int]:
+    """The token ids of a conversation, ready for the assistant's turn.
+
+    Raises `ForetokenError` for messages that aren't texts, and for a template that fails or takes
+    longer than `seconds`.
+    """
+    if not getattr(_needed(tokenizer), "chat_template", None):
+        raise ForetokenError(
+            "The tokenizer has no chat template; use generate() with a ready prompt."
+        )
+    turns = _turns(messages)
+
+    def render() -> Any:
+        return tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+
+    try:
+        text = within(seconds, render)
+    except TimeoutError as error:
+        raise ForetokenError(
+            f"The tokenizer's chat template takes longer than {seconds:g} s; look for a loop in "
+            "it, or use generate() with a ready prompt."
+        ) from error
+    except Exception as error:
+        roles = ", ".join(shown(turn["role"]) for turn in turns[:8])
+        raise ForetokenError(
+            f"The tokenizer's chat template can't write this conversation (roles: {roles}): "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
+    return text_ids(str(text), tokenizer, special=False)
+
+
+def _needed(tokenizer: Any) -> Any:
+    if tokenizer is None:
+        raise ForetokenError(
+            "There is no tokenizer; pass tokenizer=… to LLM, or give prompts as token ids."
+        )
+    return tokenizer
+
+
+def _ids(value: Any) -> list[int]:
+    given = value.tolist() if isinstance(value, np.ndarray | Tensor) else value
+    if not isinstance(given, Seq) or isinstance(given, _BYTES):
+        raise _no_prompt(value)
+    if all(type(token) is int for token in given):
+        return list(given)
+    if not all(_is_id(token) for token in given):
+        raise _no_prompt(value)
+    return [int(token) for token in given]
+
+
+def _no_prompt(value: Any) -> ForetokenError:
+    message = isinstance(value, Mapping) and "role" in value
+    hint = "; conversations go to chat()" if message else ""
+    return ForetokenError(f"A prompt is {shown(value)}; give {_FORMS}{hint}.")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a list that begins with it is one prompt, if only a wrong one."""
+    return isinstance(value, Number) or _dimensions(value) == 0
+
+
+def _is_id(value: Any) -> bool:
+    item = value.item() if _dimensions(value) == 0 else value
+    return isinstance(item, Integral) and not isinstance(item, bool)
+
+
+def _dimensions(value: Any) -> int | None:
+    """Those of an array; None for anything else."""
+    return value.ndim if isinstance(value, np.ndarray | Tensor) else None
+
+
+def _unpadded(encoding: Mapping[str, Any]) -> list[list[int]]:
+    """The rows of what a tokenizer returned, without the places that its mask leaves out."""
+    _check_keys(encoding, _ENCODED)
+    ids, masks = encoding["input_ids"], encoding.get("attention_mask")
+    rows = _rows(ids)
+    if masks is None:
+        return [_ids(row) for row in rows]
+    kept = _rows(masks)
+    if [len(row) for row in rows] != [len(mask) for mask in kept]:
+        raise ForetokenError("A prompt's attention_mask isn't as long as its input_ids.")
+    pairs = zip(rows, kept, strict=True)
+    return [[t for t, m in zip(_ids(row), _ids(mask), strict=True) if m] for row, mask in pairs]
+
+
+def _rows(values: Any) -> list[Any]:
+    given = values.tolist() if isinstance(values, np.ndarray | Tensor) else values
+    if not isinstance(given, Seq) or isinstance(given, _BYTES):
+        raise _no_prompt(values)
+    return [given] if not given or _is_number(given[0]) else list(given)
+
+
+def _check_keys(mapping: Mapping[Any, Any], known: set[str]) -> None:
+    """Raise for what we would not read, a picture for one."""
+    for key, value in mapping.items():
+        if key not in known and value is not None:
+            if "role" in mapping:
+                raise _no_prompt(mapping)
+            raise ForetokenError(
+                f"A prompt has {shown(key)}, which isn't read; leave it out, or give {_FORMS}."
+            )
+
+
+def _turns(messages: Any) -> list[dict[str, Any]]:
+    """The messages with their contents as texts."""
+    if not isinstance(messages, Seq) or isinstance(messages, _BYTES) or not messages:
+        raise ForetokenError(
+            f"A conversation is {shown(messages)}; give a list of messages, each a mapping with "
+            "'role' and 'content'."
+        )
+    return [_turn(place, message) for place, message in enumerate(messages)]
+
+
+def _turn(place: int, message: Any) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise ForetokenError(
+            f"Message {place} is {shown(message)}; give a mapping with 'role' and 'content', both "
+            "texts."
+        )
+    content = message.get("content")
+    if isinstance(content, Seq) and not isinstance(content, _BYTES):
+        content = "\n".join(_part(place, part) for part in content)
+    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+        raise ForetokenError(
+            f"The content of message {place} is {shown(content)}; give a text, or a list of parts "
+            'such as {"type": "text", "text": …}.'
+        )
+    return {**message, "content": content}
+
+
+def _part(place: int, part: Any) -> str:
+    """The text of a part of a message; parts are written line by line, as vLLM does."""
+    kind = part.get("type", "text") if isinstance(part, Mapping) else None
+    text = part if isinstance(part, str) else part.get("text") if kind == "text" else None
+    if not isinstance(text, str):
+        named = shown(part) if kind in (None, "text") else f"of type {shown(kind)}"
+        raise ForetokenError(
+            f"A part of message {place} is {named}; only parts of text are read: "
+            '{"type": "text", "text": …}.'
+        )
+    return text
