@@ -34,6 +34,7 @@ from foretoken.registry import (
     drafter_class,
     drafter_names,
     target_class,
+    typed_options,
     verifier_class,
     verifier_names,
 )
@@ -336,7 +337,7 @@ def _met(options: Collection[str]) -> Need:
 
 
 def _create(cls: type[Any], name: str, options: Mapping[str, Any]) -> Any:
-    """An object of a method's class; its options are checked by name."""
+    """An object of a method's class; its options are checked by name and type."""
     fields = _fields(cls)
     arguments: dict[str, Any] = {}
     for key, value in options.items():
@@ -345,7 +346,7 @@ def _create(cls: type[Any], name: str, options: Mapping[str, Any]) -> Any:
             raise unknown(f"option of method {name!r}", key, fields or ["(it has none)"])
         arguments[field] = value
     try:
-        return cls(**arguments)
+        return cls(**typed_options(cls, name, arguments))
     except TypeError as error:
         raise ForetokenError(f"Method {name!r} can't be built: {error}.") from error
 

@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from foretoken.errors import ForetokenError, unknown
 from foretoken.sampling.sequence import Sequence
 
 
+@runtime_checkable
 class LengthRule(Protocol):
     """Decides when a draft ends. `looks`: whether it looks at distributions, so that `ends` must be
     called; `stops_before`: whether the token at which a draft ends is left out of it."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_type_hints
 
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import typed
 
 
 def drafter_names() -> list[str]:
@@ -50,6 +52,22 @@ def target_class(name: str) -> type[Any]:
     """The class of a target's wrapper by file name in `foretoken.models`, or of an outsider by
     "package.module:Class": built of a method's options, called with the target."""
     return _outsider("Target", name) if ":" in name else _only_class("foretoken.models", name)
+
+
+def typed_options(cls: type[Any], method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's options as the types that its class's fields declare.
+
+    Raises `ForetokenError` for a value of another type; ranges are checked by the class. A field
+    whose annotation can't be resolved, in an outsider's class, takes anything.
+    """
+    try:
+        hints = get_type_hints(cls)
+    except (NameError, TypeError):
+        hints = {}
+    return {
+        key: typed(f"Option {key} of method {method!r}", value, hints.get(key, Any))
+        for key, value in options.items()
+    }
 
 
 def _only_class(package: str, name: str) -> type[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.errors import ForetokenError, first_line, shown, unknown
+from foretoken.errors import ForetokenError, one_line, shown, unknown
 
 
 def test_the_nearest_name_is_offered() -> None:
@@ -48,5 +48,5 @@ def test_a_long_value_is_cut() -> None:
 
 
 def test_what_another_error_says() -> None:
-    """Its first line; a dash where it says nothing."""
-    assert first_line(ValueError("\n one\ntwo")) == "one" and first_line(KeyError()) == "–"
+    """On one line without its full stop; its type where it says nothing."""
+    assert one_line(ValueError("\n one\ntwo. ")) == "one two" and one_line(KeyError()) == "KeyError"

@@ -268,3 +268,49 @@ def test_no_files_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ForetokenError, match="There is no tokenizer"):
         llm.generate(["a text"])[0].text  # noqa: B018
     assert load_tokenizer("mini").vocab_size > 256
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("cuda", "No CUDA device can be used here"),
+        ("cuda:7", "No CUDA device can be used here"),
+        (torch.device("cuda"), "No CUDA device can be used here"),
+        ("mps", "Device 'mps' isn't served"),
+        (torch.device("meta"), "isn't served"),
+        ("gpu", "There is no device 'gpu'"),
+        ("", "There is no device ''"),
+        (5, "There is no device 5"),
+        (True, "There is no device True"),
+        (None, "There is no device None"),
+    ],
+    ids=str,
+)
+def test_devices_that_are_not_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: Any, said: str
+) -> None:
+    """One sentence with the device and what to give instead, before anything is read."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ForetokenError, match=said) as error:
+        pick_device(device)
+    assert "give" in str(error.value) and "cpu" in str(error.value)
+
+
+def test_a_device_past_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert pick_device("cuda:1") == torch.device("cuda:1")
+    assert pick_device("auto") == torch.device("cuda")
+    with pytest.raises(ForetokenError, match="no device 'cuda:7', as this machine has 2"):
+        pick_device("cuda:7")
+
+
+@pytest.mark.parametrize("model", [None, 5, [], {}, b"mini", object(), int, HFModel], ids=repr)
+def test_what_is_no_model(model: Any) -> None:
+    """Neither as a target nor as a draft model."""
+    ours = native(tiny_transformers(VOCAB))
+    with pytest.raises(ForetokenError, match=r"^A model is .*; give a checkpoint folder"):
+        LLM(model)
+    if model is not None:  # then the option is missing
+        with pytest.raises(ForetokenError, match=r"^A model is .*; give a checkpoint folder"):
+            LLM(ours, speculative_config={"method": "sps", "model": model})

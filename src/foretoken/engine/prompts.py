@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from foretoken.engine.deadline import within
-from foretoken.errors import ForetokenError, described, first_line, shown
+from foretoken.errors import ForetokenError, described, one_line, shown
 
 Prompt = str | Seq[int] | Mapping[str, Any] | np.ndarray[Any, Any] | Tensor
 Messages = Seq[Mapping[str, Any]]
@@ -155,7 +155,7 @@ def chat_ids(messages: Any, tokenizer: Any, seconds: float = TEMPLATE_SECONDS) -
         roles = ", ".join(shown(turn["role"]) for turn in turns[:8])
         raise ForetokenError(
             f"The tokenizer's chat template can't write this conversation (roles: {roles}): "
-            f"{type(error).__name__}: {first_line(error)}"
+            f"{type(error).__name__}: {one_line(error)}."
         ) from error
     return text_ids(str(text), tokenizer, special=False)
 

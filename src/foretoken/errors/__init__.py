@@ -22,7 +22,8 @@ def described(what: str, error: BaseException) -> ForetokenError:
     """
     if isinstance(error, ForetokenError):
         return error
-    told = ForetokenError(f"{what} raised {type(error).__name__}: {first_line(error)}")
+    lines = str(error).strip().splitlines()
+    told = ForetokenError(f"{what} raised {type(error).__name__}: {lines[0] if lines else '–'}")
     caught = error.__traceback__
     error.__traceback__ = caught.tb_next if caught else None
     traceback.clear_frames(error.__traceback__)
@@ -50,9 +51,3 @@ def shown(value: Any) -> str:
     except Exception:  # a user's own `__repr__`, or a number of too many digits
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 2]} …"
-
-
-def first_line(error: BaseException) -> str:
-    """What an error of other code says, on one short line."""
-    lines = str(error).strip().splitlines()
-    return lines[0][: 3 * _SHOWN] if lines else "–"

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from foretoken.errors import ForetokenError, one_line
+from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import read_json
 from foretoken.models import bundled
 from foretoken.models.checkpoint import Checkpoint, check_layers
@@ -114,14 +114,26 @@ def _check_layers(file: Path) -> None:
 
 
 def pick_device(device: str | torch.device) -> torch.device:
-    if str(device) == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The device of this name; "auto" is the GPU where there is one. Raises `ForetokenError` for
+    one that isn't here."""
+    usable = torch.cuda.is_available()
     try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise ForetokenError(f"There is no device {device!r}; give auto, cpu or cuda.") from error
-    if chosen.type == "cuda" and not torch.cuda.is_available():
+        if not isinstance(device, str | torch.device):
+            raise TypeError
+        chosen = torch.device(("cuda" if usable else "cpu") if device == "auto" else device)
+    except (RuntimeError, TypeError) as error:
+        raise ForetokenError(
+            f"There is no device {shown(device)}; give auto, cpu or cuda."
+        ) from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise ForetokenError(f"Device {shown(device)} isn't served; give auto, cpu or cuda.")
+    if chosen.type == "cuda" and not usable:
         raise ForetokenError("No CUDA device can be used here; give device auto or cpu.")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ForetokenError(
+            f"There is no device {shown(device)}, as this machine has {torch.cuda.device_count()}; "
+            "count from cuda:0."
+        )
     return chosen
 
 
@@ -148,8 +160,12 @@ def wrapped(model: Any) -> CausalLM:
         from foretoken.models.hf.adapter import HFModel
 
         return HFModel(model)
-    ours: CausalLM = model
-    return ours
+    if not isinstance(model, CausalLM) or isinstance(model, type):
+        raise ForetokenError(
+            f"A model is {shown(model)}; give a checkpoint folder, a hub id, a bundled name, or a "
+            "loaded model."
+        )
+    return model
 
 
 def load_native(

@@ -6,7 +6,7 @@ Legend: B rows, T tokens, V vocabulary, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ Output = Pass
 wants none); hidden: layer -> [B, T, D]."""
 
 
+@runtime_checkable
 class CausalLM(Protocol):
     """One model without a cache: the cache is passed in.
 
