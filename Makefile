@@ -23,8 +23,8 @@ demo: $(RUN)  ## plain and speculative decoding side by side on the bundled mode
 test: lint $(BROWSER)  ## lint, types, import rules and tests but slow ones; installs a browser
 	$(PYTEST) -m "not slow"
 
-test-all: lint $(BROWSER) asan  ## the same with the slow tests and damaged checkpoints
-	$(PYTEST)
+test-all: lint $(BROWSER) asan  ## with slow tests and damaged checkpoints; records its result
+	$(PYTEST) --record-run tests/last-full-run.json
 
 # 200 checkpoints, each damaged in one way; needs gcc's libasan.
 asan: $(DEV)  ## damaged checkpoints through loops built under AddressSanitizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ import pytest
 import torch
 
 from foretoken.testing import Pair, native, related, tiny_pair, tiny_transformers
+from mutation import noticed
+from source_mutants import BY_TEST, MUTANTS
+
+pytest_plugins = ["run_report"]
 
 torch.set_num_threads(1)
 
@@ -18,6 +23,32 @@ hypothesis.settings.register_profile("fixed", derandomize=True, database=None, d
 hypothesis.settings.load_profile("fixed")
 
 TEMPLATE = "{% for m in messages %}{{ m['role'][0] }}: {{ m['content'] }}\n{% endfor %}a: "
+
+
+@pytest.fixture(autouse=True)
+def mutant(request: pytest.FixtureRequest) -> str | None:
+    """The name of the mistake that is put into the code for this run of the test, if any is."""
+    return getattr(request, "param", None)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that must notice mistakes runs once without them, and once more with each."""
+    file = metafunc.definition.path.relative_to(Path(__file__).parent).as_posix()
+    names = BY_TEST.get(f"{file}::{metafunc.function.__name__}", [])
+    if names:
+        runs = [pytest.param(None, id=pytest.HIDDEN_PARAM), *names]
+        metafunc.parametrize("mutant", runs, indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """With a mistake in the code (not while fixtures are made), the test must fail."""
+    name = pyfuncitem.funcargs["mutant"]
+    if name is None:
+        return (yield)
+    with noticed(name, MUTANTS[name]):
+        yield
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -112,6 +112,26 @@ def test_a_position_has_one_number() -> None:
     assert early[0, 2:].equal(late[0])
 
 
+def test_parts_and_their_steps_draw_by_numbers_of_their_own() -> None:
+    """No number of a step returns in its parts, in their parts, or in the steps that a part makes
+    at one place of the text; and none depends on the company."""
+    outer = KeyedDraws([5, 6], [10, 20], CPU)
+    parts = [outer.inner(0), outer.inner(1), outer.inner(0).inner(1), outer.inner(1).inner(0)]
+    steps = [outer.inner(0, [length, length + 10]) for length in (11, 12)]
+    seen = torch.stack(
+        [
+            draws.noise(purpose, index=index)
+            for draws in (outer, *parts, *steps)
+            for purpose in (Purpose.TOKEN, Purpose.ACCEPT, Purpose.DRAFT)
+            for index in (0, 1)
+        ]
+    )
+    assert len(seen.unique()) == seen.numel()
+    alone = outer.take([1]).inner(1, [30])
+    together = outer.inner(1, [12, 30])
+    assert alone.noise(Purpose.ACCEPT)[0] == together.noise(Purpose.ACCEPT)[1]
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.sampled_from([0.0, 1e-300, 1e-17, 1e-9, 0.3, 1.0, 7.0]), min_size=2, max_size=9),

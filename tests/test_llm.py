@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -116,16 +117,19 @@ def test_ends_come_from_the_checkpoint(folder: Path, model: Any, tmp_path: Path)
         [output] = own.generate(TOKENIZER.encode(PROMPTS[0]), params)
         return len(output.token_ids)
 
-    first = {i: text.index(text[i]) + 1 for i in (2, 4, 6)}
+    # The file that counts names the latest end: neither another file's nor a sum of both will do.
+    early, middle, late = sorted(
+        {token: text.index(token) + 1 for token in text}.items(), key=itemgetter(1)
+    )[-3:]
     tokenizer = ByteTokenizer(VOCAB)
-    tokenizer.eos_token_id = text[6]
+    tokenizer.eos_token_id = early[0]
     (copy / "generation_config.json").unlink(missing_ok=True)
-    assert end_of(tokenizer=tokenizer) == first[6]
+    assert end_of(tokenizer=tokenizer) == early[1]
     config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps({**config, "eos_token_id": text[4]}))
-    assert end_of(tokenizer=tokenizer) == first[4]
-    (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": [text[2]]}))
-    assert end_of() == first[2]
+    (copy / "config.json").write_text(json.dumps({**config, "eos_token_id": middle[0]}))
+    assert end_of(tokenizer=tokenizer) == middle[1]
+    (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": [late[0]]}))
+    assert end_of(tokenizer=tokenizer) == late[1]
 
 
 def test_chat(llm: LLM) -> None:
@@ -161,6 +165,17 @@ def test_a_stream_never_shows_a_stop_string(llm: LLM) -> None:
     assert all(pieces[-1].text.startswith(piece.text) for piece in pieces)
     kept = SamplingParams(temperature=0, stop=stop, include_stop_str_in_output=True)
     assert llm.generate(PROMPTS[0], kept)[0].text.endswith(stop)
+
+
+def test_a_stream_holds_back_the_longest_stop_string(llm: LLM) -> None:
+    """A short one that never comes doesn't let the beginning of a long one through."""
+    [whole] = llm.generate(PROMPTS[0], GREEDY)
+    long, never = whole.text[5:9], "\n"
+    assert never not in whole.text
+    params = SamplingParams(temperature=0, max_tokens=16, stop=[never, long], ignore_eos=True)
+    pieces = [piece.text for piece in llm.stream(PROMPTS[0], params)]
+    assert pieces[-1] == whole.text[: whole.text.index(long)]
+    assert all(pieces[-1].startswith(piece) for piece in pieces)
 
 
 def at_rest(llm: LLM) -> bool:

@@ -1,13 +1,16 @@
 """Tests of the tests: known mistakes are put into the code one by one, and the checks must notice.
 
-Mistakes that change the distribution are shown to do so by enumeration (more than 1e-3 at some
-text), and the chi-square on a real model must reject them too. Mistakes in the draws are shown with
-the seeds that requests use. All others must change a token, or what is emitted or counted."""
+Mistakes in one line of source are listed in `source_mutants.py`, each with the tests that run with
+it in the code; here are those that take more. Mistakes that change the distribution are shown to do
+so by enumeration (more than 1e-3 at some text), and the chi-square on a real model must reject them
+too. Mistakes in the draws are shown with the seeds that requests use. All others must change a
+token, or what is emitted or counted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +44,8 @@ from foretoken.tree import DraftTree
 from foretoken.verify.shared import chains
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
+from mutation import Mutant, MutantError, noticed
+from source_mutants import MUTANTS
 from test_conformance import (
     PROMPTS,
     drafts_follow,
@@ -608,3 +613,55 @@ def test_token_mutants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.patch(monkeypatch)
     with pytest.raises(AssertionError):
         mutant.check()
+
+
+def test_every_known_mistake_can_still_be_made() -> None:
+    """Each piece of source is found once, and the tests that notice it exist."""
+    tests = Path(__file__).parent
+    for name, mutant in MUTANTS.items():
+        mutant.code()
+        assert mutant.tests, name
+        for test in mutant.tests:
+            file, _, function = test.partition("::")
+            assert f"def {function}(" in (tests / file).read_text("utf-8"), test
+
+
+def test_a_mistake_is_put_into_whatever_holds_the_function() -> None:
+    """By its syntax, whatever its layout; also into names imported before; and out again."""
+    held = draws._signed
+    mutant = Mutant("foretoken.draws:_signed", "(x\n  - (1<<64))", "-1", ())
+    assert held(1 << 63) == -(1 << 63)
+    with mutant.applied():
+        assert held(1 << 63) == draws._signed(1 << 63) == -1 and held(7) == 7
+    assert held(1 << 63) == -(1 << 63)
+
+
+@pytest.mark.parametrize(
+    ("where", "old", "message"),
+    [
+        ("foretoken.draws:_signed", "x - 1", "0 times, and not once"),
+        ("foretoken.draws:mix", "x", "6 times, and not once"),
+        ("foretoken.draws:no_function", "x", "no_function is no function"),
+        ("foretoken.draws:GOLDEN", "x", "GOLDEN is no function"),
+    ],
+)
+def test_a_mistake_that_no_longer_fits_is_an_error(where: str, old: str, message: str) -> None:
+    """So that it is brought up to date when the code changes."""
+    with (
+        pytest.raises(MutantError, match=message),
+        Mutant(where, old, "y", ()).applied(),
+    ):
+        pass
+
+
+def test_a_test_that_passes_with_a_mistake_fails() -> None:
+    """And one that raises something else than by an assertion isn't taken for a good one."""
+    mutant = Mutant("foretoken.draws:_signed", "x - (1 << 64)", "-1", ())
+    with noticed("that", mutant):
+        assert draws._signed(1 << 63) == -(1 << 63)
+    survived = pytest.raises(pytest.fail.Exception, match="passes with the mistake 'that'")
+    with survived, noticed("that", mutant):
+        assert draws._signed(7) == 7
+    with pytest.raises(NameError), noticed("that", mutant):
+        no_such_name  # type: ignore[name-defined]  # noqa: B018, F821
+    assert draws._signed(1 << 63) == -(1 << 63)

@@ -103,6 +103,11 @@ def inverse_cdf(distribution: Tensor, uniform: Tensor) -> Tensor:
     )
 
 
+def draft_index(depth: int, sibling: int) -> int:
+    """The number of a draw for a draft among those of its step."""
+    return depth + (sibling << 16)
+
+
 class GreedyDraws:
     """All distributions are one-hot: nothing random is left, and no number is computed."""
 
@@ -130,25 +135,28 @@ class KeyedDraws:
         self._keys = torch.tensor(keys, device=device)[:, None]
         self._starts = torch.tensor(starts, device=device)[:, None]
 
+    def noise(self, purpose: Purpose, after: Tensor | int = 0, index: Tensor | int = 0) -> Tensor:
+        """The uniform numbers [B, M] of one purpose, `after` positions from the step's start."""
+        return uniforms(self._keys, self._starts + after, purpose, index)
+
     def accept(self, probability: Tensor, tests: Tensor | None = None) -> Tensor:
         if tests is None:
             tests = torch.arange(probability.shape[1], device=probability.device)
-        return uniforms(self._keys, self._starts, Purpose.ACCEPT, tests) < probability
+        return self.noise(Purpose.ACCEPT, index=tests) < probability
 
     def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
-        noise = uniforms(self._keys, self._starts + depths, Purpose.TOKEN)
-        return inverse_cdf(distribution, noise)
+        return inverse_cdf(distribution, self.noise(Purpose.TOKEN, depths))
 
     def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
-        index = depth + (sibling << 16)
-        noise = uniforms(self._keys, self._starts, Purpose.DRAFT, index)
-        return inverse_cdf(distribution, noise[:, 0])
+        return inverse_cdf(
+            distribution, self.noise(Purpose.DRAFT, 0, draft_index(depth, sibling))[:, 0]
+        )
 
-    def take(self, rows: Seq[int]) -> Draws:
+    def take(self, rows: Seq[int]) -> KeyedDraws:
         keys, starts, device = self._given
         return type(self)([keys[r] for r in rows], [starts[r] for r in rows], device)
 
-    def inner(self, part: int, starts: Seq[int] | None = None) -> Draws:
+    def inner(self, part: int, starts: Seq[int] | None = None) -> KeyedDraws:
         keys, outer_starts, device = self._given  # lists: on a GPU nothing need come back
         places = place_key(torch.tensor(keys), torch.tensor(outer_starts))
         keys = mix(places + _spread(part * 8 + int(Purpose.INNER))).tolist()

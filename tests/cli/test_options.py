@@ -114,3 +114,13 @@ def test_a_draft_model_is_asked_for(method: str) -> None:
 def test_nothing_given_is_no_config() -> None:
     """`LLM` then decodes plainly."""
     assert ModelOptions().config(None, None, None) is None
+
+
+def test_single_options_win() -> None:
+    """Over the same ones in -sc, each by itself; the others of -sc stay."""
+    given = ModelOptions(
+        speculative_config='{"method": "sps", "model": "x", "num_speculative_tokens": 3, "a": 1}'
+    )
+    both = {"method": "mcsd", "model": "y", "num_speculative_tokens": 5, "a": 1}
+    assert given.config("mcsd", "y", 5) == both
+    assert given.config(None, None, 5) == {**both, "method": "sps", "model": "x"}

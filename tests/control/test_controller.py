@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -325,3 +325,34 @@ def test_reset_forgets_rates_and_keeps_costs() -> None:
     assert any(control.rates[0].tested[0])
     control.reset()
     assert not any(control.rates[0].tested[0]) and control.costs.drafts["0"].level == GOOD.level
+
+
+def considered(control: Controller, steps: int) -> list[int]:
+    """The steps in which a trial was considered."""
+    due = []
+    for step in range(steps):
+        choice = control.choose([Row(64, [History()])])
+        control.record_step(choice, [], [0])
+        if choice.due:
+            due.append(step)
+    return due
+
+
+def test_trials_that_are_not_made_back_off() -> None:
+    """Each that doesn't pay doubles the pause before the next one, up to a limit."""
+    costs = CostModel(CPU, {"0": DraftCost(level=50.0)}, fixed=True)
+    steps = considered(choosing(costs, [rates(0.0)], [0]), 200)
+    pauses = [late - early for early, late in pairwise(steps)]
+    assert len(pauses) > 3 and 1.8 * steps[0] < min(pauses) <= max(pauses) < 2.2 * steps[0]
+
+
+def test_a_copier_that_saves_nothing_is_queried_by_its_budget() -> None:
+    """What its queries cost comes out of their share of the time, and no more often."""
+    control = choosing(CostModel(FLAT, {"0": DraftCost(call=1.0)}, fixed=True), [rates(0.0)], [])
+    control._savings = [0.0]
+    queries = 0
+    for _ in range(1000):
+        asked = control.copiers_to_query(1)
+        queries += len(asked)
+        control.record_step(control.choose([Row(64, [History()])]), asked, [0])
+    assert 0.8 * 50 <= queries <= 50  # half a per cent of 1000 plain passes of 10 ms

@@ -97,3 +97,16 @@ def test_what_was_not_timed() -> None:
     assert unmeasured(20.0, True)(3, 2) == 4.0 and unmeasured(20.0, False)(3, 2) == pytest.approx(
         0.6
     )
+
+
+def test_a_slow_machine_is_no_surprise() -> None:
+    """What takes as much longer as all passes do lately is neither extra nor a new cost."""
+    costs = model()
+    for _ in range(9):
+        costs.record_pass_time(1, 40.0)
+    assert costs.extra_ms("small", 1, 4, 16.0) == pytest.approx(0.0, abs=1e-6)
+    assert costs.extra_ms("small", 1, 4, 20.0) == pytest.approx(1.0, rel=1e-3)
+    costs.record_draft_time("small", 1, 4, 16.0)
+    assert costs.drafts["small"].level == pytest.approx(1.0)
+    costs.record_draft_time("small", 1, 4, 4.0)  # at this pace it is cheaper than measured
+    assert costs.drafts["small"].level < 0.95

@@ -190,6 +190,22 @@ def test_inner_loops_draw_by_numbers_of_their_own(monkeypatch: pytest.MonkeyPatc
     assert seeds_p() < 1e-6
 
 
+def test_steps_of_a_stage_draw_by_numbers_of_their_own() -> None:
+    """A model that writes two tokens in two steps: enumeration, which keeps the keys of requests,
+    finds no number twice."""
+    check_distribution(
+        lambda p: made(p, "copied for the model"),
+        Speculative(),
+        table_pair(3),
+        WARM,
+        3,
+        rows=1,
+        steps=1,
+        budget=2,
+        prompt=[0, 1, 2, 0, 1],
+    )
+
+
 @pytest.mark.parametrize("name", ["staged", "cs_drafting"])
 def test_the_papers_settings(name: str, pair: Pair) -> None:
     """Both rows, the one with two models: the target's text, alone and in company."""

@@ -20,10 +20,13 @@ from foretoken.testing import (
     Pair,
     check_distribution,
     check_greedy,
+    native,
+    related,
     serve,
     table_pair,
 )
-from foretoken.tree import Kind
+from foretoken.testing.checks import greedy_reference
+from foretoken.tree import DraftTree, Kind
 from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
@@ -108,3 +111,36 @@ def test_merged_greedy(pair: Pair) -> None:
         expected=texts,
     )
     assert first.stats.mean_acceptance_length > 3
+
+
+def test_parts_draw_by_numbers_of_their_own() -> None:
+    """Two parts that draw: enumeration, which keeps the keys of requests, finds no number twice."""
+    make, size = MAKERS["merged, two that draw"]
+    check_distribution(
+        make, MultiCandidate(), table_pair(3), WARM, 3, rows=1, **{"budget": 3, **size}
+    )
+
+
+class Noting(SmallLM):
+    """Notes what it drafts after which text."""
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        tree = super().draft(sequences, budgets, draws)
+        drafts = tree.tokens[0].tolist()[: tree.counts[0]]
+        self.noted = [*getattr(self, "noted", []), (list(sequences[0].tokens), drafts)]
+        return tree
+
+
+def test_a_parts_cache_follows_the_text_and_not_the_trees_nodes(pair: Pair) -> None:
+    """Also where another part's nodes were accepted, whose slots its own nodes have in its own
+    tree, it drafts what it would after that text alone."""
+    [prompt] = prompts = [[5, 9, 2, 5, 9, 2, 5]]
+    text = greedy_reference(pair.target, prompt, 24)
+    other = native(related(pair.transformers, 0.1, 9))
+    small = Noting(other, 3)
+    parts = Merged([Oracle({tuple(prompt): text}, 3), small])
+    params = SamplingParams(temperature=0, max_tokens=24)
+    serve(pair.target, parts, MultiCandidate(), prompts, params)
+    assert any(draft[0] != text[len(seen) - len(prompt)] for seen, draft in small.noted[:-2])
+    for seen, draft in small.noted:
+        assert draft == greedy_reference(other, seen, len(draft))

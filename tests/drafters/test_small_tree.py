@@ -27,7 +27,9 @@ from foretoken.testing import (
     serve,
     table_pair,
     target_distribution,
+    tiny_transformers,
 )
+from foretoken.testing.checks import greedy_reference
 from foretoken.tree import DraftTree, Kind
 from foretoken.trees.grow import widths_of
 from foretoken.trees.plan import SiblingCounts, best_tree
@@ -208,3 +210,17 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
     """One sentence each."""
     with pytest.raises(ForetokenError, match=message):
         SmallTree(**options)
+
+
+def test_no_draft_passes_the_drafters_context(pair: Pair) -> None:
+    """A small model with a shorter context drafts as far as that reaches, and then no more."""
+    small = native(related(tiny_transformers(max_length=12), 0.02))
+    drafter = SmallTree(small, widths=(1,) * 6)
+    assert [drafted(pair, drafter, GREEDY, n).nodes for n in (4, 6)] == [4, 6]
+    params = SamplingParams(temperature=0, max_tokens=20)
+    [output] = serve(
+        pair.target, SmallTree(small, widths=(1,) * 6), MultiCandidate(), [PROMPT], params
+    )
+    assert output.token_ids == greedy_reference(pair.target, PROMPT, 20)
+    first = drafted(pair, SmallTree(small, widths=(1,) * 20), GREEDY)
+    assert first.nodes == 13 - len(PROMPT)

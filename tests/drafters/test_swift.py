@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foretoken.drafters.swift import Search, Swift, upper_bounds
+from foretoken import SamplingParams
+from foretoken.drafters.swift import Search, Swift, _width, upper_bounds
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
 from foretoken.models import layer_set
 from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing.checks import PROMPTS
 from foretoken.testing.models import Pair, tiny_pair
 from foretoken.verify.target_only import TargetOnly
@@ -79,3 +81,12 @@ def test_settings_that_cannot_be() -> None:
         Swift(skip_ratio=1.0)
     with pytest.raises(ForetokenError):
         Swift(opt_interval=0)
+
+
+def test_siblings_at_a_place() -> None:
+    """More the less sure the drafter is, and more of them when greedy, as the paper's code has
+    them."""
+    greedy, warm = (Sequence.start([1], SamplingParams(temperature=t)) for t in (0, 1))
+    sure = (0.99, 0.9, 0.6, 0.2)
+    assert [_width(confidence, greedy) for confidence in sure] == [3, 5, 8, 10]
+    assert [_width(confidence, warm) for confidence in sure] == [1, 3, 5, 10]

@@ -74,3 +74,11 @@ def test_levels_count_where_depth_costs() -> None:
     assert costs._line(1, 2.0, 4, 2.5) == {"call": 2.5}
     assert costs._line(1, 2.0, 4, 8.0) == {"call": 0.0, "level": 2.0}
     assert costs._line(2, 3.0, 2, 9.0) == {"call": 9.0}
+
+
+def test_only_the_later_rounds_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones are slow: of five the last three are kept, of two the second."""
+    monkeypatch.setattr(costs, "_ENOUGH", 0.0)
+    for least, kept in ((5, [[3.0], [4.0], [5.0]]), (2, [[2.0]]), (1, [[1.0]])):
+        rounds = iter([[1.0], [2.0], [3.0], [4.0], [5.0]])
+        assert costs._rounds(lambda rounds=rounds: next(rounds), least) == kept  # type: ignore[misc]

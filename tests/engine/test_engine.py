@@ -25,9 +25,10 @@ from foretoken.testing import (
     tiny_transformers,
 )
 from foretoken.testing.checks import greedy_reference
-from foretoken.tree import Kind
+from foretoken.tree import DraftTree, Kind, empty
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
+from foretoken.verify.typical import Typical
 
 
 def test_end_of_text_and_stop_ids(pair: Pair) -> None:
@@ -71,6 +72,42 @@ def test_a_criterion_of_the_users_own(pair: Pair) -> None:
     assert asked == [1, 2, 3, 4, 5]
     assert request.samples[0].output.token_ids == known(pair)[tuple(PROMPTS[0])][:5]
     assert request.samples[0].output.finish_reason == "stop"
+
+
+class Reading(BaseDrafter):
+    """Notes how many prompt tokens of each sequence are read in one pass."""
+
+    def __init__(self) -> None:
+        self.read: list[list[int]] = []
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        return empty(len(sequences), torch.device("cpu"))
+
+    def observe(self, sequences: Any, steps: Any) -> None:
+        if steps[0].read:
+            self.read.append([step.read for step in steps])
+
+
+def test_a_chunk_is_shared_by_the_prompts(pair: Pair) -> None:
+    """`chunk` bounds the tokens of all prompts that are read in one pass, not of each."""
+    drafter = Reading()
+    engine = engine_of(pair, drafter, chunk=6)
+    for prompt in PROMPTS[:2]:
+        engine.add(prompt * 3, SamplingParams(temperature=0, max_tokens=2))
+    finish(engine)
+    assert drafter.read[0] == [3, 3]
+    assert max(map(sum, drafter.read)) == 6
+
+
+def test_only_what_was_kept_counts_as_strayed(pair: Pair) -> None:
+    """Tokens that a lenient rule accepted after the end of a text are in no statistics."""
+    text = known(pair)[tuple(PROMPTS[0])]
+    wrong = [(token + 1) % 97 for token in text]
+    params = SamplingParams(seed=1, max_tokens=8, stop_token_ids=[wrong[1]])
+    oracle = Oracle({tuple(PROMPTS[0]): wrong}, 6)
+    [output] = serve(pair.target, oracle, Typical(epsilon=0.0), PROMPTS[:1], params)
+    assert output.token_ids == wrong[:2]
+    assert output.stats.strayed <= output.stats.accepted == 2
 
 
 # --- joining, leaving, sharing ---

@@ -9,9 +9,11 @@ from engines import PROMPTS
 from foretoken import SamplingParams
 from foretoken.drafters.nothing import Nothing
 from foretoken.engine.logprobs import entries, log_probabilities
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
     Oracle,
     Pair,
+    Scripted,
     logits_after,
     serve,
 )
@@ -53,3 +55,21 @@ def test_log_probabilities(pair: Pair, wanted: int) -> None:
             assert found.rank == order.index(other) + 1
         total += float(distribution[token])
     assert sample.cumulative_logprob == pytest.approx(total, abs=1e-8)
+
+
+def test_log_probabilities_on_a_branch(pair: Pair) -> None:
+    """Where the accepted nodes aren't a tree's first ones, they are those at the path's slots."""
+    params = SamplingParams(temperature=0, max_tokens=12, logprobs=1)
+    [plain] = serve(pair.target, Nothing(), TargetOnly(), PROMPTS[:1], params)
+    text = plain.token_ids
+
+    def paths(sequence: Sequence, budget: int) -> list[list[int]]:
+        rest = text[len(sequence.output) :][:2]
+        return [[(token + 1) % 97 for token in rest], rest]
+
+    [output] = serve(pair.target, Scripted(paths), TargetOnly(), PROMPTS[:1], params)
+    assert output.token_ids == text and output.stats.passes < len(text)
+    ours, theirs = output.outputs[0].logprobs, plain.outputs[0].logprobs
+    assert ours is not None and theirs is not None
+    for mine, own, token in zip(ours, theirs, text, strict=True):
+        assert mine[token].logprob == pytest.approx(own[token].logprob, abs=1e-9)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 import pytest
 
 from foretoken import SamplingParams
+from foretoken.drafters.nothing import Nothing
 from foretoken.engine.outputs import Logprob
 from foretoken.engine.request import Request
-from foretoken.testing import ByteTokenizer
+from foretoken.testing import ByteTokenizer, Pair, serve
+from foretoken.verify.target_only import TargetOnly
 
 BYTES = ByteTokenizer()
 
@@ -88,3 +91,14 @@ def test_the_first_token_is_timed_once() -> None:
     assert mine.stats.time_to_first_token == first
     assert first is not None and mine.stats.total_time is not None
     assert mine.stats.total_time >= first
+
+
+def test_the_whole_time_is_that_of_the_last_token(pair: Pair) -> None:
+    """Tokens a second are counted by it, so that it isn't the first token's."""
+    params = SamplingParams(temperature=0, max_tokens=12)
+    began = perf_counter()
+    [output] = serve(pair.target, Nothing(), TargetOnly(), [[1, 2]], params)
+    took = perf_counter() - began
+    first, whole = output.stats.time_to_first_token, output.stats.total_time
+    assert first is not None and whole is not None
+    assert first < whole <= took

@@ -178,6 +178,29 @@ def test_a_slot_is_handed_on_clean() -> None:
     assert bool((held.data == 0).all())
 
 
+def test_a_short_rows_padding_is_cleaned_too() -> None:
+    """In a ragged pass the shorter row is written as far as the longest one."""
+    held = small(2)
+    slots = [held.acquire(1), held.acquire(2)]
+    chain_feed(held, slots, [[1, 2, 3, 4], [1]])
+    held.data[:, :, slots[1], :, :4] = torch.nan
+    held.release(2)
+    held.acquire(3)
+    assert bool((held.data == 0).all())
+
+
+def test_what_was_written_before_a_copy_is_cleaned_too() -> None:
+    """A copy's own cells after the copied ones: of a draft, say."""
+    held = small(2)
+    one, two = held.acquire(1), held.acquire(2)
+    chain_feed(held, [two], [[1, 2, 3, 4]])
+    held.data[:, :, two, :, :4] = torch.nan
+    held.copy(one, two, 1)
+    held.release(2)
+    held.acquire(3)
+    assert bool((held.data == 0).all())
+
+
 @torch.inference_mode()
 def test_a_nan_stays_in_its_row() -> None:
     """A neighbour's NaN, or one left behind a committed length, poisons nobody."""

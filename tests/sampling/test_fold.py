@@ -20,6 +20,7 @@ from transformers.generation import (
 from folding import PATHS, VOCAB, distribution, logits_of, sequence
 from foretoken import SamplingParams
 from foretoken.sampling.fold import best, fold
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import reference_distribution
 
 WARPERS = [
@@ -183,3 +184,12 @@ def test_half_precision_is_folded_in_float32() -> None:
     found = distribution(logits_of().to(torch.bfloat16), SamplingParams(top_p=0.9))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.sum(-1), torch.ones(len(PATHS)))
+
+
+def test_top_p_ends_where_it_is_reached() -> None:
+    """A token after which nothing is missing is the last: 1/2 of the mass is one token of 1/2."""
+    logits = torch.tensor([2.0, 1.0, 1.0], dtype=torch.float64).log()
+    for top_p, kept in ((0.5, 1), (0.5 + 1e-9, 3)):
+        start = Sequence.start([0], SamplingParams(top_p=top_p))
+        probs = fold(logits[None, None], [start], lambda: [[[0]]]).probs[0, 0]
+        assert int((probs > 0).sum()) == kept

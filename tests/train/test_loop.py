@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from foretoken.train.loop import train
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.eagle import EagleModule
 
 pytest.importorskip("accelerate")
 
@@ -53,3 +56,47 @@ def test_a_damaged_state_is_not_resumed(checkpoints: tuple[Path, Path], tmp_path
         file.write_bytes(b"damaged")
     with pytest.raises(ForetokenError, match="step-00000001 can't be resumed from"):
         train_heads(checkpoints[0], tmp_path)
+
+
+OTHERS = count()
+"""Seeds of whatever else is random in the process."""
+
+
+class Killed(Exception):
+    """The end of a training that didn't reach its own."""
+
+
+def train_eagle(target: Path, out: Path, killed_at: int = 0) -> dict[str, torch.Tensor]:
+    """Four steps of EAGLE's layer, whose training draws noise; or an end after `killed_at`."""
+    model = load_model(target, backend="plain")
+    torch.manual_seed(1)
+    module = EagleModule(Facts.of(model))
+    records = Records.of([([1, 2], [3, 4, 5, 6])] * 4, 8, model.vocab_size)
+    recipe = Recipe(length=16, max_tokens=8, steps=4, evaluate_every=9)
+
+    def report(progress: Progress) -> None:
+        torch.manual_seed(next(OTHERS))
+        if progress.step == killed_at:
+            raise Killed
+
+    with nullcontext() if not killed_at else pytest.raises(Killed):
+        train(
+            module,
+            FrozenTarget(model),
+            lambda step: [records],
+            records,
+            lambda m, lesson: lesson.max_nodes[..., None] > 9,
+            Job("eagle", str(target), [], recipe, out, every=0.0, report=report),
+            {},
+        )
+    return {name: weight.detach().clone() for name, weight in module.state_dict().items()}
+
+
+def test_noise_is_found_again(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """A step's random numbers are a function of its number: two runs end with the same weights,
+    and so does one that was killed in between and resumed."""
+    straight = train_eagle(checkpoints[0], tmp_path / "straight")
+    killed = train_eagle(checkpoints[0], tmp_path / "killed", 2)
+    resumed = train_eagle(checkpoints[0], tmp_path / "killed")
+    assert any(not torch.equal(straight[name], killed[name]) for name in straight)
+    assert all(torch.equal(straight[name], resumed[name]) for name in straight)

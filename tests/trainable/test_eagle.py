@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from foretoken import ForetokenError
 from foretoken.drafters.eagle import Eagle
@@ -58,3 +59,21 @@ def test_checkpoint_names_and_targets(small: Pair) -> None:
         with pytest.raises(ForetokenError, match=r"hidden_size 32 and this target has 16"):
             cls(module).bind(other)
     assert [heads_for(width) for width in (8, 32, 288, 4096)] == [1, 1, 6, 64]
+
+
+def test_noise_on_the_states_in_training(small: Pair, records: Records) -> None:
+    """Uniform, at most a tenth, from the process's numbers; none outside of training."""
+    module = seeded(EagleModule, small)
+    lesson = lesson_of(small, records, [[0, 1], [2, 3]], 40)
+
+    def outputs(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return module.outputs(lesson, 1)
+
+    with torch.random.fork_rng([]), torch.no_grad():
+        calm = outputs(1)
+        assert torch.equal(calm, outputs(2))
+        module.train()
+        noisy = outputs(1)
+        assert torch.equal(noisy, outputs(1)) and not torch.equal(noisy, outputs(2))
+        assert not torch.equal(noisy, calm)

@@ -29,7 +29,7 @@ from foretoken.testing import (
     logits_after,
     table_pair,
 )
-from foretoken.testing.distributions import EnumeratedDraws, Script
+from foretoken.testing.enumeration import EnumeratedDraws, Script
 from foretoken.tree import DraftTree, Kind
 from foretoken.trees.grow import (
     MEDUSA_63,

@@ -3,9 +3,9 @@
     from foretoken.testing import check_drafter
     check_drafter(lambda pair: MyDrafter(model=pair.draft))
 
-`models.py` has float64 targets that are built in milliseconds, `distributions.py` computes the
-exact distribution of a method's texts, `drafters.py` has drafters that force a case, `checks.py`
-puts them together.
+`models.py` has float64 targets that are built in milliseconds, `enumeration.py` follows every
+random outcome, `distributions.py` computes the exact distribution of a method's texts,
+`drafters.py` has drafters that force a case, `checks.py` puts them together.
 """
 
 from foretoken.testing.checks import (
@@ -17,7 +17,6 @@ from foretoken.testing.checks import (
     serve,
 )
 from foretoken.testing.distributions import (
-    EnumeratedDraws,
     chi_square,
     distance,
     joint_distribution,
@@ -26,6 +25,7 @@ from foretoken.testing.distributions import (
     target_distribution,
 )
 from foretoken.testing.drafters import Drawn, Oracle, Scripted
+from foretoken.testing.enumeration import EnumeratedDraws
 from foretoken.testing.models import (
     ByteTokenizer,
     Pair,

@@ -1,11 +1,10 @@
 """The distribution of the texts that a method writes: exact, by enumerating every random outcome of
 the code that runs, or sampled.
 
-`joint_distribution` runs the real loop again and again. Each run follows a script of random
-outcomes; where the script ends, the run takes the first possible outcome and notes the others as
-scripts to run later. Many scripts run as the rows of one batch.
+`joint_distribution` runs the real loop again and again, by the scripts of `enumeration.py`. Many
+scripts run as the rows of one batch.
 
-Legend: B rows, M places, V vocabulary.
+Legend: V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,95 +12,22 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from foretoken.draws import Draws
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 from foretoken.step import prefill, step
+from foretoken.testing.enumeration import EnumeratedDraws, Script
 from foretoken.testing.models import logits_after
 
 Distribution = dict[tuple[int, ...], float]
 """Token sequence -> probability."""
-
-_NEVER = 1e-14  # outcomes less likely than this are rounding, not possibilities
-
-
-@dataclass(eq=False)
-class Script:
-    """The random outcomes of one row's run: `chosen` so far, and the runs that branch off it."""
-
-    chosen: list[int]
-    at: int = 0
-    weight: float = 1.0
-    others: list[list[int]] = field(default_factory=list)
-
-    def choose(self, probabilities: Seq[float]) -> int:
-        """The next outcome, by the script or the first possible one."""
-        total = sum(probabilities)
-        possible = [i for i, p in enumerate(probabilities) if p > _NEVER * total]
-        if len(possible) == 1:
-            return possible[0]
-        if self.at == len(self.chosen):
-            self.others += [[*self.chosen, other] for other in possible[1:]]
-            self.chosen.append(possible[0])
-        outcome = self.chosen[self.at]
-        self.at += 1
-        self.weight *= probabilities[outcome] / total
-        return outcome
-
-
-class EnumeratedDraws:
-    """`Draws` of a step that follow a script for each row."""
-
-    def __init__(self, scripts: Seq[Script], used: Seq[set[int]] | None = None) -> None:
-        self._scripts = list(scripts)
-        self._used = used or [set() for _ in scripts]  # numbers of this step's undecided tests
-
-    def accept(self, probability: Tensor, tests: Tensor | None = None) -> Tensor:
-        sure = probability.nan_to_num(0.0).clamp(0, 1)
-        self._check_numbers(sure, tests)
-        both = torch.stack((1 - sure, sure), -1)
-        return self._each(both).bool()
-
-    def _check_numbers(self, sure: Tensor, tests: Tensor | None) -> None:
-        """Two tests of one number would share their random number, which enumeration can't show."""
-        numbers = torch.arange(sure.shape[1]).expand(sure.shape) if tests is None else tests
-        undecided = (sure > _NEVER) & (sure < 1 - _NEVER)
-        rows = zip(self._used, numbers.tolist(), undecided.tolist(), strict=True)
-        for used, row_numbers, row_undecided in rows:
-            drawn = [n for n, counts in zip(row_numbers, row_undecided, strict=True) if counts]
-            if len(drawn) != len(set(drawn)) or used & set(drawn):
-                raise AssertionError(f"Two tests of one step have one number: {sorted(drawn)}.")
-            used.update(drawn)
-
-    def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
-        return self._each(distribution)
-
-    def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
-        return self._each(distribution[:, None])[:, 0]
-
-    def take(self, rows: Seq[int]) -> Draws:
-        scripts = [self._scripts[row] for row in rows]
-        return EnumeratedDraws(scripts, [self._used[row] for row in rows])
-
-    def inner(self, part: int, starts: Seq[int] | None = None) -> Draws:
-        return EnumeratedDraws(self._scripts)
-
-    def _each(self, distributions: Tensor) -> Tensor:
-        """[B, M, K] -> [B, M], place by place."""
-        outcomes = [
-            [script.choose(distribution) for distribution in row]
-            for script, row in zip(self._scripts, distributions.tolist(), strict=True)
-        ]
-        return torch.tensor(outcomes, device=distributions.device).view(distributions.shape[:2])
 
 
 def joint_distribution(

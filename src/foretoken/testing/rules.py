@@ -21,7 +21,7 @@ from torch import Tensor
 
 from foretoken.draws import Draws
 from foretoken.protocols import Scores, Verifier
-from foretoken.testing.distributions import EnumeratedDraws, Script
+from foretoken.testing.enumeration import EnumeratedDraws, Script
 from foretoken.tree import DraftTree, Kind
 
 _ROWS = 4096

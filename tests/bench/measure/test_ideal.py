@@ -166,6 +166,15 @@ def test_batches_are_not_padded() -> None:
     assert found["from_pass_costs"] == pytest.approx(2.0 * 20 / 40)
 
 
+def test_two_sequences_are_a_batch() -> None:
+    """From two on rows differ: 2 tokens on average are a pass of 6, between those of 2 and 10."""
+    costs: Any = {**COSTS, "target": {**COSTS["target"], "passes": [
+        {"batch_size": 2, "ms": {"2": 10.0, "6": 20.0, "10": 60.0}}]}}  # fmt: skip
+    part = run("pld", 2.0, {"0": 10, "4": 10}, batch_size=2)
+    found = ideal.ideal(part, PLAIN, costs, "pld", 2)
+    assert found["from_pass_costs"] == pytest.approx(2.0 * 10 / 20)
+
+
 def test_a_run_without_steps_has_no_ideal() -> None:
     """All prompts failed, say."""
     part = run("pld", 1.0, {}, mean_acceptance_length=None)

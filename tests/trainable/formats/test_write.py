@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -55,6 +56,29 @@ def test_what_is_written_drafts_as_before(
     method = trained(name, tmp_path / "own", target, small).method
     out, model = exported(tmp_path / "own", to, tmp_path / "out"), load_model(target)
     assert drafts(method, out, model) == drafts(method, tmp_path / "own", model)
+
+
+def config_of(folder: Path) -> Any:
+    return json.loads((folder / "config.json").read_text())
+
+
+def test_layers_are_counted_as_the_program_counts_them(
+    target: Path, small: Pair, tmp_path: Path
+) -> None:
+    """After how many layers a state is read: EAGLE-3's own count has the embedding as 0, the one
+    inside `eagle_config` and DFlash's have the first layer as 0, as vLLM and speculators read
+    them."""
+    trained("eagle3", tmp_path / "eagle3", target, small)  # captures 0, 1 and 3
+    trained("dflash", tmp_path / "dflash", target, small)  # reads layers 0 and 2
+    name = "eagle_aux_hidden_state_layer_ids"
+    vllm = config_of(exported(tmp_path / "eagle3", "vllm", tmp_path / "vllm"))
+    assert vllm[name] == [0, 1, 3] and vllm["eagle_config"][name] == [-1, 0, 2]
+    theirs = config_of(exported(tmp_path / "eagle3", "speculators", tmp_path / "speculators"))
+    assert theirs[name] == [0, 1, 3]
+    vllm = config_of(exported(tmp_path / "dflash", "vllm", tmp_path / "vllm2"))
+    assert vllm["dflash_config"]["target_layer_ids"] == [0, 2]
+    theirs = config_of(exported(tmp_path / "dflash", "speculators", tmp_path / "speculators2"))
+    assert theirs["aux_hidden_state_layer_ids"] == [1, 3]
 
 
 def test_a_model_that_drafts_alone(target: Path, tmp_path: Path) -> None:

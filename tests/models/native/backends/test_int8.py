@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from foretoken import LLM, SamplingParams
 from foretoken.models.native.backends import int8, panels
@@ -65,6 +67,29 @@ def test_int8_is_near() -> None:
     got, wanted = made("int8", weight, bias)(x), F.linear(x, weight, bias)
     assert (got - wanted).norm() < 0.02 * wanted.norm()
     assert torch.equal(got[2], bias) and torch.equal(got[:, 3], bias[3].expand(8))
+
+
+class Finite(TorchDispatchMode):
+    """Every result of torch is a number: what NaN is as an integer differs from CPU to CPU."""
+
+    def __torch_dispatch__(self, run: Any, types: Any, args: Any = (), options: Any = None) -> Any:
+        result = run(*args, **(options or {}))
+        if isinstance(result, torch.Tensor) and result.is_floating_point():
+            assert result.isfinite().all(), run
+        return result
+
+
+@needs("int8")
+def test_nothing_is_divided_by_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of zeros, in the weights as in what they are multiplied with, have a scale above 0."""
+    weight, bias, x = torch.randn(32, 64), torch.randn(32), torch.randn(4, 64)
+    weight[3], x[2] = 0, 0
+    monkeypatch.setattr(int8, "_looped", lambda: False)
+    with Finite():
+        whole, scales = int8._quantized(weight)
+        got = made("int8", weight, bias)(x)
+    assert not whole[3].any() and bool((scales > 0).all())
+    assert torch.equal(got[2], bias) and torch.equal(got[:, 3], bias[3].expand(4))
 
 
 @needs("int8")

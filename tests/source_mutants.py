@@ -1,0 +1,238 @@
+"""Mistakes that once no test noticed, by name; each with the tests that notice it now."""
+
+from __future__ import annotations
+
+from mutation import Mutant
+
+DRAWS, ENGINE = "foretoken.draws:KeyedDraws", "foretoken.engine.engine:Engine"
+MERGED, CACHE = "foretoken.drafters.merged:Merged", "foretoken.models.cache:KVCache"
+CONTROLLER = "foretoken.control.controller:Controller"
+COSTS = "foretoken.control.cost_model:CostModel"
+INT8, WRITE = "foretoken.models.native.backends.int8", "foretoken.trainable.formats.write"
+INT8_TEST = "models/native/backends/test_int8.py"
+WRITE_TEST = "trainable/formats/test_write.py"
+
+NOISE: dict[str, Mutant] = {
+    "parts share noise": Mutant(
+        f"{DRAWS}.inner",
+        "mix(places + _spread(part * 8 + int(Purpose.INNER)))",
+        "mix(places + _spread(int(Purpose.INNER)))",
+        (
+            "test_draws.py::test_parts_and_their_steps_draw_by_numbers_of_their_own",
+            "drafters/test_merged.py::test_parts_draw_by_numbers_of_their_own",
+        ),
+    ),
+    "a part's steps share noise": Mutant(
+        f"{DRAWS}.inner",
+        "outer_starts if starts is None else starts",
+        "outer_starts",
+        (
+            "test_draws.py::test_parts_and_their_steps_draw_by_numbers_of_their_own",
+            "drafters/test_cascade.py::test_steps_of_a_stage_draw_by_numbers_of_their_own",
+        ),
+    ),
+    "merged parts draw by the tree's numbers": Mutant(
+        f"{MERGED}.draft",
+        "draws.inner(number)",
+        "draws",
+        ("drafters/test_merged.py::test_parts_draw_by_numbers_of_their_own",),
+    ),
+    "merged parts are told the tree's path": Mutant(
+        f"{MERGED}.observe",
+        "replace(step, path=[], drafted=0)",
+        "replace(step, drafted=0)",
+        ("drafters/test_merged.py::test_a_parts_cache_follows_the_text_and_not_the_trees_nodes",),
+    ),
+}
+
+SERVING: dict[str, Mutant] = {
+    "log-probabilities of a chain": Mutant(
+        f"{ENGINE}._logprobs",
+        "[0, *done.path][: len(block)]",
+        "list(range(len(block)))",
+        ("engine/test_logprobs.py::test_log_probabilities_on_a_branch",),
+    ),
+    "strays after the end": Mutant(
+        f"{ENGINE}._count",
+        "min(done.strayed, accepted)",
+        "done.strayed",
+        ("engine/test_engine.py::test_only_what_was_kept_counts_as_strayed",),
+    ),
+    "a chunk for each prompt": Mutant(
+        f"{ENGINE}._prefill",
+        "max(1, self.chunk // len(leaders))",
+        "self.chunk",
+        ("engine/test_engine.py::test_a_chunk_is_shared_by_the_prompts",),
+    ),
+    "the whole time is the first token's": Mutant(
+        "foretoken.engine.request:Request.note_time",
+        "self.stats.total_time = now",
+        "self.stats.total_time = self.stats.time_to_first_token",
+        ("engine/test_request.py::test_the_whole_time_is_that_of_the_last_token",),
+    ),
+    "top_p takes one token more": Mutant(
+        "foretoken.sampling.fold:_last_kept",
+        "reached - kept < top_p[:, None]",
+        "reached - kept <= top_p[:, None]",
+        ("sampling/test_fold.py::test_top_p_ends_where_it_is_reached",),
+    ),
+    "a stream holds back the shortest stop string": Mutant(
+        "foretoken.llm:_Streamed.__init__",
+        "max(map(len, params.stops), default=1)",
+        "min(map(len, params.stops), default=1)",
+        ("test_llm.py::test_a_stream_holds_back_the_longest_stop_string",),
+    ),
+    "config.json over generation_config.json": Mutant(
+        "foretoken.llm:_eos_ids",
+        "folder is not None and (ends := generation_ends(folder))",
+        "not model.eos_ids and folder is not None and (ends := generation_ends(folder))",
+        ("test_llm.py::test_ends_come_from_the_checkpoint",),
+    ),
+    "padding stays in a slot": Mutant(
+        f"{CACHE}.reserve",
+        "start + widest",
+        "start + count",
+        ("models/test_cache.py::test_a_short_rows_padding_is_cleaned_too",),
+    ),
+    "a copy forgets what was written": Mutant(
+        f"{CACHE}.copy",
+        "max(self._written[target], length)",
+        "length",
+        ("models/test_cache.py::test_what_was_written_before_a_copy_is_cleaned_too",),
+    ),
+    "rows of zeros without a scale": Mutant(
+        f"{INT8}:make",
+        "x.abs().amax(-1, keepdim=True).clamp_min_(_TINY)",
+        "x.abs().amax(-1, keepdim=True)",
+        (f"{INT8_TEST}::test_nothing_is_divided_by_zero",),
+    ),
+    "channels of zeros without a scale": Mutant(
+        f"{INT8}:_quantized",
+        "torch.linalg.vector_norm(weight, torch.inf, 1).clamp_min_(_TINY)",
+        "torch.linalg.vector_norm(weight, torch.inf, 1)",
+        (f"{INT8_TEST}::test_nothing_is_divided_by_zero",),
+    ),
+}
+
+CONTROL: dict[str, Mutant] = {
+    "two sequences are no batch": Mutant(
+        "foretoken.bench.measure.ideal:ideal",
+        "batch > 1",
+        "batch > 2",
+        ("bench/measure/test_ideal.py::test_two_sequences_are_a_batch",),
+    ),
+    "JSON beats single options": Mutant(
+        "foretoken.cli.options:ModelOptions.config",
+        "config |= {key: value for key, value in single.items() if value is not None}",
+        "config = {key: value for key, value in single.items() if value is not None} | config",
+        ("cli/test_options.py::test_single_options_win",),
+    ),
+    "slow rounds count": Mutant(
+        "foretoken.engine.costs:_rounds",
+        "rounds[len(rounds) // 2 :]",
+        "rounds[: (len(rounds) + 1) // 2]",
+        ("engine/test_costs.py::test_only_the_later_rounds_count",),
+    ),
+    "all rounds count": Mutant(
+        "foretoken.engine.costs:_rounds",
+        "rounds[len(rounds) // 2 :]",
+        "rounds",
+        ("engine/test_costs.py::test_only_the_later_rounds_count",),
+    ),
+    "trials don't back off": Mutant(
+        f"{CONTROLLER}.choose",
+        "min(2 * self._pause, _LONGEST_PAUSE)",
+        "_TRIAL_PAUSE",
+        ("control/test_controller.py::test_trials_that_are_not_made_back_off",),
+    ),
+    "queries cost nothing": Mutant(
+        f"{CONTROLLER}.copiers_to_query",
+        "self._query_budget -= cost",
+        "pass",
+        ("control/test_controller.py::test_a_copier_that_saves_nothing_is_queried_by_its_budget",),
+    ),
+    "surprised by a slow machine": Mutant(
+        f"{COSTS}._surprise",
+        "math.log(ms / expected) - self._pace",
+        "math.log(ms / expected)",
+        ("control/test_cost_model.py::test_a_slow_machine_is_no_surprise",),
+    ),
+    "extra time on a slow machine": Mutant(
+        f"{COSTS}.extra_ms",
+        "self.drafts[name](sequences, levels) * math.exp(self._pace)",
+        "self.drafts[name](sequences, levels)",
+        ("control/test_cost_model.py::test_a_slow_machine_is_no_surprise",),
+    ),
+    "extra time at the machine's pace": Mutant(
+        f"{COSTS}.extra_ms",
+        "max(0.0, ms - expected) / math.exp(self._pace)",
+        "max(0.0, ms - expected)",
+        ("control/test_cost_model.py::test_a_slow_machine_is_no_surprise",),
+    ),
+}
+
+DRAFTING: dict[str, Mutant] = {
+    "widths of greedy and sampled swapped": Mutant(
+        "foretoken.drafters.swift:_width",
+        "greedy if sequence.params.greedy else sampled",
+        "sampled if sequence.params.greedy else greedy",
+        ("drafters/test_swift.py::test_siblings_at_a_place",),
+    ),
+    "a tree past the drafter's context": Mutant(
+        "foretoken.drafters.small_tree:SmallTree._tree",
+        "min(n, model.room(s))",
+        "n",
+        ("drafters/test_small_tree.py::test_no_draft_passes_the_drafters_context",),
+    ),
+    "EAGLE without noise": Mutant(
+        "foretoken.trainable.eagle:EagleModule.outputs",
+        "self.training",
+        "False",
+        ("trainable/test_eagle.py::test_noise_on_the_states_in_training",),
+    ),
+    "a step's seed from the clock": Mutant(
+        "foretoken.train.loop:train",
+        "job.seed * 1_000_003 + progress.step",
+        "time.time_ns()",
+        ("train/test_loop.py::test_noise_is_found_again",),
+    ),
+    "a step has no seed": Mutant(
+        "foretoken.train.loop:train",
+        "torch.manual_seed(job.seed * 1_000_003 + progress.step)",
+        "None",
+        ("train/test_loop.py::test_noise_is_found_again",),
+    ),
+    "weights swapped in the middle of a draft": Mutant(
+        "foretoken.drafters.shared.learner:Learner._step",
+        "return self.weights.build()",
+        "return [built := self.weights.build(), self.weights.serve(built)][0]",
+        ("drafters/shared/test_learner.py::test_decoding_never_waits",),
+    ),
+    "EAGLE-3's layers off by one": Mutant(
+        f"{WRITE}:_eagle3",
+        "[index - 1 for index in shape['capture']]",
+        "list(shape['capture'])",
+        (f"{WRITE_TEST}::test_layers_are_counted_as_the_program_counts_them",),
+    ),
+    "EAGLE-3's outer layers off by one": Mutant(
+        f"{WRITE}:_eagle3",
+        "list(shape['capture'])",
+        "[index - 1 for index in shape['capture']]",
+        (f"{WRITE_TEST}::test_layers_are_counted_as_the_program_counts_them",),
+    ),
+    "DFlash's layers off by one": Mutant(
+        f"{WRITE}:_dflash",
+        "[index + 1 for index in ids]",
+        "ids",
+        (f"{WRITE_TEST}::test_layers_are_counted_as_the_program_counts_them",),
+    ),
+}
+
+MUTANTS = {**NOISE, **SERVING, **CONTROL, **DRAFTING}
+
+BY_TEST: dict[str, list[str]] = {}
+"""Test -> the mistakes that it must notice."""
+
+for _name, _mutant in MUTANTS.items():
+    for _test in _mutant.tests:
+        BY_TEST.setdefault(_test, []).append(_name)
