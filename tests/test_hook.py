@@ -356,6 +356,28 @@ def test_text_streamer(model: Any, tokenizer: Any, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == want != ""
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_streamer_given_to_generate(model: Any, rows: int) -> None:
+    """It gets the same as from `assisted`: the prompt once, and every column."""
+    inputs = left_padded(PROMPTS[:rows])
+    arguments = {"max_new_tokens": 40, "eos_token_id": [4, 9, 20, 28], "do_sample": False}
+    plain, stream = Recorder(), Recorder()
+    model.generate(**inputs, streamer=plain, **arguments)
+    got = model.generate(**inputs, streamer=stream, custom_generate=assisted(), **arguments)
+    assert [v.tolist() for v in stream.values] == [v.tolist() for v in plain.values]
+    assert torch.cat((stream.values[0], torch.stack(stream.values[1:], 1)), 1).equal(got)
+    assert stream.ended == 1
+
+
+def test_what_generate_would_keep_to_itself(model: Any, draft: Any) -> None:
+    """Two streamers, and a draft model that would not be used, are refused."""
+    with pytest.raises(ForetokenError, match="to generate or to assisted, not to both"):
+        hook = assisted(streamer=Recorder())
+        model.generate(**INPUTS, streamer=Recorder(), custom_generate=hook)
+    with pytest.raises(ForetokenError, match=r"pass assisted\(draft_model=…\)"):
+        model.generate(**INPUTS, assistant_model=draft, custom_generate=assisted())
+
+
 def test_streamer_ends_when_something_fails(model: Any) -> None:
     """Whoever waits for the stream's end gets it."""
     stream = Recorder()

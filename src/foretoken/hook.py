@@ -4,7 +4,7 @@
 
 transformers prepares everything (generation config, logits processors, stopping criteria) and hands
 it over; `models/hf_generate.py` reads that row by row. `assisted` carries what transformers keeps
-to itself when `custom_generate` is callable: draft model, streamer, tokenizer and stop strings.
+to itself when `custom_generate` is callable: draft model, tokenizer and stop strings.
 
 Departures from plain `generate`: logits processors are called for drafted places too and must
 depend on (input_ids, scores) alone; criteria are called after every token that is kept, row by row,
@@ -16,6 +16,7 @@ Legend: B rows, P width of the padded prompts, T new tokens.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
@@ -62,7 +63,7 @@ def assisted(
             and otherwise "pld" (prompt lookup), which needs nothing.
         draft_model: a small model with the same vocabulary: loaded, a folder, or a hub id. What a
             loaded one's `generation_config.num_assistant_tokens` and `…_schedule` hold counts.
-        streamer: as for `generate`; given there instead, it would get the prompt only.
+        streamer: as for `generate`, which takes it as well.
         tokenizer, stop_strings: as for `generate`, which refuses them with `custom_generate`.
         prompt_lookup_num_tokens: "pld" with drafts of this length.
         speculative_config: all of this in one mapping, as `foretoken.LLM` takes it.
@@ -115,6 +116,7 @@ class Assisted:
         **model_kwargs: Any,
     ) -> Any:
         """Called by `generate`: [B, P] -> [B, P + T], or its output class with that in it."""
+        streamer = self._streamer(_given_to_generate())
         criteria = [*stopping_criteria, *self.criteria]
         batch = Prepared(
             model, input_ids, logits_processor, criteria, generation_config, model_kwargs
@@ -126,7 +128,9 @@ class Assisted:
             for row, params in enumerate(batch.params())
         ]
         outputs = [request.samples[0].output for request in requests]
-        self._run(engine, batch, outputs)
+        if streamer is not None and streamer is self.streamer:
+            streamer.put(input_ids.cpu())  # one that `generate` was given has the prompts already
+        _run(engine, batch, outputs, streamer)
         for request in requests:
             if request.error is not None:
                 raise request.cause or ForetokenError(request.error)  # a processor's, as it is
@@ -135,6 +139,18 @@ class Assisted:
             return sequences
         traced = batch.traced(sequences)
         return tf.generation.GenerateDecoderOnlyOutput(sequences=sequences, **traced)
+
+    def _streamer(self, given: Mapping[str, Any]) -> Any:
+        """The streamer of this call, whether `generate` was given it or `assisted`."""
+        if given.get("assistant_model") is not None:
+            raise ForetokenError(
+                "generate(assistant_model=…) isn't read with custom_generate; pass "
+                "assisted(draft_model=…)."
+            )
+        streamer = given.get("streamer")
+        if streamer is not None and self.streamer is not None:
+            raise ForetokenError("Give a streamer to generate or to assisted, not to both.")
+        return self.streamer if streamer is None else streamer
 
     def _engine(self, batch: Prepared) -> Engine:
         model = self._wrap(batch.model)
@@ -184,25 +200,33 @@ class Assisted:
             self._wrapped[draft] = None, as_causal_lm(draft, target)
         return self._wrapped[draft][1]
 
-    def _run(self, engine: Engine, batch: Prepared, outputs: Seq[CompletionOutput]) -> None:
-        """Decode to the end. A streamer gets what plain decoding gives it: the prompts, then one
-        token of every row at a time, padding for rows that have ended."""
-        if self.streamer is None:
-            while engine.busy:
-                engine.step()
-            return
-        sent = 0
-        self.streamer.put(batch.input_ids.cpu())
-        try:
-            while engine.busy:
-                engine.step()
-                running = [len(o.token_ids) for o in outputs if o.finish_reason is None]
-                ready = min(running) if running else _longest(outputs)
-                for place in range(sent, ready):
-                    self.streamer.put(_column(batch, outputs, place))
-                sent = max(sent, ready)
-        finally:
-            self.streamer.end()
+
+def _given_to_generate() -> Mapping[str, Any]:
+    """The arguments of the `generate` that called the hook. It keeps some of them to itself where
+    `custom_generate` is callable, so they are read where it has them; empty for another caller."""
+    caller = sys._getframe(2)
+    transformers = caller.f_globals.get("__name__") == "transformers.generation.utils"
+    return caller.f_locals if transformers else {}
+
+
+def _run(engine: Engine, batch: Prepared, outputs: Seq[CompletionOutput], streamer: Any) -> None:
+    """Decode to the end. A streamer that has the prompts gets what plain decoding gives it: one
+    token of every row at a time, padding for rows that have ended."""
+    if streamer is None:
+        while engine.busy:
+            engine.step()
+        return
+    sent = 0
+    try:
+        while engine.busy:
+            engine.step()
+            running = [len(o.token_ids) for o in outputs if o.finish_reason is None]
+            ready = min(running) if running else _longest(outputs)
+            for place in range(sent, ready):
+                streamer.put(_column(batch, outputs, place))
+            sent = max(sent, ready)
+    finally:
+        streamer.end()
 
 
 def _longest(outputs: Seq[CompletionOutput]) -> int:
