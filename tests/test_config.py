@@ -227,3 +227,113 @@ def test_options_meet_needs_by_any_of_their_names() -> None:
     for option in ("model", "draft_model", "assistant_model", "models"):
         assert unmet_needs({"method": "pld+cs_drafting", option: "x"}) is Need.NOTHING
     assert unmet_needs({"method": "pld+sps", "sps": {"model": "x"}}) is Need.NOTHING
+
+
+# --- hostile values ---
+
+WRONG_TYPES = ["four", 1.5, None, True, [], {}, float("nan"), float("inf"), b"x", object(), int]
+HUGE = [-1, -0.5, 0, 10**9, 10**30, 1e300, [-1], [[]], [[-1]], [10**9], [[10**9]]]
+OF_ANY_TYPE = {"model", "models", "checkpoint", "tokenizer", "target_tokenizer"}
+OF_ANY_TYPE |= {"drafters", "names", "lenient"}  # set by the name of a joined method
+NEEDY = Need.WEIGHTS | Need.DATASTORE
+
+
+@pytest.mark.parametrize("name", [m for m in METHODS if not needs_of(m) & NEEDY])
+def test_hostile_values_of_options(pair: Pair, name: str) -> None:
+    """Each option of each method: what is built has the declared type, the rest is one sentence
+    that names the option."""
+    base = {"method": name} | ({"model": pair.draft} if needs_of(name) else {})
+    for option in options_of(name) - OF_ANY_TYPE:
+        for value in [*WRONG_TYPES, *HUGE]:
+            try:
+                built = build({**base, option: value})
+            except ForetokenError as error:
+                assert "\n" not in str(error) and "can't be built" not in str(error)
+                continue
+            assert not isinstance(value, type)
+            made = built.wrap_target or built.drafter
+            kept = getattr(made, option, value)
+            assert type(kept) in (int, float, str, bool, tuple, type(None), type(value))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"method": "pld", "num_speculative_tokens": 10**9}, "from 1 to 4096"),
+        ({"method": "pld", "prompt_lookup_max": 10**9}, "from 1 to 4096"),
+        ({"method": "pld", "max_cached_tokens": -1}, "max_cached_tokens is -1"),
+        ({"method": "llma", "num_speculative_tokens": 10**30}, "from 1 to 4096"),
+        ({"method": "sps", "model": "m", "num_speculative_tokens": -1}, "at least 1"),
+        ({"method": "sps", "model": "m", "num_speculative_tokens": 10**9}, "from 1 to 4096"),
+        ({"method": "bild", "model": "m", "assistant_confidence_threshold": 1.5}, "from 0 to 1"),
+        ({"method": "specinfer", "model": "m", "widths": [4, -1]}, "widths is -1"),
+        ({"method": "specinfer", "model": "m", "widths": [10**5]}, "widths is 100000"),
+        ({"method": "specinfer", "model": "m", "widths": [100, 100]}, "nodes_of_widths is 10100"),
+        ({"method": "sequoia", "model": "m", "tree_nodes": 10**9}, "tree_nodes is 10000000"),
+        ({"method": "sequoia", "model": "m", "tree_depth": -1}, "tree_depth is -1"),
+        ({"method": "sequoia", "model": "m", "acceptance": [2.0]}, "acceptance is 2.0"),
+        ({"method": "cs_drafting", "model": "m", "k_matrix": [[5000, 0], [0, 5]]}, "k_matrix"),
+        ({"method": "suffix", "max_children": -1}, "max_children is -1"),
+        ({"method": "suffix", "max_tree_depth": 10**9}, "from 2 to 4096"),
+        ({"method": "suffix", "min_token_prob": 7}, "from 0 to 1"),
+        ({"method": "sam", "num_speculative_tokens": 10**9}, "from 1 to 4096"),
+        ({"method": "swift", "max_score": -1}, "max_score is -1"),
+        ({"method": "swift", "max_opt_iter": -1}, "max_opt_iter is -1"),
+        ({"method": "lookahead", "window": 10**9}, r"\(window \+ guesses\)"),
+        ({"method": "jacobi", "num_speculative_tokens": 10**9}, "from 1 to 4096"),
+        ({"method": "gauss_seidel", "block_size": 10**9}, "block_size is 1000000000"),
+        ({"method": "token_recycling", "num_candidates": 10**9}, "from 1 to 256"),
+        ({"method": "token_recycling", "level_sizes": [10**9]}, "level_sizes is 1000000000"),
+        ({"method": "pld+sps", "model": "m", "rate": 2}, "rate is 2.0"),
+        ({"method": "pld+sps", "model": "m", "level_cost": -1}, "level_cost is -1.0"),
+        ({"method": "auto:pld", "num_speculative_tokens": 10**9}, "from 1 to 4096"),
+        ({"method": "medusa", "model": "mini-medusa", "tree_nodes": 0}, "tree_nodes is 0"),
+        ({"method": "eagle", "model": "mini-eagle", "tree": [[]]}, r"tree is \(\(\),\)"),
+        ({"method": "eagle", "model": "mini-eagle", "tree": [[-1]]}, "none of them empty"),
+        ({"method": "eagle2", "model": "mini-eagle", "depth": 0}, "depth is 0"),
+        ({"method": "eagle2", "model": "mini-eagle", "top_k": 10**9}, "top_k is 1000000000"),
+        ({"method": "eagle3", "model": "mini-eagle3", "tree_nodes": -1}, "tree_nodes is -1"),
+        ({"method": "mtp", "model": "mini-mtp", "num_speculative_tokens": 0}, "at least 1"),
+        ({"method": "dflash", "model": "mini-dflash", "num_speculative_tokens": 0}, "from 1"),
+        ({"method": "dflash_tree", "model": "mini-dflash", "top_k": -1}, "top_k is -1"),
+        ({"method": "ppd", "num_guesses": 10**9}, "it must be 1 to 32"),
+        (
+            {"method": "sps", "model": "m", "num_assistant_tokens_schedule": Speculative},
+            "LengthRule",
+        ),
+    ],
+    ids=str,
+)
+def test_options_out_of_range(config: dict[str, Any], said: str) -> None:
+    """One sentence with the option, the value and the range, before anything is loaded."""
+    with pytest.raises(ForetokenError, match=said):
+        build(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("pld", "speculative_config is 'pld'; give a mapping"),
+        (5, "speculative_config is 5"),
+        ([{"method": "pld"}], "speculative_config is"),
+        ({"method": PromptLookup}, "The method is <class .*; give a name"),
+        ({"method": 5}, "The method is 5"),
+        ({"method": ["pld"]}, r"The method is \['pld'\]"),
+        ({"method": "pld", "verifier": TargetOnly}, "TargetOnly is a class; make an object"),
+        ({"method": "pld", "verifier": 5}, "Verifier int doesn't declare"),
+    ],
+    ids=str,
+)
+def test_what_is_no_config(config: Any, said: str) -> None:
+    with pytest.raises(ForetokenError, match=said):
+        build(config)
+
+
+@pytest.mark.parametrize("tokenizer", [5, [], object(), int, 1.5], ids=str)
+def test_what_is_no_tokenizer(pair: Pair, tokenizer: Any) -> None:
+    """Neither for the target nor for a draft model."""
+    with pytest.raises(ForetokenError, match=r"^tokenizer is .*; give a loaded tokenizer"):
+        LLM(pair.target, tokenizer=tokenizer)
+    config = {"method": "tli", "model": pair.draft, "tokenizer": tokenizer}
+    with pytest.raises(ForetokenError, match=r"^tokenizer is .*; give a loaded tokenizer"):
+        LLM(pair.target, speculative_config=config)

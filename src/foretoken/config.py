@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from foretoken.access import check_levels
-from foretoken.errors import ForetokenError, unknown
+from foretoken.errors import ForetokenError, shown, unknown
 from foretoken.methods import METHODS, Method, Need
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Target, Verifier
@@ -133,6 +133,10 @@ def build(config: Mapping[str, Any] | None) -> BuiltMethod:
     Raises:
         ForetokenError: for an unknown name or option, and for a method that can't be built so.
     """
+    if config is not None and not isinstance(config, Mapping):
+        raise ForetokenError(
+            f'speculative_config is {shown(config)}; give a mapping, e.g. {{"method": "pld"}}.'
+        )
     options = resolve_tuned(config or {"method": BASELINE})
     method = options.pop("method", None) or _guessed_method(options)
     rule = options.pop("verifier", None)
@@ -208,6 +212,8 @@ def build_verifier(rule: str | Verifier) -> Verifier:
     if isinstance(rule, str) and rule not in verifier_names() and ":" not in rule:
         raise unknown("verifier", rule, verifier_names())
     verifier: Verifier = verifier_class(rule)() if isinstance(rule, str) else rule
+    if isinstance(verifier, type):
+        raise ForetokenError(f"Verifier {verifier.__name__} is a class; make an object of it.")
     missing = [name for name in Verifier.__annotations__ if not hasattr(verifier, name)]
     if missing:
         raise ForetokenError(
@@ -227,7 +233,12 @@ def _guessed_method(options: Mapping[str, Any]) -> str:
     )
 
 
-def _from_object(drafter: Drafter, options: Mapping[str, Any]) -> BuiltMethod:
+def _from_object(drafter: Any, options: Mapping[str, Any]) -> BuiltMethod:
+    if not isinstance(drafter, Drafter) or isinstance(drafter, type):
+        raise ForetokenError(
+            f"The method is {shown(drafter)}; give a name from `foretoken methods`, or a drafter "
+            "object (of a class, make one)."
+        )
     name = type(drafter).__name__
     if options:
         raise ForetokenError(

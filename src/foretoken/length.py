@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, unknown
+from foretoken.errors.values import check_range
 from foretoken.sampling.sequence import Sequence
+from foretoken.tree import MOST_NODES
 
 
 @runtime_checkable
@@ -65,6 +67,7 @@ class Fixed:
                 f"num_speculative_tokens is {self.tokens}; it must be at least 1 "
                 "(use method 'autoregressive' to draft nothing)."
             )
+        check_range(1, MOST_NODES, num_speculative_tokens=self.tokens)
 
     def limit(self, sequence: Sequence) -> int:
         return self.tokens
@@ -105,6 +108,10 @@ class Confidence(Fixed):
     assistant_confidence_threshold: float = 0.4
 
     looks: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(0, 1, assistant_confidence_threshold=self.assistant_confidence_threshold)
 
     def threshold(self, sequence: Sequence) -> float:
         return self.assistant_confidence_threshold

@@ -24,7 +24,14 @@ from foretoken.engine.stats import EngineStats, RequestStats
 from foretoken.engine.stopping import TextTracker
 from foretoken.engine.worker import Worker
 from foretoken.errors import ForetokenError, shown
-from foretoken.models.load import find, generation_ends, load_model, load_tokenizer, wrapped
+from foretoken.models.load import (
+    check_tokenizer,
+    find,
+    generation_ends,
+    load_model,
+    load_tokenizer,
+    wrapped,
+)
 from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.target import ModelTarget
 from foretoken.progress import check_installed, track
@@ -351,7 +358,7 @@ def _refused(error: ForetokenError, ids: Seq[int] = (), text: str | None = None)
 
 def _tokenizer(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -> Any:
     if tokenizer is not None and not isinstance(tokenizer, (str, Path)):
-        return tokenizer
+        return check_tokenizer(tokenizer, "tokenizer")
     source = folder if tokenizer is None else tokenizer
     if source is None:
         return None

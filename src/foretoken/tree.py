@@ -19,6 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+MOST_NODES = 4096
+"""The most nodes that a draft may be asked for: its mask is square."""
+
 
 class Kind(IntEnum):
     """How a node's token was obtained, which decides the rules that are exact for it."""

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from foretoken import ForetokenError
-from foretoken.errors.values import typed
+from foretoken.errors.values import check_range, typed
 
 
 class Rule:
@@ -122,3 +122,11 @@ def test_other_types_pass() -> None:
     assert typed("x", rule, Rule) is rule
     for given in (None, Rule, 3, "x"):
         assert typed("x", given, Any) is given
+
+
+def test_ranges() -> None:
+    """The bounds belong to the range; None passes, NaN doesn't, and the option is named."""
+    check_range(1, 4, low=1, high=4, none=None)
+    for value, said in ((0, "0"), (4.5, "4.5"), (float("nan"), "nan")):
+        with pytest.raises(ForetokenError, match=f"^rate is {said}; it must be from 1 to 4\\.$"):
+            check_range(1, 4, fine=2, rate=value)

@@ -20,10 +20,11 @@ import torch
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.lookup.suffix_automaton import START, Match, StaticAutomaton
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, chains
+from foretoken.tree import MOST_NODES, DraftTree, chains
 
 
 @dataclass(eq=False)
@@ -38,6 +39,7 @@ class Aggressive(BaseDrafter):
     def __post_init__(self) -> None:
         if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:
             raise ForetokenError("num_speculative_tokens must be at least 1, or None.")
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
 
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device

@@ -28,9 +28,10 @@ from foretoken.control.rates import History, Shape, chain
 from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.protocols import Drafter, Shared, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, Kind, empty
+from foretoken.tree import MOST_NODES, DraftTree, Kind, empty
 from foretoken.trees.join import assemble
 
 NONE = "autoregressive"
@@ -89,6 +90,7 @@ class Auto(Wrapper):
         self._computed_before: set[int] = set()  # which parts computed in the step before
         if self.lenient:
             self.wants = Wants("a", self.wants.hidden)
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
 
     def bind(self, access: Access) -> None:
         if self.lenient:

@@ -24,13 +24,14 @@ from torch import Tensor, nn
 from foretoken.access import Access, Wants
 from foretoken.drafters.shared.head_tree import Heads
 from foretoken.draws import Draws
+from foretoken.errors.values import check_range
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.rank_trees import tree_acceptance
 from foretoken.trainable.root_states import LastStates
-from foretoken.tree import DraftTree
+from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.join import assemble
 
 
@@ -68,6 +69,7 @@ class Blockwise(BaseDrafter):
     wants = Wants("ac", (-1,))
 
     def __post_init__(self) -> None:
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
         BlockwiseHeads.check_source(self.model)
 
     def bind(self, access: Access) -> None:

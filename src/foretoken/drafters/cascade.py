@@ -27,13 +27,14 @@ from torch import Tensor
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.lookup.longest_match import copy_after
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.model import CausalLM
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import PenaltyCounts, Sequence
 from foretoken.step import step
-from foretoken.tree import DraftTree, Kind, chains
+from foretoken.tree import MOST_NODES, DraftTree, Kind, chains
 from foretoken.verify.lenience import Lenience, written_distributions
 from foretoken.verify.speculative import Speculative
 
@@ -76,6 +77,7 @@ class Cascade(BaseDrafter):
         self._stages: list[_Stage] = []
         for row in reversed(range(size)):
             self._stages.insert(0, _Stage(matrix[row][row:], list(self._stages), rule))
+        check_range(0, MOST_NODES, k_matrix=max(map(max, matrix)))
 
     def bind(self, access: Access) -> None:
         for stage in self._stages:

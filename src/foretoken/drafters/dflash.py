@@ -18,6 +18,7 @@ from torch import Tensor
 
 from foretoken.access import Access, Wants
 from foretoken.drafters.shared.chain import ChainDrafter
+from foretoken.errors.values import check_range
 from foretoken.length import Fixed
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
@@ -25,6 +26,7 @@ from foretoken.trainable.block_layers import BlockModel, BlockModule
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.rank_trees import tree_acceptance
+from foretoken.tree import MOST_NODES
 
 
 @dataclass(eq=False)
@@ -39,6 +41,7 @@ class DFlash(ChainDrafter):
     wants = Wants("acd", (-1,))  # the layers follow from the checkpoint
 
     def __post_init__(self) -> None:
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
         BlockModule.check_source(self.model)
 
     def bind(self, access: Access) -> None:

@@ -19,12 +19,13 @@ from torch import Tensor
 
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
+from foretoken.errors.values import check_range
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.block_layers import BlockModel, BlockModule
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Lesson
-from foretoken.tree import DraftTree
+from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.best_first import Branches, best_first
 from foretoken.trees.from_lists import from_parents
 from foretoken.trees.join import assemble
@@ -46,6 +47,7 @@ class DFlashTree(BaseDrafter):
     trees = True
 
     def __post_init__(self) -> None:
+        check_range(1, MOST_NODES, top_k=self.top_k, tree_nodes=self.tree_nodes)
         BlockModule.check_source(self.model)
 
     def bind(self, access: Access) -> None:

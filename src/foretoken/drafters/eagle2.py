@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foretoken.drafters.shared.feature_trees import FeatureDrafter, LikeliestPaths
+from foretoken.errors.values import check_range
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.eagle import EagleModule
+from foretoken.tree import MOST_NODES
 
 
 @dataclass(eq=False)
@@ -29,5 +31,6 @@ class Eagle2(FeatureDrafter):
     trees = True
 
     def __post_init__(self) -> None:
+        check_range(1, MOST_NODES, depth=self.depth, top_k=self.top_k, tree_nodes=self.tree_nodes)
         super().__post_init__()
         self.tree_builder = LikeliestPaths(self.depth, self.top_k, self.tree_nodes)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from foretoken.access import Access, Wants
 from foretoken.drafters.shared.feature_trees import FeatureDrafter, LikeliestPaths
+from foretoken.errors.values import check_range
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, read_config, weight_of
 from foretoken.trainable.feature_layer import FeatureLayer, unroll
 from foretoken.trainable.formats import find
@@ -29,6 +30,7 @@ from foretoken.trainable.head_losses import heads_loss
 from foretoken.trainable.layer import Attend, LayerShape
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
+from foretoken.tree import MOST_NODES
 
 NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 """Optional norms of published checkpoints: of the layer's residual; of the captured states,
@@ -209,6 +211,7 @@ class Eagle3(FeatureDrafter):
     trees = True
 
     def __post_init__(self) -> None:
+        check_range(1, MOST_NODES, depth=self.depth, top_k=self.top_k, tree_nodes=self.tree_nodes)
         super().__post_init__()
         self.tree_builder = LikeliestPaths(self.depth, self.top_k, self.tree_nodes)
         loaded = isinstance(self.model, Eagle3Module)

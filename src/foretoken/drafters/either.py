@@ -12,6 +12,7 @@ Legend: B sequences, P parts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ import torch
 
 from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
+from foretoken.errors.values import check_range
 from foretoken.length import speedup
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
@@ -50,6 +52,11 @@ class Either(Wrapper):
     rate: float = 0.7
     weight: float = 2.0
     decay: float = 0.95
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(0, math.inf, level_cost=self.level_cost, weight=self.weight)
+        check_range(0, 1, rate=self.rate, decay=self.decay)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         known = {

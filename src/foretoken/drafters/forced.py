@@ -17,9 +17,10 @@ import torch
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.protocols import BaseDrafter
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, chains
+from foretoken.tree import MOST_NODES, DraftTree, chains
 
 
 @dataclass(eq=False)
@@ -33,6 +34,7 @@ class Forced(BaseDrafter):
     def __post_init__(self) -> None:
         if self.num_speculative_tokens < 1:
             raise ForetokenError("num_speculative_tokens must be at least 1.")
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
 
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device

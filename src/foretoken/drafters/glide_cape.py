@@ -21,12 +21,13 @@ from foretoken.access import Access, Wants
 from foretoken.drafters.shared.chain import WithModel
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.cross_attention import CrossAttentionModel, CrossAttentionModule
 from foretoken.trainable.head_losses import ranks_at_roots
 from foretoken.trainable.lesson import Lesson
-from foretoken.tree import DraftTree
+from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.from_lists import from_parents
 from foretoken.trees.join import assemble
 from foretoken.trees.siblings import SiblingChain
@@ -50,6 +51,7 @@ class GlideCape(WithModel):
     trees = True
 
     def __post_init__(self) -> None:
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
         CrossAttentionModule.check_source(self.model)
         below = [chance for chance, _ in self.cape]
         if below != sorted(below) or below[-1:] != [1.0] or min(n for _, n in self.cape) < 1:
@@ -57,6 +59,7 @@ class GlideCape(WithModel):
                 f"cape is {self.cape}; give pairs of a chance and a number of candidates, the "
                 "chances rising to 1.0, the numbers at least 1."
             )
+        check_range(1, MOST_NODES, cape=max(count for _, count in self.cape))
 
     def bind(self, access: Access) -> None:
         self._lm = CrossAttentionModel(CrossAttentionModule.load(self.model, access), access)

@@ -23,9 +23,10 @@ import torch
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, chains
+from foretoken.tree import MOST_NODES, DraftTree, chains
 
 
 @dataclass(eq=False)
@@ -45,6 +46,12 @@ class Jacobi(BaseDrafter):
             raise ForetokenError(
                 f"block_size is {self.block_size}; it must be at least 2, or None for no blocks."
             )
+        check_range(
+            1,
+            MOST_NODES,
+            num_speculative_tokens=self.num_speculative_tokens,
+            block_size=self.block_size,
+        )
 
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device

@@ -24,9 +24,10 @@ import torch
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, Kind
+from foretoken.tree import MOST_NODES, DraftTree, Kind
 from foretoken.trees.from_lists import from_parents, from_paths
 from foretoken.trees.join import join
 
@@ -52,6 +53,8 @@ class Lookahead(BaseDrafter):
                 f"window is {self.window}, ngram_size {self.ngram_size} and guesses "
                 f"{self.guesses}; they must be at least 1, 2 and 1."
             )
+        places = (self.window + self.guesses) * (self.ngram_size - 1)
+        check_range(1, MOST_NODES, **{"(window + guesses) * (ngram_size - 1)": places})
 
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device

@@ -28,6 +28,7 @@ from foretoken.access import Access, Wants
 from foretoken.drafters.shared.prompt_trees import PromptTree, PromptTrees
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.appended import block_ranks
@@ -36,7 +37,7 @@ from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.prompt_tokens import FIRST, PromptTokens
 from foretoken.trainable.rank_trees import rank_counts, rank_rates
 from foretoken.trainable.root_states import last_slot
-from foretoken.tree import DraftTree, Kind
+from foretoken.tree import MOST_NODES, DraftTree, Kind
 from foretoken.trees.join import assemble
 
 _RANKS = 10  # of each prompt token's guesses that are candidates
@@ -88,6 +89,7 @@ class ParallelPrompt(BaseDrafter):
     trees = True
 
     def __post_init__(self) -> None:
+        check_range(1, MOST_NODES, tree_nodes=self.tree_nodes)
         ParallelPromptTokens.check_source(self.model)
         if self.tree_nodes < 1:
             raise ForetokenError(f"tree_nodes is {self.tree_nodes}; it must be at least 1.")

@@ -11,6 +11,7 @@ n-grams grow with the texts, so a step costs the new tokens and not the history.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ import torch
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.lookup.earlier_outputs import EarlierTexts
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, chains
+from foretoken.tree import MOST_NODES, DraftTree, chains
 
 
 @dataclass(eq=False)
@@ -48,6 +50,9 @@ class PromptLookup(BaseDrafter):
                 f"prompt_lookup_min is {self.prompt_lookup_min} and prompt_lookup_max is "
                 f"{self.prompt_lookup_max}; need 1 <= min <= max."
             )
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
+        check_range(1, MOST_NODES, prompt_lookup_max=self.prompt_lookup_max)
+        check_range(0, math.inf, max_cached_tokens=self.max_cached_tokens)
 
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device

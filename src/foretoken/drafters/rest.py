@@ -23,10 +23,11 @@ import torch
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.lookup.datastore import ORDERED, Datastore
 from foretoken.protocols import BaseDrafter
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree
+from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.best_first import NONE, Branches, best_first
 from foretoken.trees.from_lists import from_parents
 
@@ -66,6 +67,7 @@ class Rest(BaseDrafter):
             raise ForetokenError(
                 "num_speculative_tokens, continuation_tokens and max_matches must be at least 1."
             )
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
 
     def bind(self, access: Access) -> None:
         assert self.datastore is not None

@@ -19,10 +19,11 @@ import torch
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.lookup.suffix_automaton import START, Match, StaticAutomaton, SuffixAutomaton
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree
+from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.best_first import best_first
 from foretoken.trees.from_lists import from_parents
 
@@ -50,6 +51,7 @@ class Sam(BaseDrafter):
             )
         if self.corpus is not None:
             self.wants, self.trees = Wants("ab"), True
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
 
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device

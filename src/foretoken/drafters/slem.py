@@ -22,10 +22,11 @@ from foretoken.access import Access, Wants
 from foretoken.drafters.shared.chain import WithModel
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.models.drafting.foreign import ForeignModel
 from foretoken.models.model import CausalLM
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, chains
+from foretoken.tree import MOST_NODES, DraftTree, chains
 
 
 @dataclass(eq=False)
@@ -54,6 +55,7 @@ class Slem(WithModel):
                 f"num_speculative_tokens is {self.num_speculative_tokens}; it must be at least 1 "
                 "(use method 'autoregressive' to draft nothing)."
             )
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
 
     def bind(self, access: Access) -> None:
         self._lm: ForeignModel = ForeignModel(

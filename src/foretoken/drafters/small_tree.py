@@ -14,6 +14,7 @@ Legend: B sequences, N tree nodes, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,12 +24,13 @@ from torch import Tensor
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.model import CausalLM
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree, Kind
+from foretoken.tree import MOST_NODES, DraftTree, Kind
 from foretoken.trees.grow import Frontier, Widths, expand, sample, widths_of
 from foretoken.trees.join import assemble, join
 from foretoken.trees.plan import SiblingCounts, best_tree
@@ -58,6 +60,10 @@ class SmallTree(BaseDrafter):
     wants = Wants("b")
 
     def __post_init__(self) -> None:
+        check_range(1, MOST_NODES, tree_nodes=self.tree_nodes, tree_depth=self.tree_depth)
+        check_range(0, math.inf, learn_every=self.learn_every)
+        for rate in self.acceptance:
+            check_range(0, 1, acceptance=rate)
         if (self.model is None) == (not self.models):
             raise ForetokenError(
                 "This method drafts trees with small models; name one as model or several as "
@@ -79,6 +85,9 @@ class SmallTree(BaseDrafter):
             raise ForetokenError(
                 "widths is empty; give the children at each depth, e.g. [4, 2, 2]."
             )
+        for width in self.widths:
+            check_range(1, MOST_NODES, widths=width if isinstance(width, int) else sum(width))
+        check_range(1, MOST_NODES, nodes_of_widths=_size(self.widths))
         self.kinds = frozenset(
             {Kind.INDEPENDENT if self.replacement else Kind.WITHOUT_REPLACEMENT}
             # Excludes rules that take all siblings for draws from one distribution.

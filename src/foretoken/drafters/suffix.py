@@ -11,6 +11,7 @@ after it differs from the text before it.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -20,11 +21,12 @@ import torch
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.lookup.earlier_outputs import EarlierTexts
 from foretoken.lookup.suffix_tree import SuffixTree
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree
+from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.best_first import NONE, Branches, best_first
 from foretoken.trees.from_lists import from_parents
 
@@ -49,6 +51,7 @@ class Suffix(BaseDrafter):
     trees = True
 
     def __post_init__(self) -> None:
+        check_range(0, 1, min_token_prob=self.min_token_prob)
         if self.num_speculative_tokens < 1 or self.max_tree_depth < 2:
             raise ForetokenError(
                 f"num_speculative_tokens is {self.num_speculative_tokens} and max_tree_depth "
@@ -61,6 +64,10 @@ class Suffix(BaseDrafter):
             )
         if self.max_children == 1:
             self.wants, self.trees = Wants("a"), False
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
+        check_range(1, MOST_NODES, max_children=self.max_children)
+        check_range(2, MOST_NODES, max_tree_depth=self.max_tree_depth)
+        check_range(0, math.inf, max_cached_tokens=self.max_cached_tokens)
 
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device

@@ -14,6 +14,7 @@ candidates, n sets tried.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +27,12 @@ from numpy.typing import NDArray
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.models import layer_set
 from foretoken.models.drafting.self_model import SelfModel
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree
+from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.from_lists import from_parents
 from foretoken.trees.siblings import SiblingChain
 
@@ -75,6 +77,16 @@ class Swift(BaseDrafter):
             raise ForetokenError(
                 "num_speculative_tokens, opt_interval and bayes_interval must be at least 1."
             )
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
+        check_range(
+            0,
+            1,
+            assistant_confidence_threshold=self.assistant_confidence_threshold,
+            max_score=self.max_score,
+        )
+        check_range(
+            0, math.inf, max_opt_iter=self.max_opt_iter, max_tolerance_iter=self.max_tolerance_iter
+        )
 
     def bind(self, access: Access) -> None:
         self._access = access

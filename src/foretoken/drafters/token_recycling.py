@@ -24,10 +24,11 @@ from torch import Tensor
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.files import read_arrays, write_arrays
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree
+from foretoken.tree import MOST_NODES, DraftTree
 
 _KIND = "token recycling matrix"
 _UNKNOWN = -1
@@ -49,6 +50,8 @@ class TokenRecycling(BaseDrafter):
                 f"num_candidates is {self.num_candidates} and level_sizes {self.level_sizes}; "
                 "need at least one candidate, one level, and one node a level."
             )
+        check_range(1, 256, num_candidates=self.num_candidates)
+        check_range(1, MOST_NODES, level_sizes=sum(self.level_sizes))
 
     def bind(self, access: Access) -> None:
         self.shared: Matrix = Matrix(access.vocab_size, self.num_candidates, access.device)

@@ -30,6 +30,13 @@ def typed(name: str, value: Any, hint: Any) -> Any:
         raise ForetokenError(f"{name} is {shown(value)}; it must be {_words(hint)}.") from error
 
 
+def check_range(low: float, high: float, /, **options: float | None) -> None:
+    """Raise `ForetokenError` for an option outside of [low, high]; None passes."""
+    for name, value in options.items():
+        if value is not None and not low <= value <= high:
+            raise ForetokenError(f"{name} is {shown(value)}; it must be from {low:g} to {high:g}.")
+
+
 class _Type(NamedTuple):
     """What converts a value, given the type's arguments, and the type's words for one and many."""
 

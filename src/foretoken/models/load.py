@@ -212,6 +212,15 @@ def generation_ends(folder: Path) -> frozenset[int]:
     return frozenset(ids)
 
 
+def check_tokenizer(tokenizer: Any, option: str) -> Any:
+    """A tokenizer that is loaded already. Raises `ForetokenError` for what is none."""
+    if not callable(tokenizer) or isinstance(tokenizer, type):
+        raise ForetokenError(
+            f"{option} is {shown(tokenizer)}; give a loaded tokenizer, or where to find one."
+        )
+    return tokenizer
+
+
 def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:
     """The tokenizer in a folder. Raises `ForetokenError` where there is none."""
     from transformers import AutoTokenizer

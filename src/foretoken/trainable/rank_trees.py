@@ -13,7 +13,8 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
+from foretoken.tree import MOST_NODES
 from foretoken.trees.best_first import best_first
 from foretoken.trees.grow import MEDUSA_63
 
@@ -86,6 +87,7 @@ def tree_from_option(tree: str | Seq[Seq[int]], nodes: int, rates: Seq[Seq[float
     """The option `tree` of a drafter: "planned" (of `nodes` nodes, by the checkpoint's rates),
     "medusa" (the paper's 63 nodes), or rank paths."""
     if not isinstance(tree, str):
+        check_paths(tree)
         return tuple(tuple(path) for path in tree)
     if tree == "medusa":
         return MEDUSA_63
@@ -100,6 +102,15 @@ def tree_from_option(tree: str | Seq[Seq[int]], nodes: int, rates: Seq[Seq[float
             "rank paths."
         )
     return plan_tree(rates, nodes)
+
+
+def check_paths(paths: Seq[Seq[int]]) -> None:
+    """Raise `ForetokenError` for what are no rank paths, or too many."""
+    if len(paths) > MOST_NODES or any(not path or min(path) < 0 for path in paths):
+        raise ForetokenError(
+            f"tree is {shown(paths)}; it must be a list of at most {MOST_NODES} rank paths such as "
+            "[[0], [1], [0, 0]], none of them empty or negative."
+        )
 
 
 def fitting_paths(paths: Paths, depth: int, vocab_size: int) -> Paths:

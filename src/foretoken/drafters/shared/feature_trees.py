@@ -23,7 +23,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.feature_layer import FeatureModel
 from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.rank_trees import Paths, fitting_paths, tree_acceptance
+from foretoken.trainable.rank_trees import Paths, check_paths, fitting_paths, tree_acceptance
 from foretoken.tree import DraftTree, Kind
 from foretoken.trees.grow import Frontier, beam, expand, sample, widths_of
 from foretoken.trees.join import assemble
@@ -165,6 +165,7 @@ class GivenTree:
     replacement. branches: whether it is more than a chain."""
 
     def __init__(self, paths: Seq[Seq[int]]) -> None:
+        check_paths(paths)
         self._paths: Paths = tuple(
             sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
         )

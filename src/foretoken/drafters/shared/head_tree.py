@@ -19,6 +19,7 @@ from torch import Tensor
 
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
+from foretoken.errors.values import check_range
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained, VocabularyLayers, weight_of
@@ -34,7 +35,7 @@ from foretoken.trainable.rank_trees import (
     tree_from_option,
 )
 from foretoken.trainable.root_states import LastStates, RootStates
-from foretoken.tree import DraftTree
+from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.join import assemble
 
 
@@ -109,6 +110,7 @@ class HeadTree(BaseDrafter):
     trees = True
 
     def __post_init__(self) -> None:
+        check_range(1, MOST_NODES, tree_nodes=self.tree_nodes)
         self.module.check_source(self.model)
 
     def bind(self, access: Access) -> None:

@@ -9,6 +9,7 @@ Legend: B sequences, V the target's vocabulary, W the model's own.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,9 +21,10 @@ from torch import Tensor
 
 from foretoken.access import Access
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import check_range
 from foretoken.models.drafting.draft_model import DraftModel, as_causal_lm
 from foretoken.models.drafting.vocabulary import Vocabulary, shared
-from foretoken.models.load import load_tokenizer
+from foretoken.models.load import check_tokenizer, load_tokenizer
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 
@@ -65,8 +67,7 @@ class ForeignModel:
         words: int = 0,
     ) -> None:
         """Raises `ForetokenError` where a tokenizer is missing."""
-        if words < 0:
-            raise ForetokenError(f"max_cached_words is {words}; it must be at least 0.")
+        check_range(0, sys.maxsize, max_cached_words=words)
         lm = as_causal_lm(model, access)
         self.own = Vocabulary(
             _tokenizer(tokenizer, model, access, "draft model", "tokenizer"), lm.vocab_size
@@ -196,4 +197,4 @@ def _tokenizer(chosen: Any, model: Any, access: Access, whose: str, option: str)
         raise ForetokenError(
             f"There is no tokenizer of the {whose}, whose text must be read; name it as {option}."
         )
-    return chosen
+    return check_tokenizer(chosen, option)
