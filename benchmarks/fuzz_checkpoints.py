@@ -498,12 +498,13 @@ def surroundings(asan: bool, home: Path) -> dict[str, str]:
     compiler = shutil.which("gcc")
     if compiler is None:
         raise SystemExit("--asan needs gcc.")
-    found = subprocess.run(
-        [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    # libstdc++ too: without it an exception that torch throws would end the process.
+    names = ("libasan.so", "libstdc++.so.6")
+    commands = [[compiler, f"-print-file-name={name}"] for name in names]
+    found = [subprocess.run(c, capture_output=True, text=True, check=True) for c in commands]
     return env | {
         "FORETOKEN_CACHE": str(home),
-        "LD_PRELOAD": str(Path(found).resolve()),
+        "LD_PRELOAD": " ".join(str(Path(each.stdout.strip()).resolve()) for each in found),
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:abort_on_error=0:exitcode=99",
         "CXX": "g++",
     }

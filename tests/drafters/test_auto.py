@@ -304,3 +304,25 @@ def test_sequences_keep_their_own_counts(pair: Pair) -> None:
     assert drafter._histories(sequence) is not drafter._histories(
         Sequence.start(PROMPTS[0], GREEDY)
     )
+
+
+def test_a_step_that_failed_leaves_nothing(pair: Pair, monkeypatch: Any) -> None:
+    """After an error in mid-step each sequence starts again alone, and the draft of the batch that
+    failed is nobody's any more."""
+    drafter = auto(PromptLookup(3), PromptLookup(8, 1))
+    engine = Engine(ModelTarget(pair.target, 3, 128), drafter, TargetOnly())
+    inner, calls = engine.target.score, 0
+
+    def score(sequences: Any, trees: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise MemoryError
+        return inner(sequences, trees)
+
+    monkeypatch.setattr(engine.target, "score", score)
+    params = SamplingParams(temperature=0, max_tokens=12)
+    requests = [engine.add(prompt, params) for prompt in PROMPTS[:3]]
+    while engine.busy:
+        engine.step()
+    assert [request.error for request in requests] == [None] * 3

@@ -17,6 +17,7 @@ from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.errors import ForetokenError
 from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, check_distribution, native, related, tiny_pair
 from foretoken.testing.checks import greedy_reference
 from foretoken.trainable.checkpoint import Facts
@@ -104,6 +105,23 @@ def test_several_samples_are_followed(small: Pair, folder: Path) -> None:
     _, [output] = served(drafter, small, PROMPTS_OF_23[:1], params)
     assert len(output.outputs) == 3
     assert drafter.learner.version == 1
+
+
+def test_what_wrote_nothing_does_not_count(small: Pair, folder: Path, monkeypatch: Any) -> None:
+    """A request that failed, or starts again after an error, is none that was served; nor is it an
+    error to end it twice."""
+    drafter, noted = Online([SmallLM(str(folder), 3)]), []
+    engine, _ = served(drafter, small, [])
+    monkeypatch.setattr(drafter.learner, "note", noted.append)
+    sequence = Sequence.start([5, 9, 2], GREEDY)
+    for output in ([], [4]):
+        drafter.begin(sequence)
+        sequence.tokens += output
+        drafter.end([sequence])
+        drafter.end([sequence])
+    assert noted == [None]
+    answered(engine, [5, 9, 2])
+    assert len(noted) == 2
 
 
 def test_what_cannot_learn_is_refused(small: Pair, folder: Path) -> None:

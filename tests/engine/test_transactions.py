@@ -257,3 +257,68 @@ def test_one_sample_ends_its_request(pair: Pair) -> None:
     assert [s.output.finish_reason for s in bad.samples] == ["error"] * 5
     assert good.samples[0].output.token_ids == known(pair)[tuple(PROMPTS[1])]
     check_at_rest(engine, pair)
+
+
+@pytest.mark.parametrize("verb", ["pending", "holds"])
+def test_a_target_that_fails_before_a_prompt_is_read(
+    pair: Pair, verb: str, monkeypatch: Any
+) -> None:
+    """It was asked about one sequence, so one request ends."""
+    engine = engine_of(pair)
+    inner = getattr(engine.target, verb)
+
+    def asked(sequence: Any) -> Any:
+        if sequence.tokens[: len(PROMPTS[0])] == PROMPTS[0]:
+            raise LookupError(verb)
+        return inner(sequence)
+
+    monkeypatch.setattr(engine.target, verb, asked)
+    requests = [engine.add(prompt, GREEDY) for prompt in PROMPTS[:3]]
+    finish(engine)
+    assert "LookupError" in str(requests[0].error)
+    for request in requests[1:]:
+        assert request.samples[0].output.token_ids == known(pair)[tuple(request.prompt)]
+    check_at_rest(engine, pair)
+
+
+def test_what_ends_twice_is_learned_once(pair: Pair) -> None:
+    """An end that raises after it has learned from the text is called again, and learns no more."""
+
+    class Late(PromptLookup):
+        fails = True
+
+        def end(self, sequences: Any) -> None:
+            super().end(sequences)
+            if self.fails:
+                raise LookupError("late")
+
+    drafter = Late(max_cached_tokens=1000)
+    engine = engine_of(pair, drafter)
+    request = engine.add(PROMPTS[0], GREEDY)
+    finish(engine)
+    assert request.error is None and len(request.samples[0].output.token_ids) == 20
+    assert drafter.shared is not None and drafter.shared.tokens == 20
+    drafter.fails = False
+    check_at_rest(engine, pair)
+
+
+def test_nothing_is_learned_from_the_failed_or_from_a_new_start(pair: Pair) -> None:
+    """Earlier outputs hold each text that was served, once."""
+    drafter = Faulty(max_cached_tokens=1000)
+    drafter.verb, drafter.bad = "draft", PROMPTS[1]
+    engine = engine_of(pair, drafter)
+    for prompt in PROMPTS[:3]:
+        engine.add(prompt, GREEDY)
+    finish(engine)
+    assert drafter.shared is not None and drafter.shared.tokens == 40
+
+
+def test_a_sequence_leaves_no_state(pair: Pair) -> None:
+    """What drafters and targets keep with a sequence is freed with it, whoever still holds it."""
+    engine = engine_of(pair, PromptLookup())
+    request = engine.add(PROMPTS[0], GREEDY)
+    engine.step()
+    engine.step()
+    assert request.samples[0].sequence.state
+    finish(engine)
+    assert not request.samples[0].sequence.state

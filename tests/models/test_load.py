@@ -248,6 +248,8 @@ def test_the_reason_of_a_type_error_is_told(tmp_path: Path) -> None:
 
 def test_ends_of_a_generation_config(tmp_path: Path) -> None:
     """One id, a list, or none; a file that is not there names none."""
+    folder = written(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
     assert generation_ends(tmp_path) == frozenset()
     file = tmp_path / "generation_config.json"
     for given, ends in ((7, {7}), ([7, 8], {7, 8}), (None, set())):
@@ -257,6 +259,9 @@ def test_ends_of_a_generation_config(tmp_path: Path) -> None:
         file.write_text(json.dumps({"eos_token_id": wrong}))
         with pytest.raises(ForetokenError, match=r"eos_token_id is .* must be a token id"):
             generation_ends(tmp_path)
+    for impl in ("native", "transformers"):
+        with pytest.raises(ForetokenError, match=r"eos_token_id is .* must be a token id"):
+            load_model(folder, device="cpu", model_impl=impl)
 
 
 def test_no_files_no_tokenizer(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ class Auto(Wrapper):
         return CostModel({1: 1.0, 64: 1.5}, drafts, fixed=True)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        count = len(sequences)
+        count, self._drafted = len(sequences), None  # a step that failed may have left its own
         if self._idled < self._idle_steps and count == self._idle_rows:
             self._idled += 1
             return empty(count, self._device)
@@ -231,9 +231,9 @@ class Auto(Wrapper):
                 part.observe(sequences, steps)
             return
         scored = perf_counter()
-        now, self._drafted = self._drafted, None
-        takers = now.choice.takers if now is not None else [None] * len(steps)
         prefill = not steps[0].tokens
+        now, self._drafted = None if prefill else self._drafted, None
+        takers = now.choice.takers if now is not None else [None] * len(steps)
         # A part that computes reads a prompt only once it is chosen.
         late_readers = self._control.computing if self._control is not None else ()
         for number, part in enumerate(self.drafters):

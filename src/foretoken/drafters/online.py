@@ -102,5 +102,7 @@ class Online(Wrapper):
     def end(self, sequences: Seq[Sequence]) -> None:
         super().end(sequences)
         for sequence in sequences:
-            recording: Recording = sequence.state.pop(self)
+            recording: Recording | None = sequence.state.pop(self, None)
+            if recording is None or not sequence.output:  # it failed, or starts again
+                continue
             self.learner.note(recording.example(sequence.tokens, sequence.prompt_length))

@@ -34,6 +34,7 @@ from foretoken.engine.stopping import Criterion
 from foretoken.errors import ForetokenError, described
 from foretoken.protocols import Drafter, Step, Target, Verifier
 from foretoken.sampling.params import SamplingParams
+from foretoken.sampling.sequence import Sequence
 from foretoken.step import prefill, step
 
 _log = logging.getLogger("foretoken")  # tracebacks of what became a sentence, at level DEBUG
@@ -182,10 +183,15 @@ class Engine:
         for sample in list(self._running):
             if sample.ended:  # with its request, while its siblings were looked at
                 continue
-            if not self.target.pending(sample.sequence) or self._forked(sample):
-                ready.append(sample)
-            else:
+            try:
+                unread = self._unread(sample)
+            except Exception as error:
+                self._fail(sample.request, "Copying a prompt", error)
+                continue
+            if unread:
                 leaders.setdefault(sample.request.id, sample)
+            else:
+                ready.append(sample)
         if leaders:
             share = max(1, self.chunk // len(leaders))
             began = perf_counter()
@@ -201,18 +207,18 @@ class Engine:
             for _ in self._one_by_one(samples, error, self._start_again):
                 pass
 
-    def _forked(self, sample: Sample) -> bool:
-        """Copy the prompt's cache from a running sample of the same request, where there is one."""
+    def _unread(self, sample: Sample) -> bool:
+        """Whether the prompt must be read; its cache is copied from a running sample of the same
+        request, where one has read it."""
+        if not self.target.pending(sample.sequence):
+            return False
         for other in sample.request.samples:
             running = not other.ended and self.target.holds(other.sequence)
             if running and other is not sample and not self.target.pending(other.sequence):
-                try:
-                    self.target.fork(other.sequence, sample.sequence)
-                    self.drafter.fork(other.sequence, sample.sequence)
-                except Exception as error:
-                    self._fail(sample.request, "Copying a prompt", error)
-                return True
-        return False
+                self.target.fork(other.sequence, sample.sequence)
+                self.drafter.fork(other.sequence, sample.sequence)
+                return False
+        return True
 
     def _decode(self, ready: list[Sample]) -> Iterator[tuple[Sample, Step]]:
         """One step of each."""
@@ -349,8 +355,10 @@ class Engine:
 
     def _release(self, sample: Sample) -> None:
         """Free the sample's slots. As in the cache, the last sample moves into the free place."""
-        _insist(partial(self.drafter.end, [sample.sequence]))
-        _insist(partial(self.target.end, sample.sequence))
+        sequence = sample.sequence
+        _insist(partial(self.drafter.end, [sequence]), sequence)
+        _insist(partial(self.target.end, sequence), sequence)
+        sequence.state.clear()
         place = self._running.index(sample)
         last = self._running.pop()
         if last is not sample:
@@ -369,12 +377,14 @@ class Engine:
         self._timed = TimedTarget(self.target, self.clock), drafter
 
 
-def _insist(end: Callable[[], None]) -> None:
-    """Call `end`, and once more if it raises: it may have stopped before it gave a slot back."""
+def _insist(end: Callable[[], None], sequence: Sequence) -> None:
+    """Call `end`, and once more if it raises: it may have stopped before it gave a slot back. From
+    the second call a drafter learns nothing, since it may have learned from the first."""
     try:
         end()
     except Exception as error:
         _log.debug("The end of a sequence", exc_info=error)
         _log.warning("%s; it is called once more.", described("The end of a sequence", error))
+        sequence.cut(0)
         with suppress(Exception):
             end()

@@ -5,7 +5,8 @@
 
 `models.py` has float64 targets that are built in milliseconds, `enumeration.py` follows every
 random outcome, `distributions.py` computes the exact distribution of a method's texts,
-`drafters.py` has drafters that force a case, `checks.py` puts them together.
+`drafters.py` has drafters that force a case, `checks.py` puts them together, `faults.py` raises at
+every call of a step, which `calls.py` counts.
 """
 
 from foretoken.testing.checks import (
@@ -26,6 +27,7 @@ from foretoken.testing.distributions import (
 )
 from foretoken.testing.drafters import Drawn, Oracle, Scripted
 from foretoken.testing.enumeration import EnumeratedDraws
+from foretoken.testing.faults import check_faults
 from foretoken.testing.models import (
     ByteTokenizer,
     Pair,
@@ -48,6 +50,7 @@ __all__ = [
     "TableModel",
     "check_distribution",
     "check_drafter",
+    "check_faults",
     "check_greedy",
     "check_independence",
     "check_seeded",

@@ -100,13 +100,16 @@ def test_a_loss_that_is_no_number_changes_nothing(
     assert all(bool(w.isfinite().all()) for w in drafter.learner.weights.student.parameters())
 
 
-def test_a_step_that_fails_ends_learning_and_not_serving(small: Pair, folder: Path) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), MemoryError("out of memory")])
+def test_a_step_that_fails_ends_learning_and_not_serving(
+    small: Pair, folder: Path, error: Exception
+) -> None:
     """A warning, no more steps, and the text is still the target\'s."""
     drafter = Online([SmallLM(str(folder), 3)], every=1)
     engine, _ = served(drafter, small, [])
 
     def fail() -> None:
-        raise RuntimeError("out of memory")
+        raise error
 
     drafter.learner.weights.build = fail  # type: ignore[method-assign]
     with pytest.warns(UserWarning, match="stopped learning: out of memory"):

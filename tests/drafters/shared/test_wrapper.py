@@ -14,6 +14,7 @@ from foretoken.drafters.merged import Merged
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
     Pair,
     check_seeded,
@@ -105,3 +106,22 @@ def test_what_parts_learn_is_kept_apart(pair: Pair, tmp_path: Path) -> None:
     merged.shared.load(tmp_path / "learned")
     assert [part.shared.rates() for part in parts] == [[0.5], [0.25]]  # type: ignore[union-attr]
     merged.shared.reset()
+
+
+def test_all_parts_end(pair: Pair) -> None:
+    """Also those behind a part that raises; what it raised comes through."""
+
+    class Fails(PromptLookup):
+        def end(self, sequences: Any) -> None:
+            raise LookupError("end")
+
+    class Notes(PromptLookup):
+        ended = 0
+
+        def end(self, sequences: Any) -> None:
+            self.ended += len(sequences)
+
+    parts = [Notes(), Fails(), Notes()]
+    with pytest.raises(LookupError):
+        Either(parts).end([Sequence.start([1, 2], SamplingParams())])
+    assert [part.ended for part in parts if isinstance(part, Notes)] == [1, 1]

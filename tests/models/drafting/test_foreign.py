@@ -156,3 +156,15 @@ def test_a_real_tokenizer_of_another_kind(small: Path) -> None:
     assert model.theirs.text(model.theirs.continuing(text)) == text
     for ids in ([*model.theirs.continuing(text)], model.theirs.starting(text[1:])):
         assert [i for group in model.theirs.groups(ids) for i in group] == ids
+
+
+def test_an_end_without_a_beginning(pair: Pair) -> None:
+    """Ending twice, or what never began, is no error: a step may fail anywhere."""
+    theirs, own = two_tokenizers(pair.target.vocab_size)
+    model = ForeignModel(pair.draft, ModelTarget(pair.target, 1, 64), own, theirs)
+    sequence = Sequence.start([1, 2, 3], GREEDY)
+    model.end(sequence)
+    for _ in range(2):
+        model.begin(sequence)
+        model.end(sequence)
+        model.end(sequence)

@@ -45,7 +45,7 @@ def test_more_layers_than_tensors(folder: Path, count: int) -> None:
 )  # fmt: skip
 def test_numbers_that_are_no_sizes(tmp_path: Path, field: str, given: Any) -> None:
     change_config(written(tmp_path, "qwen2"), **{field: given})
-    if field == "sliding_window":
+    if field == "sliding_window":  # which is read only then
         change_config(tmp_path, use_sliding_window=True, layer_types=None)
     refused(tmp_path, f"{field} of the model's configuration is .* must be a whole number")
 
@@ -72,3 +72,9 @@ def test_a_model_without_safetensors_is_bounded_by_its_files(tmp_path: Path) -> 
     assert load_model(tmp_path, device="cpu").layers == 2
     change_config(tmp_path, vocab_size=10**8)
     refused(tmp_path, "weights, and its files hold")
+
+
+def test_a_number_that_the_family_does_not_know(folder: Path) -> None:
+    """transformers reads it in places all the same."""
+    change_config(folder, sliding_window={})
+    refused(folder, "sliding_window of the model's configuration is {} and must be")

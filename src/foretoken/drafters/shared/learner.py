@@ -218,9 +218,9 @@ class Learner:
         self._job = None
         try:
             built = job.result()
-        except (RuntimeError, ForetokenError) as error:  # torch's out-of-memory is a RuntimeError
-            self.frozen = True
-            warnings.warn(f"The drafter has stopped learning: {error}", stacklevel=2)
+        except Exception as error:  # whatever it is, requests don't end by it
+            self.frozen, why = True, str(error) or type(error).__name__
+            warnings.warn(f"The drafter has stopped learning: {why}", stacklevel=2)
             return
         if built is not None:
             self._serve(built, self._last_version + 1)

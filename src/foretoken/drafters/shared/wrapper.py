@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -55,8 +56,9 @@ class Wrapper(BaseDrafter):
             part.fork(sequence, copy)
 
     def end(self, sequences: Seq[Sequence]) -> None:
-        for part in self.drafters:
-            part.end(sequences)
+        with ExitStack() as all_parts:  # the others too, where one raises
+            for part in reversed(self.drafters):
+                all_parts.callback(part.end, sequences)
 
 
 class _SharedByParts:

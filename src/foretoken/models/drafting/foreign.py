@@ -95,7 +95,9 @@ class ForeignModel:
         self._model.keep(target, _common_length(source.tokens, target.tokens))
 
     def end(self, sequence: Sequence) -> None:
-        self._model.end(sequence.state.pop(self).text)
+        reading: _Reading | None = sequence.state.pop(self, None)
+        if reading is not None:
+            self._model.end(reading.text)
 
     def follow(self, sequence: Sequence, step: Step) -> None:
         """Read a chunk of the prompt too; later text is read when it is needed."""

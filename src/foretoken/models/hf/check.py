@@ -40,7 +40,7 @@ def check_sizes(folder: Path, config: Any, trust_remote_code: bool = False) -> N
     text = config.get_text_config(decoder=True)
     for name in _COUNTS:
         given = getattr(text, name, None)
-        if isinstance(given, int | float | str):  # some families list one for each layer
+        if given is not None and not isinstance(given, list | tuple):  # some have one a layer
             most = check.MOST_LAYERS if name == "num_hidden_layers" else check.LARGEST
             check.count(name, given, most)
     headers = Checkpoint(folder).headers if has_safetensors(folder) else {}

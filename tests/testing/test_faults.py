@@ -1,0 +1,200 @@
+"""Every method survives a fault at every call of its steps; and the harness finds what doesn't."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from foretoken import METHODS
+from foretoken.config import BuiltMethod, build
+from foretoken.control.cost_model import CostModel, DraftCost
+from foretoken.drafters.either import Either
+from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.drafters.shared.wrapper import Wrapper
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.engine.engine import Engine
+from foretoken.engine.stats import EngineStats
+from foretoken.step import step
+from foretoken.testing import Pair, check_faults
+from test_conformance import NEEDS, SETTINGS, class_of, given, models, untrained
+
+Make = Callable[[Pair], dict[str, Any]]
+
+SMALL = {name: each["distribution"] for name, each in SETTINGS.items() if "distribution" in each}
+"""Few nodes a draft: a fault at the first of them is as good as one at the tenth."""
+
+COSTS = CostModel(
+    {1: 1.0, 64: 1.5},
+    {"pld": DraftCost(call=0.01), "sps": DraftCost(level=0.1), "suffix": DraftCost(call=0.01)},
+    fixed=True,
+)
+
+
+def trained(name: str, pair: Pair) -> Any:
+    """Random weights for a drafter."""
+    return untrained(class_of(name).module, pair, name)
+
+
+def auto(pair: Pair) -> dict[str, Any]:
+    """Two parts that copy, with costs that needn't be measured."""
+    return {name: NEEDS[f"auto.{name}"](pair) for name in ("drafters", "names", "costs")}
+
+
+COMBINED: dict[str, Make] = {
+    "auto": auto,
+    "online": lambda pair: {"model": NEEDS["online.drafters"](pair)[0].model},
+    "pld+sps": lambda pair: {"model": pair.draft, "num_speculative_tokens": 2},
+    "suffix+medusa": lambda pair: {"medusa": {"model": trained("medusa", pair)}},
+    "sps+eagle3": lambda pair: {
+        "sps": {"model": pair.draft},
+        "eagle3": {"model": trained("eagle3", pair), "depth": 2, "top_k": 2},
+    },
+    "pld|sps": lambda pair: {"model": pair.draft, "num_speculative_tokens": 2},
+    "suffix|mcsd": lambda pair: {"model": pair.draft, "widths": (2, 1)},
+    "auto:pld,sps": lambda pair: {"model": pair.draft, "costs": COSTS},
+    "auto:suffix,pld": lambda pair: {"costs": COSTS},
+    "online:medusa": lambda pair: {"model": trained("medusa", pair)},
+}
+"""Methods that are made of others, with the options that they need."""
+
+
+def build_small(name: str, pair: Pair) -> BuiltMethod:
+    """A method that drafts little, with what it needs."""
+    row = METHODS.get(name)
+    if name in COMBINED:
+        return build({"method": name, **COMBINED[name](pair)})
+    if row is None or row.target:
+        return build({"method": name})
+    names = {field.name for field in dataclasses.fields(class_of(row.drafter))}
+    small = {option: value for option, value in SMALL.items() if option in names}
+    return build({"method": name, **given(row.drafter, pair), **small})
+
+
+@pytest.mark.parametrize("name", [*METHODS, *(name for name in COMBINED if name not in METHODS)])
+def test_every_call_of_every_method(name: str) -> None:
+    """Whatever raises, nothing is lost and nobody else's text changes."""
+    pair = models("native")
+    assert check_faults(build_small(name, pair), pair) > 100
+
+
+class Leaks(SmallLM):
+    """Keeps the slot of a sequence whose beginning stopped half-way."""
+
+    def begin(self, sequence: Any) -> None:
+        super().begin(sequence)
+        sequence.state[self] = True
+
+    def end(self, sequences: Any) -> None:
+        super().end([sequence for sequence in sequences if sequence.state.pop(self, False)])
+
+
+class Remembers(PromptLookup):
+    """Takes what a step that failed left behind for its own."""
+
+    _step: Any = None
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> Any:
+        self._step = list(sequences)
+        return super().draft(sequences, budgets, draws)
+
+    def observe(self, sequences: Any, steps: Any) -> None:
+        super().observe(sequences, steps)
+        for drafted, sequence in zip(self._step or sequences, sequences, strict=True):
+            assert drafted is sequence
+        self._step = None
+
+
+class Hoards(PromptLookup):
+    """Keeps every sequence."""
+
+    def begin(self, sequence: Any) -> None:
+        self._all = [*getattr(self, "_all", []), sequence]
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda pair: Leaks(pair.draft, 2), "slots lost in the caches"),
+        (lambda pair: Remembers(2), "failed: "),
+        (lambda pair: Hoards(2), "still reachable: Sequence"),
+    ],
+)
+def test_finds_drafters_that_do_not_clean_up(make: Any, found: str) -> None:
+    """What they leave is named, with the call that failed, if any did."""
+    pair = models("native")
+    with pytest.raises(AssertionError, match=found):
+        check_faults(build({"method": make(pair)}), pair)
+
+
+def commits_before_an_error(self: Engine, samples: Any) -> Any:
+    """An engine that keeps the tokens of a step that failed."""
+    budgets = [min(sample.left - 1, self.target.nodes) for sample in samples]
+    return step(*self._timed, self.verifier, [s.sequence for s in samples], budgets)
+
+
+def fails_all(self: Engine, samples: Any, error: Exception, again: Any) -> Any:
+    """An engine that takes an error in a pass for everybody's."""
+    for sample in samples:
+        self._fail(sample.request, "A pass", error)
+    return iter(())
+
+
+def ends_once(end: Any, sequence: Any) -> None:
+    """An engine that takes no notice of an end that raised."""
+    with suppress(Exception):
+        end()
+
+
+def ends_in_turn(self: Wrapper, sequences: Any) -> None:
+    """A wrapper whose later parts aren't ended where an earlier one raises."""
+    for part in self.drafters:
+        part.end(sequences)
+
+
+@pytest.mark.parametrize(
+    ("where", "broken", "found"),
+    [
+        ((Engine, "_advance"), commits_before_an_error, "wrote "),
+        ((Engine, "_one_by_one"), fails_all, "failed: "),
+        (("foretoken.engine.engine._insist",), ends_once, "slots lost in the caches"),
+        ((EngineStats, "remove"), lambda self, other: None, "other totals"),
+        ((Wrapper, "end"), ends_in_turn, "slots lost in the caches"),
+    ],
+)
+def test_finds_engines_that_lose_something(
+    where: Any, broken: Any, found: str, monkeypatch: Any
+) -> None:
+    """Each of these once was the engine's way, or nearly."""
+    pair = models("native")
+    monkeypatch.setattr(*where, broken)
+    parts = [SmallLM(pair.draft, 1), SmallLM(pair.draft, 2)]
+    with pytest.raises(AssertionError, match=found):
+        check_faults(build({"method": Either(parts)}), pair)
+
+
+def test_states_that_are_left(monkeypatch: Any) -> None:
+    """A sequence keeps nothing of its drafter's after its end."""
+
+    def release(self: Engine, sample: Any) -> None:
+        self.drafter.end([sample.sequence])
+        self.target.end(sample.sequence)
+        place, last = self._running.index(sample), self._running.pop()
+        if last is not sample:
+            self._running[place] = last
+
+    monkeypatch.setattr(Engine, "_release", release)
+    with pytest.raises(AssertionError, match="the states of 4 sequences are left"):
+        check_faults(build({"method": PromptLookup(2)}), models("native"))
+
+
+def test_classes_are_as_before() -> None:
+    """What was watched is itself again, also after a failed check."""
+    pair = models("native")
+    before = type(pair.target), type(pair.draft)
+    with pytest.raises(AssertionError):
+        check_faults(build({"method": Leaks(pair.draft, 2)}), pair)
+    assert (type(pair.target), type(pair.draft)) == before
