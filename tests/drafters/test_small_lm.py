@@ -64,6 +64,6 @@ def test_a_model_is_needed() -> None:
 def test_a_model_of_another_vocabulary_is_refused(pair: Pair) -> None:
     """Both sizes are named."""
     drafter = SmallLM(pair.draft)
-    access = SimpleNamespace(vocab_size=98, max_length=10, slots=1, backend="plain")
-    with pytest.raises(ForetokenError, match="97 tokens and the target's 98"):
+    access = SimpleNamespace(vocab_size=354, max_length=10, slots=1, backend="plain")
+    with pytest.raises(ForetokenError, match="97 tokens and the target's 354"):
         drafter.bind(access)  # type: ignore[arg-type]

@@ -178,9 +178,8 @@ class _Stage(BaseDrafter):
         ]
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        for sequence, done in zip(sequences, steps, strict=True):
-            for model in self.models:
-                model.follow(sequence, done)
+        for model in self.models:
+            model.follow(sequences, steps)
 
 
 def _working_copy(sequence: Sequence) -> Sequence:

@@ -10,7 +10,6 @@ Legend: B rows, T places, N predicted places.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -20,8 +19,6 @@ from foretoken.access import Access, Wants
 from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.errors.values import check_range
 from foretoken.length import Fixed
-from foretoken.protocols import Step
-from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.block_layers import BlockModel, BlockModule
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Lesson
@@ -58,7 +55,3 @@ class DFlash(ChainDrafter):
         temperature 0."""
         chain = [(0,) * (n + 1) for n in range(self._length(module))]
         return tree_acceptance(module.ranks(lesson), lesson.max_nodes, chain)
-
-    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        self._lm.observe(sequences, steps)
-        super().observe(sequences, steps)

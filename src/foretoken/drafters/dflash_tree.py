@@ -92,7 +92,7 @@ class DFlashTree(BaseDrafter):
         return accepted.to(lesson.max_nodes.device)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        self._lm.observe(sequences, steps)
+        self._lm.follow(sequences, steps)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         self._lm.fork(sequence, copy)

@@ -151,14 +151,12 @@ class SmallTree(BaseDrafter):
         return assemble([(rows, tree)], len(sequences), model.device)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        for sequence, step in zip(sequences, steps, strict=True):
-            for model in self._models:
-                model.follow(sequence, step)
-            if self._counts is not None and step.drafted:
-                valid = step.tree.valid[step.row].tolist()
-                slots = step.tree.parent_slots[step.row].tolist()
-                parents = [slot if real else -1 for slot, real in zip(slots, valid, strict=True)]
-                self._counts.add(parents, step.path)
+        for model in self._models:
+            model.follow(sequences, steps)
+        if self._counts is not None:
+            for step in steps:
+                if step.drafted:
+                    self._counts.add(_parents(step), step.path)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         for model in self._models:
@@ -168,6 +166,13 @@ class SmallTree(BaseDrafter):
         for sequence in sequences:
             for model in self._models:
                 model.end(sequence)
+
+
+def _parents(step: Step) -> list[int]:
+    """The slot of each node's parent; -1 where the node can't be accepted."""
+    valid = step.tree.valid[step.row].tolist()
+    slots = step.tree.parent_slots[step.row].tolist()
+    return [slot if real else -1 for slot, real in zip(slots, valid, strict=True)]
 
 
 def _at_temperature_1(sequence: Sequence) -> Sequence:

@@ -258,10 +258,7 @@ class BlockModel:
         """How many tokens may be drafted: none where there is no state to read."""
         return self._module.places if self._cache.lengths[self._cache.slot(sequence.id)] else 0
 
-    def follow(self, sequence: Sequence, step: Step) -> None:
-        pass  # a batch at once, in `observe`
-
-    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+    def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """Take the states of what was read or accepted."""
         if not steps:
             return

@@ -231,10 +231,9 @@ class CrossAttentionModel:
         """How many tokens may be drafted: none where the target's cache is empty."""
         return _SPARE if len(sequence.tokens) > 1 else 0
 
-    def follow(self, sequence: Sequence, step: Step) -> None:
-        """Read the prompt along with the target; new tokens are read with the next draft."""
-        if not step.tokens:
-            self._read([sequence])
+    def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Read prompts along with the target; new tokens are read with the next draft."""
+        self._read([s for s, step in zip(sequences, steps, strict=True) if not step.tokens])
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, V] logits after each text."""

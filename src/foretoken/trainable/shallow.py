@@ -66,13 +66,15 @@ class ShallowModel:
         """How many tokens may be drafted before the context ends."""
         return max(0, self._access.max_length + 1 - len(sequence.tokens))
 
-    def follow(self, sequence: Sequence, step: Step) -> None:
-        """Take the states of what was read or accepted."""
-        places = list(range(step.read)) if step.read else [0, *step.path]
-        new = self._adapter.features(step.scores.hidden)[step.row, places]
-        sequence.state[self] = torch.cat((sequence.state[self], new))
-        if step.read:
-            self._run_waiting([sequence], None)
+    def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Take the states of what was read or accepted; those of prompts run at once, together."""
+        for sequence, step in zip(sequences, steps, strict=True):
+            places = list(range(step.read)) if step.read else [0, *step.path]
+            new = self._adapter.features(step.scores.hidden)[step.row, places]
+            sequence.state[self] = torch.cat((sequence.state[self], new))
+        reading = [s for s, step in zip(sequences, steps, strict=True) if step.read]
+        if reading:
+            self._run_waiting(reading, None)
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, V] logits after each text, whose last token alone is not in the cache."""

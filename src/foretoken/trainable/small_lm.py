@@ -43,8 +43,8 @@ class TrainedLM(Trained):
         if lm.config.vocab_size != facts.vocab_size:
             raise ForetokenError(
                 f"{model} has a vocabulary of {lm.config.vocab_size} tokens and the target of "
-                f"{facts.vocab_size}; begin with a model of the target's tokenizer, or give "
-                "numbers, e.g. --set 'shape={hidden_size: 96, num_hidden_layers: 2}'."
+                f"{facts.vocab_size}, and training needs as many; begin with one of the target's "
+                "size, or give numbers, e.g. --set 'shape={hidden_size: 96, num_hidden_layers: 2}'."
             )
 
     @property

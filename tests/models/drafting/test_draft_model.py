@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import dynamic_module_utils
 
 from foretoken import LLM, ForetokenError, SamplingParams
@@ -94,7 +95,7 @@ def test_a_level_is_a_pass_over_its_paths(kind: str) -> None:
         for sequence in sequences:
             sequence.tokens += [3, 8]
             tree: Any = None
-            drafting.follow(sequence, Step([3, 8], [], 9, 0, tree, tree))
+            drafting.follow([sequence], [Step([3, 8], [], 9, 0, tree, tree)])
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -128,13 +129,13 @@ def test_follows_what_is_accepted() -> None:
     model = MODELS["native"]()
     drafting, [sequence] = started(model, [list(range(1, 40))])
     tree: Any = None
-    drafting.follow(sequence, Step([], [], 0, 0, tree, tree))
+    drafting.follow([sequence], [Step([], [], 0, 0, tree, tree)])
     assert drafting.pending(sequence) == 0
     drafting.root_logits([sequence])
     for token in (7, 8, 9):
         drafting.next_logits([sequence], torch.tensor([token]))
     sequence.tokens += [7, 20]
-    drafting.follow(sequence, Step([7, 20], [1], 4, 0, tree, tree))
+    drafting.follow([sequence], [Step([7, 20], [1], 4, 0, tree, tree)])
     assert drafting.pending(sequence) == 0
     whole = logits_after(model, sequence.tokens)
     torch.testing.assert_close(drafting.root_logits([sequence])[0, 0], whole, atol=1e-9, rtol=0)
@@ -148,15 +149,77 @@ def test_a_shorter_context_ends_drafting() -> None:
     assert drafting.room(sequence) == 0
     tree: Any = None
     for _ in range(2):
-        drafting.follow(sequence, Step([], [], 0, 0, tree, tree))
+        drafting.follow([sequence], [Step([], [], 0, 0, tree, tree)])
     del sequence.tokens[7:]
     assert drafting.room(sequence) == 2
 
 
+@pytest.mark.parametrize("kind", MODELS)
+@torch.inference_mode()
+def test_prompts_are_read_together(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of all prompts in one pass, which is bounded; where nothing is missing, no pass."""
+    monkeypatch.setattr("foretoken.models.drafting.draft_model._CHUNK", 24)
+    model, tree = MODELS[kind](), None
+    texts = [list(range(1, 45)), [7, 7, 3], list(range(60, 80)), [11]]
+    access: Any = SimpleNamespace(vocab_size=97, max_length=60, slots=4, backend="plain")
+    drafting = DraftModel(model, access)
+    sequences = [Sequence.start(text, SamplingParams()) for text in texts]
+    for sequence in reversed(sequences):
+        drafting.begin(sequence)
+    sizes: list[tuple[int, int]] = []
+    forward = drafting.lm.forward
+
+    def counted(feed: Any, *rest: Any) -> Any:
+        sizes.append(tuple(feed.tokens.shape))
+        return forward(feed, *rest)
+
+    drafting.lm.forward = counted  # type: ignore[method-assign]
+    steps: Any = [Step([], [], 0, 0, tree, tree)] * 4  # type: ignore[arg-type]
+    drafting.follow(sequences, steps)
+    assert sizes == [(3, 6)] and [drafting.pending(s) for s in sequences] == [37, 0, 13, 0]
+    logits = drafting.root_logits(sequences)
+    assert sizes[1:] == [(1, 24), (4, 14)]  # the first row's missing tokens, and the rest
+    drafting.follow(sequences[1:], steps[1:])
+    assert len(sizes) == 3
+    drafting.lm.forward = forward  # type: ignore[method-assign]
+    for row, text in enumerate(texts):
+        torch.testing.assert_close(logits[row, 0], logits_after(model, text), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("size", [94, 100])
+@torch.inference_mode()
+def test_logits_have_the_targets_width(size: int) -> None:
+    """Of every kind of pass; a token that one of them lacks has no mass or no place, and is read as
+    the last one."""
+    access: Any = SimpleNamespace(vocab_size=97, max_length=60, slots=3, backend="plain")
+    model = native(tiny_transformers(size))
+    drafting = DraftModel(model, access)
+    sequence = Sequence.start([5, 96, 9], SamplingParams())
+    drafting.begin(sequence)
+    known = min(size, 97)
+
+    def right(logits: Tensor, text: list[int]) -> bool:
+        whole = logits_after(model, [min(token, size - 1) for token in text])
+        torch.testing.assert_close(logits[:known], whole[:known], atol=1e-9, rtol=0)
+        return logits.shape == (97,) and bool((logits[known:] == -torch.inf).all())
+
+    assert right(drafting.root_logits([sequence])[0, 0], [5, 96, 9])
+    assert right(drafting.next_logits([sequence], torch.tensor([96]))[0, 0], [5, 96, 9, 96])
+    drafting.keep(sequence, 1)
+    trees = from_paths([[[96, 4], [3]]], CPU)
+    scores = drafting.score([sequence], trees).logits
+    assert scores is not None
+    for slot, path in enumerate(trees.contexts()[0]):
+        assert right(scores[0, slot], [5, 96, 9, *path])
+    drafting.keep(sequence, 1)
+    blocks = drafting.block([sequence], model.embed(torch.tensor([2, 1])))
+    assert right(blocks[0, 0], [5, 96, 9]) and right(blocks[0, 2], [5, 96, 9, 2, 1])
+
+
 def test_another_vocabulary_is_refused() -> None:
     """Both sizes are named."""
-    access: Any = SimpleNamespace(vocab_size=98, max_length=60, slots=3, backend="plain")
-    with pytest.raises(ForetokenError, match="97 tokens and the target's 98"):
+    access: Any = SimpleNamespace(vocab_size=354, max_length=60, slots=3, backend="plain")
+    with pytest.raises(ForetokenError, match="97 tokens and the target's 354"):
         DraftModel(TableModel.random(97), access)
 
 

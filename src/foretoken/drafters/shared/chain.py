@@ -44,8 +44,8 @@ class ChainModel(Protocol):
         """[B, 1, V] logits after one more token [B] of each chain."""
         ...
 
-    def follow(self, sequence: Sequence, step: Step) -> None:
-        """Learn the result of a step, whose tokens the sequence already ends with."""
+    def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Learn the results of a step, with whose tokens the sequences already end."""
         ...
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None: ...
@@ -84,8 +84,7 @@ class WithModel(BaseDrafter):
         self._lm.begin(sequence)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        for sequence, step in zip(sequences, steps, strict=True):
-            self._lm.follow(sequence, step)
+        self._lm.follow(sequences, steps)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         self._lm.fork(sequence, copy)

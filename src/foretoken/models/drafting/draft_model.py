@@ -6,6 +6,10 @@ draft (it has the methods of `Target`). The accepted part of a chain stays in th
 the nodes of a tree are discarded, and the accepted ones are run again with the next draft's first
 pass, which costs less than moving them would.
 
+Models of one tokenizer may have embeddings with different numbers of unused rows after the tokens.
+Logits get the target's width: a token that the model lacks has no mass, one that the target lacks
+is left out.
+
 Legend: B sequences, M nodes of a level, N tree nodes, S = N + 1 slots, V vocabulary.
 """
 
@@ -16,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.access import Pass
@@ -29,8 +34,9 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
 from foretoken.trees.grow import Frontier
 
-_CHUNK = 512  # prompt tokens a pass while catching up
-_MISSING = 16  # a row that lacks more catches up alone, so that the others need no padding
+_CHUNK = 512  # tokens that a pass catches up, all rows together
+_MISSING = 16  # rows that lack more catch up by themselves, so that the others need no padding
+_UNUSED = 256  # rows by which an embedding may be padded for speed
 _SPARE = 64  # cache places after the context, for drafts that reach over its end
 
 
@@ -57,15 +63,15 @@ class DraftModel:
     """
 
     def __init__(self, model: Any, access: Surroundings, nodes: int = _SPARE) -> None:
-        """Raises `ForetokenError` where the vocabularies differ."""
+        """Raises `ForetokenError` where the vocabularies differ by more than unused rows."""
         self.lm = as_causal_lm(model, access)
-        if self.lm.vocab_size != access.vocab_size:
+        if abs(self.lm.vocab_size - access.vocab_size) > _UNUSED:
             raise ForetokenError(
                 f"The draft model's vocabulary has {self.lm.vocab_size} tokens and the target's "
                 f"{access.vocab_size}; use a drafter with the target's tokenizer, or method 'tli' "
                 "or 'slem'."
             )
-        self.vocab_size, self.device = self.lm.vocab_size, self.lm.device
+        self.vocab_size, self.device = access.vocab_size, self.lm.device
         self.levels = self.lm.levels & frozenset("ab")
         self.max_length = min(self.lm.max_length, access.max_length) + 1
         self._cache = self.lm.new_cache(access.slots, self.max_length + max(nodes, _SPARE))
@@ -95,15 +101,17 @@ class DraftModel:
         """How many tokens may be drafted before the context ends."""
         return max(0, self.max_length - len(sequence.tokens))
 
-    def follow(self, sequence: Sequence, step: Step) -> None:
-        """After a target's step: read a chunk of the prompt too, or keep what is accepted of the
-        draft whose nodes `step.path` are (its first ones, if it was this model's)."""
-        slot = self._cache.slot(sequence.id)
-        if not step.tokens:
-            self._read(sequence, _CHUNK)
-            return
-        length = len(sequence.tokens) - len(step.tokens) + len(step.path)
-        self._cache.lengths[slot] = min(self._cache.lengths[slot], length)
+    def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """After a target's step: read a chunk of the prompts too, in one pass, or keep what is
+        accepted of the drafts whose nodes `step.path` are (its first ones, if they were this
+        model's)."""
+        reading = []
+        for sequence, step in zip(sequences, steps, strict=True):
+            if step.tokens:
+                self.keep(sequence, len(sequence.tokens) - len(step.tokens) + len(step.path))
+            else:
+                reading.append(sequence)
+        self._read(reading)
 
     def keep(self, sequence: Sequence, tokens: int) -> None:
         """Forget all but the first `tokens`."""
@@ -136,10 +144,11 @@ class DraftModel:
         place = number.clamp(0, max(0, many - 1))
         feed.replaced = (number >= 0) & (number < many), embeddings[place]
         feed.last, feed.logits = None, False
-        states = self.lm.forward(feed, self._cache, (-1,)).hidden[-1]
+        states = self._forward(feed, (-1,)).hidden[-1]
         ahead = roots + torch.arange(many + 1, device=self.device)
         self._keep(slots, missing)
-        return self.lm.head(states.gather(1, ahead[..., None].expand(-1, -1, states.shape[-1])))
+        states = states.gather(1, ahead[..., None].expand(-1, -1, states.shape[-1]))
+        return self._fitted(self.lm.head(states))
 
     def level(self, sequences: Seq[Sequence], frontier: Frontier) -> Tensor:
         """[B, M, V] logits after the nodes of a growing tree's frontier, in one pass."""
@@ -158,8 +167,7 @@ class DraftModel:
 
     def prefill(self, sequences: Seq[Sequence], chunk: int) -> Pass:
         """Put up to `chunk` pending tokens of each sequence into the cache."""
-        for sequence in sequences:
-            self._read(sequence, chunk)
+        self._read(sequences, chunk)
         return Pass(None)
 
     def score(self, sequences: Seq[Sequence], trees: DraftTree) -> Pass:
@@ -169,8 +177,7 @@ class DraftModel:
         roots stand in one column.
         """
         shortest = min(len(s.tokens) for s in sequences) - 1
-        for sequence in sequences:
-            self._catch_up(sequence, min(_MISSING, shortest))
+        self._catch_up(sequences, min(_MISSING, shortest))
         lead = max(self.pending(s) for s in sequences)
         slots = self._slots(sequences)
         roots = [len(s.tokens) - 1 for s in sequences]
@@ -190,8 +197,7 @@ class DraftModel:
     def _following(self, sequences: Seq[Sequence]) -> tuple[list[int], list[list[int]]]:
         """Slots, and the few last tokens of each text that are not in the cache."""
         slots = self._slots(sequences)
-        for sequence in sequences:
-            self._catch_up(sequence, _MISSING)
+        self._catch_up(sequences, _MISSING)
         lengths = self._cache.lengths
         return slots, [s.tokens[lengths[slot] :] for s, slot in zip(sequences, slots, strict=True)]
 
@@ -204,26 +210,44 @@ class DraftModel:
         return [self._cache.slot(s.id) for s in sequences]
 
     def _run(self, feed: Feed) -> Tensor:
-        logits = self.lm.forward(feed, self._cache).logits
+        logits = self._forward(feed).logits
         assert logits is not None
-        return logits
+        return self._fitted(logits)
 
-    def _catch_up(self, sequence: Sequence, gap: int) -> None:
-        """Run tokens until at most `gap` before the root are pending."""
-        while self.pending(sequence) > gap and self._read(sequence, _CHUNK):
-            pass
+    def _forward(self, feed: Feed, hidden: tuple[int, ...] = ()) -> Pass:
+        """A pass. A token that only the target has is read as the last one of the model's own."""
+        if self.lm.vocab_size < self.vocab_size:
+            feed.tokens = feed.tokens.clamp(max=self.lm.vocab_size - 1)
+        return self.lm.forward(feed, self._cache, hidden)
 
-    def _read(self, sequence: Sequence, chunk: int) -> int:
-        """Run up to `chunk` pending tokens before the root; how many."""
-        slot = self._cache.slot(sequence.id)
-        start = self._cache.lengths[slot]
-        # A drafter of shorter context stops at its end.
-        end = min(start + chunk, len(sequence.tokens) - 1, self.max_length - 1)
-        tokens = sequence.tokens[start:end]
-        if tokens:
-            self.lm.forward(chain_feed(self._cache, [slot], [tokens], logits=False), self._cache)
-            self._cache.lengths[slot] += len(tokens)
-        return len(tokens)
+    def _fitted(self, logits: Tensor) -> Tensor:
+        """[..., V] of the target's tokens, from logits of the model's own."""
+        missing = self.vocab_size - logits.shape[-1]  # where negative, padding cuts
+        return F.pad(logits, (0, missing), value=-torch.inf) if missing else logits
+
+    def _catch_up(self, sequences: Seq[Sequence], gap: int) -> None:
+        """Run tokens until at most `gap` before each root are pending."""
+        while late := [s for s in sequences if self.pending(s) > gap]:
+            if not self._read(late):
+                return
+
+    def _read(self, sequences: Seq[Sequence], chunk: int | None = None) -> bool:
+        """Run pending tokens before the roots in one pass: up to `chunk` of each sequence, by
+        default an equal share of `_CHUNK`. Returns whether there were any."""
+        share = chunk or max(1, _CHUNK // max(1, len(sequences)))
+        slots, tokens = [], []
+        for sequence in sequences:
+            slot = self._cache.slot(sequence.id)
+            start = self._cache.lengths[slot]
+            # A drafter of shorter context stops at its end.
+            end = min(start + share, len(sequence.tokens) - 1, self.max_length - 1)
+            if end > start:
+                slots.append(slot)
+                tokens.append(sequence.tokens[start:end])
+        if slots:
+            self._forward(chain_feed(self._cache, slots, tokens, logits=False))
+            self._keep(slots, tokens)
+        return bool(slots)
 
 
 def as_causal_lm(model: Any, access: Surroundings) -> CausalLM:

@@ -99,10 +99,11 @@ class ForeignModel:
         if reading is not None:
             self._model.end(reading.text)
 
-    def follow(self, sequence: Sequence, step: Step) -> None:
-        """Read a chunk of the prompt too; later text is read when it is needed."""
-        if not step.tokens:
-            self._model.follow(sequence.state[self].text, step)
+    def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Read a chunk of the prompts too; later text is read when it is needed."""
+        reading = [(s, step) for s, step in zip(sequences, steps, strict=True) if not step.tokens]
+        texts = [sequence.state[self].text for sequence, _ in reading]
+        self._model.follow(texts, [step for _, step in reading])
 
     def room(self, sequence: Sequence) -> int:
         """How many own tokens may be drafted after the text so far."""

@@ -27,7 +27,7 @@ class OnTarget:
     def begin(self, sequence: Sequence) -> None:
         pass
 
-    def follow(self, sequence: Sequence, step: Step) -> None:
+    def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         pass
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:

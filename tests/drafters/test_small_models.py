@@ -1,0 +1,165 @@
+"""All drafters of small models: prompts are read together, and unused rows of a vocabulary aside.
+
+The models here have rows more or fewer than the target, which are not padding but random: the
+target writes tokens that the draft model lacks, and the draft model likes tokens that the target
+lacks. Nothing of that may change what is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken import ForetokenError, SamplingParams
+from foretoken.drafters.cascade import Cascade
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.drafters.small_tree import SmallTree
+from foretoken.engine.engine import Engine
+from foretoken.models.model import CausalLM
+from foretoken.models.target import ModelTarget
+from foretoken.protocols import Drafter, Verifier
+from foretoken.testing import (
+    Pair,
+    TableModel,
+    check_distribution,
+    check_greedy,
+    check_independence,
+    native,
+    related,
+    tiny_pair,
+)
+from foretoken.tree import DraftTree
+from foretoken.verify.multi_candidate import MultiCandidate
+from foretoken.verify.speculative import Speculative
+
+Make = Callable[[Pair], Drafter]
+
+SMALL = ((2, 2), (0, 2))  # a k-matrix
+
+METHODS: dict[str, tuple[Make, Verifier]] = {
+    "sps": (lambda pair: SmallLM(pair.draft, 3), Speculative()),
+    "entropy": (
+        lambda pair: SmallLM(pair.draft, 3, num_assistant_tokens_schedule="entropy"),
+        Speculative(),
+    ),
+    "specinfer": (
+        lambda pair: SmallTree(pair.draft, widths=(2, 1), replacement=True),
+        MultiCandidate(),
+    ),
+    "mcsd": (lambda pair: SmallTree(pair.draft, widths=(2, 1)), MultiCandidate()),
+    "staged": (lambda pair: Cascade(pair.draft, k_matrix=SMALL), Speculative()),
+    "cs_drafting": (
+        lambda pair: Cascade(pair.draft, k_matrix=SMALL, lenience=1 / 3),
+        Speculative(),
+    ),
+}
+"""Method -> its drafter with this pair's draft model, and its rule."""
+
+each_method = pytest.mark.parametrize("method", METHODS)
+
+
+@each_method
+def test_prompts_of_a_batch_are_read_in_one_pass(method: str) -> None:
+    """As the target reads them: one pass over all rows, however unlike their lengths."""
+    pair = tiny_pair()
+    make, rule = METHODS[method]
+    passes = counted(pair.draft)
+    engine = Engine(ModelTarget(pair.target, 4, 128), make(pair), rule)
+    params = SamplingParams(temperature=0, max_tokens=4)
+    for length in (40, 3, 17, 90):
+        engine.add([place % 97 for place in range(length)], params)
+    engine.step()
+    assert passes == [(4, 89)]
+
+
+def counted(model: CausalLM) -> list[tuple[int, int]]:
+    """Rows and columns of each of its passes from now on."""
+    passes: list[tuple[int, int]] = []
+    forward = model.forward
+
+    def noted(feed: Any, *rest: Any) -> Any:
+        passes.append(tuple(feed.tokens.shape))
+        return forward(feed, *rest)
+
+    model.forward = noted  # type: ignore[method-assign]
+    return passes
+
+
+def table_with(tokens: int) -> Pair:
+    """A target of three tokens, and a related model that has `tokens`."""
+    target, wide = TableModel.random(3), TableModel.random(max(tokens, 3), 5).table.clone()
+    wide[:, :3, :3] = target.noisy(0.7, 1).table
+    return Pair(target, TableModel(wide[:, :tokens, :tokens]))
+
+
+def model_with(tokens: int) -> Pair:
+    """A target of 97 tokens, and a related model whose embedding and head have `tokens` rows."""
+    pair = tiny_pair()
+    draft = related(pair.transformers, 0.02)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        draft.resize_token_embeddings(tokens, mean_resizing=False)
+        draft.lm_head.weight.data[97:] = draft.lm_head.weight.data[: max(0, tokens - 97)] * 1.1
+    return Pair(pair.target, native(draft), pair.transformers)
+
+
+@each_method
+@pytest.mark.parametrize("tokens", [2, 4])
+def test_distribution_with_unused_rows(method: str, tokens: int) -> None:
+    """The joint distribution of three tokens, every outcome enumerated; texts have tokens that only
+    the target knows."""
+    make, rule = METHODS[method]
+    pair = table_with(tokens)
+    for params in (SamplingParams(temperature=0.7), SamplingParams(top_k=2, presence_penalty=0.6)):
+        check_distribution(make, rule, pair, params, 3, prompt=(0, 2, 1), rows=1)
+
+
+@each_method
+@pytest.mark.parametrize("tokens", [90, 104])
+def test_texts_with_unused_rows(method: str, tokens: int) -> None:
+    """Greedy texts are plain decoding's, in batches too; drafts are accepted, and none has a token
+    of one vocabulary alone."""
+    make, rule = METHODS[method]
+    pair = model_with(tokens)
+    seen: list[DraftTree] = []
+
+    def made(pair: Pair) -> Drafter:
+        drafter = make(pair)
+        draft = drafter.draft
+
+        def noted(*args: Any) -> DraftTree:
+            seen.append(draft(*args))
+            return seen[-1]
+
+        drafter.draft = noted  # type: ignore[method-assign]
+        return drafter
+
+    outputs = check_greedy(made, rule, pair, slots=3)
+    assert sum(output.stats.accepted for output in outputs) > 5
+    written = {token for output in outputs for token in output.token_ids}
+    assert tokens > 97 or max(written) >= tokens  # the text has what the draft model lacks
+    check_independence(made, rule, pair)
+    shared = min(tokens, 97)
+    for tree in seen:
+        if not isinstance(make(pair), Cascade):  # which may copy any token from the text
+            assert not bool((tree.tokens >= shared).any())
+        if tree.proposals is not None:
+            assert tree.proposals.shape[-1] == 97
+            assert not bool(tree.proposals[..., shared:].any())
+
+
+@each_method
+def test_another_vocabulary_is_refused(method: str) -> None:
+    """Both sizes are named, and what takes models of another tokenizer."""
+    make, _ = METHODS[method]
+    target = ModelTarget(TableModel.random(4), 1, 16)
+    for tokens in (260, 261):
+        drafter = make(Pair(target.model, TableModel(torch.zeros(1, tokens, tokens))))
+        if tokens == 260:
+            drafter.bind(target)
+            continue
+        with pytest.raises(ForetokenError, match=r"261 tokens and the target's 4; .*'tli' or 'sle"):
+            drafter.bind(target)
