@@ -78,7 +78,7 @@ def build_small(name: str, pair: Pair) -> BuiltMethod:
 def test_every_call_of_every_method(name: str) -> None:
     """Whatever raises, nothing is lost and nobody else's text changes."""
     pair = models("native")
-    assert check_faults(build_small(name, pair), pair) > 100
+    assert check_faults(build_small(name, pair), pair) > 80
 
 
 class Leaks(SmallLM):

@@ -17,7 +17,7 @@ from foretoken.sampling.sequence import Sequence
 
 _CHANGE_NOTHING = {
     *("holds", "pending", "embed", "norm", "head", "kv", "decode", "__call__"),
-    *("processor", "criterion"),
+    *("processor", "criterion", "groups", "text", "starting", "continuing"),
 }
 """Calls after which nothing is other than before."""
 

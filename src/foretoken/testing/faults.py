@@ -20,8 +20,8 @@ request must be served as ever. Texts are compared where the rule is exact: at t
 a seed where the drafts are chosen; drawn ones depend on when a request started again.
 
 Calls are taken for equal where they are made inside the same calls, for one request or for several;
-of equal ones the first and the last are made to fail (outside the drafter, where every method makes
-the same calls, one of the two).
+of equal ones the first and the last are made to fail where they are a drafter's verbs, else one of
+the two.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from foretoken.engine.engine import Engine
 from foretoken.engine.request import Request
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.models.cache import KVCache
+from foretoken.models.drafting.vocabulary import Vocabulary
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Scores, Step
 from foretoken.sampling.params import SamplingParams
@@ -54,12 +55,13 @@ TARGET = ("begin", "holds", "fork", "pending", "prefill", "score", "commit", "en
 ACCESS = ("embed", "norm", "head", "kv", "draft_states", "rerun_states", "draft_logits")
 MODEL = ("forward", "embed", "head", "run", "run_together")
 DRAFTER = ("begin", "draft", "observe", "fork", "end")
+VOCABULARY = ("groups", "text", "starting", "continuing")
 """The methods whose calls are watched; a class may lack some."""
 
 _SLOTS, _CHUNK, _MOST_STEPS = 3, 4, 300
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 
-_PROMPTS = ((5, 9, 2, 5, 9, 2, 5, 9, 2), (11, 40, 11), (7,))
+_PROMPTS = ((5, 9, 2, 5, 9, 2, 5), (11, 40, 11), (7,))
 _ENDS = (type, ModuleType, FunctionType, FrameType, torch.Tensor, torch.nn.Module, str, int)
 """Where the search for what is still held does not go on."""
 
@@ -98,6 +100,8 @@ class _Harness:
         self.engine = Engine(target, built.drafter, built.verifier, chunk=_CHUNK)
         for number, model in enumerate(built.drafter.small_models):
             watch(model, f"small model {number}", MODEL)
+        for number, vocabulary in enumerate(_reachable(self.engine, Vocabulary)):
+            watch(vocabulary, f"vocabulary {number}", VOCABULARY)
         self.caches = list(_reachable(self.engine, KVCache))
         for cache in self.caches:
             watch(cache, "cache", ["acquire"])
@@ -114,7 +118,7 @@ class _Harness:
         criterion = self.calls.watched("criterion", lambda output: False, frozenset({second}))
         greedy = SamplingParams(
             temperature=0,
-            max_tokens=5,
+            max_tokens=4,
             seed=3,
             logits_processors=[] if self._reads_logits else [processor],
         )
@@ -197,7 +201,7 @@ class _Harness:
 
     def next_text(self) -> list[int]:
         """A short greedy text."""
-        params = SamplingParams(temperature=0, max_tokens=2)
+        params = SamplingParams(temperature=0, max_tokens=1)
         request = self.engine.add(self.prompts()[1], params)
         self._finish()
         assert request.error is None, f"the next request fails: {request.error}"
@@ -231,8 +235,8 @@ def _faults(
     made: Mapping[Call, int], prompts: Seq[tuple[int, ...]], late: bool
 ) -> Iterator[Once | For]:
     """The faults to try for calls that an undisturbed run makes: of equal ones the first or the
-    last, and for a request before or after the call. Calls outside the drafter are those of every
-    method; of them half fail early and half late."""
+    last, and the drafter's verbs at both; for a request each call before it does anything, but its
+    end after it has, since who never lets go of a sequence can't be helped."""
     equal: dict[tuple[Any, ...], Call] = {}
     for call, count in made.items():
         kind = (call.path, call.after, len(call.prompts) > 1)
@@ -241,13 +245,14 @@ def _faults(
         else:
             equal.setdefault(kind, call)
     for turn, call in enumerate(equal.values()):
-        if call.path[0].startswith("drafter") or turn % 2 == late:
+        if call.path[-1].startswith("drafter") or turn % 2 == late:
             yield Once(call)
     names = dict.fromkeys((call.path[-1], call.after) for call in made)
     for turn, (name, after) in enumerate(names):
         served = {p for c in made if (c.path[-1], c.after) == (name, after) for p in c.prompts}
         victims = [prompt for prompt in prompts if prompt in served]
-        if victims and after == late and (after or not name.endswith(".end")):
+        tried = name.startswith("drafter") if late else not name.endswith(".end")
+        if victims and after == late and tried:
             yield For(name, after, victims[turn % len(victims)])
 
 
