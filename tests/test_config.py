@@ -316,7 +316,7 @@ def test_options_out_of_range(config: dict[str, Any], said: str) -> None:
         ("pld", "speculative_config is 'pld'; give a mapping"),
         (5, "speculative_config is 5"),
         ([{"method": "pld"}], "speculative_config is"),
-        ({"method": PromptLookup}, "The method is <class .*; give a name"),
+        ({"method": PromptLookup}, "The method is the class PromptLookup; give a name"),
         ({"method": 5}, "The method is 5"),
         ({"method": ["pld"]}, r"The method is \['pld'\]"),
         ({"method": "pld", "verifier": TargetOnly}, "TargetOnly is a class; make an object"),

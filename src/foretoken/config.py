@@ -237,7 +237,7 @@ def _from_object(drafter: Any, options: Mapping[str, Any]) -> BuiltMethod:
     if not isinstance(drafter, Drafter) or isinstance(drafter, type):
         raise ForetokenError(
             f"The method is {shown(drafter)}; give a name from `foretoken methods`, or a drafter "
-            "object (of a class, make one)."
+            "object, derived from foretoken.protocols.BaseDrafter (of a class, make one)."
         )
     name = type(drafter).__name__
     if options:

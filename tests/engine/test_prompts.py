@@ -185,6 +185,13 @@ def test_the_thing_is_named(given: Any, said: str) -> None:
         encoded(given, ByteTokenizer(97))
 
 
+@pytest.mark.parametrize("given", [[0.5], [[1]], 3, None, "12", [True]], ids=repr)
+def test_a_tokenizer_of_other_ids(given: Any) -> None:
+    """What it returns never reaches the model."""
+    with pytest.raises(ForetokenError, match=r"^The tokenizer's input_ids of a text are"):
+        encoded("a", lambda text: {"input_ids": given})
+
+
 def test_a_stream_takes_one_prompt() -> None:
     for given, count in (([], 0), (["a", "b"], 2), (torch.tensor([IDS, IDS]), 2)):
         with pytest.raises(ForetokenError, match=f"One prompt is expected and {count} are given"):

@@ -123,9 +123,14 @@ def text_ids(text: str, tokenizer: Any, special: bool = True) -> list[int]:
         ) from error
     extra = {} if special else {"add_special_tokens": False}
     try:
-        ids: list[int] = _needed(tokenizer)(text, **extra)["input_ids"]
+        ids = _needed(tokenizer)(text, **extra)["input_ids"]
     except Exception as error:
         raise described("The tokenizer", error) from error
+    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+        raise ForetokenError(
+            f"The tokenizer's input_ids of a text are {shown(ids)}; they must be a list of whole "
+            "numbers."
+        )
     return ids
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 _SHOWN = 80  # characters of a value that a sentence can carry
+_LINE = 300  # of what another library says
 
 
 class ForetokenError(ValueError):
@@ -23,7 +24,9 @@ def described(what: str, error: BaseException) -> ForetokenError:
     if isinstance(error, ForetokenError):
         return error
     lines = str(error).strip().splitlines()
-    told = ForetokenError(f"{what} raised {type(error).__name__}: {lines[0] if lines else '–'}")
+    told = ForetokenError(
+        f"{what} raised {type(error).__name__}: {lines[0][:300] if lines else '–'}"
+    )
     caught = error.__traceback__
     error.__traceback__ = caught.tb_next if caught else None
     traceback.clear_frames(error.__traceback__)
@@ -33,7 +36,7 @@ def described(what: str, error: BaseException) -> ForetokenError:
 
 def one_line(error: Exception) -> str:
     """What an error of another library says, on one line and without its full stop."""
-    return " ".join(str(error).split()).rstrip(".")[:300] or type(error).__name__
+    return " ".join(str(error).split()).rstrip(".")[:_LINE] or type(error).__name__
 
 
 def unknown(kind: str, given: str, choices: Iterable[str]) -> ForetokenError:
@@ -45,9 +48,22 @@ def unknown(kind: str, given: str, choices: Iterable[str]) -> ForetokenError:
 
 
 def shown(value: Any) -> str:
-    """A value as a sentence can show it: short, on one line, whatever it is."""
+    """A value as a sentence can show it: short and on one line; of what isn't plain, its type."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if not _plain(value):
+        return f"a value of type {type(value).__name__}"
     try:
-        text = " ".join(ascii(value).split())
-    except Exception:  # a user's own `__repr__`, or a number of too many digits
+        text = ascii(value)
+    except ValueError:  # a number of too many digits
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 2]} …"
+
+
+def _plain(value: Any, depth: int = 4) -> bool:
+    """Whether it is of Python's own types throughout, whose words we know."""
+    if type(value) is dict:
+        return _plain([*value, *value.values()], depth)
+    if type(value) in (list, tuple, set):
+        return depth > 0 and all(_plain(item, depth - 1) for item in value)
+    return value is None or type(value) in (bool, int, float, complex, str, bytes)

@@ -117,21 +117,20 @@ def pick_device(device: str | torch.device) -> torch.device:
     """The device of this name; "auto" is the GPU where there is one. Raises `ForetokenError` for
     one that isn't here."""
     usable = torch.cuda.is_available()
+    name = shown(str(device) if isinstance(device, torch.device) else device)
     try:
         if not isinstance(device, str | torch.device):
             raise TypeError
         chosen = torch.device(("cuda" if usable else "cpu") if device == "auto" else device)
     except (RuntimeError, TypeError) as error:
-        raise ForetokenError(
-            f"There is no device {shown(device)}; give auto, cpu or cuda."
-        ) from error
+        raise ForetokenError(f"There is no device {name}; give auto, cpu or cuda.") from error
     if chosen.type not in ("cpu", "cuda"):
-        raise ForetokenError(f"Device {shown(device)} isn't served; give auto, cpu or cuda.")
+        raise ForetokenError(f"Device {name} isn't served; give auto, cpu or cuda.")
     if chosen.type == "cuda" and not usable:
         raise ForetokenError("No CUDA device can be used here; give device auto or cpu.")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ForetokenError(
-            f"There is no device {shown(device)}, as this machine has {torch.cuda.device_count()}; "
+            f"There is no device {name}, as this machine has {torch.cuda.device_count()}; "
             "count from cuda:0."
         )
     return chosen
