@@ -9,8 +9,6 @@ import pytest
 
 from foretoken import LLM, METHODS, ForetokenError, SamplingParams
 from foretoken.config import (
-    ALIASES,
-    OPTION_ALIASES,
     MethodName,
     build,
     needs_of,
@@ -24,7 +22,7 @@ from foretoken.drafters.small_lm import SmallLM
 from foretoken.methods import Method, Need
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import BaseDrafter
-from foretoken.registry import drafter_class, drafter_names
+from foretoken.registry import ALIASES, FIELDS, OPTION_ALIASES, drafter_class, drafter_names
 from foretoken.testing import Pair
 from foretoken.tree import Kind
 from foretoken.verify.speculative import Speculative
@@ -64,6 +62,7 @@ def test_aliases_lead_somewhere() -> None:
     assert set(ALIASES.values()) <= set(METHODS) and not set(ALIASES) & set(METHODS)
     options = {f for name in drafter_names() for f in drafter_class(name).__dataclass_fields__}
     assert set(OPTION_ALIASES.values()) <= options
+    assert {field for fields in FIELDS.values() for field in fields} <= options
 
 
 @pytest.mark.parametrize(
@@ -71,6 +70,9 @@ def test_aliases_lead_somewhere() -> None:
     [
         ({"method": "pldd"}, "Unknown method 'pldd'. Did you mean 'pld'"),
         ({"method": "autoregresive"}, "Did you mean 'autoregressive'"),
+        ({"method": "non"}, "Unknown method 'non'. Choose one of: auto,"),
+        ({"method": "auto", "lenien": True}, "'lenien'. Choose one of: auto, exploration,"),
+        ({"method": "pld+suffix", "drafter": 1}, "prompt_lookup_max"),
         ({"method": "pld", "prompt_lookup_maxx": 3}, "Did you mean 'prompt_lookup_max'"),
         ({"method": "pld", "model": "x"}, "Unknown option of method 'pld' 'model'"),
         ({"method": "autoregressive", "num_speculative_tokens": 3}, "it has none"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
 from functools import cache
 from random import Random
 from tempfile import TemporaryDirectory
@@ -17,13 +18,14 @@ import pytest
 import torch
 
 from foretoken import METHODS, SamplingParams
-from foretoken.config import build, build_verifier, create_drafter
+from foretoken.config import build, build_verifier, create_drafter, parse
 from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.online import Online
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
-from foretoken.engine.engine import Engine, check_pairing
+from foretoken.engine.checks import check_pairing
+from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
 from foretoken.lookup.datastore import build as build_datastore
 from foretoken.models.target import ModelTarget
@@ -607,3 +609,55 @@ def test_native_and_adapter_agree() -> None:
         expected = model(ids).logits[0, -1]
     for ours in (native(model), hf.HFModel(model)):
         torch.testing.assert_close(logits_after(ours, PROMPTS[3]), expected, atol=1e-10, rtol=0)
+
+
+JOINABLE = [
+    row.name for row in METHODS.values() if row.target is None and row.name != "autoregressive"
+]
+
+
+def joined(name: str, parts: Seq[str], pair: Pair) -> dict[str, Any]:
+    """A config of this method, its parts with what they need."""
+    options = {part: given(METHODS[part].drafter, pair) for part in parts}
+    return {"method": name, **options}
+
+
+@pytest.mark.parametrize("first", JOINABLE)
+def test_the_rule_takes_what_the_parts_make(first: str) -> None:
+    """Every pair that may be joined gets an exact rule that takes its drafts."""
+    pair = models("native")
+    target = ModelTarget(pair.target, 1, 32)
+    for second in JOINABLE:
+        if second == first or {first, second} & {"auto", "online"}:
+            continue
+        for mark in ("+", "|"):
+            try:
+                built = build(joined(f"{first}{mark}{second}", (first, second), pair))
+            except ForetokenError as error:
+                assert mark == "|" and ("share a tree" in str(error) or "leave out" in str(error))
+                continue
+            check_pairing(target, built.drafter, built.verifier)
+            assert built.verifier.exact and built.verifier.sampling
+        built = build(joined(f"auto:{first},{second}", (first, second), pair))
+        check_pairing(target, built.drafter, built.verifier)
+
+
+@pytest.mark.parametrize("name", ["mtp+pld", "auto:mtp,pld", "mcsd+pld"])
+def test_chains_without_replacement_can_be_joined(name: str) -> None:
+    """Exact at every temperature, by the rule that the pairing picks."""
+    parts = parse(name).parts
+    mcsd = {"mcsd": {"widths": (1, 1), "model": models("native").draft}}
+
+    def make(pair: Pair) -> Drafter:
+        options = joined(name, parts, pair) | (mcsd if "mcsd" in parts else {})
+        return build(options).drafter
+
+    rule = build(joined(name, parts, models("native")) | (mcsd if "mcsd" in parts else {})).verifier
+    check_greedy(make, rule, models("native"), prompts=PROMPTS[:2], tokens=12)
+
+
+def test_online_takes_a_chain_without_replacement() -> None:
+    """A trained layer that learns while it serves is verified by a rule for its draws."""
+    pair = models("native")
+    built = build({"method": "online:mtp", **given("mtp", pair)})
+    check_pairing(ModelTarget(pair.target, 1, 32), built.drafter, built.verifier)

@@ -19,30 +19,35 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from foretoken.access import check_levels
 from foretoken.errors import ForetokenError, shown, unknown
+from foretoken.errors.vllm_names import CONFIG_NAMES, without_vllm_names
 from foretoken.methods import METHODS, Method, Need
+from foretoken.models.load import find
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.registry import (
+    ALIASES,
+    BASELINE,
+    OPTION_ALIASES,
     drafter_class,
     drafter_names,
+    option_name,
     target_class,
     typed_options,
     verifier_class,
     verifier_names,
 )
-from foretoken.tree import Kind
+from foretoken.trainable.checkpoint import method_of
 from foretoken.tuned import resolve_tuned
-
-BASELINE = "autoregressive"
-"""The method that drafts nothing."""
 
 AUTO = "auto"
 """The method that chooses among others."""
@@ -53,21 +58,8 @@ ONLINE = "online"
 COMBINERS = {"+": "either", "|": "merged"}
 """The sign between the parts' names -> the drafter that wraps the parts."""
 
-ALIASES = {"ngram": "pld", "draft_model": "sps", "prompt_lookup": "pld", "none": BASELINE}
-"""Names of other libraries for the same method."""
-
-OPTION_ALIASES = {
-    "num_assistant_tokens": "num_speculative_tokens",
-    "prompt_lookup_num_tokens": "num_speculative_tokens",
-    "max_matching_ngram_size": "prompt_lookup_max",
-    "suffix_decoding_max_tree_depth": "max_tree_depth",
-    "suffix_decoding_max_spec_factor": "max_spec_factor",
-    "suffix_decoding_min_token_prob": "min_token_prob",
-    "assistant_model": "model",
-    "assistant_tokenizer": "tokenizer",
-    "draft_model": "model",
-}
-"""Names of other libraries for the same option."""
+_INTERNAL = {"drafters", "names", "lenient", "costs"}
+"""Fields that `build` fills in; they are never suggested."""
 
 _LENGTH = "num_speculative_tokens"
 _MEETS = {
@@ -137,7 +129,8 @@ def build(config: Mapping[str, Any] | None) -> BuiltMethod:
         raise ForetokenError(
             f'speculative_config is {shown(config)}; give a mapping, e.g. {{"method": "pld"}}.'
         )
-    options = resolve_tuned(config or {"method": BASELINE})
+    given = resolve_tuned(config or {"method": BASELINE})
+    options = without_vllm_names(given, CONFIG_NAMES, "speculative_config")
     method = options.pop("method", None) or _guessed_method(options)
     rule = options.pop("verifier", None)
     if not isinstance(method, str):
@@ -224,8 +217,13 @@ def build_verifier(rule: str | Verifier) -> Verifier:
 
 
 def _guessed_method(options: Mapping[str, Any]) -> str:
-    """As in vLLM, a config that names a draft model and no method means `sps`."""
-    if "model" in options:
+    """As in vLLM, a config without a method means that of the trained drafter that it names, or
+    `sps` with any other model."""
+    source = options.get("model")
+    if isinstance(source, (str, Path)):
+        with suppress(ForetokenError):
+            return method_of(find(source))
+    if source is not None:
         return "sps"
     raise ForetokenError(
         'speculative_config names no method; e.g. {"method": "pld"} or '
@@ -280,12 +278,20 @@ def _with_drafters(method: str, combiner: str, options: Mapping[str, Any]) -> di
         options = {_LENGTH: drafter_class(AUTO).num_speculative_tokens, **options}
     classes = {part: _part_class(part) for part in parts}
     takers = {part: _fields(cls) for part, cls in classes.items()}
+    if combiner == AUTO:  # which limits all drafts: those of a depth of their own keep it
+        for part, cls in classes.items():
+            takers[part] = [name for name in takers[part] if not _has_own_depth(cls, name)]
     shares = _shared_out(method, options, {**takers, combiner: _fields(drafter_class(combiner))})
     drafters = [
         create_drafter(cls, part, {**_row_options(part), **shares[part]})
         for part, cls in classes.items()
     ]
     return {**shares[combiner], **added, "drafters": drafters}
+
+
+def _has_own_depth(cls: type[Any], option: str) -> bool:
+    """Whether the option is a draft's length, which the class's tree or checkpoint sets."""
+    return option == _LENGTH and cls.__dataclass_fields__[option].default is None
 
 
 def _check_parts(method: str, parts: Seq[str]) -> None:
@@ -310,10 +316,11 @@ def _shared_out(
     """Each taker's options: those that it has, overridden by those under its name."""
     taken_by: dict[str, dict[str, Any]] = {name: {} for name in takers}
     for key, value in options.items():
-        having = [name for name, fields in takers.items() if _option_name(key, fields) in fields]
+        having = [name for name, fields in takers.items() if option_name(key, fields) in fields]
         if not having and not (key in takers and isinstance(value, Mapping)):
-            names = [*takers, *(field for fields in takers.values() for field in fields)]
-            raise unknown(f"option of method {method!r}", key, names)
+            names = [field for fields in takers.values() for field in _public(fields)]
+            parts = [part for part in takers if row_of(part) is not None]
+            raise unknown(f"option of method {method!r}", key, [*parts, *names])
         for name in having:
             taken_by[name][key] = value
     return {name: shared | dict(options.get(name, {})) for name, shared in taken_by.items()}
@@ -330,7 +337,7 @@ def _part_class(name: str) -> type[Any]:
     if row is not None:
         return target_class(row.target) if row.target else drafter_class(row.drafter)
     if name not in drafter_names() and ":" not in name:
-        raise unknown("method", name, [*METHODS, *ALIASES, *drafter_names()])
+        raise unknown("method", name, METHODS)
     return drafter_class(name)
 
 
@@ -352,9 +359,14 @@ def _create(cls: type[Any], name: str, options: Mapping[str, Any]) -> Any:
     fields = _fields(cls)
     arguments: dict[str, Any] = {}
     for key, value in options.items():
-        field = _option_name(key, fields)
+        field = option_name(key, fields)
+        if field == _LENGTH and field not in fields:
+            raise ForetokenError(
+                f"num_speculative_tokens is the length of a draft, and method {name!r} drafts "
+                "nothing, so it has none; leave it out."
+            )
         if field not in fields:
-            raise unknown(f"option of method {name!r}", key, fields or ["(it has none)"])
+            raise unknown(f"option of method {name!r}", key, _public(fields) or ["(it has none)"])
         arguments[field] = value
     try:
         return cls(**typed_options(cls, name, arguments))
@@ -367,14 +379,16 @@ def _fields(cls: type[Any]) -> list[str]:
     return [f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
 
 
-def _option_name(key: str, fields: Collection[str]) -> str:
-    """foretoken's name of an option; `key` may be another library's."""
-    return key if key in fields else OPTION_ALIASES.get(key, key)
+def _public(fields: Collection[str]) -> list[str]:
+    """The fields that users set."""
+    return [name for name in fields if name not in _INTERNAL]
 
 
 def _exact_verifier(drafter: Drafter) -> Verifier:
-    """The exact rule for the drafter's nodes. For chosen nodes it is the one that keeps plain
-    decoding's tokens at a seed."""
-    if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY}:
-        return build_verifier("target_only")
-    return build_verifier("multi_candidate" if drafter.trees else "speculative")
+    """The exact rule for the drafter's nodes: the first that takes them. The first of all is the
+    one that keeps plain decoding's tokens at a seed."""
+    for name in ("target_only", "speculative"):
+        rule = build_verifier(name)
+        if drafter.kinds <= rule.kinds and (rule.trees or not drafter.trees):
+            return rule
+    return build_verifier("multi_candidate")

@@ -27,7 +27,7 @@ import torch
 import transformers as tf
 from torch import Tensor
 
-from foretoken.config import OPTION_ALIASES, build, row_of
+from foretoken.config import build, row_of
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput
 from foretoken.engine.stats import EngineStats
@@ -37,6 +37,7 @@ from foretoken.models.hf.adapter import HFModel
 from foretoken.models.hf.generate import Prepared
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
+from foretoken.registry import OPTION_ALIASES
 
 _LENGTH, _SCHEDULE = "num_speculative_tokens", "num_assistant_tokens_schedule"
 

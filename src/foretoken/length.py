@@ -37,8 +37,13 @@ class LengthRule(Protocol):
     @property
     def stops_before(self) -> bool: ...
 
+    @property
+    def most(self) -> int:
+        """The most tokens that it ever drafts."""
+        ...
+
     def limit(self, sequence: Sequence) -> int:
-        """The most tokens to draft."""
+        """The most tokens to draft now."""
         ...
 
     def ends(self, sequences: Seq[Sequence], distributions: Tensor) -> Tensor:
@@ -69,6 +74,10 @@ class Fixed:
             )
         check_range(1, MOST_NODES, num_speculative_tokens=self.tokens)
 
+    @property
+    def most(self) -> int:
+        return self.tokens
+
     def limit(self, sequence: Sequence) -> int:
         return self.tokens
 
@@ -83,8 +92,13 @@ class Fixed:
 class Heuristic(Fixed):
     """Drafts two tokens more after a draft that was accepted whole, else one less.
 
-    Source: transformers' `num_assistant_tokens_schedule="heuristic"`; kept per sequence.
+    Source: transformers' `num_assistant_tokens_schedule="heuristic"`; kept per sequence. Departure:
+    a draft grows to 64 tokens, or to the length that it starts from if that is more.
     """
+
+    @property
+    def most(self) -> int:
+        return max(self.tokens, 64)
 
     def limit(self, sequence: Sequence) -> int:
         current: int = sequence.state.get(self, self.tokens)
@@ -93,7 +107,9 @@ class Heuristic(Fixed):
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if drafted:
             now = self.limit(sequence)
-            sequence.state[self] = now + 2 if accepted == drafted else max(1, now - 1)
+            sequence.state[self] = (
+                min(now + 2, self.most) if accepted == drafted else max(1, now - 1)
+            )
 
 
 @dataclass(frozen=True)

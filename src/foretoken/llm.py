@@ -24,6 +24,7 @@ from foretoken.engine.stats import EngineStats, RequestStats
 from foretoken.engine.stopping import TextTracker
 from foretoken.engine.worker import Worker
 from foretoken.errors import ForetokenError, shown
+from foretoken.errors.vllm_names import check_keywords
 from foretoken.models.load import (
     check_tokenizer,
     find,
@@ -33,6 +34,7 @@ from foretoken.models.load import (
     wrapped,
 )
 from foretoken.models.model import CausalLM, eos_ids
+from foretoken.models.native import backends
 from foretoken.models.target import ModelTarget
 from foretoken.progress import check_installed, track
 from foretoken.sampling.params import SamplingParams
@@ -75,6 +77,10 @@ class LLM:
         trust_remote_code: whether code that comes with a checkpoint may run, the target's or a
             draft model's.
         eos_ids: the tokens that end a text; by default those that the model's files name.
+        seed: makes requests without a seed of their own repeatable, in the order of calls.
+        enforce_eager: whether a backend that compiles passes is refused.
+        others: vLLM's other names, where they ask for what is done anyway (tensor_parallel_size=1);
+            any other is refused by name.
 
     Raises:
         ForetokenError: for anything missing, unknown or not servable, in one sentence.
@@ -96,7 +102,15 @@ class LLM:
         max_queued: int | None = None,
         trust_remote_code: bool = False,
         eos_ids: Collection[int] | None = None,
+        seed: int | None = None,
+        enforce_eager: bool = False,
+        **others: Any,
     ) -> None:
+        check_keywords(others, [*LLM.__init__.__annotations__])
+        if enforce_eager and backends.split(backend)[0] is not None:
+            raise ForetokenError(
+                f"enforce_eager is true and backend {backend!r} compiles passes; leave one out."
+            )
         method = build(speculative_config)
         self.method = method.name
         folder = find(model) if isinstance(model, (str, Path)) else None
@@ -137,6 +151,7 @@ class LLM:
                 eos_ids=frozenset(ends),
                 chunk=max_num_batched_tokens,
                 max_queued=max_queued,
+                seed=seed,
             )
         )
 

@@ -137,7 +137,7 @@ _ROWS = (
         options={"num_speculative_tokens": 20, "prompt_lookup_max": 5, "max_cached_tokens": 50_000},
         paper="Yang et al. 2023",
     ),
-    Method(name="sad", drafter="aggressive", length="all that is left", paper="Sun et al. 2021"),
+    Method(name="sad", drafter="aggressive", length="64 of what is left", paper="Sun et al. 2021"),
     Method(
         name="suffix",
         drafter="suffix",

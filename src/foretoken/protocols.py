@@ -173,7 +173,8 @@ class Drafter(Protocol):
     sequence of the last step, the name of the part that drafted, if it chooses among parts. parts:
     the drafters that it wraps. small_models: the `CausalLM`s whose passes it runs to draft, from
     `bind` on. pass_per_token: whether one pass of its one small model for each drafted token is all
-    that drafting costs."""
+    that drafting costs. nodes: the most nodes that it drafts for a sequence, from `bind` on; the
+    target makes room for as many."""
 
     wants: Wants
     kinds: frozenset[Kind]
@@ -185,6 +186,9 @@ class Drafter(Protocol):
 
     @property
     def parts(self) -> Seq[Drafter]: ...
+
+    @property
+    def nodes(self) -> int: ...
 
     @property
     def small_models(self) -> Seq[Any]: ...
@@ -229,6 +233,10 @@ class BaseDrafter(Drafter):
     @property
     def parts(self) -> Seq[Drafter]:
         return ()
+
+    @property
+    def nodes(self) -> int:
+        return 64
 
     @property
     def small_models(self) -> Seq[Any]:

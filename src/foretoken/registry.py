@@ -1,14 +1,49 @@
-"""Drafters, acceptance rules and wrapped targets by name: a file's class, or an outsider's."""
+"""Drafters, acceptance rules and wrapped targets by name: a file's class, or an outsider's; and the
+names that other libraries have for methods and options."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, get_type_hints
 
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import typed
+
+BASELINE = "autoregressive"
+"""The method that drafts nothing."""
+
+ALIASES = {
+    "ngram": "pld",
+    "draft_model": "sps",
+    "prompt_lookup": "pld",
+    "none": BASELINE,
+    "deepseek_mtp": "mtp",
+    "mimo_mtp": "mtp",
+    "qwen3_next_mtp": "mtp",
+}
+"""Names of other libraries for the same method."""
+
+OPTION_ALIASES = {
+    "num_assistant_tokens": "num_speculative_tokens",
+    "prompt_lookup_num_tokens": "num_speculative_tokens",
+    "max_matching_ngram_size": "prompt_lookup_max",
+    "suffix_decoding_max_tree_depth": "max_tree_depth",
+    "suffix_decoding_max_spec_factor": "max_spec_factor",
+    "suffix_decoding_min_token_prob": "min_token_prob",
+    "assistant_model": "model",
+    "assistant_tokenizer": "tokenizer",
+    "draft_model": "model",
+}
+"""Names of other libraries for the same option."""
+
+FIELDS = {
+    "num_speculative_tokens": ("depth",),
+    "num_speculative_nodes": ("tree_nodes", "num_speculative_tokens"),
+}
+"""How long and how large a draft may be -> the fields that say so where a class has none of that
+name; of several the first that it has."""
 
 
 def drafter_names() -> list[str]:
@@ -78,3 +113,11 @@ def _only_class(package: str, name: str) -> type[Any]:
         if isinstance(value, type) and attribute.lower() == wanted:
             return value
     raise ForetokenError(f"{package}.{name} has no class named like its file.")
+
+
+def option_name(key: str, fields: Collection[str]) -> str:
+    """foretoken's name of an option; `key` may be another library's."""
+    if key in fields:
+        return key
+    name = OPTION_ALIASES.get(key, key)
+    return next((field for field in (name, *FIELDS.get(name, ())) if field in fields), name)

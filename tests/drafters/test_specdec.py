@@ -19,8 +19,8 @@ from foretoken.verify.speculative import Speculative
 from lessons import check_estimate, seeded
 
 
-@pytest.mark.parametrize("most", [5, 1])
-def test_specdec_estimates_what_is_served(small: Pair, records: Records, most: int) -> None:
+@pytest.mark.parametrize("most", [None, 1])
+def test_specdec_estimates_what_is_served(small: Pair, records: Records, most: int | None) -> None:
     """Training is by transformers' arithmetic, serving by the native model's."""
     alike = dict(num_attention_heads=4, num_key_value_heads=2, intermediate_size=64)
     module = seeded(SpecDecModel, small, masks=3, tie_word_embeddings=False, **alike)

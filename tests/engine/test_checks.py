@@ -98,6 +98,10 @@ def hostile(pair: Pair) -> tuple[LLM, Hostile]:
         (lambda: DraftTree(ids([1, 2]), [2], ids([0, 2])), "parent that doesn't stand before"),
         (lambda: DraftTree(ids([1, 2]), [2], ids([-1, 0])), "parent that doesn't stand before"),
         (lambda: DraftTree(ids([1, 2]), [2], ids([0])), "parent that doesn't stand before"),
+        (
+            lambda: DraftTree(ids([1] * 65), [65]),
+            "returned 65 nodes and declares 64",
+        ),
         (lambda: drawn(float("nan")), "probabilities that are NaN or infinite"),
         (lambda: drawn(float("inf")), "probabilities that are NaN or infinite"),
     ],
@@ -119,4 +123,4 @@ def test_drafts_that_cant_be_scored(
 def test_a_good_draft_passes(pair: Pair) -> None:
     """The highest id, a tree of siblings, a row without a draft."""
     target = ModelTarget(pair.target, 2, 32)
-    check_draft("x", DraftTree(ids([96, 0], [0, 0]), [2, 0], ids([0, 0], [0, 0])), 2, target)
+    check_draft("x", DraftTree(ids([96, 0], [0, 0]), [2, 0], ids([0, 0], [0, 0])), 2, target, 2)

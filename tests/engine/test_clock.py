@@ -17,6 +17,7 @@ class Working:
 
     device = torch.device("cpu")
     vocab_size = 1
+    nodes = 0
 
     def __init__(self, now: list[float]) -> None:
         self.now = now

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench.suites.suite import Prompt, Suite
-from foretoken.config import OPTION_ALIASES, build, needs_of, options_of
+from foretoken.config import build, needs_of, options_of
 from foretoken.errors import ForetokenError, unknown
 from foretoken.methods import METHODS, Need
+from foretoken.registry import OPTION_ALIASES
 from foretoken.tuned import read_tuned
 
 TUNED = "tuned:"

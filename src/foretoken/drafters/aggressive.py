@@ -29,25 +29,28 @@ from foretoken.tree import MOST_NODES, DraftTree, chains
 
 @dataclass(eq=False)
 class Aggressive(BaseDrafter):
-    """num_speculative_tokens: most tokens drafted in a step; None drafts all that is left."""
+    """num_speculative_tokens: most tokens of what is left that are drafted in a step."""
 
-    num_speculative_tokens: int | None = None
+    num_speculative_tokens: int = 64
 
     wants = Wants("a")
     follows = True
 
     def __post_init__(self) -> None:
-        if self.num_speculative_tokens is not None and self.num_speculative_tokens < 1:
-            raise ForetokenError("num_speculative_tokens must be at least 1, or None.")
+        if self.num_speculative_tokens < 1:
+            raise ForetokenError("num_speculative_tokens must be at least 1.")
         check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
+
+    @property
+    def nodes(self) -> int:
+        return self.num_speculative_tokens
 
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        most = self.num_speculative_tokens
         drafts = [
-            self._reader(sequence).draft(budget if most is None else min(budget, most))
+            self._reader(sequence).draft(min(budget, self.num_speculative_tokens))
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
         return chains(drafts, self._device)

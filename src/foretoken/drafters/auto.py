@@ -92,6 +92,10 @@ class Auto(Wrapper):
             self.wants = Wants("a", self.wants.hidden)
         check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
 
+    @property
+    def nodes(self) -> int:
+        return self.num_speculative_tokens
+
     def bind(self, access: Access) -> None:
         if self.lenient:
             served = [set(part.wants.levels) <= access.levels for part in self.drafters]

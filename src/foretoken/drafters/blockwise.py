@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.depth import draft_depth
 from foretoken.drafters.shared.head_tree import Heads
 from foretoken.draws import Draws
 from foretoken.errors.values import check_range
@@ -76,9 +77,13 @@ class Blockwise(BaseDrafter):
         self._heads = BlockwiseHeads.load(self.model, access)
         self._access, self._states = access, LastStates()
 
+    @property
+    def nodes(self) -> int:
+        return self._length(self._heads)
+
     def _length(self, heads: Trained) -> int:
         most: int = heads.shape["num_heads"]
-        return min(most, self.num_speculative_tokens or most)
+        return draft_depth(self.num_speculative_tokens, most, f"the checkpoint has {most} heads")
 
     def acceptance(self, heads: BlockwiseHeads, lesson: Lesson) -> Tensor:
         """[B, T, H] whether a step whose root is there accepts more than n places."""

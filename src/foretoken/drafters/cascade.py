@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.depth import draft_depth
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
@@ -50,12 +51,14 @@ class Cascade(BaseDrafter):
     models, columns the models and Max-Gram; entries below the diagonal are not read. None takes the
     paper's for one or two models. lenience: what q is multiplied by in reviews inside the cascade;
     1 is exact, 1/3 is the paper's 3. The target's own review is always exact.
+    num_speculative_tokens: a shorter draft than k_matrix makes, which ends there.
     """
 
     model: Any = None
     models: Seq[Any] = ()
     k_matrix: Seq[Seq[int]] | None = None
     lenience: float = 1.0
+    num_speculative_tokens: int | None = None
 
     wants = Wants("a")
     kinds = frozenset({Kind.CHOSEN, Kind.INDEPENDENT})
@@ -78,6 +81,14 @@ class Cascade(BaseDrafter):
         for row in reversed(range(size)):
             self._stages.insert(0, _Stage(matrix[row][row:], list(self._stages), rule))
         check_range(0, MOST_NODES, k_matrix=max(map(max, matrix)))
+        most = sum(self._stages[0].counts)
+        self._most = draft_depth(
+            self.num_speculative_tokens, most, f"k_matrix drafts {most} tokens"
+        )
+
+    @property
+    def nodes(self) -> int:
+        return self._most
 
     def bind(self, access: Access) -> None:
         for stage in self._stages:
@@ -95,7 +106,7 @@ class Cascade(BaseDrafter):
             model.begin(sequence)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        return self._stages[0].draft(sequences, budgets, draws)
+        return self._stages[0].draft(sequences, [min(n, self._most) for n in budgets], draws)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         self._stages[0].observe(sequences, steps)

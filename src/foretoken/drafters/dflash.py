@@ -17,6 +17,7 @@ from torch import Tensor
 
 from foretoken.access import Access, Wants
 from foretoken.drafters.shared.chain import ChainDrafter
+from foretoken.drafters.shared.depth import draft_depth
 from foretoken.errors.values import check_range
 from foretoken.length import Fixed
 from foretoken.trainable.block_layers import BlockModel, BlockModule
@@ -48,7 +49,10 @@ class DFlash(ChainDrafter):
         self.wants = replace(self.wants, hidden=module.reads)
 
     def _length(self, module: BlockModule) -> int:
-        return min(module.places, self.num_speculative_tokens or module.places)
+        most = module.places
+        return draft_depth(
+            self.num_speculative_tokens, most, f"the checkpoint predicts {most} places"
+        )
 
     def acceptance(self, module: BlockModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root is there accepts more than n places, at

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.depth import draft_depth
 from foretoken.draws import Draws
 from foretoken.errors.values import check_range
 from foretoken.protocols import BaseDrafter, Step
@@ -36,11 +37,13 @@ _ROOTS = 128  # whose distributions exist at once in an estimate
 @dataclass(eq=False)
 class DFlashTree(BaseDrafter):
     """model: a checkpoint's folder, hub id or bundled name; top_k: tokens of a place that are
-    tried; tree_nodes: nodes that are kept, those of the likeliest paths."""
+    tried; tree_nodes: nodes that are kept, those of the likeliest paths; num_speculative_tokens:
+    fewer places than the checkpoint predicts."""
 
     model: Any = None
     top_k: int = 10
     tree_nodes: int = 59
+    num_speculative_tokens: int | None = None
 
     module: ClassVar[type[Trained]] = BlockModule
     wants = Wants("bcd", (-1,))  # the layers follow from the checkpoint
@@ -50,10 +53,21 @@ class DFlashTree(BaseDrafter):
         check_range(1, MOST_NODES, top_k=self.top_k, tree_nodes=self.tree_nodes)
         BlockModule.check_source(self.model)
 
+    @property
+    def nodes(self) -> int:
+        return self.tree_nodes
+
     def bind(self, access: Access) -> None:
         module = BlockModule.load(self.model, access)
+        self._places = self._levels(module)
         self._access, self._lm = access, BlockModel(module, access)
         self.wants = replace(self.wants, hidden=module.reads)
+
+    def _levels(self, module: BlockModule) -> int:
+        most = module.places
+        return draft_depth(
+            self.num_speculative_tokens, most, f"the checkpoint predicts {most} places"
+        )
 
     def begin(self, sequence: Sequence) -> None:
         self._lm.begin(sequence)
@@ -63,7 +77,7 @@ class DFlashTree(BaseDrafter):
         rows = [b for b, s in enumerate(sequences) if budgets[b] > 0 and self._lm.room(s)]
         if not rows:
             return assemble([], len(sequences), device)
-        logits = self._lm.block_logits([sequences[row] for row in rows])
+        logits = self._lm.block_logits([sequences[row] for row in rows])[:, : self._places]
         trees = self._likeliest(logits, [budgets[row] for row in rows])
         tree = from_parents([t.tokens for t in trees], [t.parents for t in trees], device)
         return assemble([(rows, tree)], len(sequences), device)
@@ -79,7 +93,7 @@ class DFlashTree(BaseDrafter):
 
     def acceptance(self, module: BlockModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root is there accepts more than n places."""
-        states = module.states(lesson)
+        states = module.states(lesson)[:, :, : self._levels(module)]
         accepted = torch.zeros(states.shape[:3], dtype=torch.bool)
         roots = ((lesson.max_nodes >= 0) & (lesson.positions > 0)).nonzero()  # [C, 2]
         for chunk in roots.split(_ROOTS):

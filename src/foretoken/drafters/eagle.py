@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import ClassVar
 
+from foretoken.drafters.shared.depth import draft_depth
 from foretoken.drafters.shared.feature_trees import FeatureDrafter, GivenTree
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.eagle import EagleModule
@@ -26,14 +27,18 @@ TREE = tuple(tuple(map(int, path)) for path in _TREE.split())
 @dataclass(eq=False)
 class Eagle(FeatureDrafter):
     """model: a checkpoint's folder, hub id or bundled name; tree: rank paths, each with all its
-    earlier siblings and its parent (a chain: [[0], [0, 0], [0, 0, 0]])."""
+    earlier siblings and its parent (a chain: [[0], [0, 0], [0, 0, 0]]); num_speculative_tokens:
+    fewer levels than the tree has."""
 
     tree: Seq[Seq[int]] = TREE
+    num_speculative_tokens: int | None = None
 
     module: ClassVar[type[Trained]] = EagleModule
     kinds = frozenset({Kind.WITHOUT_REPLACEMENT})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        builder = GivenTree(self.tree)
+        levels = max(map(len, self.tree), default=0)
+        most = draft_depth(self.num_speculative_tokens, levels, f"the tree has {levels} levels")
+        builder = GivenTree([path for path in self.tree if len(path) <= most])
         self.tree_builder, self.trees = builder, builder.branches

@@ -36,6 +36,10 @@ class Forced(BaseDrafter):
             raise ForetokenError("num_speculative_tokens must be at least 1.")
         check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
 
+    @property
+    def nodes(self) -> int:
+        return self.num_speculative_tokens
+
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device
 

@@ -61,6 +61,10 @@ class GlideCape(WithModel):
             )
         check_range(1, MOST_NODES, cape=max(count for _, count in self.cape))
 
+    @property
+    def nodes(self) -> int:
+        return self.num_speculative_tokens * max(count for _, count in self.cape)
+
     def bind(self, access: Access) -> None:
         self._lm = CrossAttentionModel(CrossAttentionModule.load(self.model, access), access)
 

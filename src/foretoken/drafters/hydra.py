@@ -172,7 +172,8 @@ class HydraHeads(Heads):
 @dataclass(eq=False)
 class Hydra(HeadTree):
     """model: a checkpoint's folder, hub id or bundled name; tree: "medusa" (63 nodes), "planned"
-    (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths."""
+    (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths;
+    num_speculative_tokens: fewer levels than the checkpoint has heads."""
 
     module: ClassVar[type[Heads]] = HydraHeads
 

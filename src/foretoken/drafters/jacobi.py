@@ -53,6 +53,10 @@ class Jacobi(BaseDrafter):
             block_size=self.block_size,
         )
 
+    @property
+    def nodes(self) -> int:
+        return self.num_speculative_tokens
+
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device
 

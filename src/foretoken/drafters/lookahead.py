@@ -36,18 +36,22 @@ from foretoken.trees.join import join
 class Lookahead(BaseDrafter):
     """window: guesses of a level (W); ngram_size: length of an n-gram (N), its first token
     included; guesses: n-grams kept for each first token, and tried in a step (G);
-    pool_from_prompt: whether the prompt's n-grams may be tried."""
+    pool_from_prompt: whether the prompt's n-grams may be tried; num_speculative_tokens: instead of
+    ngram_size, one less than it."""
 
     window: int = 7
     ngram_size: int = 5
     guesses: int = 7
     pool_from_prompt: bool = True
+    num_speculative_tokens: int | None = None
 
     wants = Wants("ab")
     kinds = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
     trees = True
 
     def __post_init__(self) -> None:
+        if self.num_speculative_tokens is not None:
+            self.ngram_size = self.num_speculative_tokens + 1
         if self.window < 1 or self.ngram_size < 2 or self.guesses < 1:
             raise ForetokenError(
                 f"window is {self.window}, ngram_size {self.ngram_size} and guesses "
@@ -55,6 +59,12 @@ class Lookahead(BaseDrafter):
             )
         places = (self.window + self.guesses) * (self.ngram_size - 1)
         check_range(1, MOST_NODES, **{"(window + guesses) * (ngram_size - 1)": places})
+
+    @property
+    def nodes(self) -> int:
+        levels = range(1, self.ngram_size)
+        window = max(level * (self.window + self.ngram_size - 1 - level) for level in levels)
+        return window + self.guesses * (self.ngram_size - 1)
 
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from foretoken.access import Access, Wants
 from foretoken.drafters.shared.chain import AllAtOnce, ChainDrafter
+from foretoken.drafters.shared.depth import draft_depth
 from foretoken.length import LengthRule, schedule
 from foretoken.models.drafting.self_model import OnTarget
 from foretoken.sampling.sequence import Sequence
@@ -71,11 +72,11 @@ class LookaheadModel(AllAtOnce, OnTarget):
 @dataclass(eq=False)
 class LookaheadEmbeddings(ChainDrafter):
     """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: draft length,
-    at most one more than the checkpoint has embeddings; num_assistant_tokens_schedule,
-    assistant_confidence_threshold: when a draft ends before it."""
+    at most, and by default, one more than the checkpoint has embeddings;
+    num_assistant_tokens_schedule, assistant_confidence_threshold: when a draft ends before it."""
 
     model: Any = None
-    num_speculative_tokens: int = 4
+    num_speculative_tokens: int | None = None
     num_assistant_tokens_schedule: str | LengthRule = "constant"
     assistant_confidence_threshold: float | None = None
 
@@ -84,18 +85,29 @@ class LookaheadEmbeddings(ChainDrafter):
 
     def __post_init__(self) -> None:
         PassTokens.check_source(self.model)
-        self.length: LengthRule = schedule(
+        self.length = self._rule(self.num_speculative_tokens or 1)  # a wrong name fails here
+
+    def bind(self, access: Access) -> None:
+        tokens = PassTokens.load(self.model, access)
+        self.length = self._rule(self._places(tokens))
+        self._lm = LookaheadModel(tokens, access)
+
+    def _rule(self, tokens: int) -> LengthRule:
+        return schedule(
             self.num_assistant_tokens_schedule,
-            self.num_speculative_tokens,
+            tokens,
             {"assistant_confidence_threshold": self.assistant_confidence_threshold},
         )
 
-    def bind(self, access: Access) -> None:
-        self._lm = LookaheadModel(PassTokens.load(self.model, access), access)
+    def _places(self, tokens: PassTokens) -> int:
+        most = len(tokens.embeddings) + 1
+        return draft_depth(
+            self.num_speculative_tokens, most, f"the checkpoint predicts {most} places"
+        )
 
     def acceptance(self, tokens: PassTokens, lesson: Lesson) -> Tensor:
         """[B, T, C] the chance that a step whose root is there accepts more than n places."""
-        most = min(len(tokens.embeddings) + 1, self.num_speculative_tokens)
+        most = self._places(tokens)
         chances = block_acceptance(
             lesson,
             lesson.max_nodes >= 0,

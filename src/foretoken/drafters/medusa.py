@@ -82,7 +82,8 @@ class MedusaHeads(Heads):
 @dataclass(eq=False)
 class Medusa(HeadTree):
     """model: a checkpoint's folder, hub id or bundled name; tree: "medusa" (63 nodes), "planned"
-    (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths."""
+    (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths;
+    num_speculative_tokens: fewer levels than the checkpoint has heads."""
 
     module: ClassVar[type[Heads]] = MedusaHeads
 

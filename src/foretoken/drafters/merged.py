@@ -54,6 +54,11 @@ class Merged(Wrapper):
         }  # no rule may take siblings for draws from one distribution
         self.trees = True
 
+    @property
+    def nodes(self) -> int:
+        """All parts' drafts together."""
+        return sum(part.nodes for part in self.drafters)
+
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         trees = [
             part.draft(sequences, budgets, draws.inner(number)).trim(budgets)

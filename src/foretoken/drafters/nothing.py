@@ -18,6 +18,10 @@ from foretoken.tree import DraftTree, empty
 class Nothing(BaseDrafter):
     """Every step is a plain decoding step."""
 
+    @property
+    def nodes(self) -> int:
+        return 0
+
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device
 

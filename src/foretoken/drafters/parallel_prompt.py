@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.depth import draft_depth
 from foretoken.drafters.shared.prompt_trees import PromptTree, PromptTrees
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
@@ -64,7 +65,7 @@ class ParallelPromptTokens(PromptTokens):
     def note_counts(self, counts: Tensor) -> None:
         self.notes["rates"] = rank_rates(counts)
 
-    def trees(self, nodes: int) -> PromptTrees:
+    def trees(self, nodes: int, levels: int) -> PromptTrees:
         """Trees planned for the rates measured with the checkpoint, or for assumed ones that fall
         from place to place and rank to rank."""
         ranks = min(_RANKS, self.facts.vocab_size)
@@ -72,16 +73,18 @@ class ParallelPromptTokens(PromptTokens):
             [0.5 * 0.7**i * 0.3**rank for rank in range(ranks)] for i in range(len(self.embeddings))
         ]
         rates = self.notes.get("rates") or assumed
-        return PromptTrees([row[:ranks] for row in rates], nodes)
+        return PromptTrees([row[:ranks] for row in rates[:levels]], nodes)
 
 
 @dataclass(eq=False)
 class ParallelPrompt(BaseDrafter):
     """model: a checkpoint's folder, hub id or bundled name; tree_nodes: nodes of a tree, candidates
-    and prompt tokens."""
+    and prompt tokens; num_speculative_tokens: fewer levels than the checkpoint has prompt
+    tokens."""
 
     model: Any = None
     tree_nodes: int = 60
+    num_speculative_tokens: int | None = None
 
     module: ClassVar[type[Trained]] = ParallelPromptTokens
     wants = Wants("bd")
@@ -94,13 +97,24 @@ class ParallelPrompt(BaseDrafter):
         if self.tree_nodes < 1:
             raise ForetokenError(f"tree_nodes is {self.tree_nodes}; it must be at least 1.")
 
+    @property
+    def nodes(self) -> int:
+        return self.tree_nodes
+
     def bind(self, access: Access) -> None:
         tokens = ParallelPromptTokens.load(self.model, access)
         self._device = access.device
-        self._prompt_tokens, self._ranks = len(tokens.embeddings), min(_RANKS, access.vocab_size)
-        self._first = access.extra_tokens(tokens.embeddings)
-        self._trees = tokens.trees(self.tree_nodes)
+        levels = self._levels(tokens)
+        self._prompt_tokens, self._ranks = levels, min(_RANKS, access.vocab_size)
+        self._first = access.extra_tokens(tokens.embeddings[:levels])
+        self._trees = tokens.trees(self.tree_nodes, levels)
         self._templates: dict[tuple[int, int], _Template] = {}
+
+    def _levels(self, tokens: ParallelPromptTokens) -> int:
+        most = len(tokens.embeddings)
+        return draft_depth(
+            self.num_speculative_tokens, most, f"the checkpoint has {most} prompt tokens"
+        )
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -147,8 +161,9 @@ class ParallelPrompt(BaseDrafter):
     def acceptance(self, tokens: ParallelPromptTokens, lesson: Lesson) -> Tensor:
         """[B, T, A] whether a step whose root is there accepts more than n places; only at the
         roots that serving reaches, since a draft depends on the step before."""
-        trees, all_ranks = tokens.trees(self.tree_nodes), tokens.ranks(lesson).tolist()
-        reached = torch.zeros(*lesson.max_nodes.shape, len(tokens.embeddings), dtype=torch.bool)
+        levels, all_ranks = self._levels(tokens), tokens.ranks(lesson).tolist()
+        trees = tokens.trees(self.tree_nodes, levels)
+        reached = torch.zeros(*lesson.max_nodes.shape, levels, dtype=torch.bool)
         for row, (limits, ranks) in enumerate(
             zip(lesson.max_nodes.tolist(), all_ranks, strict=True)
         ):

@@ -54,6 +54,10 @@ class PromptLookup(BaseDrafter):
         check_range(1, MOST_NODES, prompt_lookup_max=self.prompt_lookup_max)
         check_range(0, math.inf, max_cached_tokens=self.max_cached_tokens)
 
+    @property
+    def nodes(self) -> int:
+        return self.num_speculative_tokens
+
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device
         self._sizes = range(self.prompt_lookup_max, self.prompt_lookup_min - 1, -1)

@@ -69,6 +69,10 @@ class Rest(BaseDrafter):
             )
         check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
 
+    @property
+    def nodes(self) -> int:
+        return self.num_speculative_tokens
+
     def bind(self, access: Access) -> None:
         assert self.datastore is not None
         self._device: torch.device = access.device

@@ -53,6 +53,10 @@ class Sam(BaseDrafter):
             self.wants, self.trees = Wants("ab"), True
         check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
 
+    @property
+    def nodes(self) -> int:
+        return self.num_speculative_tokens
+
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device
         self._corpus = _automaton(self.corpus, access.vocab_size)

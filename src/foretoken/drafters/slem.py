@@ -63,6 +63,11 @@ class Slem(WithModel):
         )
 
     @property
+    def nodes(self) -> int:
+        """A token of the small model may be many of the target's; a longer draft is cut."""
+        return max(64, 16 * self.num_speculative_tokens)
+
+    @property
     def small_models(self) -> Seq[CausalLM]:
         return (self._lm.lm,)
 

@@ -43,7 +43,8 @@ class SmallTree(BaseDrafter):
     widths: children of the nodes at each depth, one number for all or one for each. replacement:
     whether drawn siblings may repeat. acceptance: instead of widths, the rate at which the b-th
     child of a node is the accepted one; the tree is then the best of at most `tree_nodes` nodes and
-    `tree_depth` levels. learn_every: if not 0, rates are counted from what is accepted, and the
+    `tree_depth` levels. num_speculative_tokens: levels; widths are cut to as many, or go on as
+    chains. learn_every: if not 0, rates are counted from what is accepted, and the
     tree is planned again each time this many drafts have been made; then the text sampled at a seed
     depends on the requests before it (its distribution doesn't).
     """
@@ -56,6 +57,7 @@ class SmallTree(BaseDrafter):
     tree_nodes: int = 64
     tree_depth: int = 10
     learn_every: int = 0
+    num_speculative_tokens: int | None = None
 
     wants = Wants("b")
 
@@ -76,6 +78,8 @@ class SmallTree(BaseDrafter):
             )
         if self.learn_every and not self.acceptance:
             raise ForetokenError("learn_every needs acceptance, the rates to start from.")
+        if self.num_speculative_tokens is not None:
+            self._set_depth(self.num_speculative_tokens)
         if self.acceptance:
             self._plan(self.acceptance)
         self._counts = SiblingCounts(self.acceptance) if self.learn_every else None
@@ -96,6 +100,16 @@ class SmallTree(BaseDrafter):
         branches = _size(self.widths) > len(self.widths)
         self.trees = branches or len(self.models) > 1 or self.learn_every > 0
 
+    def _set_depth(self, levels: int) -> None:
+        if levels < 1:
+            raise ForetokenError(f"num_speculative_tokens is {levels}; it must be at least 1.")
+        self.tree_depth = levels
+        widths = list(self.widths)[:levels]
+        last = widths[-1] if widths else 1
+        nodes = 1 if isinstance(last, int) else sum(last)  # a level's widths are one a node, or all
+        one: int | tuple[int, ...] = 1 if isinstance(last, int) else (1,) * nodes
+        self.widths = (*widths, *[one] * (levels - len(widths)))
+
     def _plan(self, rates: Seq[float]) -> None:
         self.widths = widths_of(best_tree(rates, self.tree_nodes, self.tree_depth).paths)
 
@@ -107,8 +121,14 @@ class SmallTree(BaseDrafter):
             self._plan(counts.rates())
 
     def bind(self, access: Access) -> None:
-        nodes = max(self.tree_nodes, _size(self.widths))
-        self._models = [DraftModel(m, access, nodes) for m in self.models or [self.model]]
+        self._largest = _size(self.widths)
+        if self.learn_every:  # a tree that is planned again may have other nodes
+            self._largest = max(self._largest, self.tree_nodes)
+        self._models = [DraftModel(m, access, self._largest) for m in self.models or [self.model]]
+
+    @property
+    def nodes(self) -> int:
+        return len(self._models) * self._largest
 
     @property
     def small_models(self) -> Seq[CausalLM]:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from foretoken.access import Access, Wants
 from foretoken.drafters.shared.chain import AllAtOnce, ChainDrafter
+from foretoken.drafters.shared.depth import draft_depth
 from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
 from foretoken.models.drafting.draft_model import DraftModel
@@ -146,11 +147,11 @@ class BlockModel(AllAtOnce, DraftModel):
 @dataclass(eq=False)
 class SpecDec(ChainDrafter):
     """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: draft length,
-    at most one more than the checkpoint has masks; num_assistant_tokens_schedule,
+    at most, and by default, one more than the checkpoint has masks; num_assistant_tokens_schedule,
     assistant_confidence_threshold: when a draft ends before it."""
 
     model: Any = None
-    num_speculative_tokens: int = 5
+    num_speculative_tokens: int | None = None
     num_assistant_tokens_schedule: str | LengthRule = "constant"
     assistant_confidence_threshold: float | None = None
 
@@ -160,22 +161,33 @@ class SpecDec(ChainDrafter):
 
     def __post_init__(self) -> None:
         SpecDecModel.check_source(self.model)
-        self.length: LengthRule = schedule(
-            self.num_assistant_tokens_schedule,
-            self.num_speculative_tokens,
-            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
-        )
+        self.length = self._rule(self.num_speculative_tokens or 1)  # a wrong name fails here
 
     def bind(self, access: Access) -> None:
-        self._lm: BlockModel = BlockModel(SpecDecModel.load(self.model, access), access)
+        module = SpecDecModel.load(self.model, access)
+        self.length = self._rule(self._places(module))
+        self._lm: BlockModel = BlockModel(module, access)
 
     @property
     def small_models(self) -> Seq[CausalLM]:
         return (self._lm.lm,)
 
+    def _rule(self, tokens: int) -> LengthRule:
+        return schedule(
+            self.num_assistant_tokens_schedule,
+            tokens,
+            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
+        )
+
+    def _places(self, module: SpecDecModel) -> int:
+        most = len(module.masks) + 1
+        return draft_depth(
+            self.num_speculative_tokens, most, f"the checkpoint predicts {most} places"
+        )
+
     def acceptance(self, module: SpecDecModel, lesson: Lesson) -> Tensor:
         """[B, T, N] the chance that a step whose root is there accepts more than n places."""
-        most = min(len(module.masks) + 1, self.num_speculative_tokens)
+        most = self._places(module)
         chances = block_acceptance(
             lesson,
             lesson.max_nodes >= 0,

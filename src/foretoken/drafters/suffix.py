@@ -69,6 +69,10 @@ class Suffix(BaseDrafter):
         check_range(2, MOST_NODES, max_tree_depth=self.max_tree_depth)
         check_range(0, math.inf, max_cached_tokens=self.max_cached_tokens)
 
+    @property
+    def nodes(self) -> int:
+        return self.num_speculative_tokens
+
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device
         self.shared: EarlierTexts[SuffixTree] | None = None

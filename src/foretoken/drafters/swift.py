@@ -88,6 +88,10 @@ class Swift(BaseDrafter):
             0, math.inf, max_opt_iter=self.max_opt_iter, max_tolerance_iter=self.max_tolerance_iter
         )
 
+    @property
+    def nodes(self) -> int:
+        return self.num_speculative_tokens * _WIDEST
+
     def bind(self, access: Access) -> None:
         self._access = access
         self._steps = 0

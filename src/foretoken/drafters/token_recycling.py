@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.depth import draft_depth
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
@@ -36,10 +37,12 @@ _UNKNOWN = -1
 
 @dataclass(eq=False)
 class TokenRecycling(BaseDrafter):
-    """num_candidates: next tokens stored for each token; level_sizes: nodes of each level."""
+    """num_candidates: next tokens stored for each token; level_sizes: nodes of each level;
+    num_speculative_tokens: fewer levels."""
 
     num_candidates: int = 8
     level_sizes: tuple[int, ...] = (8, 21, 25, 15, 8, 3)
+    num_speculative_tokens: int | None = None
 
     wants = Wants("ab")
     trees = True
@@ -52,6 +55,13 @@ class TokenRecycling(BaseDrafter):
             )
         check_range(1, 256, num_candidates=self.num_candidates)
         check_range(1, MOST_NODES, level_sizes=sum(self.level_sizes))
+        levels = len(self.level_sizes)
+        most = draft_depth(self.num_speculative_tokens, levels, f"level_sizes has {levels} levels")
+        self.level_sizes = self.level_sizes[:most]
+
+    @property
+    def nodes(self) -> int:
+        return sum(self.level_sizes)
 
     def bind(self, access: Access) -> None:
         self.shared: Matrix = Matrix(access.vocab_size, self.num_candidates, access.device)

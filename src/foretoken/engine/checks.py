@@ -65,7 +65,7 @@ def _room(target: Target, prompt: Seq[int]) -> int:
     if room < 1:
         raise ForetokenError(
             f"The prompt has {len(prompt)} tokens and the context is {target.max_length}; "
-            "shorten the prompt or raise max_model_len."
+            f"{_remedy(target)}."
         )
     if not 0 <= min(prompt) <= max(prompt) < target.vocab_size:
         raise ForetokenError(
@@ -73,6 +73,12 @@ def _room(target: Target, prompt: Seq[int]) -> int:
             "tokenize it with the target's tokenizer."
         )
     return room
+
+
+def _remedy(target: Target) -> str:
+    """What helps where the context is too short."""
+    limit: int = target.model.max_length
+    return "shorten the prompt" + (" or raise max_model_len" if target.max_length < limit else "")
 
 
 def _check_rule(verifier: Verifier, params: SamplingParams) -> None:
@@ -111,22 +117,23 @@ def _check_ids(target: Target, params: SamplingParams) -> None:
             )
 
 
-def check_draft(name: str, tree: Any, rows: int, target: Target) -> None:
+def check_draft(name: str, tree: Any, rows: int, target: Target, most: int) -> None:
     """Raise `ForetokenError` for what a target can't score: no trees, trees of another shape, ids
-    outside the vocabulary, proposals that are no numbers. name: the drafter's.
+    outside the vocabulary, proposals that are no numbers, more than `most` nodes. name: the
+    drafter's.
 
     Called at every step, so it may take a few microseconds. Numbers are read on a CPU only, as on a
     GPU that would be a transfer.
     """
-    wrong = _fault(tree, rows, target)
+    wrong = _fault(tree, rows, target, most)
     if wrong:
         raise ForetokenError(
             f"The drafter {name} {wrong}; `draft` must return a foretoken.tree.DraftTree with ids "
-            "of the target's vocabulary, a row for each sequence."
+            "of the target's vocabulary, a row for each sequence and at most `nodes` nodes in it."
         )
 
 
-def _fault(tree: Any, rows: int, target: Target) -> str:
+def _fault(tree: Any, rows: int, target: Target, most: int) -> str:
     if not isinstance(tree, DraftTree):
         return f"returned a value of type {type(tree).__name__}"
     tokens, counts = tree.tokens, tree.counts
@@ -136,6 +143,8 @@ def _fault(tree: Any, rows: int, target: Target) -> str:
         return f"returned tokens of {tokens.dtype} on {tokens.device}"
     if not 0 <= min(counts) <= max(counts) <= tree.nodes:
         return f"counts {counts} nodes and returned {tree.nodes}"
+    if tree.nodes > most:
+        return f"returned {tree.nodes} nodes and declares {most} as its `nodes`"
     return _wrong_number(tree, target) if tree.nodes and tokens.device.type == "cpu" else ""
 
 

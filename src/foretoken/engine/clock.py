@@ -55,11 +55,15 @@ class TimedDrafter(BaseDrafter):
         self._drafter, self._target, self._clock = drafter, target, clock
         self._name = type(drafter).__name__
 
+    @property
+    def nodes(self) -> int:
+        return self._drafter.nodes
+
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         began = perf_counter()
         try:
             tree = self._drafter.draft(sequences, budgets, draws)
-            check_draft(self._name, tree, len(sequences), self._target)
+            check_draft(self._name, tree, len(sequences), self._target, self.nodes)
             return tree
         except Exception as error:
             raise described(f"The drafter {self._name}", error) from error

@@ -12,12 +12,12 @@ keyed by place and not by the order of calls, so the others write what they woul
 from __future__ import annotations
 
 import logging
-import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import suppress
 from functools import partial
+from random import Random, SystemRandom
 from time import perf_counter
 from typing import TypeVar
 
@@ -54,9 +54,11 @@ class Engine:
         eos_ids: frozenset[int] = frozenset(),
         chunk: int = 512,
         max_queued: int | None = None,
+        seed: int | None = None,
     ) -> None:
         """`chunk`: prompt tokens read in one step, all prompts together. `max_queued`: sequences
-        that may wait for a slot, or None for any number."""
+        that may wait for a slot, or None for any number. `seed`: of the seeds of requests that have
+        none; None takes each from the system."""
         check_pairing(target, drafter, verifier)
         self.target, self.drafter, self.verifier = target, drafter, verifier
         # A tokenizer may know ends that the model can't write.
@@ -64,6 +66,7 @@ class Engine:
         self.tokenizer, self.chunk, self.max_queued = target.tokenizer, chunk, max_queued
         self.reset_stats()
         self._name = f"A step of {type(drafter).__name__} and {type(verifier).__name__}"
+        self._seeds = SystemRandom() if seed is None else Random(seed)
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
         self._requests: dict[int, Request] = {}
@@ -89,7 +92,7 @@ class Engine:
         """
         limit = check_request(self.target, self.verifier, prompt, params)
         self._check_queue()
-        seed = secrets.randbits(62) if params.seed is None else params.seed
+        seed = self._seeds.getrandbits(62) if params.seed is None else params.seed
         request = Request(
             list(prompt), params, text, seed, limit, self.eos_ids, self.tokenizer, criterion
         )

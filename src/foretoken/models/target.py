@@ -42,7 +42,8 @@ class ModelTarget:
         trust_remote_code: bool = False,
         hidden: Seq[int] = (),
     ) -> None:
-        """`slots` sequences at a time, each up to `max_length` tokens and trees of `nodes`.
+        """`slots` sequences at a time, each up to `max_length` tokens and trees of `nodes`, or of
+        as many as the drafter needs that is bound.
 
         trust_remote_code: of the checkpoints that drafters load."""
         self.model = model
@@ -66,7 +67,10 @@ class ModelTarget:
     def bind(self, drafter: Drafter) -> None:
         """Give a drafter access; from now on passes return the states that it wants."""
         drafter.bind(self)
-        self.hidden = drafter.wants.hidden  # read after `bind`, which may set it
+        self.hidden = drafter.wants.hidden  # read after `bind`, which may set it, as are its nodes
+        if drafter.nodes > self.nodes:
+            self.nodes = drafter.nodes
+            self.cache = self.model.new_cache(self.slots, self.max_length + self.nodes + 1)
 
     def begin(self, sequence: Sequence) -> None:
         self.cache.acquire(sequence.id)

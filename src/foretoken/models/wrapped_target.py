@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence as Seq
 
 from foretoken.access import Pass
+from foretoken.models.cache import KVCache
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
 from foretoken.sampling.sequence import Sequence
@@ -21,13 +22,23 @@ class WrappedTarget(ABC):
 
     def __init__(self, target: ModelTarget) -> None:
         """Raises `ForetokenError` where the model can't run single sub-layers."""
-        self.target, self.model, self.cache = target, target.native, target.cache
+        self.target, self.model = target, target.native
         self.tokenizer = target.tokenizer
         self.vocab_size, self.max_length = target.vocab_size, target.max_length
-        self.device, self.levels, self.nodes = target.device, target.levels, target.nodes
+        self.device, self.levels = target.device, target.levels
         self.begin, self.holds, self.fork = target.begin, target.holds, target.fork
         self.pending, self.prefill = target.pending, target.prefill
         self.commit, self.end = target.commit, target.end
+
+    @property
+    def cache(self) -> KVCache:
+        """The wrapped target's, which is made anew for a drafter of large trees."""
+        return self.target.cache
+
+    @property
+    def nodes(self) -> int:
+        """The largest tree of a sequence."""
+        return self.target.nodes
 
     @property
     def free(self) -> int:

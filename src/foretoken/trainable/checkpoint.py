@@ -222,6 +222,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     )
 
 
+def method_of(folder: Path) -> str:
+    """The method that a checkpoint drafts for. Raises `ForetokenError` for any other folder."""
+    return str(read_config(folder)[_METHOD])
+
+
 def checkpoints(folders: Iterable[Path], target: Any) -> dict[Path, str]:
     """The methods of those folders that have a drafter trained for such a target (an `Access` or a
     `CausalLM`)."""

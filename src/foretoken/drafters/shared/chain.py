@@ -101,6 +101,10 @@ class ChainDrafter(WithModel):
 
     length: LengthRule
 
+    @property
+    def nodes(self) -> int:
+        return self.length.most
+
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         limits = self._limits(sequences, budgets)
         rows = [row for row, limit in enumerate(limits) if limit > 0]

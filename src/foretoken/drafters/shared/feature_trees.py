@@ -32,7 +32,10 @@ _CHUNK = 128  # roots whose distributions of all levels exist at once
 
 
 class TreeBuilder(Protocol):
-    """Makes a drafter's trees, and estimates what is accepted of them."""
+    """Makes a drafter's trees, of at most `nodes` nodes, and estimates what is accepted of them."""
+
+    @property
+    def nodes(self) -> int: ...
 
     def fitted(self, vocab_size: int) -> TreeBuilder:
         """The builder for a vocabulary of this size."""
@@ -67,6 +70,10 @@ class FeatureDrafter(BaseDrafter):
         self._module = module
         self._model = FeatureModel(module, module.layer_shape, access)
         self._tree = self.tree_builder.fitted(access.vocab_size)
+
+    @property
+    def nodes(self) -> int:
+        return self._tree.nodes
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         return self._tree.draft(self._model, sequences, budgets, draws)
@@ -171,6 +178,10 @@ class GivenTree:
         )
         self._widths = widths_of(self._paths)
         self.branches = any(max(path) for path in paths)
+
+    @property
+    def nodes(self) -> int:
+        return len(self._paths)
 
     def fitted(self, vocab_size: int) -> GivenTree:
         """The part of the tree that a vocabulary of this size can fill."""

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.depth import draft_depth
 from foretoken.draws import Draws
 from foretoken.errors.values import check_range
 from foretoken.protocols import BaseDrafter, Step
@@ -99,11 +100,13 @@ class Heads(Trained):
 @dataclass(eq=False)
 class HeadTree(BaseDrafter):
     """model: a checkpoint's folder, hub id or bundled name; tree: "medusa" (63 nodes), "planned"
-    (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths."""
+    (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths;
+    num_speculative_tokens: fewer levels than the checkpoint has heads."""
 
     model: Any = None
     tree: str | Seq[Seq[int]] = "medusa"
     tree_nodes: int = 63
+    num_speculative_tokens: int | None = None
 
     module: ClassVar[type[Heads]]
     wants = Wants("bc", (-1,))
@@ -118,10 +121,18 @@ class HeadTree(BaseDrafter):
         self._access, self._states = access, self._heads.root_states(access)
         self._paths = self.paths(self._heads)
 
+    @property
+    def nodes(self) -> int:
+        return len(self._paths)
+
     def paths(self, heads: Heads) -> Paths:
         """The tree that is drafted with these heads."""
         paths = tree_from_option(self.tree, self.tree_nodes, heads.notes.get("rates"))
-        return fitting_paths(paths, heads.shape["num_heads"], heads.facts.vocab_size)
+        count = heads.shape["num_heads"]
+        levels = draft_depth(
+            self.num_speculative_tokens, count, f"the checkpoint has {count} heads"
+        )
+        return fitting_paths(paths, levels, heads.facts.vocab_size)
 
     def acceptance(self, heads: Heads, lesson: Lesson) -> Tensor:
         """[B, T, depth] whether a step whose root is there accepts more than n places."""

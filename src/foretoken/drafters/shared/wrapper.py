@@ -35,6 +35,11 @@ class Wrapper(BaseDrafter):
         self.kinds = frozenset(kind for part in parts for kind in part.kinds)
         self.trees = any(part.trees for part in parts)
 
+    @property
+    def nodes(self) -> int:
+        """One part's draft at a time."""
+        return max(part.nodes for part in self.drafters)
+
     def bind(self, access: Access) -> None:
         for part in self.drafters:
             part.bind(access)

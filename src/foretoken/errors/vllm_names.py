@@ -1,0 +1,110 @@
+"""Names that vLLM knows and foretoken doesn't: each is refused with what to use, except for values
+that ask for nothing else than what is done anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from foretoken.errors import ForetokenError, shown, unknown
+
+_ONE = "one device runs the model"
+_MEMORY = "memory follows from max_model_len and max_num_seqs"
+_WEIGHTS = "give the folder of the weights that you mean"
+
+LLM_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "tensor_parallel_size pipeline_parallel_size data_parallel_size": ((1, None), _ONE),
+    "distributed_executor_backend": ((None,), _ONE),
+    "quantization": ((None,), "backend='int8' or 'int4' quantises while loading"),
+    "kv_cache_dtype": (("auto", None), "the cache has the model's dtype"),
+    "swap_space cpu_offload_gb": ((0, None), _MEMORY),
+    "gpu_memory_utilization kv_cache_memory_bytes num_gpu_blocks_override": ((None,), _MEMORY),
+    "block_size max_seq_len_to_capture": ((None,), _MEMORY),
+    "enable_prefix_caching": ((False, None), "prompts are read anew for each request"),
+    "enable_chunked_prefill": (
+        (True, None),
+        "prompts are read in chunks of max_num_batched_tokens",
+    ),
+    "tokenizer_mode": (("auto",), "give a tokenizer object as tokenizer"),
+    "skip_tokenizer_init": ((False,), "prompts may be token ids whatever the tokenizer is"),
+    "load_format": (("auto", "safetensors", None), "weights are read from *.safetensors"),
+    "revision tokenizer_revision code_revision download_dir hf_token": ((None,), _WEIGHTS),
+    "hf_overrides hf_config_path": ((None,), "change the folder's config.json"),
+    "task runner": (("auto", "generate", None), "text is generated, and nothing else"),
+    "enable_lora max_loras lora_modules": ((False, None), "merge the adapter into the weights"),
+    "guided_decoding_backend structured_outputs_config": (
+        (None,),
+        "constrain outputs by a callable in SamplingParams.logits_processors",
+    ),
+    "limit_mm_per_prompt mm_processor_kwargs": ((None,), "prompts are text"),
+    "max_logprobs": ((None, -1), "any number up to the vocabulary's may be asked for"),
+    "disable_log_stats disable_custom_all_reduce": ((True, False, None), ""),
+    "logits_processors": ((None,), "they are SamplingParams' own"),
+    "compilation_config": ((None,), "backend='compiled+…' or 'cuda_graphs+…' compile passes"),
+    "stream_interval": ((1, None), "LLM.stream yields at every step"),
+}
+"""vLLM's keywords of `LLM` -> the values that are served, and what to do instead of others."""
+
+CONFIG_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "draft_tensor_parallel_size tensor_parallel_size": ((1, None), _ONE),
+    "max_model_len": ((None,), "LLM's max_model_len holds for the draft model too"),
+    "disable_by_batch_size num_speculative_tokens_per_batch_size": (
+        (None,),
+        "method 'auto' drafts where it pays at the batch's size",
+    ),
+    "quantization moe_backend attention_backend kv_cache_dtype draft_load_config": (
+        (None,),
+        "load the draft model as you want it, by foretoken.models.load.load_model, and give it "
+        "as model",
+    ),
+    "revision code_revision": ((None,), _WEIGHTS),
+    "suffix_decoding_max_cached_requests": (
+        (None,),
+        "max_cached_tokens bounds what is stored of earlier outputs",
+    ),
+    "rejection_sample_method acceptance_method spec_decoding_acceptance_method": (
+        ("standard", "strict", "rejection_sampler", None),
+        "verifier names the acceptance rule, as 'block' or 'typical'",
+    ),
+    "typical_acceptance_sampler_posterior_threshold typical_acceptance_sampler_posterior_alpha": (
+        (None,),
+        "method 'medusa_typical' accepts so",
+    ),
+    "synthetic_acceptance_rates synthetic_acceptance_length": (
+        (None,),
+        "'foretoken simulate' computes speeds for given rates",
+    ),
+    "draft_sample_method": ((None,), "drafts are drawn where the temperature is above 0"),
+    "speculative_token_tree": ((None,), "tree takes rank paths"),
+    "parallel_drafting": ((False, None), "method 'pass' or 'dflash' drafts in one pass"),
+    "use_heterogeneous_vocab": ((False, None), "method 'tli' or 'slem' takes another tokenizer"),
+    "enforce_eager disable_logprobs disable_padded_drafter_batch": ((True, False, None), ""),
+}
+"""vLLM's keys of `speculative_config`, in the same way."""
+
+
+def without_vllm_names(
+    given: Mapping[str, Any], names: Mapping[str, tuple[tuple[Any, ...], str]], where: str
+) -> dict[str, Any]:
+    """What is left without vLLM's names. Raises `ForetokenError` for a value that isn't served.
+
+    where: what they were given to, for the error.
+    """
+    left = {}
+    for key, value in given.items():
+        entry = next((entry for words, entry in names.items() if key in words.split()), None)
+        if entry is None:
+            left[key] = value
+        elif not any(value is served or value == served for served in entry[0]):
+            served = " and ".join(shown(value) for value in entry[0])
+            raise ForetokenError(
+                f"{key} of {where} is {shown(value)}, and only {served} are served: {entry[1]}."
+            )
+    return left
+
+
+def check_keywords(given: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise `ForetokenError` for keywords of `LLM` that neither it nor vLLM has, and for values of
+    vLLM's that aren't served."""
+    for name in without_vllm_names(given, LLM_NAMES, "LLM"):
+        raise unknown("keyword of LLM", name, known)

@@ -1,0 +1,81 @@
+"""Names of vLLM: served where they ask for nothing new, else refused with what to use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.config import build
+from foretoken.drafters.eagle3 import Eagle3Module
+from foretoken.errors.vllm_names import CONFIG_NAMES, LLM_NAMES, without_vllm_names
+from foretoken.testing import Pair, tiny_pair
+from lessons import seeded
+
+GREEDY = SamplingParams(temperature=0, max_tokens=60)
+
+
+@pytest.mark.parametrize("names", [LLM_NAMES, CONFIG_NAMES], ids=["LLM", "config"])
+def test_every_name_is_refused_with_a_remedy_or_means_nothing(names: dict[str, Any]) -> None:
+    """The values that are served go through; any other is named, and so is what to use."""
+    for words, (served, remedy) in names.items():
+        for name in words.split():
+            for value in served:
+                assert without_vllm_names({name: value, "model": 1}, names, "x") == {"model": 1}
+            with pytest.raises(ForetokenError) as error:
+                without_vllm_names({name: "another"}, names, "x")
+            assert f"{name} of x is 'another'" in str(error.value) and remedy in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tensor_parallel_size": 4}, "tensor_parallel_size of LLM is 4, and only 1 and None"),
+        ({"gpu_memory_utilization": 0.8}, "max_model_len and max_num_seqs"),
+        ({"quantization": "awq"}, "backend='int8'"),
+        ({"max_modell_len": 9}, "Did you mean 'max_model_len'"),
+        ({"enforce_eager": True, "backend": "compiled+plain"}, "compiles passes"),
+        ({"speculative_config": {"method": "pld", "disable_by_batch_size": 4}}, "'auto'"),
+        ({"speculative_config": {"method": "pld", "draft_tensor_parallel_size": 2}}, "only 1"),
+        ({"speculative_config": {"method": "sps", "model": "x", "quantization": "fp8"}}, "load_m"),
+    ],
+    ids=str,
+)
+def test_values_that_are_not_served(pair: Pair, options: dict[str, Any], said: str) -> None:
+    """One sentence each."""
+    with pytest.raises(ForetokenError, match=said):
+        LLM(pair.target, **options)
+
+
+def test_a_seed_for_all_requests(pair: Pair) -> None:
+    """The same calls bring the same texts; a request's own seed still counts."""
+    params = SamplingParams(max_tokens=12)
+
+    def texts(seed: int | None) -> list[list[int]]:
+        llm = LLM(pair.target, eos_ids=(), seed=seed, enforce_eager=True, tensor_parallel_size=1)
+        return [out.token_ids for out in llm.generate([[1], [1], [2]], params)]
+
+    assert texts(3) == texts(3) != texts(4)
+    assert texts(None) != texts(None)
+    first, second, _ = texts(3)
+    assert first != second
+
+
+def test_a_snippet_for_vllm(tmp_path: Path) -> None:
+    """EAGLE-3 as vLLM's page has it, with a checkpoint's folder; the method may be left out."""
+    small = tiny_pair(23)
+    module = seeded(Eagle3Module, small)
+    module.save(tmp_path / "drafter", {})
+    config = {
+        "method": "eagle3",
+        "model": str(tmp_path / "drafter"),
+        "num_speculative_tokens": 2,
+        "draft_tensor_parallel_size": 1,
+    }
+    llm = LLM(small.target, eos_ids=(), tensor_parallel_size=1, speculative_config=config)
+    [out] = llm.generate([[5, 9, 2, 5]], GREEDY)
+    assert len(out.stats.drafted_at) == 2 and llm.method == "eagle3"
+    del config["method"]
+    assert build(config).name == "eagle3"
