@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from case_names import case_name
 from foretoken import LLM, METHODS, ForetokenError, SamplingParams
 from foretoken.config import (
     MethodName,
@@ -331,7 +332,7 @@ def test_what_is_no_config(config: Any, said: str) -> None:
         build(config)
 
 
-@pytest.mark.parametrize("tokenizer", [5, [], object(), int, 1.5], ids=str)
+@pytest.mark.parametrize("tokenizer", [5, [], object(), int, 1.5], ids=case_name)
 def test_what_is_no_tokenizer(pair: Pair, tokenizer: Any) -> None:
     """Neither for the target nor for a draft model."""
     with pytest.raises(ForetokenError, match=r"^tokenizer is .*; give a loaded tokenizer"):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import BatchEncoding
 
+from case_names import case_name
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.engine.prompts import chat_ids, encoded, single, split, split_conversations
 from foretoken.models.bundled import names, path
@@ -112,7 +113,7 @@ NO_CALLS = [
 ]
 
 
-@pytest.mark.parametrize("given", NO_CALLS, ids=repr)
+@pytest.mark.parametrize("given", NO_CALLS, ids=case_name)
 def test_what_holds_no_prompts(pair: Pair, given: Any) -> None:
     """The call raises one sentence, whatever the other arguments are."""
     with pytest.raises(ForetokenError) as error:

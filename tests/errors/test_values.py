@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from case_names import case_name
 from foretoken import ForetokenError
 from foretoken.errors.values import check_range, typed
 
@@ -52,7 +53,7 @@ class Rule:
         ({np.int64(3): 1}, Mapping[int, float], {3: 1.0}),
         ([print], Sequence[Callable[[int], int]], (print,)),
     ],
-    ids=repr,
+    ids=case_name,
 )
 def test_what_fits(given: Any, hint: Any, expected: Any) -> None:
     """The value, of Python's own types throughout."""
@@ -105,7 +106,7 @@ def test_what_fits(given: Any, hint: Any, expected: Any) -> None:
         ("x", Rule, "a Rule"),
         (Rule, Rule, "a Rule"),
     ],
-    ids=repr,
+    ids=case_name,
 )
 def test_what_does_not_fit(given: Any, hint: Any, words: str) -> None:
     """One sentence on one line names the field, the value and what it must be."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from case_names import case_name
 from foretoken import LLM
 from foretoken.errors import ForetokenError
 from foretoken.models.checkpoint import Checkpoint
@@ -310,7 +311,7 @@ def test_a_device_past_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
         pick_device("cuda:7")
 
 
-@pytest.mark.parametrize("model", [None, 5, [], {}, b"mini", object(), int, HFModel], ids=repr)
+@pytest.mark.parametrize("model", [None, 5, [], {}, b"mini", object(), int, HFModel], ids=case_name)
 def test_what_is_no_model(model: Any) -> None:
     """Neither as a target nor as a draft model."""
     ours = native(tiny_transformers(VOCAB))
