@@ -6,13 +6,14 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from foretoken.bench.plan import Plan
-from foretoken.bench.remote.openai import Endpoint
+from foretoken.bench.remote.openai import Endpoint, Reply
 from foretoken.bench.suites.suite import Prompt
+from foretoken.sampling.params import SamplingParams
 
 FIRST, GAP = 0.06, 0.02  # seconds to the first word, and between words
 
@@ -152,10 +153,75 @@ def serving(
         thread.join()
 
 
+def endless(to: BaseHTTPRequestHandler, start: bytes, part: bytes) -> None:
+    """Send a start, and then a part again and again."""
+    head(to)
+    to.wfile.write(start)
+    while True:
+        to.wfile.write(part)
+
+
+KEY = "sk-0123456789abcdef"
+ADDRESS = r"^127\.0\.0\.1:\d+ "
+"""How a sentence about the server begins, as a pattern."""
+
+PARAMS = SamplingParams(max_tokens=8)
+WORD = b'data: {"choices": [{"delta": {"content": "word"}, "finish_reason": "stop"}]}\n\n'
+"""An event with all of an answer."""
+
+
+def asked(url: str, timeout: float = 5.0, total: float = 5.0) -> Reply:
+    """What is kept of an answer from this address."""
+    return Endpoint(url, "m", timeout, total).ask([{"role": "user", "content": "?"}], PARAMS)
+
+
 def plan(**options: Any) -> Plan:
     return Plan(
         **{"model": "m", "name": "m", "methods": {"server": {}}, "temperatures": (0.0,)} | options
     )
+
+
+Answering = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def answering(answer: Answering, *, models: bool = True) -> Iterator[str]:
+    """A server that answers every request by calling this, and then closes the connection: its
+    address. With `models` it lists the model "m" as others do."""
+
+    class Unruly(Handler):
+        protocol_version = "HTTP/1.0"
+
+        def do_GET(self) -> None:
+            if not models or self.path != "/v1/models":
+                with suppress(OSError):  # nobody reads to the end
+                    answer(self)
+                return
+            self._send("application/json", '{"data": [{"id": "m"}]}')
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            with suppress(OSError):  # nobody reads to the end
+                answer(self)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Unruly)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.socket.close()
+        thread.join()
+
+
+def head(to: BaseHTTPRequestHandler, status: int = 200, **headers: str) -> None:
+    """Send the status and headers; "_" in their names stands for "-"."""
+    to.send_response(status)
+    for name, value in {"Content_Type": "text/event-stream", **headers}.items():
+        to.send_header(name.replace("_", "-"), value)
+    to.end_headers()
 
 
 PROMPT = Prompt("1", "qa", ("How far?",), system="Be brief.", stop=("\n\n",), max_tokens=50)

@@ -60,8 +60,8 @@ class Job:
             "tasks": settings.tasks,
             "limit": settings.limit,
             "engine": settings.engine,
-            "base_url": settings.base_url,
-            "baseline_url": settings.baseline_url,
+            "base_url": _without_secrets(settings.base_url),
+            "baseline_url": _without_secrets(settings.baseline_url),
             "tokenizer": settings.tokenizer,
             "targets": [
                 {"model": p.model, "shape": p.shape, "dtype": p.dtype, "methods": p.configs}
@@ -172,6 +172,12 @@ def _check_remote(settings: BenchOptions, running: ModelOptions) -> None:
             f"--engine openai measures a server as it runs, so {fixed[0]} can't be obeyed; leave "
             "it out."
         )
+
+
+def _without_secrets(url: str | None) -> str | None:
+    from foretoken.bench.remote.address import public
+
+    return None if url is None else public(url)
 
 
 def _changed(settings: BenchOptions | ModelOptions, names: Collection[str]) -> list[str]:

@@ -30,3 +30,13 @@ def test_shares_add_up(members: int) -> None:
     assert tuple(map(sum, zip(*(s.accepted_at for s in shares), strict=True))) == whole.accepted_at
     assert all(max(s.accepted_at) <= s.drafts <= s.drafted for s in shares)
     assert all(s.drafts or not s.drafted for s in shares)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e300", "1_0x", "9" * 400])
+def test_what_is_no_count_is_left_out(value: str) -> None:
+    """The others are read."""
+    text = f'vllm:spec_decode_num_drafts{{a="1"}} {value}\nvllm:spec_decode_num_drafts 3\n'
+    assert parse(text) == {"vllm:spec_decode_num_drafts": {"": 3.0}}
+    position = f'vllm:spec_decode_num_accepted_tokens_per_pos{{position="{"9" * 5000}"}} 1\n'
+    found = acceptance_between({}, parse(text + position), 9, 1)
+    assert found is not None and found.accepted_at == ()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from fake_server import PROMPT, plan, serving
+from fake_server import ADDRESS, PROMPT, answering, asked, head, plan, serving
 from foretoken.bench.plan import Unit
-from foretoken.bench.remote import openai
+from foretoken.bench.remote import address
 from foretoken.bench.remote.openai import Endpoint
 from foretoken.bench.remote.runner import RemoteRunner
 from foretoken.errors import ForetokenError
@@ -54,10 +56,60 @@ def test_a_server_that_cannot_be_measured(url: str | None, model: str, message: 
 
 def test_the_key_is_sent_and_never_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither it nor a password in the address."""
-    monkeypatch.setenv(openai.KEY, "secret")
+    monkeypatch.setenv(address.KEY, "secret")
     with serving() as (fake, endpoint):
         url = endpoint.base_url.replace("//", "//user:secret@", 1)
         runner = RemoteRunner(plan(), Endpoint(url, "m"))
         [answer] = runner.serve(Unit((PROMPT,), 1, 0.0))
     assert fake.keys == ["Bearer secret"]
     assert "secret" not in answer.line() + json.dumps(runner.target)
+
+
+def test_a_refusal_is_read_in_part() -> None:
+    """Its first lines say why."""
+
+    def refuse(to: BaseHTTPRequestHandler) -> None:
+        head(to, 413, Content_Length="99999999999")
+        while True:
+            to.wfile.write(b"too large " * 6000)
+
+    with answering(refuse) as url:
+        error = asked(url).error
+    assert error is not None and re.match(ADDRESS + "answered with status 413: too large", error)
+    assert len(error) < 400
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        b"[" * 100_000,
+        b'{"data": [{"id": "m", "max_model_len": "300"}]}',
+        b'{"data": [{"id": "m", "max_model_len": -1}, {"id": 5}]}',
+        b'{"data": [{"id": {}}, "m"]}',
+    ],
+    ids=["deep", "text", "negative", "strange"],
+)
+def test_a_list_of_models_that_says_nothing(models: bytes) -> None:
+    """No context is known from it, and no prompt is left out."""
+
+    def listed(to: BaseHTTPRequestHandler) -> None:
+        head(to)
+        to.wfile.write(models)
+
+    with answering(listed, models=False) as url:
+        runner = RemoteRunner(plan(), Endpoint(url, "m"))
+    assert runner.context is None
+
+
+def test_a_long_list_of_models_is_told_in_part() -> None:
+    """The names nearest to the wanted one."""
+
+    def listed(to: BaseHTTPRequestHandler) -> None:
+        head(to)
+        names = [f"model-{i}" for i in range(300)] + ["nearly", "x" * 10_000]
+        to.wfile.write(json.dumps({"data": [{"id": name} for name in names]}).encode())
+
+    with answering(listed, models=False) as url, pytest.raises(ForetokenError) as raised:
+        Endpoint(url, "neatly").model_info()
+    assert "Did you mean 'nearly'?" in str(raised.value)
+    assert len(str(raised.value)) < 1500

@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import letters
-from fake_server import FIRST, GAP, PROMPT, WORDS, plan, serving, vllm
+from fake_server import FIRST, GAP, KEY, PROMPT, WORDS, plan, serving, vllm
 from foretoken.bench.measure import metrics
 from foretoken.bench.plan import Unit, blocks, units
 from foretoken.bench.record import BASELINE, Answer, check, read_results
+from foretoken.bench.remote import address
 from foretoken.bench.remote.openai import Endpoint
 from foretoken.bench.remote.runner import RemoteRunner
 from foretoken.bench.run.summary import summarize
@@ -107,14 +108,15 @@ def test_a_failed_prompt_is_recorded_and_spoils_no_other() -> None:
     ]
     with serving() as (fake, endpoint):
         found = serve(RemoteRunner(plan(batch_sizes=(4,)), endpoint), *prompts)
+    host = endpoint.root.removeprefix("http://")
     assert [(a.id, a.turn, a.error) for a in found] == [
         ("a", 0, None),
-        ("b", 0, "status 400: too long"),
-        ("c", 0, "out of memory"),
-        ("d", 0, "the stream ended before the answer"),
-        ("e", 0, "status 400: too long"),
-        ("e", 1, "status 400: too long"),
-        ("f", 0, "'list' object has no attribute 'get'"),
+        ("b", 0, f"{host} answered with status 400: too long"),
+        ("c", 0, f"{host} reports an error: out of memory"),
+        ("d", 0, f"{host} ended its stream before the answer"),
+        ("e", 0, f"{host} answered with status 400: too long"),
+        ("e", 1, f"{host} answered with status 400: too long"),
+        ("f", 0, f"{host} sent an event that is no JSON object"),
     ]
     assert all(a.tokens == a.passes == sum(a.seconds.values()) == 0 for a in found if a.error)
     assert found[0].tokens == 8
@@ -279,3 +281,17 @@ def test_the_command_needs_an_address(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, words[:at] + words[at + 2 :])
     assert done.exit_code == 1
     assert "give --base-url" in done.output
+
+
+def test_the_command_keeps_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither key, password nor query is in a file or on the screen; it is resumed without."""
+    monkeypatch.setenv(address.KEY, KEY)
+    with serving() as (_, endpoint):
+        url = endpoint.base_url.replace("//", "//me:pass-word-1@", 1) + "?token=query-word-1"
+        words = command(Endpoint(url, "m"), tmp_path)
+        done = [CliRunner().invoke(app, words) for _ in range(2)]
+    files = [path.read_text() for path in (tmp_path / "out").iterdir() if path.is_file()]
+    assert [one.exit_code for one in done] == [0, 0], done[0].output
+    assert any(f'"base_url": "{endpoint.base_url}"' in text for text in files)
+    for secret in (KEY, "pass-word-1", "query-word-1"):
+        assert not any(secret in text for text in (*files, *(one.output for one in done)))

@@ -22,7 +22,8 @@ Series = Mapping[str, Mapping[str, float]]
 
 PREFIXES = ("foretoken", "vllm")
 _LINE = re.compile(r"([A-Za-z_][\w:]*)(\{.*\})?\s+(\S+)")
-_POSITION = re.compile(r'\bposition="(\d+)"')
+_POSITION = re.compile(r'\bposition="(\d{1,4})"')
+_MOST = 2.0**53  # as large as a count can be; more, NaN and infinity are none
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,11 @@ def parse(text: str) -> Series:
             continue
         name, labels, value = sample.groups()
         try:
-            series.setdefault(name.removesuffix("_total"), {})[labels or ""] = float(value)
+            number = float(value)
         except ValueError:
             continue
+        if abs(number) < _MOST:
+            series.setdefault(name.removesuffix("_total"), {})[labels or ""] = number
     return series
 
 

@@ -1,103 +1,111 @@
-"""One streamed chat completion from a server with the OpenAI interface, timed.
-
-By the standard library's HTTP client, which adds nothing to the time: no retries, no proxies, and
-the connection is made before the clock starts.
-"""
+"""One streamed chat completion from a server with the OpenAI interface, timed."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
-from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
-from contextlib import closing
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from functools import cached_property
+from http.client import HTTPResponse
 from time import perf_counter
+from types import UnionType
 from typing import Any
-from urllib.parse import urlsplit
 
+from foretoken.bench.remote.address import KEY, Address, read_address
+from foretoken.bench.remote.connection import Limits, Unanswered, connected, pieces
 from foretoken.bench.remote.counters import Series, parse
+from foretoken.bench.remote.events import events
 from foretoken.errors import ForetokenError, unknown
 from foretoken.sampling.params import SamplingParams
 
-KEY = "OPENAI_API_KEY"
-"""The environment variable with the key, where a server wants one."""
-
 Message = dict[str, str]
 
-_MALFORMED = ValueError, LookupError, TypeError, AttributeError  # raised by JSON of another shape
+_LOOK_UP = 60.0  # most seconds to read a server's models or counters
+_REASON = 2**16  # bytes of a refusal that are read, and
+_SHOWN = 300  # its characters that are kept
+_MOST_TOKENS = 2**31
+_NAMES = 50  # models of a server that a sentence lists
+
+_MALFORMED = ValueError, LookupError, TypeError, RecursionError  # raised by JSON of another shape
 
 
 @dataclass
 class Reply:
     """A streamed answer, with times on `perf_counter`'s clock.
 
-    pieces: the text as it came, with a model's reasoning; arrivals: the time of each. text: the
-    same without reasoning. ended: when the last piece or the reason for finishing came. tokens,
-    prompt_tokens: the server's counts, None without them. error: what went wrong; nothing else
-    counts then.
+    pieces: the text as it came, with a model's reasoning; arrivals: the time of each. contents:
+    the same without reasoning, joined at the end as text. ended: when the last piece or the
+    reason for finishing came. tokens, prompt_tokens: the server's counts, None without them.
+    error: what went wrong; nothing else counts then.
     """
 
     began: float = 0.0
     ended: float = 0.0
     arrivals: list[float] = field(default_factory=list)
     text: str = ""
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list, repr=False)
+    contents: list[str] = field(default_factory=list, repr=False)
     finish_reason: str | None = None
     tokens: int | None = None
     prompt_tokens: int | None = None
     error: str | None = None
 
-    def read(self, event: Mapping[str, Any], now: float) -> None:
-        """Read one event of the stream."""
-        if error := event.get("error"):
-            raise ValueError(error.get("message", error) if isinstance(error, dict) else error)
-        if usage := event.get("usage"):
-            self.tokens = usage["completion_tokens"]
-            self.prompt_tokens = usage["prompt_tokens"]
-        for choice in event.get("choices", ()):
-            delta = choice.get("delta") or {}
-            thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
-            content = delta.get("content") or ""
-            if content or thought:
-                self.text += content
-                self.pieces.append(thought + content)
-                self.arrivals.append(now)
-                self.ended = now
-            if choice.get("finish_reason"):
-                self.finish_reason = choice["finish_reason"]
-                self.ended = now
+    def read(self, event: bytes, now: float) -> None:
+        """Read the data of one event. Raises `Unanswered` where it says something else."""
+        data = _object(event)
+        if error := data.get("error"):
+            raise Unanswered(f"reports an error: {_message(error)}")
+        usage = _typed(data.get("usage"), dict | None, "usage") or {}
+        self.tokens = _count(usage, "completion_tokens", self.tokens)
+        self.prompt_tokens = _count(usage, "prompt_tokens", self.prompt_tokens)
+        if "choices" not in data and not usage:
+            raise Unanswered("sent an event without choices")
+        for choice in _typed(data.get("choices", []), list, "list of choices"):
+            self._read_choice(_typed(choice, dict, "choice"), now)
+
+    def _read_choice(self, choice: dict[str, Any], now: float) -> None:
+        delta = _typed(choice.get("delta"), dict | None, "delta") or {}
+        content, *thoughts = (
+            _typed(delta.get(name), str | None, name) or ""
+            for name in ("content", "reasoning_content", "reasoning")
+        )
+        thought = thoughts[0] or thoughts[1]
+        if content or thought:
+            self.contents.append(content)
+            self.pieces.append(thought + content)
+            self.arrivals.append(now)
+            self.ended = now
+        if reason := _typed(choice.get("finish_reason"), str | None, "finish_reason"):
+            self.finish_reason = reason
+            self.ended = now
 
 
 @dataclass(frozen=True)
 class Endpoint:
     """A model on a server. base_url is the one that clients are given, with /v1 or without.
 
-    timeout: seconds to wait for the next piece of a reply.
+    timeout: seconds to wait for the next piece of a reply. total: seconds for all of it.
+    Raises `ForetokenError` for an address or a key that can't be used.
     """
 
-    base_url: str
+    base_url: str = field(repr=False)
     model: str
     timeout: float = 600.0
+    total: float = 3600.0
 
     def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.base_url)
-            good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:
-            good = False
-        if not good:
-            raise ForetokenError(
-                f"A server's address is like http://localhost:8000/v1, not {self.base_url!r}."
-            )
+        _ = self._address  # is refused now and not when it is needed
+
+    @cached_property
+    def _address(self) -> Address:
+        return read_address(self.base_url, os.environ.get(KEY))
 
     @property
     def root(self) -> str:
-        """The address without /v1, and without whatever names or passwords stand in it."""
-        parts = urlsplit(self.base_url)
-        host = parts.netloc.rpartition("@")[2]
-        return f"{parts.scheme}://{host}{parts.path.rstrip('/').removesuffix('/v1')}"
+        """The address without /v1, and without what is secret in it."""
+        return self._address.root
 
     def model_info(self) -> dict[str, Any]:
         """The server's entry for the model, {} where it doesn't list its models.
@@ -106,44 +114,48 @@ class Endpoint:
         """
         try:
             status, text = self._get("/v1/models")
-        except (OSError, HTTPException) as error:
+        except Unanswered as error:
             raise ForetokenError(
-                f"No server answers at {self.root} ({_description(error)}); start it or correct "
-                "its URL."
+                f"No server answers at {self.root}: it {error}; start it or correct its URL."
             ) from error
         if status in (401, 403):
             raise ForetokenError(f"{self.root} refuses the key; put the right one into {KEY}.")
         try:
-            models: dict[str, dict[str, Any]] = {m["id"]: m for m in json.loads(text)["data"]}
+            models: dict[str, dict[str, Any]] = {str(m["id"]): m for m in json.loads(text)["data"]}
         except _MALFORMED:
             return {}
         if models and self.model not in models:
-            raise unknown(f"model of {self.root}", self.model, models)
+            names = [self._address.redacted_error(name)[:_SHOWN] for name in list(models)[:999]]
+            near = difflib.get_close_matches(self.model, names, n=_NAMES, cutoff=0.0)
+            raise unknown(f"model of {self.root}", self.model, near)
         return models.get(self.model, {})
 
     def counters(self) -> Series:
         """The server's counters, {} where it has none."""
         try:
             status, text = self._get("/metrics")
-        except (OSError, HTTPException):
+        except Unanswered:
             return {}
         return parse(text) if status == 200 else {}
 
     def ask(self, messages: Seq[Message], params: SamplingParams) -> Reply:
         """Stream one answer; an error is stored in the reply and not raised."""
-        reply = Reply()
+        reply, address = Reply(), self._address
+        body = json.dumps(self._body(messages, params)).encode()
         try:
-            with closing(self._connection()) as connection:
-                connection.connect()
-                body = json.dumps(self._body(messages, params))
+            with connected(address, Limits(self.timeout, self.total)) as connection:
                 reply.began = perf_counter()
-                connection.request("POST", self._path("/v1/chat/completions"), body, _headers())
-                for event in _events(connection.getresponse()):
+                response = connection.ask("POST", "/v1/chat/completions", body)
+                _check_head(response)
+                for event in events(pieces(response)):
                     reply.read(event, perf_counter())
-                if reply.finish_reason is None:
-                    raise ValueError("the stream ended before the answer")
-        except (OSError, HTTPException, *_MALFORMED) as error:
-            reply.error = _description(error)
+            if reply.finish_reason is None:
+                raise Unanswered("ended its stream before the answer")
+        except Unanswered as error:
+            told = " ".join(address.redacted_error(str(error)).split())
+            reply.error = f"{address.host} {told[:_SHOWN]}"
+        reply.text = address.redacted("".join(reply.contents))
+        reply.finish_reason = reply.finish_reason and address.redacted(reply.finish_reason)
         return reply
 
     def _body(self, messages: Seq[Message], params: SamplingParams) -> dict[str, Any]:
@@ -160,54 +172,60 @@ class Endpoint:
         return {**body, "stop": stop} if stop else body
 
     def _get(self, path: str) -> tuple[int, str]:
-        with closing(self._connection()) as connection:
-            connection.request("GET", self._path(path), headers=_headers())
-            response = connection.getresponse()
-            return response.status, response.read().decode("utf-8", "replace")
-
-    def _path(self, path: str) -> str:
-        return urlsplit(self.root).path + path
-
-    def _connection(self) -> HTTPConnection:
-        parts = urlsplit(self.root)
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        return kind(parts.hostname or "", parts.port, timeout=self.timeout)
+        limits = Limits(min(self.timeout, _LOOK_UP), min(self.total, _LOOK_UP))
+        with connected(self._address, limits) as connection:
+            response = connection.ask("GET", path)
+            return response.status, b"".join(pieces(response)).decode("utf-8", "replace")
 
 
-def _headers() -> dict[str, str]:
-    key = os.environ.get(KEY)
-    return {
-        "Content-Type": "application/json",
-        **({"Authorization": f"Bearer {key}"} if key else {}),
-    }
-
-
-def _events(response: HTTPResponse) -> Iterator[dict[str, Any]]:
-    """The JSON of each server-sent event. Raises ValueError where there is something else."""
+def _check_head(response: HTTPResponse) -> None:
+    """Raise `Unanswered` for what is no stream of events."""
     if response.status != 200:
-        raise ValueError(f"status {response.status}: {_error_message(response)}")
+        reason = _reason(response) or response.reason
+        raise Unanswered(f"answered with status {response.status}: {reason}")
     kind = response.headers.get_content_type()
     if kind != "text/event-stream":
-        raise ValueError(f"the answer is not streamed but {kind}")
-    for line in response:
-        name, _, data = line.decode("utf-8").strip().partition(":")
-        if name == "data" and data.strip() != "[DONE]":
-            yield json.loads(data)
+        raise Unanswered(f"answered with {kind} and not with a stream")
 
 
-def _error_message(response: HTTPResponse) -> str:
-    """The reason of a refusal, in one line."""
-    text = response.read(4096).decode("utf-8", "replace")
+def _reason(response: HTTPResponse) -> str:
+    """Why a server refuses, as far as it was read."""
+    text = response.read(_REASON).decode("utf-8", "replace")
     try:
         reply = json.loads(text)
-        error = reply.get("error", reply)
-        text = str(error.get("message", error) if isinstance(error, dict) else error)
-    except _MALFORMED:
-        pass
-    return " ".join(text.split()) or response.reason
+        return _message(reply.get("error", reply))
+    except (*_MALFORMED, AttributeError):
+        return text
 
 
-def _description(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "it sent nothing for too long"
-    return str(error) or type(error).__name__
+def _message(error: Any) -> str:
+    return str(error.get("message", error) if isinstance(error, dict) else error)
+
+
+def _object(event: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(event.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise Unanswered("sent text that isn't UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise Unanswered("sent an event that isn't JSON") from error
+    if not isinstance(data, dict):
+        raise Unanswered("sent an event that is no JSON object")
+    return data
+
+
+def _typed(value: Any, kind: type | UnionType, what: str) -> Any:
+    """The value. Raises `Unanswered`, without its text, where it is of another type."""
+    if isinstance(value, kind):
+        return value
+    raise Unanswered(f"sent an event whose {what} is of type {type(value).__name__}")
+
+
+def _count(usage: dict[str, Any], name: str, before: int | None) -> int | None:
+    """A count of tokens, the one before where there is none."""
+    value = usage.get(name)
+    if value is None:
+        return before
+    if type(value) is not int or not 0 <= value < _MOST_TOKENS:
+        raise Unanswered(f"sent an event whose {name} are no number of tokens")
+    return value

@@ -56,7 +56,7 @@ class RemoteRunner:
         self.tokenizer = tokenizer
         self.not_run: dict[str, str] = {}
         contexts = [one.model_info().get("max_model_len") for one in self.servers.values()]
-        self.context = min((c for c in contexts if c), default=None)
+        self.context = min((c for c in contexts if type(c) is int and c > 0), default=None)
         self.target: Target = {
             "name": plan.name,
             "parameters": 0,
@@ -89,16 +89,14 @@ class RemoteRunner:
     def warm_up(self, prompt: Prompt) -> None:
         """See `Server.warm_up`. What is refused here would be refused every time, so it is an
         error."""
-        for label, endpoint in self.servers.items():
+        for label in self.servers:
             for size in self.plan.batch_sizes:
                 for temperature in self.plan.temperatures:
                     unit = Unit((prompt,), size, temperature)
                     [asked] = self._asked(label, unit, 0, {}, _WARM_UP_TOKENS)
                     for answer in self._group(label, [asked] * size):
                         if answer.error is not None:
-                            raise ForetokenError(
-                                f"{endpoint.root} can't be measured: {answer.error}."
-                            )
+                            raise ForetokenError(f"The server can't be measured: {answer.error}.")
 
     def serve(self, unit: Unit) -> list[Answer]:
         """See `Server.serve`. Where a turn fails the conversation is over; where plain decoding's
