@@ -291,7 +291,7 @@ def test_hostile_values_of_options(pair: Pair, name: str) -> None:
         ({"method": "pld+sps", "model": "m", "level_cost": -1}, "level_cost is -1.0"),
         ({"method": "auto:pld", "num_speculative_tokens": 10**9}, "from 1 to 4096"),
         ({"method": "medusa", "model": "mini-medusa", "tree_nodes": 0}, "tree_nodes is 0"),
-        ({"method": "eagle", "model": "mini-eagle", "tree": [[]]}, r"tree is \(\(\),\)"),
+        ({"method": "eagle", "model": "mini-eagle", "tree": [[]]}, r"tree is \[\(\)\]"),
         ({"method": "eagle", "model": "mini-eagle", "tree": [[-1]]}, "none of them empty"),
         ({"method": "eagle2", "model": "mini-eagle", "depth": 0}, "depth is 0"),
         ({"method": "eagle2", "model": "mini-eagle", "top_k": 10**9}, "top_k is 1000000000"),

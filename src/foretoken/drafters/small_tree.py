@@ -101,8 +101,7 @@ class SmallTree(BaseDrafter):
         self.trees = branches or len(self.models) > 1 or self.learn_every > 0
 
     def _set_depth(self, levels: int) -> None:
-        if levels < 1:
-            raise ForetokenError(f"num_speculative_tokens is {levels}; it must be at least 1.")
+        check_range(1, MOST_NODES, num_speculative_tokens=levels)
         self.tree_depth = levels
         widths = list(self.widths)[:levels]
         last = widths[-1] if widths else 1
