@@ -9,6 +9,7 @@ MERGED, CACHE = "foretoken.drafters.merged:Merged", "foretoken.models.cache:KVCa
 CONTROLLER = "foretoken.control.controller:Controller"
 COSTS = "foretoken.control.cost_model:CostModel"
 INT8, WRITE = "foretoken.models.native.backends.int8", "foretoken.trainable.formats.write"
+STOPPING = "foretoken.engine.stopping"
 INT8_TEST = "models/native/backends/test_int8.py"
 WRITE_TEST = "trainable/formats/test_write.py"
 
@@ -228,7 +229,54 @@ DRAFTING: dict[str, Mutant] = {
     ),
 }
 
-MUTANTS = {**NOISE, **SERVING, **CONTROL, **DRAFTING}
+SAMPLED: dict[str, Mutant] = {
+    "drafters learn from what failed": Mutant(
+        f"{ENGINE}._leave",
+        "0 if sample.output.finish_reason == 'error' else len(sample.output.token_ids)",
+        "len(sample.output.token_ids)",
+        ("engine/test_transactions.py::test_nothing_is_learned_from_a_text_that_failed",),
+    ),
+    "the error of the root": Mutant(
+        "foretoken.step:_to_steps",
+        "accepted[-1] if accepted else 0",
+        "0",
+        ("engine/test_transactions.py::test_the_error_is_that_of_the_place",),
+    ),
+    "stop tokens unseen beside the end of text": Mutant(
+        f"{STOPPING}:StopChecker._might_end",
+        "any(t in self._eos or t in self._stop_ids for t in block)",
+        "any(t in ends for t in block)",
+        ("engine/test_stopping.py::test_stop_tokens_beside_the_end_of_text",),
+    ),
+    "the last stop string cuts": Mutant(
+        f"{STOPPING}:StopChecker._stop_string",
+        "min(matches)",
+        "max(matches)",
+        ("engine/test_stopping.py::test_of_two_stop_strings_the_earlier_one_cuts",),
+    ),
+    "a token is decoded alone": Mutant(
+        f"{STOPPING}:TextTracker.append",
+        "self._window, self._shown = self._shown, len(self._ids)",
+        "self._window, self._shown = len(self._ids), len(self._ids)",
+        ("engine/test_stopping.py::test_spaces_between_words_stay",),
+    ),
+    "choices of the failed stay in the totals": Mutant(
+        "foretoken.engine.stats:AcceptanceStats.remove",
+        "self.chosen.subtract(other.chosen)",
+        "None",
+        ("engine/test_stats.py::test_totals_without_one_request",),
+    ),
+    "an end changes no slot": Mutant(
+        "foretoken.models.target:ModelTarget.end",
+        "self._changes += 1",
+        "pass",
+        ("models/test_target.py::test_states_are_not_resumed_after_a_move",),
+    ),
+}
+"""Those of a sample of fifty over the engine, the loop, the rules and what drafters share, that no
+test noticed."""
+
+MUTANTS = {**SAMPLED, **NOISE, **SERVING, **CONTROL, **DRAFTING}
 
 BY_TEST: dict[str, list[str]] = {}
 """Test -> the mistakes that it must notice."""

@@ -67,3 +67,13 @@ def test_totals_of_several_requests() -> None:
     one.add(two)
     assert one == AcceptanceStats(8, 5, 3, 7, 3, 1, [3, 2, 2], [2, 1, 0], Counter(pld=3, sps=2))
     assert one.stray_rate == 1 / 8
+
+
+def test_totals_without_one_request() -> None:
+    """What was added is taken out again, drafters' names with it."""
+    one = AcceptanceStats(5, 2, 2, 6, 3, 1, [2, 2, 2], [2, 1, 0], Counter(pld=2))
+    both = AcceptanceStats(5, 2, 2, 6, 3, 1, [2, 2, 2], [2, 1, 0], Counter(pld=2))
+    other = AcceptanceStats(3, 3, 1, 1, 0, 1, [1], [0], Counter(pld=1, sps=2))
+    both.add(other)
+    both.remove(other)
+    assert both == one

@@ -86,3 +86,33 @@ def test_tracked_text_is_the_decoded_text(tokens: list[int], skip: bool) -> None
         before = tracker.text
         assert tracker.text == before + (new := tracker.append(token)) or new
     assert tracker.finish() == BYTES.decode(tokens, skip_special_tokens=skip)
+
+
+def test_stop_tokens_beside_the_end_of_text() -> None:
+    """Each ends a text, also in a block that has only one of them."""
+    for block, reason in (([7, 8, 9], 8), ([7, 5, 9], None)):
+        checker = StopChecker(SamplingParams(stop_token_ids=[8]), frozenset({5}), 100)
+        ending = checker.check(block)
+        assert (ending.emitted, ending.finish_reason, ending.stop_reason) == (2, "stop", reason)
+
+
+def test_of_two_stop_strings_the_earlier_one_cuts() -> None:
+    """Where one token completes both."""
+    for stops in (["c", "bc"], ["bc", "c"]):
+        checker = StopChecker(SamplingParams(stop=stops), frozenset(), 100, BYTES)
+        ending = checker.check(BYTES.encode("abcd"))
+        assert (ending.emitted, ending.stop_reason, ending.text) == (3, "bc", "a")
+
+
+class Spaced:
+    """A tokenizer of words, each with a space before it that a text's first one loses."""
+
+    def decode(self, ids: list[int], **options: object) -> str:
+        return "".join(f" w{token}" for token in ids)[1:]
+
+
+def test_spaces_between_words_stay() -> None:
+    """A token is decoded after the one before it, not alone."""
+    tracker = TextTracker(Spaced(), False)
+    assert [tracker.append(token) for token in (1, 2, 3)] == ["w1", " w2", " w3"]
+    assert tracker.text == tracker.finish() == "w1 w2 w3"

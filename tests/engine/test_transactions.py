@@ -18,7 +18,7 @@ from foretoken import SamplingParams
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.engine.engine import Engine
 from foretoken.protocols import BaseDrafter
-from foretoken.testing import ByteTokenizer, Pair
+from foretoken.testing import ByteTokenizer, Oracle, Pair
 from foretoken.trees.from_lists import from_paths
 
 Raises = Callable[..., Any]
@@ -322,3 +322,52 @@ def test_a_sequence_leaves_no_state(pair: Pair) -> None:
     assert request.samples[0].sequence.state
     finish(engine)
     assert not request.samples[0].sequence.state
+
+
+class Leaving(PromptLookup):
+    """Notes each text as it stands when it leaves."""
+
+    def bind(self, access: Any) -> None:
+        super().bind(access)
+        self.left: list[list[int]] = []
+
+    def end(self, sequences: Any) -> None:
+        self.left += [list(sequence.tokens) for sequence in sequences]
+        super().end(sequences)
+
+
+def test_nothing_is_learned_from_a_text_that_failed(pair: Pair) -> None:
+    """It leaves without its output; a cancelled one leaves with what was emitted."""
+
+    def fails(output: Any) -> bool:
+        if len(output) > 3:
+            raise IndexError
+        return False
+
+    drafter = Leaving()
+    engine = engine_of(pair, drafter)
+    engine.add(PROMPTS[0], GREEDY, criterion=fails)
+    finish(engine)
+    other = engine.add(PROMPTS[1], GREEDY)
+    for _ in range(3):
+        engine.step()
+    engine.cancel(other.id)
+    written = other.samples[0].output.token_ids
+    assert written and drafter.left == [PROMPTS[0], PROMPTS[1] + written]
+
+
+def test_the_error_is_that_of_the_place(pair: Pair) -> None:
+    """A processor that raises in the middle of an accepted draft: its own message, and the tokens
+    before that place."""
+    text = known(pair)[tuple(PROMPTS[0])]
+
+    def fails(ids: Any, scores: Any) -> Any:
+        if ids.shape[1] == len(PROMPTS[0]) + 2:
+            raise ValueError("not after two tokens")
+        return scores
+
+    engine = engine_of(pair, Oracle({tuple(PROMPTS[0]): text}, 6))
+    request = engine.add(PROMPTS[0], dataclasses.replace(GREEDY, logits_processors=[fails]))
+    finish(engine)
+    assert request.error is not None and "not after two tokens" in request.error
+    assert request.samples[0].output.token_ids == text[:2]

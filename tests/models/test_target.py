@@ -17,6 +17,7 @@ from foretoken.models.native.build import build_native
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
+from foretoken.testing import logits_after
 from foretoken.tree import chains, empty
 from foretoken.verify.target_only import TargetOnly
 
@@ -123,3 +124,23 @@ def test_a_target_that_cannot_give_a_level_is_refused(reference: LlamaForCausalL
         check_pairing(target, drafter, TargetOnly())
     with pytest.raises(ForetokenError, match="native"):
         target.norm(torch.zeros(1, 1, 32))
+
+
+@torch.inference_mode()
+def test_states_are_not_resumed_after_a_move(reference: LlamaForCausalLM) -> None:
+    """When another sequence leaves, the last one takes its slot; what a draft pass wrote after its
+    text stays behind, so that the whole pass is made again."""
+    weights = reference.state_dict().__getitem__
+    native = build_native(reference.config, weights, torch.float64, CPU, "plain")
+    target, root = ModelTarget(native, 2, 64), torch.tensor([[5]])
+    other, sequence = begun(target, [2, 7]), begun(target, [3, 1, 4, 1, 5])
+    states = target.draft_states([sequence], root, 0, range(2))
+    tree = replace(empty(1, CPU), resume=target.resume_point(1, root, states))
+    target.end(other)
+    target.score([sequence], tree)
+    sequence.tokens.append(9)
+    target.commit([sequence], [[]])
+    found = target.score([sequence], empty(1, CPU)).logits
+    assert found is not None
+    expected = logits_after(native, sequence.tokens)
+    assert torch.allclose(found[0, 0], expected, atol=1e-12)

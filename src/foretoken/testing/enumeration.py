@@ -8,7 +8,6 @@ Legend: B rows, M places, K outcomes, V vocabulary.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
@@ -69,19 +68,24 @@ class EnumeratedDraws:
 
     def accept(self, probability: Tensor, tests: Tensor | None = None) -> Tensor:
         sure = probability.nan_to_num(0.0).clamp(0, 1)
-        both = torch.stack((1 - sure, sure), -1)
         index = torch.arange(sure.shape[1]) if tests is None else tests.cpu()
-        self._use(both, self._keyed.noise(Purpose.ACCEPT, index=index))
-        return self._each(both).bool()
+        noise = self._keyed.noise(Purpose.ACCEPT, index=index)
+        return self._unshared(torch.stack((1 - sure, sure), -1), noise).bool()
 
     def pick(self, distribution: Tensor, depths: Tensor) -> Tensor:
-        self._use_at_places(distribution, self._keyed.noise(Purpose.TOKEN, depths.cpu()))
-        return self._each(distribution)
+        """Of the slots of one place only one counts, and a slot may be asked again: these share
+        their number."""
+        outcomes, decided = self._each(distribution, self._keyed.noise(Purpose.TOKEN, depths.cpu()))
+        for used, numbers in zip(self._used, decided, strict=True):
+            for number in used.keys() & numbers.keys():
+                if numbers[number][0] not in used[number]:
+                    raise AssertionError("Two tokens of one step share their random number.")
+            used.update(numbers)
+        return outcomes
 
     def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
-        index = draft_index(depth, sibling)
-        self._use(distribution[:, None], self._keyed.noise(Purpose.DRAFT, index=index))
-        return self._each(distribution[:, None])[:, 0]
+        noise = self._keyed.noise(Purpose.DRAFT, index=draft_index(depth, sibling))
+        return self._unshared(distribution[:, None], noise)[:, 0]
 
     def take(self, rows: Seq[int]) -> Draws:
         scripts = [self._scripts[row] for row in rows]
@@ -91,36 +95,26 @@ class EnumeratedDraws:
     def inner(self, part: int, starts: Seq[int] | None = None) -> Draws:
         return EnumeratedDraws(self._scripts, self._keyed.inner(part, starts), self._used)
 
-    def _use(self, distributions: Tensor, noise: Tensor) -> None:
-        """Note the numbers [B, M] that decide between outcomes [B, M, K]."""
-        for used, numbers in zip(self._used, _deciding(distributions, noise), strict=True):
+    def _unshared(self, distributions: Tensor, noise: Tensor) -> Tensor:
+        """As `_each`, where no number may decide twice."""
+        outcomes, decided = self._each(distributions, noise)
+        for used, numbers in zip(self._used, decided, strict=True):
             if used.keys() & numbers.keys() or any(len(own) > 1 for own in numbers.values()):
                 raise AssertionError("Two draws of one step share their random number.")
             used.update(numbers)
+        return outcomes
 
-    def _use_at_places(self, distributions: Tensor, noise: Tensor) -> None:
-        """The same for tokens, whose numbers are their places': of the slots of one place only one
-        counts, and a slot may be asked again."""
-        for used, numbers in zip(self._used, _deciding(distributions, noise), strict=True):
-            for number in used.keys() & numbers.keys():
-                if numbers[number][0] not in used[number]:
-                    raise AssertionError("Two tokens of one step share their random number.")
-            used.update(numbers)
-
-    def _each(self, distributions: Tensor) -> Tensor:
-        """[B, M, K] -> [B, M], place by place."""
-        outcomes = [
-            [script.choose(distribution) for distribution in row]
-            for script, row in zip(self._scripts, distributions.tolist(), strict=True)
-        ]
-        return torch.tensor(outcomes, device=distributions.device).view(distributions.shape[:2])
-
-
-def _deciding(distributions: Tensor, noise: Tensor) -> list[Numbers]:
-    """For each row, the numbers [B, M] that decide between outcomes [B, M, K]."""
-    possible = distributions > _NEVER * distributions.sum(-1, keepdim=True)
-    undecided = possible.sum(-1) > 1
-    rows: list[Numbers] = [defaultdict(list) for _ in noise]
-    for row, place in undecided.nonzero().tolist():
-        rows[row][float(noise[row, place])].append(distributions[row, place].tolist())
-    return rows
+    def _each(self, distributions: Tensor, noise: Tensor) -> tuple[Tensor, list[Numbers]]:
+        """[B, M, K] -> [B, M] outcomes, place by place; and what the numbers [B, M] decided."""
+        outcomes, decided = [], []
+        rows = zip(self._scripts, distributions.tolist(), noise.tolist(), strict=True)
+        for script, row, numbers in rows:
+            deciding: Numbers = {}
+            for distribution, number in zip(row, numbers, strict=True):
+                before = script.at
+                outcomes.append(script.choose(distribution))
+                if script.at > before:
+                    deciding.setdefault(number, []).append(distribution)
+            decided.append(deciding)
+        found = torch.tensor(outcomes, device=distributions.device)
+        return found.view(distributions.shape[:2]), decided
