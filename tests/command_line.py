@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from typer.testing import CliRunner
 
 from foretoken.cli.commands import app
+from foretoken.engine.stats import AcceptanceStats
 
 Pair = tuple[Path, Path]
 """The folders of a target and a draft model."""
 
 SRC = "import sys; from foretoken.cli import main; main(sys.argv[1:])"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def harmless(text: str) -> bool:
+    """Whether a terminal writes all of it and obeys none."""
+    return all(letter in "\n\t" or letter.isprintable() for letter in text)
+
+
+class Saying:
+    """A model that answers in these pieces, as far as `LLM.stream` shows it."""
+
+    def __init__(self, *pieces: str) -> None:
+        self.method, self._pieces = "none", pieces
+        self.stats = AcceptanceStats()
+
+    def stream(self, *_: Any) -> Iterator[Any]:
+        for size in range(1, len(self._pieces) + 1):
+            sample = SimpleNamespace(index=0, text="".join(self._pieces[:size]))
+            yield SimpleNamespace(outputs=[sample], error=None, stats=self.stats)
 
 
 def run(*arguments: object, typed: str | None = None) -> Any:

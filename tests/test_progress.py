@@ -7,15 +7,9 @@ import sys
 
 import pytest
 
+from command_line import Terminal
 from foretoken import ForetokenError
 from foretoken.progress import check_installed, track
-
-
-class Terminal(io.StringIO):
-    """Standard error as a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(("show", "bar"), [(True, True), (False, False)])
@@ -27,6 +21,14 @@ def test_a_bar_on_a_terminal(show: bool, bar: bool, monkeypatch: pytest.MonkeyPa
         advance()
         advance()
     assert ("Reading" in shown.getvalue() and "2/2" in shown.getvalue()) == bar
+
+
+def test_what_is_done_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method's label may have brackets."""
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    with track("[/] [red]label", 1, True) as advance:
+        advance()
+    assert "[/] [red]label" in shown.getvalue()
 
 
 def test_no_bar_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def track(what: str, total: int, show: bool) -> Iterator[Callable[[], None]]:
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from command_line import Pair, model, run
+import sys
+from typing import Any
+
+import pytest
+
+from command_line import Pair, Saying, Terminal, model, run
+from foretoken.cli import chat
+from foretoken.sampling.params import SamplingParams
 
 
 def test_chat_through_a_pipe(checkpoints: Pair) -> None:
@@ -21,3 +28,12 @@ def test_chat_survives_a_prompt_that_is_too_long(checkpoints: Pair) -> None:
     """It says what to do, and the next line is answered."""
     found = run("chat", *model(checkpoints), typed="word " * 5000 + "\nHello\n")
     assert found.exit_code == 0 and "/reset" in found.stderr and found.stdout.strip()
+
+
+def test_a_terminal_obeys_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the model wrote is visible; the history has it as it was."""
+    llm: Any = Saying("a\x1b", "[2J\x9b\r", "b")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    answer = chat._Conversation(llm, SamplingParams(), None)._answer([])
+    assert answer == "a\x1b[2J\x9b\rb"
+    assert terminal.getvalue() == "a\\x1b[2J\\x9b\\rb\n"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
-from command_line import Pair, model, one_sentence, process, run
+from command_line import Pair, harmless, model, one_sentence, process, run
+from fake_server import answering, head
 from foretoken.cli.commands import app
 
 
@@ -71,3 +75,26 @@ def test_exit_codes_of_the_process(checkpoints: Pair) -> None:
     assert (good.returncode, bad.returncode) == (0, 1)
     assert good.stdout.startswith("foretoken ")
     assert bad.stderr.count("\n") == 1 and "context" in bad.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such terminals")
+def test_a_terminal_obeys_no_server() -> None:
+    """An error sentence that holds a server's text: whole, in one line, and visible."""
+    import pty
+
+    def refuse(to: BaseHTTPRequestHandler) -> None:
+        head(to, 400)
+        to.wfile.write(b"\x1b]0;owned\x07 \xc2\x9b2J \xe2\x80\xae [/red] \rok")
+
+    ours, terminal = pty.openpty()
+    with answering(refuse) as url:
+        words = ["bench", "--engine", "openai", "--base-url", url, "--model", "m"]
+        words += ["--suite", "bundled", "--out", "unused", "--temperatures", "0"]
+        code = f"from foretoken.cli import main; main({words!r})"
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-c", code]
+            subprocess.run(command, stdout=terminal, stderr=terminal, cwd=folder, timeout=120)
+    os.close(terminal)
+    shown = os.read(ours, 10_000).decode().replace("\r\n", "\n")
+    os.close(ours)
+    assert harmless(shown) and "\\x1b]0;owned\\x07 \\x9b2J \\u202e [/red] ok.\n" in shown

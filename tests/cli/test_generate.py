@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from command_line import SRC, Pair, model, one_sentence, run, sps
+from command_line import SRC, Pair, Saying, Terminal, harmless, model, one_sentence, run, sps
+from foretoken.cli import generate
+from foretoken.sampling.params import SamplingParams
 
 
 def test_generate(checkpoints: Pair) -> None:
@@ -122,3 +125,16 @@ def test_interrupt_is_quiet_and_keeps_what_was_written(checkpoints: Pair) -> Non
         rest, errors = child.communicate(timeout=60)
     assert child.returncode == 130, errors
     assert first and rest.endswith(b"\n") and b"Traceback" not in errors
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_terminal_obeys_no_model(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control sequence is visible, also one in two pieces; a pipe gets it as it is."""
+    pieces = ("a\x1b", "]0;title\x07 [/red]\r", "b\u202e\n")
+    llm: Any = Saying(*pieces)
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", stream)
+        generate._run(llm, "x", SamplingParams(n=n, temperature=1.0), False)
+        shown = stream.getvalue()
+        assert harmless(shown) == stream.isatty() and "[/red]" in shown
+        assert stream.isatty() or "".join(pieces) in shown

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import pytest
 
+import synthetic
+from command_line import Terminal, harmless
 from foretoken import ForetokenError
-from foretoken.cli.measuring import AS_IT_IS, check_shapes, placed, target_name
+from foretoken.bench.report.samples import read_answers
+from foretoken.cli.measuring import AS_IT_IS, check_shapes, placed, show, target_name
 
 
 def test_a_shape_that_there_is_not() -> None:
@@ -50,3 +55,25 @@ def test_inflated_models_last_as_long_as_the_block(
         ("draft", "135m", "target", "float32"),
     ]
     assert not any(path.exists() for path in kept)
+
+
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_results_hold_text_and_no_markup(
+    stream: type[io.StringIO], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of prompts, answers and reasons; a terminal obeys none of them."""
+    harmful = "[/] [red]x \x1b]0;title\x07\x9b\u202e"
+    results = synthetic.results()
+    results["not_run"] = {"[/b]": harmful}
+    folder = synthetic.write(tmp_path, results)
+    answers = read_answers(folder / "samples.jsonl")
+    for answer in answers:
+        answer.prompt, answer.pieces = harmful, [harmful] * len(answer.pieces)
+    lines = "".join(answer.line() + "\n" for answer in answers)
+    (folder / "samples.jsonl").write_text(lines, encoding="utf-8")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "stdout", out := stream())
+    show(folder, [results])
+    shown = out.getvalue()
+    assert "Without [/b]: [/] [red]x " in shown and "> [/] [red]x " in shown
+    assert harmless(shown) == (stream is Terminal)

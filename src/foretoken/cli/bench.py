@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foretoken.cli import measuring, options
+from foretoken.cli import measuring, options, output
 from foretoken.cli.bench_options import BenchOptions
 from foretoken.cli.job import Job, make_job
 from foretoken.errors import ForetokenError
@@ -42,13 +40,13 @@ def bench(
         running.use_threads()
         results = _on_ray(job, context, settings.ray) if settings.ray else job.run()
     except KeyboardInterrupt:
-        print(f"Interrupted; the same command resumes in {settings.out}.", file=sys.stderr)
+        output.note(f"Interrupted; the same command resumes in {settings.out}.")
         raise
     if as_json:
         from foretoken.bench.report.page import write_report
 
         write_report(settings.out)
-        print(json.dumps(results, indent=1))
+        output.write_json(results)
     else:
         measuring.show(settings.out, results)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretoken.cli import options
+from foretoken.cli import options, output
 from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def certify(
             if out is not None:  # after every check, so that nothing is lost when killed
                 _save(out, _record(head, checks))
     if as_json:
-        print(_record(head, checks))
+        output.write_json(_record(head, checks))
     else:
         _table(checks)
     if any(check.outcome == "failed" for check in checks):
@@ -301,20 +300,19 @@ def _renamed(check: dict[str, Any]) -> dict[str, Any]:
     return {**check, "check": "distribution"} if check["check"] == "law" else check
 
 
-def _record(head: dict[str, Any], checks: list[Check]) -> str:
-    record = {**head, "checks": [check.data() for check in checks]}
-    return json.dumps(record, indent=1, ensure_ascii=False)
+def _record(head: dict[str, Any], checks: list[Check]) -> dict[str, Any]:
+    return {**head, "checks": [check.data() for check in checks]}
 
 
-def _save(out: Path, record: str) -> None:
+def _save(out: Path, record: dict[str, Any]) -> None:
     from foretoken.files import write_file
 
-    write_file(out, record + "\n")
+    write_file(out, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 def _table(checks: list[Check]) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("method", "check", "cell", "outcome", "compared", "p", "first difference"):
@@ -325,12 +323,12 @@ def _table(checks: list[Check]) -> None:
             check.method,
             check.check,
             check.cell,
-            f"[{colour}]{check.outcome.replace('_', ' ')}[/{colour}]",
+            Text(check.outcome.replace("_", " "), colour),
             check.compared,
             "" if check.p_value is None else f"{check.p_value:.2g}",
             _difference(check),
         )
-    console = Console(file=sys.stdout)
+    console = output.console()
     console.print(shown)
     failed = sum(check.outcome == "failed" for check in checks)
     console.print(f"{len(checks)} checks, {failed} failed.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foretoken.cli import options
+from foretoken.cli import options, output
 from foretoken.cli.prompts import has_chat_template
 from foretoken.errors import ForetokenError
 
@@ -38,6 +38,8 @@ def chat(
     ] = None,
 ) -> None:
     """Talk to a model, a line a turn. /reset starts a new conversation, /quit ends.
+
+    On a terminal control characters are shown as escapes; a pipe gets the text as it is.
 
     Example: [bold]foretoken chat --method sps --draft-model mini-draft[/bold]
     """
@@ -92,20 +94,20 @@ class _Conversation:
     def _answer(self, messages: list[dict[str, str]]) -> str:
         """Print the answer as it comes, then one line on the drafting."""
         began, shown, text = perf_counter(), 0, ""
-        output = None
+        request = None
         try:
-            for output in self._llm.stream(messages, self._params):
-                text = output.outputs[0].text
-                print(text[shown:], end="", flush=True)
+            for request in self._llm.stream(messages, self._params):
+                text = request.outputs[0].text
+                output.write(text[shown:], end="")
                 shown = len(text)
         finally:
-            print(flush=True)
-        assert output is not None
-        if output.error is not None:
-            raise ForetokenError(output.error)
+            output.write("")
+        assert request is not None
+        if request.error is not None:
+            raise ForetokenError(request.error)
         seconds = perf_counter() - began
         self._seconds += seconds
-        _note(options.acceptance(output.stats, seconds))
+        _note(options.acceptance(request.stats, seconds))
         return text
 
 
@@ -122,11 +124,10 @@ def _lines() -> Iterator[str]:
         try:
             yield input("> ").strip()
         except EOFError:
-            print()
+            output.write("")
             return
 
 
 def _note(text: str) -> None:
     """A dim line on standard error."""
-    dim, plain = ("\x1b[2m", "\x1b[0m") if sys.stderr.isatty() else ("", "")
-    print(f"{dim}{text}{plain}", file=sys.stderr, flush=True)
+    output.note(text, "2")

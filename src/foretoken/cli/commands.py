@@ -9,6 +9,8 @@ from typing import Any
 import typer
 import typer.core
 
+from foretoken.cli.output import accept_any_text, note, write
+
 INTERRUPTED = 130
 
 
@@ -17,6 +19,7 @@ class _Commands(typer.core.TyperGroup):
 
     def main(self, *args: Any, **options: Any) -> Any:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # errors are shown below
+        accept_any_text()
         options |= {"standalone_mode": False, "prog_name": "foretoken"}
         try:
             code = super().main(*args, **options)
@@ -30,7 +33,7 @@ class _Commands(typer.core.TyperGroup):
             if message is None:
                 raise
             if message:
-                print(f"foretoken: {message}", file=sys.stderr)
+                note(f"foretoken: {message}")
             sys.exit(getattr(error, "exit_code", 1))
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -72,7 +75,7 @@ def _version(asked: bool) -> None:
     if asked:
         from foretoken import __version__
 
-        print(f"foretoken {__version__}")
+        write(f"foretoken {__version__}")
         raise typer.Exit
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from foretoken.cli import output
 from foretoken.errors import ForetokenError
 
 app = typer.Typer(
@@ -65,7 +66,7 @@ def _write(write: Callable[..., None], files: list[Path], tokenizer: str, out: P
     with track("Checking", 1, True):
         tokens = Datastore(out, made_for).tokens
     size = sum(file.stat().st_size for file in out.iterdir())
-    print(f"{out} ({tokens:,} tokens, {size / 2**20:.1f} MiB)")
+    output.write(f"{out} ({tokens:,} tokens, {size / 2**20:.1f} MiB)")
 
 
 def _size(file: Path) -> int:

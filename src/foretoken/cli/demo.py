@@ -7,7 +7,6 @@ its share of the time before anything is measured.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretoken.cli import measuring, options
+from foretoken.cli import measuring, options, output
 from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def demo(
         from foretoken.bench.report.page import write_report
 
         write_report(out)
-        print(json.dumps(results, indent=1))
+        output.write_json(results)
     else:
         measuring.show(out, results)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foretoken.cli import output
 from foretoken.errors import ForetokenError
 from foretoken.files import read_json
 
@@ -48,7 +49,7 @@ def export(drafter: _Folder, to: _To, out: _Out, target: _Target = None) -> None
     else:
         read_model(folder)
         write.model(folder, to, out)
-    print(f"{out} · for {to}")
+    output.write(f"{out} · for {to}")
 
 
 def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretoken.cli import options
+from foretoken.cli.output import note, write, write_json
 from foretoken.cli.prompts import has_chat_template
 from foretoken.errors import ForetokenError
 
@@ -56,6 +56,8 @@ def generate(
 ) -> None:
     """Write the continuation of a prompt, and on standard error how the drafting went.
 
+    On a terminal control characters are shown as escapes; a pipe gets the text as it is.
+
     Example: [bold]foretoken generate "Tell me a joke." --method sps --draft-model mini-draft[/bold]
     """
     text = sys.stdin.read() if prompt in (None, "-") else prompt
@@ -79,15 +81,15 @@ def _run(llm: LLM, asked: Prompt | Messages, params: SamplingParams, as_json: bo
     began = perf_counter()
     if as_json:
         output = _last(llm, asked, params)
-        print(json.dumps(_data(llm, output), indent=1, ensure_ascii=False))
+        write_json(_data(llm, output))
     elif params.n == 1:
         output = _stream(llm, asked, params)
     else:
         output = _last(llm, asked, params)
         for sample in output.outputs:
-            print(f"[{sample.index}] {sample.text}")
+            write(f"[{sample.index}] {sample.text}")
     seconds = perf_counter() - began
-    print(f"[{llm.method}] {options.acceptance(output.stats, seconds)}", file=sys.stderr)
+    note(f"[{llm.method}] {options.acceptance(output.stats, seconds)}")
 
 
 def _stream(llm: LLM, asked: Prompt | Messages, params: SamplingParams) -> RequestOutput:
@@ -96,11 +98,11 @@ def _stream(llm: LLM, asked: Prompt | Messages, params: SamplingParams) -> Reque
     try:
         for output in llm.stream(asked, params):
             text = output.outputs[0].text
-            print(text[shown:], end="", flush=True)
+            write(text[shown:], end="")
             shown = len(text)
     finally:
         if shown:
-            print(flush=True)
+            write("")
     return _checked(output)
 
 

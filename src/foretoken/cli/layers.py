@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from foretoken.cli import options
+from foretoken.cli import options, output
 
 
 def layers(
@@ -44,7 +44,7 @@ def layers(
     with track("Searching", trials, True) as advance:
         best = search.run(trials, seed, advance)
     layer_set.save(out, best.skipped, llm.model)
-    print(
+    output.write(
         f"{out}: without sub-layers {', '.join(map(str, best.skipped)) or '–'} a token takes "
         f"{best.seconds * 1e3:.2f} ms, plainly {best.plain * 1e3:.2f} ms; "
         f"{best.rate:.0%} of the drafted tokens are accepted."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from foretoken.cli import output
 
 if TYPE_CHECKING:
     from foretoken.bench.plan import Configs
@@ -63,8 +64,6 @@ def placed(
 
 def show(out: Path, results: list[Results]) -> None:
     """Write the pages, print the tables and where the page is."""
-    from rich.console import Console
-
     from foretoken.bench.report import terminal
     from foretoken.bench.report.page import write_report
     from foretoken.bench.report.samples import example, read_answers
@@ -72,13 +71,13 @@ def show(out: Path, results: list[Results]) -> None:
     pages = write_report(out)
     answers = read_answers(out / "samples.jsonl")
     sample = next((s for m in _drawn(results[0]) if (s := example(results[0], answers, m))), None)
-    console = Console(width=100 if not sys.stdout.isatty() else None)
+    console = output.console(width=100)
     terminal.show(console, results, sample)
     for part in results:
         for method, reason in part.get("not_run", {}).items():
-            console.print(f"Without {method}: {reason}", highlight=False, soft_wrap=True)
+            console.print(f"Without {method}: {reason}", soft_wrap=True)
     console.print()
-    console.print(f"Report: {pages[-1]}", highlight=False)
+    console.print(f"Report: {pages[-1]}")
 
 
 def _drawn(results: Results) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence as Seq
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+
+from foretoken.cli import output
 
 COLUMNS = ("name", "drafter", "length", "tree", "verifier", "lossless", "trained", "paper")
 VERIFY_COLUMNS = ("name", "lossless", "trees", "sampling", "kinds", "source")
@@ -38,7 +39,7 @@ def methods(
     """
     rows = table() if axis is Axis.METHODS else rules()
     if as_json:
-        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        output.write_json(rows)
     else:
         _show(rows, COLUMNS if axis is Axis.METHODS else VERIFY_COLUMNS)
 
@@ -72,10 +73,9 @@ def rules() -> list[dict[str, Any]]:
 
 def _show(rows: Seq[dict[str, Any]], columns: Seq[str]) -> None:
     """Print a table; a narrow terminal gets fewer columns, and a line that names the others."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = output.console()
     left_out = [c for c in columns if c in _LEFT_OUT and console.width < _WIDE]
     columns = [column for column in columns if column not in left_out]
     shown = Table(box=None, header_style="bold", pad_edge=False)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foretoken.cli import output
 from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from foretoken.bench.report.compare import Comparison
 
 
@@ -55,12 +52,6 @@ def report(
         )
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(width=100 if not sys.stdout.isatty() else None, highlight=False)
-
-
 def _pages(folder: Path, reference: bool, as_json: bool) -> None:
     from foretoken.bench.report import terminal
     from foretoken.bench.report.page import read_folder, write_report
@@ -69,9 +60,9 @@ def _pages(folder: Path, reference: bool, as_json: bool) -> None:
     pages = write_report(folder, reference=reference)
     results = read_folder(folder)
     if as_json:
-        print(json.dumps(results, indent=1, ensure_ascii=False))
+        output.write_json(results)
         return
-    console = _console()
+    console = output.console(width=100)
     terminal.show(console, results, None, published(results) if reference else None)
     console.print(f"\nReport: {pages[-1]}")
 
@@ -81,7 +72,7 @@ def _comparison(before: Path, after: Path, as_json: bool, fail_on_regression: bo
 
     comparison = compare(before, after)
     if as_json:
-        print(json.dumps(comparison.data(), indent=1, ensure_ascii=False))
+        output.write_json(comparison.data())
     else:
         _show(comparison)
     if fail_on_regression and comparison.regressions:
@@ -94,7 +85,7 @@ def _show(comparison: Comparison) -> None:
     from foretoken.bench.report import terminal
     from foretoken.bench.report.compare import table
 
-    console = _console()
+    console = output.console(width=100)
     console.print(Text(f"{comparison.before} → {comparison.after}", "bold"))
     for difference in comparison.differences:
         console.print(Text(f"different {difference}", "dim"))

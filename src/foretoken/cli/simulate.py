@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from foretoken.cli import output
 from foretoken.errors import ForetokenError, unknown
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def simulate(
         "rows": [{**asdict(row), "best": asdict(best) if best else None} for row, best in rows],
     }
     if as_json:
-        print(json.dumps(answer, indent=1))
+        output.write_json(answer)
     else:
         _show(rows, about, source)
 
@@ -359,10 +359,9 @@ def _numbers(text: str, kind: type[_Number], name: str) -> list[_Number]:
 
 
 def _show(rows: Rows, about: str, source: str) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = output.console()
     shown = Table(
         box=None,
         header_style="bold",
@@ -385,7 +384,7 @@ def _show(rows: Rows, about: str, source: str) -> None:
             *then,
         )
     console.print(shown)
-    console.print(f"\nAcceptance: {about}. Costs: {source}.", highlight=False)
+    console.print(f"\nAcceptance: {about}. Costs: {source}.")
 
 
 def _size(row: Prediction) -> str:

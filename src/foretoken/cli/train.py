@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foretoken.cli import output
 from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def train(
         )
     expected = outcome.expected.acceptance_length
     served = outcome.served.mean_acceptance_length
-    print(
+    output.write(
         f"{out} · {outcome.progress.step} steps · mean acceptance length {expected:.3f} estimated, "
         f"{served:.3f} served"
     )
@@ -153,4 +154,4 @@ def _bar(steps: int) -> Iterator[Callable[[Progress], None]]:
 def _line(now: Progress) -> None:
     if now.step % 10 == 0:
         best = f"{now.best:.3f}" if now.best else "–"
-        print(f"step {now.step}: loss {now.loss:.4f}, best estimate {best}", file=sys.stderr)
+        output.note(f"step {now.step}: loss {now.loss:.4f}, best estimate {best}")

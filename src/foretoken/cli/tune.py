@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretoken.cli import options
+from foretoken.cli import options, output
 
 if TYPE_CHECKING:
     pass
@@ -90,7 +90,7 @@ def tune(
     path = out or tuned_path(label)
     write_json(path, {**about, **settings, **tuned})
     if as_json:
-        print(json.dumps({**about, **settings, **tuned}, indent=1))
+        output.write_json({**about, **settings, **tuned})
     else:
         _show(tuned, path, None if out else label)
 
@@ -113,10 +113,9 @@ def _config(
 
 def _show(tuned: dict[str, Any], path: Path, label: str | None) -> None:
     """Print what was timed, the fastest first, and how to use it."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = output.console()
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for head in ("tokens/s", "speedup"):
         shown.add_column(head, justify="right")
@@ -130,4 +129,4 @@ def _show(tuned: dict[str, Any], path: Path, label: str | None) -> None:
     if tuned["speedup"] < 1:
         console.print("\nPlain decoding is faster than any of these.")
     given = json.dumps({"tuned": label or str(path)})
-    console.print(f"\n-> {path}\n   speculative_config={given}", highlight=False, soft_wrap=True)
+    console.print(f"\n-> {path}\n   speculative_config={given}", soft_wrap=True)

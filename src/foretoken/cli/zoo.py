@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from foretoken.cli import output
 
 if TYPE_CHECKING:
     from foretoken.zoo.shape import Shape
@@ -37,10 +38,12 @@ def show(
         folder = zoo.path(name)
         rows.append({"name": name, "parameters_read": _read(folder), "path": str(folder)})
     if as_json:
-        print(json.dumps(rows, indent=1))
+        output.write_json(rows)
         return
     for row in rows:
-        print(f"{row['name']:<12} {row['parameters_read'] / 1e6:>6.1f} M parameters  {row['path']}")
+        output.write(
+            f"{row['name']:<12} {row['parameters_read'] / 1e6:>6.1f} M parameters  {row['path']}"
+        )
 
 
 def _read(folder: Path) -> int:
@@ -83,7 +86,7 @@ def inflate(
     source = find(name)
     folder = write(source, out, shape, find(target) if target else None, dtype, seed)
     size = sum(f.stat().st_size for f in folder.glob("*.safetensors"))
-    print(f"{folder} ({size / 2**30:.2f} GiB)")
+    output.write(f"{folder} ({size / 2**30:.2f} GiB)")
 
 
 def write(
