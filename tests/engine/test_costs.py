@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,38 @@ def test_costs_are_measured_once(pair: Pair, cache: Path, monkeypatch: pytest.Mo
     assert passes() == 2 + first
     now = {path: path.read_text("utf-8") for path in cache.rglob("*.json")}
     assert now.keys() == kept.keys() and all(now[path] != kept[path] for path in kept)
+
+
+DAMAGED = [b"", b"{", b"\xff", b"[]", b"{}", b'{"ms": 3}', b'{"ms": {}}', b'{"ms": {"1": 1.0}}']
+DAMAGED += [b'{"ms": {"call": "x"}}', b'{"ms": {"call": NaN, "level": -1}}', None]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_damaged_files_are_made_again(
+    content: bytes | None, pair: Pair, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What isn't a measurement counts for nothing, whatever stands there; None: a folder."""
+    monkeypatch.setattr(costs, "_ENOUGH", 0.0)
+    monkeypatch.setattr(costs, "_agree", lambda ms, kept: True)
+    config = {"method": "auto:pld,sps", "model": pair.draft}
+    LLM(pair.target, speculative_config=config)
+    files = list(cache.rglob("*.json"))
+    assert len(files) == 3  # the passes and two drafts
+    for file in files:
+        file.unlink()
+        file.mkdir() if content is None else file.write_bytes(content)
+    LLM(pair.target, speculative_config=config)
+    assert content is None or all(json.loads(file.read_text())["ms"] for file in files)
+
+
+def test_costs_that_cant_be_kept(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Measured all the same, and the sentence names the file."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "file"))
+    LLM(pair.target, speculative_config={"method": "auto:pld"})
+    assert str(tmp_path / "file") in caplog.text and "measured at every start" in caplog.text
 
 
 def test_what_is_kept_must_agree() -> None:

@@ -5,8 +5,8 @@ step (draft and observe) at two lengths; repeatedly where that takes next to no 
 model's first passes are several times as slow as the later ones. Measurements are cached in files
 under machine, threads, model and drafter: a model's speed is that of its shape, dtype and backend,
 whatever its weights are called. A cached measurement must agree with one pass or step made now,
-since the machine may have been busy when it was made; else it is repeated, as it is each time where
-no file can be written.
+since the machine may have been busy when it was made; else, and where the file is damaged, it is
+repeated, as it is each time where no file can be written.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -50,6 +53,8 @@ _PER_LEVEL = 1.5  # a long draft that takes this many times the short one's time
 _AGREES = 1.5  # the factor by which a time may differ from the cached one
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 _PLAIN = (bool, int, float, str, tuple, type(None))
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,8 @@ def _probe(model: CausalLM) -> PassProbe:
 
 def _pass_agrees(model: CausalLM, cached: dict[str, float]) -> bool:
     """Whether a pass over one token takes the cached time."""
+    if cached.keys() != {str(width) for width in WIDTHS}:
+        return False
     probe = _probe(model)
     probe.run(1)  # the first one is slow
     return _agree(timed(partial(probe.run, 1), model.device), cached["1"])
@@ -173,6 +180,8 @@ def _draft(loop: Loop, part: Drafter) -> dict[str, float]:
 
 def _draft_agrees(loop: Loop, part: Drafter, cached: dict[str, float]) -> bool:
     """Whether a step of the part takes the cached time."""
+    if "call" not in cached or not cached.keys() <= {field.name for field in fields(DraftCost)}:
+        return False
     with _text(loop) as sequence:
         _step(loop, part, sequence, max(_LENGTHS))
         levels, ms = _step(loop, part, sequence, max(_LENGTHS))
@@ -220,10 +229,10 @@ def _line(few: float, short: float, many: float, long: float) -> dict[str, float
 
 def _identity(part: Drafter) -> list[str]:
     """What a drafter's speed depends on: its kind, its options, the models that it runs."""
-    fields = {key: value for key, value in vars(part).items() if not key.startswith("_")}
-    options = [f"{key}={fields[key]}" for key in sorted(fields) if isinstance(fields[key], _PLAIN)]
+    given = {key: value for key, value in vars(part).items() if not key.startswith("_")}
+    options = [f"{key}={given[key]}" for key in sorted(given) if isinstance(given[key], _PLAIN)]
     # A model that was passed as an object is listed twice, as in the files of earlier versions.
-    models = [model for value in fields.values() for model in part.small_models if model is value]
+    models = [model for value in given.values() for model in part.small_models if model is value]
     shapes = [line for model in (*models, *part.small_models) for line in shape_of(model)]
     return [type(part).__name__, *options, *shapes]
 
@@ -242,13 +251,25 @@ def _cached(
     """The file's measurement under this key, or a new one where there is none that agrees."""
     name = hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:24]
     path = cache_folder() / "costs" / f"{name}.json"
-    try:
-        cached: dict[str, float] = read_json(path, "measured costs")["ms"]
-        if agrees(cached):
-            return cached
-    except (ValueError, LookupError, TypeError):
-        pass  # there is no file, or it is damaged
+    cached = _read(path)
+    if cached is not None and agrees(cached):
+        return cached
     ms = measure()
-    with contextlib.suppress(ForetokenError):  # the folder may be read-only
+    try:
         write_json(path, {"of": list(key), "ms": ms})
+    except ForetokenError as error:
+        _log.warning("%s What steps cost is measured at every start.", error)
     return ms
+
+
+def _read(path: Path) -> dict[str, float] | None:
+    """The measurement in a file; None where there is no file, or a damaged one."""
+    with contextlib.suppress(ForetokenError):
+        ms = read_json(path, "measured costs").get("ms") if path.exists() else None
+        if isinstance(ms, dict) and all(_is_time(value) for value in ms.values()):
+            return ms
+    return None
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf

@@ -1,7 +1,8 @@
 """The loops of `kernels.cpp` and what it includes, compiled on the machine that they run on.
 
-They need a C++ compiler there. They are built once (some seconds) into the cache folder's kernels/;
-where that can't be done, torch's own operators serve.
+They need a C++ compiler there. They are built once (some seconds) into the cache folder's kernels/.
+A file there has its checksum in its name: loading a damaged one could end the process, so that it
+is built again. Where nothing can be built, torch's own operators serve.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import logging
 import mmap
 import os
 import platform
@@ -16,16 +18,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from foretoken.errors import ForetokenError
 from foretoken.files import write_file
 from foretoken.machine import cache_folder
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _INCLUDED = sorted(_SOURCE.parent.glob("*.h"))
 _FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC")
+
+_log = logging.getLogger(__name__)
 
 
 def supports(dtype: torch.dtype, device: torch.device) -> bool:
@@ -39,8 +46,16 @@ def library() -> ctypes.CDLL | None:
     if compiler is None or not sys.platform.startswith("linux"):
         return None
     try:
-        return _bound(ctypes.CDLL(str(_built(compiler))))
-    except (OSError, subprocess.CalledProcessError):
+        with _shared_object(compiler) as file:
+            return _bound(ctypes.CDLL(str(file)))
+    except (OSError, AttributeError, subprocess.CalledProcessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        _log.warning(
+            "The loops for this CPU can't be built by %s (%s); torch's operators serve, which are "
+            "slower.",
+            compiler,
+            said[-1] if said else type(error).__name__,
+        )
         return None
 
 
@@ -69,21 +84,50 @@ def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
     return loops
 
 
-def _built(compiler: str) -> Path:
-    """The shared object for this source, compiler and CPU."""
+@contextmanager
+def _shared_object(compiler: str) -> Iterator[Path]:
+    """The file for this source, compiler and CPU; where none can be kept, one for this block."""
     sources = (path.read_text() for path in (_SOURCE, *_INCLUDED))
-    inputs = "\n".join((*sources, compiler, *_FLAGS, _cpu()))
-    file = cache_folder() / "kernels" / f"{hashlib.sha256(inputs.encode()).hexdigest()[:16]}.so"
-    if file.is_file():
-        return file
+    key = _digest("\n".join((*sources, compiler, *_FLAGS, _cpu())).encode())
+    kept = (cache_folder() / "kernels").glob(f"{key}-*.so")
+    if (sound := next(filter(_is_sound, sorted(kept)), None)) is not None:
+        yield sound
+        return
     with tempfile.TemporaryDirectory() as folder:
-        parts = [str(Path(folder, name)) for name in ("kernels.o", "kernels.so")]
-        run = functools.partial(subprocess.run, check=True, capture_output=True)
-        run([compiler, *_FLAGS, "-c", str(_SOURCE), "-o", parts[0]])
-        # Without -fopenmp: it then uses the threads of the OpenMP that torch has loaded already.
-        run([compiler, "-shared", parts[0], "-o", parts[1]])
-        write_file(file, Path(parts[1]).read_bytes())
-    return file
+        built = _built(compiler, Path(folder))
+        content = built.read_bytes()
+        file = cache_folder() / "kernels" / f"{key}-{_digest(content)}.so"
+        try:
+            write_file(file, content)
+        except ForetokenError as error:
+            _log.warning("%s The loops for this CPU are built anew at every start.", error)
+            file = built
+        yield file
+
+
+def _is_sound(file: Path) -> bool:
+    """Whether a kept file is what was written."""
+    try:
+        sound = file.stem.endswith(_digest(file.read_bytes()))
+    except OSError:
+        sound = False
+    if not sound:
+        _log.warning("%s is damaged; it is built again.", file)
+    return sound
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _built(compiler: str, folder: Path) -> Path:
+    """The shared object, compiled into a folder."""
+    parts = [str(folder / name) for name in ("kernels.o", "kernels.so")]
+    run = functools.partial(subprocess.run, check=True, capture_output=True, text=True)
+    run([compiler, *_FLAGS, "-c", str(_SOURCE), "-o", parts[0]])
+    # Without -fopenmp: it then uses the threads of the OpenMP that torch has loaded already.
+    run([compiler, "-shared", parts[0], "-o", parts[1]])
+    return Path(parts[1])
 
 
 def _cpu() -> str:
