@@ -116,7 +116,7 @@ def test_num_speculative_tokens_is_a_draft_s_depth(
     [
         ({"method": "token_recycling", "num_speculative_tokens": 7}, "level_sizes has 6 levels"),
         ({"method": "cs_drafting", "num_speculative_tokens": 99}, "k_matrix drafts 23 tokens"),
-        ({"method": "mcsd", "num_speculative_tokens": 0}, "at least 1"),
+        ({"method": "mcsd", "num_speculative_tokens": 0}, "from 1 to 4096"),
         ({"method": "ppd", "num_speculative_tokens": 3}, "'ppd' drafts nothing"),
         ({"method": "speed", "num_speculative_tokens": 3}, "'speed' drafts nothing"),
         ({"method": "autoregressive", "num_speculative_tokens": 3}, "drafts nothing"),

@@ -664,7 +664,7 @@ def test_encoder_decoders_are_refused() -> None:
 
 
 def test_wrong_vocabulary_is_refused(model: Any) -> None:
-    hook = assisted(draft_model=llama(1, vocab=VOCAB + 1))
+    hook = assisted(draft_model=llama(1, vocab=VOCAB + 300))
     with pytest.raises(ForetokenError, match="vocabulary"):
         model.generate(**INPUTS, max_new_tokens=4, custom_generate=hook)
 
