@@ -116,3 +116,14 @@ def test_refusals(tmp_path: Path) -> None:
     assert "can't be read as a table: No such file" in refused()
     with pytest.raises(ForetokenError, match="can't be written"):
         write_arrays(tmp_path / "no" / "folder", "table", MADE, {})
+
+
+def test_halves_of_surrogate_pairs(tmp_path: Path) -> None:
+    """They are written as escapes, which JSON reads as what they were; all else as it is."""
+    text = 'é 漢 😀 \ud83d "\\ud83d" \\\udc80 \x00'
+    path = tmp_path / "new"
+    write_json(path, {text: [text]})
+    assert read_json(path, "a test") == {text: [text]}
+    assert "é 漢 😀".encode() in path.read_bytes() and b"\\ud83d" in path.read_bytes()
+    write_file(path, "a \ude00 b é")
+    assert path.read_text(encoding="utf-8") == "a \\ude00 b é"

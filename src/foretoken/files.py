@@ -55,15 +55,21 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
+def utf8(text: str) -> bytes:
+    """A text's bytes. Halves of surrogate pairs, which UTF-8 hasn't, become escapes such as
+    \\ud83d: in JSON they are read back as what they were."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def write_file(path: str | Path, content: str | bytes) -> None:
-    """Write or replace a file whole, text as UTF-8; makes its folder.
+    """Write or replace a file whole, text as `utf8`; makes its folder.
 
     Raises `ForetokenError` where that can't be done.
     """
     with contextlib.suppress(OSError):  # `replacing` names what is wrong
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(utf8(content) if isinstance(content, str) else content)
 
 
 def write_json(path: str | Path, data: Mapping[str, Any]) -> None:

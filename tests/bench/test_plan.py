@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from foretoken.bench.plan import (
     every_method,
     method_config,
     relocated,
+    seed_of,
     select,
     shard_of,
     units,
@@ -104,3 +106,9 @@ def test_warm_drafters_see_a_prompt_once(given: dict[str, Any]) -> None:
     with pytest.raises(ForetokenError, match="just learned"):
         Plan(model="m", name="m", methods={}, warm=True, **given)
     Plan(model="m", name="m", methods={}, warm=True, temperatures=(1.0,))
+
+
+def test_seeds_of_odd_ids() -> None:
+    """An id may hold anything; those of others stay what they were."""
+    assert seed_of(1, "é", 0) == zlib.crc32("1 é 0".encode())
+    assert seed_of(1, "\ud83d", 0) != seed_of(1, "\ud83c", 0)

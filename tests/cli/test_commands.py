@@ -77,6 +77,21 @@ def test_exit_codes_of_the_process(checkpoints: Pair) -> None:
     assert bad.stderr.count("\n") == 1 and "context" in bad.stderr
 
 
+def test_a_strict_encoding(checkpoints: Pair) -> None:
+    """What it can't carry is printed as escapes, JSON is read back, and a prompt in another
+    encoding is refused in one sentence."""
+    strict = {**os.environ, "LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii:strict"}
+    code = "import sys; from foretoken.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", code, "generate", *model(checkpoints)]
+    given: Any = {"env": strict, "capture_output": True, "timeout": 120}
+    done = subprocess.run([*command, "Hi"], **given)
+    assert done.returncode == 0 and done.stdout.isascii() and b" \\xb7 " in done.stderr
+    for words, typed in (("-", b"caf\xe9"), (b"caf\xe9", b"")):
+        done = subprocess.run([*command, "--raw", words], input=typed, **given)
+        assert done.returncode == 1 and done.stderr.count(b"\n") == 1, done.stderr
+        assert b"half of a surrogate pair" in done.stderr
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such terminals")
 def test_a_terminal_obeys_no_server() -> None:
     """An error sentence that holds a server's text: whole, in one line, and visible."""

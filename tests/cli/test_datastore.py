@@ -52,6 +52,8 @@ def test_help_has_an_example(command: str) -> None:
         ('{"txt": 1}', "line 2"),
         ("3", "line 2"),
         ('{"messages": [3]}', "line 2"),
+        ('{"text": "\\ud83d"}', "line 2"),
+        ('{"messages": [{"role": "user", "content": "\\ud83d"}]}', "line 2"),
         (b"\xff", "not UTF-8"),
         (None, "There is no file"),
     ],

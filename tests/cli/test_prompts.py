@@ -36,3 +36,12 @@ def test_the_users_prompts_replace_the_bundled_ones(checkpoints: tuple[Path, Pat
     ]
     bundled = given_or_bundled(llm, None, 3)
     assert len(bundled) == 3 and len({*bundled}) == 3
+
+
+def test_a_text_that_no_tokenizer_reads(pair: Pair) -> None:
+    """Bytes of another encoding on the command line come as halves of surrogate pairs."""
+    tokenizer = ByteTokenizer()
+    tokenizer.chat_template = None
+    bare = LLM(pair.target, tokenizer=tokenizer)
+    with pytest.raises(ForetokenError, match="half of a surrogate pair"):
+        prompt_ids(bare, "caf\udce9")

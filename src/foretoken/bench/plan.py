@@ -21,6 +21,7 @@ from typing import Any
 from foretoken.bench.suites.suite import Prompt, Suite
 from foretoken.config import build, needs_of, options_of
 from foretoken.errors import ForetokenError, unknown
+from foretoken.files import utf8
 from foretoken.methods import METHODS, Need
 from foretoken.registry import OPTION_ALIASES
 from foretoken.tuned import read_tuned
@@ -131,7 +132,7 @@ def shard_of(text: str) -> tuple[int, int]:
 
 def seed_of(seed: int, prompt_id: str, turn: int) -> int:
     """The seed of one turn; prompts differ in it, or a batch would draw the same numbers."""
-    return zlib.crc32(f"{seed} {prompt_id} {turn}".encode())
+    return zlib.crc32(utf8(f"{seed} {prompt_id} {turn}"))
 
 
 def every_method(draft_model: str | None, tokens: int | None) -> tuple[Configs, dict[str, str]]:

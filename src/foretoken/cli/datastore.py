@@ -103,19 +103,28 @@ def _documents(file: Path, tokenizer: Any, advance: Callable[[], None]) -> Itera
 
 def _text(file: Path, number: int, line: bytes, tokenizer: Any) -> str:
     """The text of a line of JSON; a conversation as the model's chat template writes it."""
+    from foretoken.engine.prompts import check_text
+
     written = _decoded(file, line).strip()
     if not written:
         return ""
     try:
-        entry = json.loads(written)
-        if "text" in entry:
-            return str(entry["text"])
-        turns = [{"role": turn["role"], "content": turn["content"]} for turn in entry["messages"]]
-    except (ValueError, KeyError, TypeError) as error:
+        text = _entry_text(json.loads(written), tokenizer)
+        check_text(text)
+    except ForetokenError as error:
+        raise ForetokenError(f"{file}, line {number}: {error}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ForetokenError(
             f'{file}, line {number}, is no JSON object with "text" or "messages" '
             '(a list of {"role", "content"}).'
         ) from error
+    return text
+
+
+def _entry_text(entry: Any, tokenizer: Any) -> str:
+    if "text" in entry:
+        return str(entry["text"])
+    turns = [{"role": turn["role"], "content": turn["content"]} for turn in entry["messages"]]
     if not getattr(tokenizer, "chat_template", None):
         return "\n".join(turn["content"] for turn in turns)
     return str(tokenizer.apply_chat_template(turns, tokenize=False))

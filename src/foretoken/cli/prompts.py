@@ -16,12 +16,13 @@ def has_chat_template(llm: LLM) -> bool:
 
 def prompt_ids(llm: LLM, text: str) -> list[int]:
     """A prompt's token ids, through the chat template if there is one."""
+    from foretoken.engine.prompts import text_ids
+
     if llm.tokenizer is None:
         raise ForetokenError("The target has no tokenizer; name one with --tokenizer.")
     if has_chat_template(llm):
         return llm.chat_prompt([{"role": "user", "content": text}])
-    ids: list[int] = llm.tokenizer(text)["input_ids"]
-    return ids
+    return text_ids(text, llm.tokenizer)
 
 
 def given_or_bundled(llm: LLM, given: list[str] | None, limit: int) -> list[tuple[int, ...]]:

@@ -112,8 +112,8 @@ def encoded(prompt: Any, tokenizer: Any) -> tuple[list[int], str | None]:
     return text_ids(text, tokenizer), text
 
 
-def text_ids(text: str, tokenizer: Any, special: bool = True) -> list[int]:
-    """A text's token ids; with the special tokens around it that the tokenizer adds, or not."""
+def check_text(text: str) -> None:
+    """Raise `ForetokenError` for a text that no tokenizer can read."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -121,6 +121,11 @@ def text_ids(text: str, tokenizer: Any, special: bool = True) -> list[int]:
             f"The text holds {text[error.start]!a} at place {error.start}, half of a "
             "surrogate pair, which no tokenizer can read; decode it with errors='replace'."
         ) from error
+
+
+def text_ids(text: str, tokenizer: Any, special: bool = True) -> list[int]:
+    """A text's token ids; with the special tokens around it that the tokenizer adds, or not."""
+    check_text(text)
     extra = {} if special else {"add_special_tokens": False}
     try:
         ids = _needed(tokenizer)(text, **extra)["input_ids"]

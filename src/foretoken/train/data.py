@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from foretoken.engine.prompts import text_ids
 from foretoken.errors import ForetokenError
 from foretoken.files import read_json_lines
 from foretoken.llm import LLM
@@ -84,7 +85,7 @@ def fixed(llm: LLM, conversations: Seq[Conversation], length: int) -> Records:
     for each in conversations:
         if each.answer is not None:
             prompt = prompt_ids(llm, each, each.messages) if each.messages else []
-            answer = llm.tokenizer(each.answer, add_special_tokens=False)["input_ids"] + end
+            answer = text_ids(each.answer, llm.tokenizer, special=False) + end
             pairs.append((prompt[:length], answer[: max(0, length - len(prompt))]))
     return Records.of([pair for pair in pairs if pair[1]], length, llm.model.vocab_size)
 
@@ -93,8 +94,7 @@ def prompt_ids(llm: LLM, conversation: Conversation, messages: Seq[Message]) -> 
     """The messages as token ids, in the chat template unless the conversation is raw."""
     if not conversation.raw:
         return llm.chat_prompt(list(messages))
-    ids: list[int] = llm.tokenizer(messages[0]["content"])["input_ids"]
-    return ids
+    return text_ids(messages[0]["content"], llm.tokenizer)
 
 
 def digest_of(records: Records) -> str:

@@ -17,6 +17,7 @@ from foretoken.bench.record import BASELINE, Answer, check, read_results
 from foretoken.bench.remote import address
 from foretoken.bench.remote.openai import Endpoint
 from foretoken.bench.remote.runner import RemoteRunner
+from foretoken.bench.report.samples import read_answers
 from foretoken.bench.run.summary import summarize
 from foretoken.bench.suites.suite import Prompt, Suite
 from foretoken.cli.commands import app
@@ -295,3 +296,29 @@ def test_the_command_keeps_no_secrets(tmp_path: Path, monkeypatch: pytest.Monkey
     assert any(f'"base_url": "{endpoint.base_url}"' in text for text in files)
     for secret in (KEY, "pass-word-1", "query-word-1"):
         assert not any(secret in text for text in (*files, *(one.output for one in done)))
+
+
+def test_any_text_of_a_server_is_kept(tmp_path: Path) -> None:
+    """Halves of surrogate pairs in prompts and answers: in the samples as they were, on the pages
+    and on a screen without them as escapes."""
+    odd = "\ud83d word \udc80 é "
+    with serving(words=[odd] * 8) as (fake, endpoint):
+        words = command(endpoint, tmp_path)
+        suite = tmp_path / "few.jsonl"
+        row = {"id": "\ud83d", "task": "qa", "turns": [odd], "reference": [[odd]]}
+        suite.write_text(json.dumps(row) + "\n")
+        done = CliRunner(charset="ascii").invoke(app, words)
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert fake.asked[-1]["messages"] == [{"role": "user", "content": odd}]
+    [found] = read_answers(tmp_path / "out" / "samples.jsonl")
+    assert (found.id, found.prompt, found.text) == ("\ud83d", odd, odd * 8)
+    for page in ("report.md", "report.html"):
+        assert "\\ud83d word \\udc80 é" in (tmp_path / "out" / page).read_text(encoding="utf-8")
+
+
+def test_a_text_that_no_tokenizer_counts(tmp_path: Path) -> None:
+    """Fails its own answer where the server doesn't count either."""
+    with serving(usage=False, words=["\ud83d"]) as (_, endpoint):
+        runner = RemoteRunner(plan(), endpoint, tokenizer=letters())
+        [answer] = runner.serve(Unit((PROMPT,), 1, 0.0))
+    assert answer.error is not None and "half of a surrogate pair" in answer.error

@@ -15,7 +15,9 @@ import pytest
 from foretoken import ForetokenError
 from foretoken.bench.plan import Plan, blocks, units
 from foretoken.bench.record import Answer, read_results
+from foretoken.bench.report.samples import read_answers
 from foretoken.bench.run.resume import Samples, answer_keys, read_plan, write_plan
+from measured_answers import answer
 from whole_run import RUN_SUITE, Pair, lines, run
 
 
@@ -90,6 +92,19 @@ def test_another_answer_in_a_units_place_is_named(whole: Path, tmp_path: Path) -
     keys = [Answer.parse(line.decode()).key for line in data]
     with pytest.raises(ForetokenError, match="line 2 has"):
         Samples(tmp_path).resume(0, [keys])
+
+
+def test_any_text_can_be_kept(tmp_path: Path) -> None:
+    """Halves of surrogate pairs, in whatever a model or a server wrote, are read back equal."""
+    odd = "a \ud83d b \udc80 é\u2028"
+    kept = answer(id=odd, prompt=odd, text=odd, pieces=[odd] * 4, finish_reason=odd)
+    write_plan(tmp_path, {"tasks": odd})
+    write_plan(tmp_path, {"tasks": odd})
+    samples = Samples(tmp_path)
+    samples.add([kept])
+    samples.add([answer()])
+    assert read_plan(tmp_path) == {"tasks": odd}
+    assert Samples(tmp_path).answers == read_answers(samples.path) == [kept, answer()]
 
 
 def test_another_plan_is_refused(tmp_path: Path) -> None:

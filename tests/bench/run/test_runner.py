@@ -145,3 +145,15 @@ def test_drafters_forget_between_answers(
         monkeypatch.setattr(shared, "reset", lambda reset=reset, to=resets: to.append(reset()))
         found: list[Answer] = runner.serve(unit(CHATS[0]))
         assert len(found) == 4 and len(resets) == expected
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_a_prompt_that_no_tokenizer_reads(runner: Runner, template: bool) -> None:
+    """Is refused by its name, with a chat template and without."""
+    kept = runner.plain.tokenizer.chat_template
+    runner.plain.tokenizer.chat_template = kept if template else None
+    try:
+        with pytest.raises(ForetokenError, match=r"Prompt 'odd': .* half of a surrogate pair"):
+            runner.fitting([Prompt("odd", "qa", ("a \ud83d",))])
+    finally:
+        runner.plain.tokenizer.chat_template = kept

@@ -21,6 +21,7 @@ from foretoken.bench.remote.counters import Acceptance, acceptance_between
 from foretoken.bench.remote.openai import Endpoint, Message, Reply
 from foretoken.bench.run.answers import Question, median_repeat
 from foretoken.bench.suites.suite import LEAST_ROOM, Prompt, room_left
+from foretoken.engine.prompts import text_ids
 from foretoken.errors import ForetokenError
 from foretoken.sampling.params import SamplingParams
 
@@ -80,7 +81,10 @@ class RemoteRunner:
         if self.tokenizer is None or self.context is None:
             return True
         earlier = (len(prompt.turns) - 1) * _limit(prompt, self.plan.max_tokens)
-        tokens = self._count("\n".join([prompt.system or "", *prompt.turns])) + earlier
+        try:
+            tokens = self._count("\n".join([prompt.system or "", *prompt.turns])) + earlier
+        except ForetokenError as error:
+            raise ForetokenError(f"Prompt {prompt.id!r}: {error}") from error
         return room_left(tokens, self.context) >= LEAST_ROOM
 
     def meter(self) -> None:
@@ -195,10 +199,14 @@ class RemoteRunner:
             return 0
         if label != BASELINE:
             self.target["tokens_from"] = "the server" if usage else "the tokenizer"
-        return reply.tokens or 0 if usage else self._count("".join(reply.pieces))
+        try:
+            return reply.tokens or 0 if usage else self._count("".join(reply.pieces))
+        except ForetokenError as error:
+            reply.error = str(error).removesuffix(".")
+            return 0
 
     def _count(self, text: str) -> int:
-        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return len(text_ids(text, self.tokenizer, special=False))
 
     def _accepted(
         self, label: str, counted: Acceptance | None, count: int, member: int, members: int

@@ -17,7 +17,7 @@ from typing import Any
 from foretoken.bench.plan import Unit
 from foretoken.bench.record import Answer
 from foretoken.errors import ForetokenError
-from foretoken.files import read_json, write_json
+from foretoken.files import read_json, utf8, write_json
 
 PLAN, SAMPLES = "plan.json", "samples.jsonl"
 
@@ -121,7 +121,7 @@ class Samples:
 
     def add(self, answers: Seq[Answer]) -> None:
         """Append a unit's answers; on the disk when this returns."""
-        lines = [(a.line() + "\n").encode() for a in answers]
+        lines = [utf8(a.line() + "\n") for a in answers]
         with self.path.open("ab") as file:
             start = file.tell()
             file.write(b"".join(lines))

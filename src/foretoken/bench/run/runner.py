@@ -21,6 +21,7 @@ from foretoken.bench.plan import Plan, Unit, seed_of
 from foretoken.bench.record import BASELINE, Answer, Target
 from foretoken.bench.run.answers import GroupUsage, Question, answers, median_repeat
 from foretoken.bench.suites.suite import LEAST_ROOM, Prompt, room_left
+from foretoken.engine.prompts import text_ids
 from foretoken.errors import ForetokenError
 from foretoken.llm import LLM
 from foretoken.models.load import find, read_config
@@ -246,7 +247,15 @@ class Runner:
         return params.greedy or not drawn
 
     def _input_ids(self, prompt: Prompt, history: Seq[str]) -> list[int]:
-        """The token ids of a turn and all before it; plain text without a chat template."""
+        """The token ids of a turn and all before it. Raises `ForetokenError`, with the prompt's
+        id, where there are none."""
+        try:
+            return self._encoded(prompt, history)
+        except ForetokenError as error:
+            raise ForetokenError(f"Prompt {prompt.id!r}: {error}") from error
+
+    def _encoded(self, prompt: Prompt, history: Seq[str]) -> list[int]:
+        """By the chat template, or as plain text without one."""
         turns = prompt.turns[: len(history) + 1]
         if getattr(self.plain.tokenizer, "chat_template", None):
             messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
@@ -256,8 +265,7 @@ class Runner:
                     messages.append({"role": "assistant", "content": answer})
             return self.plain.chat_prompt(messages)
         texts = [prompt.system or "", *_alternating(turns, history)]
-        ids: list[int] = self.plain.tokenizer("\n".join(filter(None, texts)))["input_ids"]
-        return ids
+        return text_ids("\n".join(filter(None, texts)), self.plain.tokenizer)
 
 
 def _alternating(turns: Seq[str], history: Seq[str]) -> Iterator[str]:
