@@ -124,14 +124,28 @@ def test_a_processor_that_calls_the_llm(llm: LLM) -> None:
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
 def test_a_processor_that_wants_to_end_the_program(llm: LLM, error: type[BaseException]) -> None:
-    """Nobody is left waiting, and the next call is served."""
+    """It ends its own request: no interrupt reaches the thread that runs it."""
 
     def leave(ids: Any, scores: Any) -> Any:
         raise error
 
-    outputs = llm.generate(TEXTS[:2], [SamplingParams(logits_processors=[leave]), GREEDY])
-    assert all(error.__name__ in str(output.error) for output in outputs)
+    bad, good = llm.generate(TEXTS[:2], [SamplingParams(logits_processors=[leave]), GREEDY])
+    assert f"A logits processor raised {error.__name__}" in str(bad.error)
+    assert len(good.token_ids) == 20
     assert len(llm.generate(TEXTS[0], GREEDY)[0].token_ids) == 20 and at_rest(llm)
+
+
+def test_a_tokenizer_that_wants_to_end_the_program() -> None:
+    """The thread lives on, though the tokenizer raises again as the request is ended."""
+
+    class Leaves(ByteTokenizer):
+        def decode(self, *given: Any, **options: Any) -> str:
+            raise SystemExit(1)
+
+    own = LLM(tiny_pair().target, tokenizer=Leaves(97))
+    for _ in range(2):
+        [output] = own.generate([[5, 9]], GREEDY)
+        assert "SystemExit" in str(output.error)
 
 
 def test_an_interrupt_cancels_what_it_interrupts(llm: LLM, monkeypatch: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import pytest
 
-from foretoken.errors import ForetokenError, one_line, shown, unknown
+from foretoken.errors import ForetokenError, caught, described, one_line, shown, unknown
 
 
 def test_the_nearest_name_is_offered() -> None:
@@ -19,6 +21,37 @@ def test_the_nearest_name_is_offered() -> None:
 def test_nothing_near() -> None:
     """A name that is like no other is not answered with a guess."""
     assert "Did you mean" not in str(unknown("method", "xyzzy", ["pld", "sps"]))
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KeyError(), "It raised KeyError: –"),
+        (ValueError("one\ntwo"), "It raised ValueError: one"),
+        (Mute(), "It raised Mute: –"),
+        (ValueError("\x1b[31m\ud800"), "It raised ValueError: \ufffd[31m\ufffd"),
+        (ValueError("x" * 9000), f"It raised ValueError: {'x' * 300}"),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_what_somebody_elses_code_raised(error: Exception, words: str) -> None:
+    """In one printable sentence, whatever the error says and whether it can say it at all."""
+    assert str(described("It", error)) == words
+    assert one_line(error).isprintable() and one_line(error)
+
+
+def test_interrupts_come_through_on_the_main_thread_only() -> None:
+    """Ctrl-C and sys.exit reach no other."""
+    elsewhere: list[type[BaseException]] = []
+    thread = Thread(target=lambda: elsewhere.append(caught()))
+    thread.start()
+    thread.join()
+    assert caught() is Exception and elsewhere == [BaseException]
 
 
 class Rude:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -39,6 +41,25 @@ def test_a_processor_may_give_back_new_scores() -> None:
     )
     expected = torch.arange(VOCAB, dtype=torch.float64).softmax(-1)
     torch.testing.assert_close(distribution(logits_of(), params)[2], expected)
+
+
+@pytest.mark.parametrize(
+    ("given_back", "words"),
+    [
+        (lambda s: None, "None; it must be a tensor"),
+        (lambda s: [0.0], "[0.0]; it must be a tensor"),
+        (lambda s: s[0], "torch.float64 [40]; it must be scores [1, 40]"),
+        (lambda s: s.expand(3, -1), "torch.float64 [3, 40]; it must be"),
+        (lambda s: s[:, :1], "torch.float64 [1, 1]; it must be"),
+        (lambda s: s * 1j, "torch.complex128 [1, 40]; it must be"),
+    ],
+)
+def test_what_is_no_scores(given_back: Any, words: str) -> None:
+    """A processor's mistake is named; what would be broadcast or cut to fit is one too."""
+    params = SamplingParams(logits_processors=[lambda ids, scores: given_back(scores)])
+    folded = fold(logits_of(vocab=40), [sequence(params)], lambda: [PATHS])
+    assert folded.bad.all()
+    assert f"A logits processor gave back {words}" in str(folded.errors[0, 0])
 
 
 @settings(max_examples=40, deadline=None)

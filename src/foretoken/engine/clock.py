@@ -9,7 +9,7 @@ from time import perf_counter
 from foretoken.access import Pass
 from foretoken.draws import Draws
 from foretoken.engine.checks import check_draft
-from foretoken.errors import described
+from foretoken.errors import caught, described
 from foretoken.protocols import BaseDrafter, Drafter, Scorer, Step, Target
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
@@ -41,7 +41,7 @@ class TimedTarget:
         began = perf_counter()
         try:
             return self._target.score(sequences, trees)
-        except Exception as error:
+        except caught() as error:
             raise described("The target's pass", error) from error
         finally:
             self._clock.verify += perf_counter() - began
@@ -65,7 +65,7 @@ class TimedDrafter(BaseDrafter):
             tree = self._drafter.draft(sequences, budgets, draws)
             check_draft(self._name, tree, len(sequences), self._target, self.nodes)
             return tree
-        except Exception as error:
+        except caught() as error:
             raise described(f"The drafter {self._name}", error) from error
         finally:
             self._clock.draft += perf_counter() - began
@@ -74,7 +74,7 @@ class TimedDrafter(BaseDrafter):
         began = perf_counter()
         try:
             self._drafter.observe(sequences, steps)
-        except Exception as error:
+        except caught() as error:
             raise described(f"The drafter {self._name}", error) from error
         finally:
             self._clock.draft += perf_counter() - began

@@ -31,7 +31,7 @@ from foretoken.engine.outputs import Logprob, RequestOutput
 from foretoken.engine.request import Request, Sample
 from foretoken.engine.stats import EngineStats
 from foretoken.engine.stopping import Criterion
-from foretoken.errors import ForetokenError, described
+from foretoken.errors import ForetokenError, caught, described
 from foretoken.protocols import Drafter, Step, Target, Verifier
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
@@ -130,7 +130,7 @@ class Engine:
         """
         try:
             self._advance_all()
-        except Exception as error:
+        except caught() as error:
             return self.fail_all(error)
         changed, self._changed = self._changed, {}
         for request in changed.values():
@@ -169,7 +169,7 @@ class Engine:
             self._running.append(sample)
             try:
                 self._begin(sample)
-            except Exception as error:
+            except caught() as error:
                 self._fail(sample.request, "Admission", error)
 
     def _begin(self, sample: Sample) -> None:
@@ -188,7 +188,7 @@ class Engine:
                 continue
             try:
                 unread = self._unread(sample)
-            except Exception as error:
+            except caught() as error:
                 self._fail(sample.request, "Copying a prompt", error)
                 continue
             if unread:
@@ -206,7 +206,7 @@ class Engine:
         """Prefill `share` tokens of each."""
         try:
             prefill(self.target, self.drafter, [sample.sequence for sample in samples], share)
-        except Exception as error:
+        except caught() as error:
             for _ in self._one_by_one(samples, error, self._start_again):
                 pass
 
@@ -229,7 +229,7 @@ class Engine:
             return
         try:
             steps = self._advance(ready)
-        except Exception as error:
+        except caught() as error:
             yield from self._one_by_one(ready, error, self._advance_again)
         else:
             yield from zip(ready, steps, strict=True)
@@ -250,7 +250,7 @@ class Engine:
         return self._advance([sample])[0]
 
     def _one_by_one(
-        self, samples: list[Sample], error: Exception, again: Callable[[Sample], T]
+        self, samples: list[Sample], error: BaseException, again: Callable[[Sample], T]
     ) -> Iterator[tuple[Sample, T]]:
         """After an error in a pass over all samples: `again` of each alone. The request for which
         it raises, or the only one that there is, is ended."""
@@ -273,7 +273,7 @@ class Engine:
                 continue
             try:
                 done = again(sample)
-            except Exception as own:
+            except caught() as own:
                 self._fail(sample.request, self._name, own)
             else:
                 yield sample, done
@@ -295,7 +295,7 @@ class Engine:
         try:
             written = sample.check(block)
             logprobs = self._logprobs(sample, done, written.tokens)
-        except Exception as error:
+        except caught() as error:
             self._fail(request, "The request's criterion or tokenizer", error)
             return
         accepted = min(len(done.path), len(written.tokens))
@@ -385,9 +385,9 @@ def _insist(end: Callable[[], None], sequence: Sequence) -> None:
     the second call a drafter learns nothing, since it may have learned from the first."""
     try:
         end()
-    except Exception as error:
+    except caught() as error:
         _log.debug("The end of a sequence", exc_info=error)
         _log.warning("%s; it is called once more.", described("The end of a sequence", error))
         sequence.cut(0)
-        with suppress(Exception):
+        with suppress(caught()):
             end()

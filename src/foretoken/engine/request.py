@@ -12,6 +12,7 @@ from typing import Any
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from foretoken.engine.stats import RequestStats
 from foretoken.engine.stopping import Criterion, StopChecker
+from foretoken.errors import caught
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 
@@ -139,7 +140,7 @@ class Sample:
         """End for a reason that isn't the text's own. Where the tokenizer can't decode what was
         written, the text stays what it was."""
         self.output.finish_reason = reason
-        with suppress(Exception):
+        with suppress(caught()):
             self.output.text = self._decode(self.output.token_ids) or self.output.text
 
     def _decode(self, tokens: list[int]) -> str:

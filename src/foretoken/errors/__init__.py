@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import threading
 import traceback
 from collections.abc import Iterable
 from typing import Any
@@ -23,9 +24,9 @@ def described(what: str, error: BaseException) -> ForetokenError:
     """
     if isinstance(error, ForetokenError):
         return error
-    lines = str(error).strip().splitlines()
+    lines = _message(error).strip().splitlines()
     told = ForetokenError(
-        f"{what} raised {type(error).__name__}: {lines[0][:300] if lines else '–'}"
+        f"{what} raised {type(error).__name__}: {_fit(lines[0] if lines else '–')}"
     )
     caught = error.__traceback__
     error.__traceback__ = caught.tb_next if caught else None
@@ -36,7 +37,30 @@ def described(what: str, error: BaseException) -> ForetokenError:
 
 def one_line(error: Exception) -> str:
     """What an error of another library says, on one line and without its full stop."""
-    return " ".join(str(error).split()).rstrip(".")[:_LINE] or type(error).__name__
+    return _fit(" ".join(_message(error).split()).rstrip(".")) or type(error).__name__
+
+
+def _message(error: BaseException) -> str:
+    """What an error says; nothing where that raises."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def _fit(text: str) -> str:
+    """Cut, and without what a terminal or a file can't take."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text[:_LINE])
+
+
+def caught() -> type[BaseException]:
+    """What to catch of a user's own code: `except caught() as error`.
+
+    On the main thread Ctrl-C and `sys.exit` come through. On others, which no interrupt reaches,
+    whatever the code raises is an error of its own, and must not end the thread.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    return Exception if main else BaseException
 
 
 def unknown(kind: str, given: str, choices: Iterable[str]) -> ForetokenError:

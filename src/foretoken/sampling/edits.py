@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from foretoken.errors import ForetokenError, described
+from foretoken.errors import ForetokenError, caught, described, shown
 from foretoken.sampling.params import LogitsProcessor, SamplingParams
 from foretoken.sampling.sequence import Sequence
 
@@ -84,11 +85,26 @@ def _user_processor(
     for m, path in enumerate(paths):
         ids = torch.tensor([[*sequence.tokens, *path]], device=row.device)
         try:
-            row[m] = process(ids, row[m : m + 1])[0]
-        except Exception as error:
+            row[m] = _checked(process(ids, row[m : m + 1]), row.shape[-1])
+        except caught() as error:
             row[m] = torch.nan
             raised[m] = described("A logits processor", error)
     return raised
+
+
+def _checked(scores: Any, vocab: int) -> Tensor:
+    """[V] of what a processor gave back. Raises `ForetokenError` for what isn't scores [1, V]."""
+    if not isinstance(scores, Tensor):
+        raise ForetokenError(
+            f"A logits processor gave back {shown(scores)}; it must be a tensor of scores, "
+            f"[1, {vocab}]."
+        )
+    if scores.shape != (1, vocab) or scores.is_complex():
+        raise ForetokenError(
+            f"A logits processor gave back {scores.dtype} {list(scores.shape)}; it must be scores "
+            f"[1, {vocab}]."
+        )
+    return scores[0]
 
 
 def _penalise(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> None:
