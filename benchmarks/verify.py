@@ -24,9 +24,9 @@ from shared import options, save, table
 from torch import Tensor
 
 from foretoken import SamplingParams
-from foretoken.config import build_verifier
 from foretoken.draws import Draws, KeyedDraws
 from foretoken.protocols import Scores
+from foretoken.registry import build_verifier
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, Kind

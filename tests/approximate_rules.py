@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from foretoken import SamplingParams
-from foretoken.config import build_verifier
 from foretoken.draws import GreedyDraws
 from foretoken.protocols import Scores, Verdict, Verifier
-from foretoken.registry import verifier_names
+from foretoken.registry import build_verifier, verifier_names
 from foretoken.testing import (
     Pair,
     joint_distribution,

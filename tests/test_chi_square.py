@@ -21,10 +21,9 @@ from torch import Tensor
 from foretoken import SamplingParams
 from foretoken.access import Wants
 from foretoken.certify import PROCESSORS, TEMPERATURES, cells
-from foretoken.config import build_verifier
 from foretoken.draws import Draws
 from foretoken.protocols import BaseDrafter, Verifier
-from foretoken.registry import verifier_names
+from foretoken.registry import build_verifier, verifier_names
 from foretoken.sampling.fold import fold
 from foretoken.testing import Pair, chi_square, sampled_counts, target_distribution, tiny_pair
 from foretoken.testing.models import logits_after

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from case_names import case_name
 from foretoken import LLM, METHODS, ForetokenError, SamplingParams
@@ -85,6 +86,20 @@ def test_aliases_lead_somewhere() -> None:
         ({"method": "sps", "model": "folder", "num_assistant_tokens_schedule": "x"}, "heuristic"),
         ({"method": "no_such_module:Thing"}, "package.module:Class"),
         ({"method": "foretoken.tree:Nothing"}, "package.module:Class"),
+        ({"method": "sys:exit"}, "Drafter 'sys:exit' is no class; give package.module:Class."),
+        ({"method": "builtins:int"}, "Method 'builtins:int' makes 0; give a name"),
+        ({"method": ":"}, "Drafter ':' can't be imported"),
+        ({"method": torch.zeros(2)}, "The method is a value of type Tensor; give a name"),
+        ({"method": ""}, "Unknown method ''."),
+        ({"method": "pld", "verifier": torch.zeros(2)}, "Verifier Tensor doesn't declare"),
+        ({"method": "pld", "verifier": ":"}, "Verifier ':' can't be imported"),
+        ({"method": "pld", "verifier": "sys:exit"}, "Verifier 'sys:exit' is no class"),
+        ({"method": "pld", 1.5: 3}, "speculative_config has the key 1.5; the names of options"),
+        ({"method": "pld+suffix", "pld": {1: 2}}, "speculative_config has the key 1;"),
+        ({"tuned": {1: 2}}, "tuned is {1: 2}; give a file's path, or its name."),
+        ({"method": "auto:pld,suffix", "names": ["a"]}, "so option names would be ignored"),
+        ({"method": "auto", "lenient": True}, "so option lenient would be ignored"),
+        ({"method": "pld+sps", "drafters": []}, "so option drafters would be ignored"),
         ({"method": Nothing(), "num_speculative_tokens": 3}, "would be ignored"),
     ],
     ids=str,

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from foretoken import METHODS, SamplingParams
-from foretoken.config import build, build_verifier, create_drafter, parse
+from foretoken.config import build, create_drafter, parse
 from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.online import Online
@@ -30,7 +30,7 @@ from foretoken.errors import ForetokenError
 from foretoken.lookup.datastore import build as build_datastore
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Verifier
-from foretoken.registry import drafter_class, drafter_names
+from foretoken.registry import build_verifier, drafter_class, drafter_names
 from foretoken.sampling.sequence import Sequence
 from foretoken.step import prefill, step
 from foretoken.testing import (

@@ -13,12 +13,11 @@ import pytest
 import torch
 
 from foretoken import SamplingParams
-from foretoken.config import build_verifier
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.protocols import BaseDrafter, Drafter, Verifier
-from foretoken.registry import verifier_names
+from foretoken.registry import build_verifier, verifier_names
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
     Drawn,

@@ -38,13 +38,12 @@ from foretoken.registry import (
     ALIASES,
     BASELINE,
     OPTION_ALIASES,
+    build_verifier,
     drafter_class,
     drafter_names,
     option_name,
     target_class,
     typed_options,
-    verifier_class,
-    verifier_names,
 )
 from foretoken.trainable.checkpoint import method_of
 from foretoken.tuned import resolve_tuned
@@ -131,15 +130,16 @@ def build(config: Mapping[str, Any] | None) -> BuiltMethod:
         )
     given = resolve_tuned(config or {"method": BASELINE})
     options = without_vllm_names(given, CONFIG_NAMES, "speculative_config")
-    method = options.pop("method", None) or _guessed_method(options)
-    rule = options.pop("verifier", None)
+    method, rule = options.pop("method", None), options.pop("verifier", None)
+    if method is None:
+        method = _guessed_method(options)
     if not isinstance(method, str):
         built = _from_object(method, options)
     elif parse(method).combiner is None:
         built = _single(method, options)
     else:
         built = _combined(method, options)
-    return dataclasses.replace(built, verifier=build_verifier(rule)) if rule else built
+    return built if rule is None else dataclasses.replace(built, verifier=build_verifier(rule))
 
 
 def parse(method: str) -> MethodName:
@@ -196,24 +196,10 @@ def options_of(method: str) -> set[str]:
 
 def create_drafter(cls: type[Any], name: str, options: Mapping[str, Any]) -> Drafter:
     """A drafter of this class; its options are checked by name."""
-    drafter: Drafter = _create(cls, name, options)
+    drafter = _create(cls, name, options)
+    if not isinstance(drafter, Drafter):
+        raise _no_drafter(f"Method {name!r} makes {shown(drafter)}")
     return drafter
-
-
-def build_verifier(rule: str | Verifier) -> Verifier:
-    """An acceptance rule by file name or "package.module:Class", or one that is made already."""
-    if isinstance(rule, str) and rule not in verifier_names() and ":" not in rule:
-        raise unknown("verifier", rule, verifier_names())
-    verifier: Verifier = verifier_class(rule)() if isinstance(rule, str) else rule
-    if isinstance(verifier, type):
-        raise ForetokenError(f"Verifier {verifier.__name__} is a class; make an object of it.")
-    missing = [name for name in Verifier.__annotations__ if not hasattr(verifier, name)]
-    if missing:
-        raise ForetokenError(
-            f"Verifier {type(verifier).__name__} doesn't declare {', '.join(missing)}; derive it "
-            "from foretoken.protocols.Verifier, which has the defaults."
-        )
-    return verifier
 
 
 def _guessed_method(options: Mapping[str, Any]) -> str:
@@ -231,12 +217,16 @@ def _guessed_method(options: Mapping[str, Any]) -> str:
     )
 
 
+def _no_drafter(given: str) -> ForetokenError:
+    return ForetokenError(
+        f"{given}; give a name from `foretoken methods`, or a drafter object, derived from "
+        "foretoken.protocols.BaseDrafter (of a class, make one)."
+    )
+
+
 def _from_object(drafter: Any, options: Mapping[str, Any]) -> BuiltMethod:
     if not isinstance(drafter, Drafter) or isinstance(drafter, type):
-        raise ForetokenError(
-            f"The method is {shown(drafter)}; give a name from `foretoken methods`, or a drafter "
-            "object, derived from foretoken.protocols.BaseDrafter (of a class, make one)."
-        )
+        raise _no_drafter(f"The method is {shown(drafter)}")
     name = type(drafter).__name__
     if options:
         raise ForetokenError(
@@ -244,6 +234,17 @@ def _from_object(drafter: Any, options: Mapping[str, Any]) -> BuiltMethod:
             "fields instead."
         )
     return BuiltMethod(drafter, _exact_verifier(drafter), name)
+
+
+def _refuse_ignored(method: str, options: Collection[str]) -> None:
+    """Raise `ForetokenError` for the parts and their names, where the method's name says both."""
+    wrong = {"names", "lenient"} if "drafters" not in options else set[str]()
+    wrong |= {"drafters"} if method not in (AUTO, ONLINE) else set[str]()
+    for option in sorted(wrong.intersection(options)):
+        raise ForetokenError(
+            f"The parts of method {method!r} follow from its name, so option {option} would be "
+            "ignored; name the parts in the method, or give drafters to plain 'auto'."
+        )
 
 
 def _single(method: str, options: Mapping[str, Any]) -> BuiltMethod:
@@ -262,6 +263,7 @@ def _combined(method: str, options: Mapping[str, Any]) -> BuiltMethod:
     """A drafter that is made of other drafters, which a user may give as objects."""
     combiner = parse(method).combiner
     assert combiner is not None
+    _refuse_ignored(method, options)
     if "drafters" not in options:
         options = _with_drafters(method, combiner, options)
     drafter = create_drafter(drafter_class(combiner), method, options)

@@ -108,7 +108,7 @@ def read_json_lines(lines: Iterable[str | bytes], path: str | Path) -> Iterator[
             continue
         try:
             yield number, json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ForetokenError(f"{path}, line {number}: not JSON ({error}).") from error
 
 

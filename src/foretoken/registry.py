@@ -8,8 +8,9 @@ import pkgutil
 from collections.abc import Collection, Mapping
 from typing import Any, get_type_hints
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, one_line, shown, unknown
 from foretoken.errors.values import typed
+from foretoken.protocols import Verifier
 
 BASELINE = "autoregressive"
 """The method that drafts nothing."""
@@ -70,17 +71,36 @@ def _outsider(what: str, name: str) -> type[Any]:
     """A class of another package, by "package.module:Class"."""
     module, _, attribute = name.partition(":")
     try:
-        cls: type[Any] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        cls: Any = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # of the module's own code, any
         raise ForetokenError(
-            f"{what} {name!r} can't be imported ({error}); give package.module:Class."
+            f"{what} {shown(name)} can't be imported ({one_line(error)}); "
+            "give package.module:Class."
         ) from error
+    if not isinstance(cls, type):
+        raise ForetokenError(f"{what} {shown(name)} is no class; give package.module:Class.")
     return cls
 
 
 def verifier_class(name: str) -> type[Any]:
     """The class of an acceptance rule by file name, or of an outsider by "package.module:Class"."""
     return _outsider("Verifier", name) if ":" in name else _only_class("foretoken.verify", name)
+
+
+def build_verifier(rule: str | Verifier) -> Verifier:
+    """An acceptance rule by file name or "package.module:Class", or one that is made already."""
+    if isinstance(rule, str) and rule not in verifier_names() and ":" not in rule:
+        raise unknown("verifier", rule, verifier_names())
+    verifier: Verifier = verifier_class(rule)() if isinstance(rule, str) else rule
+    if isinstance(verifier, type):
+        raise ForetokenError(f"Verifier {verifier.__name__} is a class; make an object of it.")
+    missing = [name for name in Verifier.__annotations__ if not hasattr(verifier, name)]
+    if missing:
+        raise ForetokenError(
+            f"Verifier {type(verifier).__name__} doesn't declare {', '.join(missing)}; derive it "
+            "from foretoken.protocols.Verifier, which has the defaults."
+        )
+    return verifier
 
 
 def target_class(name: str) -> type[Any]:

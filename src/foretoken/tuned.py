@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from foretoken.errors import ForetokenError, unknown
+from foretoken.errors import ForetokenError, shown, unknown
 from foretoken.files import read_json
 from foretoken.machine import cache_folder
 
@@ -29,6 +29,8 @@ def read_tuned(name: str | Path) -> dict[str, Any]:
 
     Raises `ForetokenError` where there is no such file or it is not one of these.
     """
+    if not isinstance(name, (str, Path)):
+        raise ForetokenError(f"tuned is {shown(name)}; give a file's path, or its name.")
     path = Path(name)
     if path.suffix != ".json":
         path = tuned_path(str(name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -131,3 +131,26 @@ def test_ranges() -> None:
     for value, said in ((0, "0"), (4.5, "4.5"), (float("nan"), "nan")):
         with pytest.raises(ForetokenError, match=f"^rate is {said}; it must be from 1 to 4\\.$"):
             check_range(1, 4, fine=2, rate=value)
+
+
+class Refuses(float):
+    """A number that can't be read."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    "value", [Refuses(1), torch.empty(2, device="meta"), torch.eye(2).to_sparse()], ids=case_name
+)
+def test_values_that_raise_as_they_are_read(value: Any) -> None:
+    """A sentence, as of any other value that doesn't fit."""
+    with pytest.raises(ForetokenError, match=r"x is a value of type .*; it must be a"):
+        typed("x", value, float if isinstance(value, float) else Sequence[int])
+
+
+def test_sets_where_the_order_is_nothing() -> None:
+    assert sorted(typed("x", {3, 1}, Collection[int])) == [1, 3]
+    assert typed("x", [np.int64(3)], Collection[int]) == (3,)
+    with pytest.raises(ForetokenError, match=r"x is \{1\}; it must be a list of whole numbers"):
+        typed("x", {1}, Sequence[int])

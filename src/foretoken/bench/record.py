@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast, get_origin, get_type_hints
+from typing import (
+    Any,
+    NotRequired,
+    TypedDict,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from foretoken.errors import ForetokenError
+from foretoken.errors.values import typed
 from foretoken.files import read_json
 
 SCHEMA = 1
@@ -251,10 +261,26 @@ class Answer:
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
-    def parse(cls, line: str) -> Answer:
-        values = json.loads(line)
-        names = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in values.items() if key in names})
+    def parse(cls, line: str | bytes) -> Answer:
+        """Raises `ForetokenError`, without a full stop, for a line that holds none."""
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ForetokenError(f"it is not JSON ({error})") from error
+        if not isinstance(values, dict):
+            raise ForetokenError("it is no JSON object")
+        known = {key: value for key, value in values.items() if key in _answer_hints()}
+        try:
+            for key, value in known.items():
+                _check_value(value, _answer_hints()[key], key)
+            missing = [name for name in _required() if name not in known]
+            if missing:
+                raise ForetokenError(f"it lacks {', '.join(missing[:3])}")
+            return cls(**known)
+        except KeyError as error:
+            raise ForetokenError(f"its seconds lack {error}") from error
+        except ForetokenError as error:
+            raise ForetokenError(str(error).rstrip(".")) from error
 
 
 def read_results(path: Path) -> Results:
@@ -271,12 +297,43 @@ def check(results: Any, where: str = "results") -> None:
         raise ForetokenError(
             f"{where} has schema {results['schema']!r} and this version reads schema {SCHEMA}."
         )
-    _check_keys(results["target"], Target, f"{where}: target")
-    _check_keys(results["suite"], Suite, f"{where}: suite")
-    for at, run in enumerate(results["runs"]):
-        _check_keys(run, Run, f"{where}: runs[{at}]")
-        for task, part in run["by_task"].items():
-            _check_keys(part, Measured, f"{where}: runs[{at}].by_task[{task!r}]")
+    _check_value(results, Results, where)
+
+
+def _check_value(value: Any, hint: Any, where: str) -> None:
+    """Raise `ForetokenError` where a JSON value isn't of the type that an annotation names."""
+    origin, parts = get_origin(hint) or hint, get_args(hint)
+    if is_typeddict(hint):
+        _check_keys(value, hint, where)
+        for key in value.keys() & _hints(hint).keys():
+            _check_value(value[key], _hints(hint)[key], f"{where}: {key}")
+    elif origin is list:
+        if not all(type(item) is parts[0] for item in typed(where, value, list)):
+            for place, item in enumerate(value):
+                _check_value(item, parts[0], f"{where}[{place}]")
+    elif origin is dict:
+        for key, item in typed(where, value, dict).items():
+            _check_value(item, parts[1], f"{where}[{key!r}]")
+    elif not any(map(is_typeddict, parts)):
+        typed(where, value, hint)
+    elif value is not None:
+        _check_value(value, parts[0], where)
+
+
+def _required() -> list[str]:
+    """The fields of an answer that have no default."""
+    return [f.name for f in fields(Answer) if f.default is MISSING and f.default_factory is MISSING]
+
+
+@cache
+def _answer_hints() -> dict[str, Any]:
+    return get_type_hints(Answer)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The declared types of a class's fields."""
+    return get_type_hints(kind)
 
 
 def _check_keys(values: Any, kind: Any, where: str) -> None:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Curve:
         ):
             raise ForetokenError(
                 "A cost curve needs at least one point, each a number of tokens from 1 on with a "
-                f"positive time in milliseconds; given {dict(self.points)}."
+                f"positive time in milliseconds; given {shown(dict(self.points))}."
             )
 
     def __call__(self, tokens: float) -> float:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import re
 import threading
 import traceback
 from collections.abc import Iterable
 from typing import Any
 
 _SHOWN = 80  # characters of a value that a sentence can carry
-_LINE = 300  # of what another library says
+_LINE = 240  # of what another library says
+_NAMES = 250  # of a list of names
+_NEAREST = 12  # names of a longer list
+_CLASS, _ADDRESS = re.compile(r"<class '([\w.]+)'>"), re.compile(r" at 0x[0-9a-f]+")
 
 
 class ForetokenError(ValueError):
-    """Bad input: the message is one sentence, fit to be shown without a stack trace."""
+    """Bad input: the message is one sentence, fit to be shown without a stack trace. It is on one
+    line, and without what a terminal or a file can't take, whatever was given."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_printable(message))
 
 
 def described(what: str, error: BaseException) -> ForetokenError:
@@ -37,7 +45,7 @@ def described(what: str, error: BaseException) -> ForetokenError:
 
 def one_line(error: Exception) -> str:
     """What an error of another library says, on one line and without its full stop."""
-    return _fit(" ".join(_message(error).split()).rstrip(".")) or type(error).__name__
+    return _fit(" ".join(_message(error).split())).rstrip(".") or type(error).__name__
 
 
 def _message(error: BaseException) -> str:
@@ -49,8 +57,17 @@ def _message(error: BaseException) -> str:
 
 
 def _fit(text: str) -> str:
-    """Cut, and without what a terminal or a file can't take."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text[:_LINE])
+    """Cut, after a whole sentence where there is one, and in words in place of Python's own."""
+    text = _ADDRESS.sub("", _CLASS.sub(r"\1", text[: 4 * _LINE]))
+    if len(text) > _LINE:
+        whole = text.rfind(". ", _LINE // 4, _LINE)
+        text = text[:whole] if whole > 0 else f"{text[: _LINE - 2]} …"
+    return _printable(text)
+
+
+def _printable(text: str) -> str:
+    """On one line, without what a terminal or a file can't take."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
 def caught() -> type[BaseException]:
@@ -65,10 +82,14 @@ def caught() -> type[BaseException]:
 
 def unknown(kind: str, given: str, choices: Iterable[str]) -> ForetokenError:
     """The error for a name that does not exist, with the nearest one that does."""
-    known = sorted(set(choices))
-    near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    known, tried = sorted(set(choices)), given[:_SHOWN]
+    near = difflib.get_close_matches(tried, known, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return ForetokenError(f"Unknown {kind} {given!r}.{hint} Choose one of: {', '.join(known)}.")
+    listed = ", ".join(known)
+    if len(listed) > _NAMES:
+        nearest = sorted(difflib.get_close_matches(tried, known, n=_NEAREST, cutoff=0))
+        listed = f"{', '.join(nearest)} … ({len(known)} in all)"
+    return ForetokenError(f"Unknown {kind} {shown(given)}.{hint} Choose one of: {listed}.")
 
 
 def shown(value: Any) -> str:

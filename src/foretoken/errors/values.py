@@ -7,7 +7,7 @@ callables, classes, and unions of these. Anything else passes as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -26,7 +26,7 @@ def typed(name: str, value: Any, hint: Any) -> Any:
     arrays and lists tuples. Raises `ForetokenError` for another type, NaN and infinity."""
     try:
         return _convert(value, hint)
-    except (TypeError, ValueError, OverflowError) as error:
+    except Exception as error:  # of a user's own class, or of an array without data, any
         raise ForetokenError(f"{name} is {shown(value)}; it must be {_words(hint)}.") from error
 
 
@@ -101,6 +101,10 @@ def _list(value: Any, hints: Any) -> tuple[Any, ...]:
     return tuple(_convert(item, hint) for item in value)
 
 
+def _collection(value: Any, hints: Any) -> tuple[Any, ...]:
+    return _list(tuple(value) if isinstance(value, Set) else value, hints)
+
+
 def _mapping(value: Any, hints: Any) -> dict[Any, Any]:
     items = _having(value, isinstance(value, Mapping)).items()
     return {_convert(key, hints[0]): _convert(item, hints[1]) for key, item in items}
@@ -111,7 +115,7 @@ def _either(value: Any, hints: Any) -> Any:
     for hint in hints:
         try:
             return _convert(value, hint)
-        except (TypeError, ValueError, OverflowError):
+        except Exception:
             continue
     raise TypeError
 
@@ -123,6 +127,7 @@ _TYPES: dict[Any, _Type] = {
     str: _Type(_exact(str), "a text", "texts"),
     Path: _Type(_exact(Path), "a path", "paths"),
     NoneType: _Type(_exact(NoneType), "None", "None"),
+    Collection: _Type(_collection, "a list of {}", "lists of {}"),
     Sequence: _Type(_list, "a list of {}", "lists of {}"),
     tuple: _Type(_list, "a list of {}", "lists of {}"),
     Mapping: _Type(_mapping, "a mapping of {}", "mappings of {}"),

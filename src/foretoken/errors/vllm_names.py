@@ -86,12 +86,18 @@ CONFIG_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
 def without_vllm_names(
     given: Mapping[str, Any], names: Mapping[str, tuple[tuple[Any, ...], str]], where: str
 ) -> dict[str, Any]:
-    """What is left without vLLM's names. Raises `ForetokenError` for a value that isn't served.
+    """What is left without vLLM's names. Raises `ForetokenError` for a value that isn't served, and
+    for names that are no texts, those of a nested mapping included.
 
     where: what they were given to, for the error.
     """
     left = {}
     for key, value in given.items():
+        for name in (key, *(value if isinstance(value, Mapping) else ())):
+            if not isinstance(name, str):
+                raise ForetokenError(
+                    f"{where} has the key {shown(name)}; the names of options are texts."
+                )
         entry = next((entry for words, entry in names.items() if key in words.split()), None)
         if entry is None:
             left[key] = value

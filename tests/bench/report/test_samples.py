@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import synthetic
+from foretoken import ForetokenError
 from foretoken.bench.record import Answer
 from foretoken.bench.report.samples import each_answer, example, samples, shown
 
@@ -49,3 +52,13 @@ def test_samples_are_read_line_by_line(tmp_path: Path) -> None:
     [found] = each_answer(path)
     assert isinstance(found, Answer)
     assert list(each_answer(tmp_path / "missing.jsonl")) == []
+
+
+@pytest.mark.parametrize("line", [b"\xff", b"{", b"5", b'{"seconds": 5}'])
+def test_a_damaged_line(tmp_path: Path, line: bytes) -> None:
+    """The file and the line's number."""
+    path = tmp_path / "samples.jsonl"
+    good = synthetic.answer("pld", "a", id="a-1").line().encode()
+    path.write_bytes(good + b"\n\n" + line + b"\n")
+    with pytest.raises(ForetokenError, match=r"samples\.jsonl, line 3 is damaged: .*; delete the"):
+        list(each_answer(path))

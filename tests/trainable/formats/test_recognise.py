@@ -29,3 +29,8 @@ def test_folders_that_are_nobodys(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"dflash_config": {}}))
     with pytest.raises(ForetokenError, match="it lacks 'num_hidden_layers'"):
         recognise(tmp_path)
+    (tmp_path / "config.json").write_text(
+        json.dumps({"dflash_config": {}, "num_hidden_layers": [1], "hidden_size": "a"})
+    )
+    with pytest.raises(ForetokenError, match=r"can't be served: its config.json has a value|lacks"):
+        recognise(tmp_path)

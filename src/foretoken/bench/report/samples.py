@@ -12,18 +12,29 @@ from pathlib import Path
 
 from foretoken.bench.record import BASELINE, Answer, Results
 from foretoken.bench.report.selection import method_order
+from foretoken.errors import ForetokenError
 
 SHOWN_TOKENS = 120
 SHOWN_FAILURES = 20
 
 
 def each_answer(path: Path) -> Iterator[Answer]:
-    """The answers of samples.jsonl, none where there is no such file."""
+    """The answers of samples.jsonl, none where there is no such file. Raises `ForetokenError` for a
+    damaged line."""
     if path.is_file():
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
                 if line.strip():
-                    yield Answer.parse(line)
+                    yield _answer(line, number, path)
+
+
+def _answer(line: bytes, number: int, path: Path) -> Answer:
+    try:
+        return Answer.parse(line)
+    except ForetokenError as error:
+        raise ForetokenError(
+            f"{path}, line {number} is damaged: {error}; delete the line, or measure again."
+        ) from error
 
 
 def read_answers(path: Path) -> list[Answer]:

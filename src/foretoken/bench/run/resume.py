@@ -82,8 +82,8 @@ class Samples:
         for number, line in enumerate(lines[:-1], 1):
             end += len(line) + 1
             try:
-                self.answers.append(Answer.parse(line.decode()))
-            except (ValueError, TypeError) as error:
+                self.answers.append(Answer.parse(line))
+            except ForetokenError as error:
                 raise ForetokenError(f"{self.path}, line {number} is damaged: {error}.") from error
             self._ends.append(end)
 

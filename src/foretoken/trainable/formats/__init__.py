@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, one_line
 from foretoken.files import read_json
 from foretoken.models import load
 from foretoken.trainable.formats import dflash, eagle, eagle3, hydra, kangaroo, medusa, mtp
@@ -59,6 +59,12 @@ def recognise(folder: Path) -> Published | None:
             published = read(source)
         except KeyError as error:
             raise source.refusal(f"it lacks {error.args[0]!r}") from error
+        except ForetokenError:
+            raise
+        except Exception as error:  # its numbers may be anything
+            raise source.refusal(
+                f"its config.json has a value of a wrong kind ({one_line(error)})"
+            ) from error
         if published is not None:
             return published
     return None
