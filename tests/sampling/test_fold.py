@@ -193,3 +193,16 @@ def test_top_p_ends_where_it_is_reached() -> None:
         start = Sequence.start([0], SamplingParams(top_p=top_p))
         probs = fold(logits[None, None], [start], lambda: [[[0]]]).probs[0, 0]
         assert int((probs > 0).sum()) == kept
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-30, 1e-3, 0.7])
+@pytest.mark.parametrize("highest", [1e3, 1e12, 3e38])
+def test_no_temperature_overflows(temperature: float, highest: float) -> None:
+    """However large a logit is, of a bias or of a processor: the quotient isn't made before the
+    highest logit is taken off."""
+    logits = torch.zeros(1, 1, 6)
+    logits[0, 0, :3] = torch.tensor([-highest, highest, highest / 2])
+    for options in ({}, {"min_p": 0.1}, {"top_k": 2}):
+        params = SamplingParams(temperature=temperature, **options)  # type: ignore[arg-type]
+        folded = fold(logits, [Sequence.start([1], params)], lambda: [[[]]])
+        assert folded.probs[0, 0].tolist() == [0, 1, 0, 0, 0, 0] and not folded.bad.any()

@@ -23,7 +23,7 @@ from foretoken.sampling.edits import Contexts, Errors, edited
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 
-_COLDEST = 1e-30  # a logit divided by less would overflow; the distribution is one-hot long before
+_COLDEST = 1e-30  # float32 would take far less for 0; the distribution is one-hot long before
 _CACHED = 1 << 18  # numbers that are worked on at a time on a CPU
 _TRIED, _MORE = 256, 16  # tokens sorted first instead of all, and by how much that grows
 
@@ -120,10 +120,9 @@ def _sampling_distribution(logits: Tensor, sequences: Seq[Sequence]) -> tuple[Te
     distribution, peak = torch.empty_like(flat), flat.new_empty(flat.shape[0], 1)
     for part in _parts(flat):
         torch.amax(flat[part], -1, keepdim=True, out=peak[part])
-        scaled = flat[part] / temperature[part]
+        scaled = (flat[part] - peak[part]).div_(temperature[part])  # never above 0: no overflow
         if floors:
-            least = peak[part] / temperature[part] + floor[part]
-            scaled.masked_fill_(scaled < least, -torch.inf)
+            scaled.masked_fill_(scaled < floor[part], -torch.inf)
         torch.softmax(scaled, -1, out=distribution[part])
     distribution = distribution.view_as(logits)
     if any(p.top_k > 0 or p.top_p < 1 for p in params):
