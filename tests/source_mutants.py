@@ -78,7 +78,7 @@ SERVING: dict[str, Mutant] = {
         ("sampling/test_fold.py::test_top_p_ends_where_it_is_reached",),
     ),
     "a stream holds back the shortest stop string": Mutant(
-        "foretoken.llm:_Streamed.__init__",
+        "foretoken.engine.streamed:_Text.__init__",
         "max(map(len, params.stops), default=1)",
         "min(map(len, params.stops), default=1)",
         ("test_llm.py::test_a_stream_holds_back_the_longest_stop_string",),

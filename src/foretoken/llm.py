@@ -18,12 +18,14 @@ import torch
 from foretoken.config import build
 from foretoken.engine import prompts as reader
 from foretoken.engine.engine import Engine
-from foretoken.engine.outputs import CompletionOutput, RequestOutput
+from foretoken.engine.outputs import RequestOutput
 from foretoken.engine.prompts import Messages, Prompt
+from foretoken.engine.settings import Settings, check_loaded
 from foretoken.engine.stats import EngineStats, RequestStats
-from foretoken.engine.stopping import TextTracker
+from foretoken.engine.streamed import Streamed
 from foretoken.engine.worker import Worker
-from foretoken.errors import ForetokenError, shown
+from foretoken.errors import ForetokenError, caught, described, shown
+from foretoken.errors.values import typed
 from foretoken.errors.vllm_names import check_keywords
 from foretoken.models.load import (
     check_tokenizer,
@@ -34,7 +36,6 @@ from foretoken.models.load import (
     wrapped,
 )
 from foretoken.models.model import CausalLM, eos_ids
-from foretoken.models.native import backends
 from foretoken.models.target import ModelTarget
 from foretoken.progress import check_installed, track
 from foretoken.sampling.params import SamplingParams
@@ -107,39 +108,40 @@ class LLM:
         **others: Any,
     ) -> None:
         check_keywords(others, [*LLM.__init__.__annotations__])
-        if enforce_eager and backends.split(backend)[0] is not None:
-            raise ForetokenError(
-                f"enforce_eager is true and backend {backend!r} compiles passes; leave one out."
-            )
+        settings = Settings(
+            backend=backend,
+            model_impl=model_impl,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_queued=max_queued,
+            trust_remote_code=trust_remote_code,
+            eos_ids=eos_ids,
+            seed=seed,
+            enforce_eager=enforce_eager,
+        )
         method = build(speculative_config)
         self.method = method.name
         folder = find(model) if isinstance(model, (str, Path)) else None
         self._source = "a loaded model" if folder is None else str(model)
-        loaded = (
-            wrapped(model)
-            if folder is None
-            else load_model(
+        if folder is None:
+            loaded = wrapped(model)
+            check_loaded(loaded, settings, dtype, device)
+        else:
+            loaded = load_model(
                 folder,
                 dtype=dtype,
                 device=device,
-                backend=backend,
-                model_impl=model_impl,
+                backend=settings.backend,
+                model_impl=settings.model_impl,
                 trust_remote_code=trust_remote_code,
             )
-        )
         self.tokenizer = _tokenizer(tokenizer, folder, trust_remote_code)
-        length = max_model_len or loaded.max_length
-        if length > loaded.max_length:
-            raise ForetokenError(
-                f"max_model_len is {length} and the model's context is {loaded.max_length}; "
-                "lower max_model_len."
-            )
-        ends = _eos_ids(loaded, folder, self.tokenizer) if eos_ids is None else eos_ids
         self.trust_remote_code = trust_remote_code
         target = ModelTarget(
             loaded,
-            max_num_seqs,
-            length,
+            settings.max_num_seqs,
+            settings.length(loaded),
             tokenizer=self.tokenizer,
             trust_remote_code=trust_remote_code,
         )
@@ -148,10 +150,10 @@ class LLM:
                 method.wrapped(target),
                 method.drafter,
                 method.verifier,
-                eos_ids=frozenset(ends),
-                chunk=max_num_batched_tokens,
-                max_queued=max_queued,
-                seed=seed,
+                eos_ids=settings.ends(loaded, _eos_ids(loaded, folder, self.tokenizer)),
+                chunk=settings.max_num_batched_tokens,
+                max_queued=settings.max_queued,
+                seed=settings.seed,
             )
         )
 
@@ -213,8 +215,9 @@ class LLM:
         Otherwise it comes back with `.error` set, and reading its `.text` raises that. Raises
         `ForetokenError` for a call that can't be served.
         """
-        if use_tqdm:
+        if typed("use_tqdm", use_tqdm, bool):
             check_installed()
+        typed("raise_on_error", raise_on_error, bool | None)
         todo, alone = reader.split(prompts)
         params = self._params(sampling_params, len(todo))
         done = self._outputs(todo, params, use_tqdm)
@@ -244,8 +247,8 @@ class LLM:
             for place, (ids, text, chosen) in encoded.items():
                 try:
                     request = engine.add(ids, chosen, text)
-                except ForetokenError as error:
-                    done[place] = _refused(error, ids, text)
+                except caught() as error:
+                    done[place] = _refused(described("The request", error), ids, text)
                 else:
                     places[request.id] = place
                     self._worker.follow(request.id, receive)
@@ -301,13 +304,11 @@ class LLM:
             self._worker.follow(request.id, lambda output: arrived.put(output.copy()))
             return request.id
 
-        trackers = [_Streamed(self.tokenizer, params) for _ in range(params.n)]
-        request_id = self._worker.call(add)
+        shown_so_far, request_id = Streamed(self.tokenizer, params), self._worker.call(add)
         try:
             while True:
-                output = arrived.get()
-                texts = [t.text(o) for t, o in zip(trackers, output.outputs, strict=True)]
-                yield _with_texts(output, texts)
+                output = shown_so_far.read(arrived.get())
+                yield output
                 if output.finished:
                     return
         finally:
@@ -341,30 +342,6 @@ class LLM:
                 "or one for each."
             )
         return list(params)
-
-
-class _Streamed:
-    """One sample's text so far, without what might turn into a stop string."""
-
-    def __init__(self, tokenizer: Any, params: SamplingParams) -> None:
-        self._withheld = max(map(len, params.stops), default=1) - 1
-        self._tracker = TextTracker(tokenizer, params.skip_special_tokens) if tokenizer else None
-        self._read = 0
-
-    def text(self, output: CompletionOutput) -> str:
-        if self._tracker is None or output.finish_reason:
-            return output.text
-        for token in output.token_ids[self._read :]:
-            self._tracker.append(token)
-        self._read = len(output.token_ids)
-        text = self._tracker.text
-        return text[: len(text) - self._withheld] if self._withheld else text
-
-
-def _with_texts(output: RequestOutput, texts: list[str]) -> RequestOutput:
-    samples = zip(output.outputs, texts, strict=True)
-    copies = [dataclasses.replace(sample, text=text) for sample, text in samples]
-    return dataclasses.replace(output, outputs=copies)
 
 
 def _refused(error: ForetokenError, ids: Seq[int] = (), text: str | None = None) -> RequestOutput:

@@ -97,7 +97,9 @@ def hostile(pair: Pair) -> tuple[LLM, Hostile]:
         (lambda: DraftTree(ids([2**62]), [1]), "ids outside the vocabulary of 97"),
         (lambda: DraftTree(ids([1, 2]), [2], ids([0, 2])), "parent that doesn't stand before"),
         (lambda: DraftTree(ids([1, 2]), [2], ids([-1, 0])), "parent that doesn't stand before"),
-        (lambda: DraftTree(ids([1, 2]), [2], ids([0])), "parent that doesn't stand before"),
+        (lambda: DraftTree(ids([1, 2]), [2], ids([0])), r"parents of shape \[1, 1\] for tokens"),
+        (lambda: DraftTree(ids([1, 2]), [2], kinds=ids([0, 0, 0])), r"kinds of shape \[1, 3\]"),
+        (lambda: DraftTree(ids([1, 2]), [2], rows=ids([0])), r"rows of shape \[1, 1\]"),
         (
             lambda: DraftTree(ids([1] * 65), [65]),
             "returned 65 nodes and declares 64",

@@ -43,7 +43,7 @@ def test_where_time_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "perf_counter", lambda: now[0])
     counted, working = Clock(total=20.0, prefill=3.0), Working(now)
     target: Any = TimedTarget(working, counted)  # type: ignore[arg-type]
-    drafter: Any = TimedDrafter(working, working, counted)  # type: ignore[arg-type]
+    drafter: Any = TimedDrafter(working, counted)  # type: ignore[arg-type]
     assert target.score([], None) == "pass" and drafter.draft([None], [], None).nodes == 0
     drafter.observe([], [])
     target.commit([], [])

@@ -315,3 +315,30 @@ def test_a_template_without_an_end(templated: Any) -> None:
     assert time.perf_counter() - began < 5
     templated.chat_template = "{{ messages[0].content }}"
     assert templated.decode(chat_ids([USER], templated)) == "hi"
+
+
+class Sullen(list):  # type: ignore[type-arg]
+    """Raises whenever it is read."""
+
+    def __len__(self) -> int:
+        raise KeyError("no\nlen")
+
+    __iter__ = __getitem__ = __len__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("read", [split, split_conversations, single, lambda p: encoded(p, None)])
+def test_what_raises_as_it_is_read(read: Any) -> None:
+    """A user's own class, or an array without data: one sentence that names it."""
+    with pytest.raises(ForetokenError, match=r"^A prompt is a value of type Sullen, and reading"):
+        read(Sullen([1]))
+    with pytest.raises(ForetokenError, match=r"value of type Tensor|messages is a value of type"):
+        read(torch.empty(3, dtype=torch.long, device="meta"))[0].sort()
+        encoded(torch.empty(3, dtype=torch.long, device="meta"), None)
+
+
+def test_a_prompt_that_raises_is_its_own_error(pair: Pair) -> None:
+    """Its neighbours are served."""
+    with LLM(pair.target) as llm:
+        outputs = llm.generate([[1, 2], Sullen([1]), [3]], SamplingParams(max_tokens=2))
+        assert [output.error is None for output in outputs] == [True, False, True]
+        assert "raised KeyError: 'no\\nlen'" in str(outputs[1].error)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines import BYTES
-from foretoken import SamplingParams
-from foretoken.engine.stopping import StopChecker, TextTracker
+from foretoken import ForetokenError, SamplingParams
+from foretoken.engine.stopping import StopChecker, TextTracker, decoded
 
 LETTERS = st.sampled_from(["a", "b", "ab", "é", "€", "😀", " "])
 
@@ -116,3 +118,13 @@ def test_spaces_between_words_stay() -> None:
     tracker = TextTracker(Spaced(), False)
     assert [tracker.append(token) for token in (1, 2, 3)] == ["w1", " w2", " w3"]
     assert tracker.text == tracker.finish() == "w1 w2 w3"
+
+
+@pytest.mark.parametrize("given", [b"x", None, 5])
+def test_a_decode_that_gives_no_text(given: object) -> None:
+    """It is the tokenizer that is named."""
+    tokenizer = SimpleNamespace(decode=lambda *_, **__: given)
+    with pytest.raises(ForetokenError, match="The tokenizer's decode gave back"):
+        decoded(tokenizer, [1], True)
+    with pytest.raises(ForetokenError, match="must be a text"):
+        TextTracker(tokenizer, True).append(1)

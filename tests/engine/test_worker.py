@@ -135,14 +135,14 @@ def test_a_processor_that_wants_to_end_the_program(llm: LLM, error: type[BaseExc
     assert len(llm.generate(TEXTS[0], GREEDY)[0].token_ids) == 20 and at_rest(llm)
 
 
-def test_a_tokenizer_that_wants_to_end_the_program() -> None:
+def test_a_tokenizer_that_wants_to_end_the_program(pair: Pair) -> None:
     """The thread lives on, though the tokenizer raises again as the request is ended."""
 
     class Leaves(ByteTokenizer):
         def decode(self, *given: Any, **options: Any) -> str:
             raise SystemExit(1)
 
-    own = LLM(tiny_pair().target, tokenizer=Leaves(97))
+    own = LLM(pair.target, tokenizer=Leaves(97))
     for _ in range(2):
         [output] = own.generate([[5, 9]], GREEDY)
         assert "SystemExit" in str(output.error)

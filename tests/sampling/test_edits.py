@@ -47,8 +47,8 @@ def test_a_processor_may_give_back_new_scores() -> None:
     ("given_back", "words"),
     [
         (lambda s: None, "None; it must be a tensor"),
-        (lambda s: [0.0], "[0.0]; it must be a tensor"),
-        (lambda s: s[0], "torch.float64 [40]; it must be scores [1, 40]"),
+        (lambda s: [0.0], "a value of type list; it must be a tensor"),
+        (lambda s: s[0], "torch.float64 [40]; it must be a tensor of scores, [1, 40]"),
         (lambda s: s.expand(3, -1), "torch.float64 [3, 40]; it must be"),
         (lambda s: s[:, :1], "torch.float64 [1, 1]; it must be"),
         (lambda s: s * 1j, "torch.complex128 [1, 40]; it must be"),

@@ -160,7 +160,7 @@ def ends_in_turn(self: Wrapper, sequences: Any) -> None:
     [
         ((Engine, "_advance"), commits_before_an_error, "wrote "),
         ((Engine, "_one_by_one"), fails_all, "failed: "),
-        (("foretoken.engine.engine._insist",), ends_once, "slots lost in the caches"),
+        (("foretoken.engine.engine.insist",), ends_once, "slots lost in the caches"),
         ((EngineStats, "remove"), lambda self, other: None, "other totals"),
         ((Wrapper, "end"), ends_in_turn, "slots lost in the caches"),
     ],

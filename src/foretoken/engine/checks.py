@@ -145,19 +145,31 @@ def _fault(tree: Any, rows: int, target: Target, most: int) -> str:
         return f"counts {counts} nodes and returned {tree.nodes}"
     if tree.nodes > most:
         return f"returned {tree.nodes} nodes and declares {most} as its `nodes`"
+    if wrong := _misshapen(tree):
+        return wrong
     return _wrong_number(tree, target) if tree.nodes and tokens.device.type == "cpu" else ""
 
 
 def _wrong_number(tree: DraftTree, target: Target) -> str:
     if _unsigned(tree.tokens).max() >= target.vocab_size:
         return f"drafted ids outside the vocabulary of {target.vocab_size}"
-    if tree.parents is not None:
-        shaped = tree.parents.shape == tree.tokens.shape
-        if not shaped or (_unsigned(tree.parents) > np.arange(tree.nodes, dtype=np.uint64)).any():
-            return "gave a node a parent that doesn't stand before it"
+    if tree.parents is not None and _looks_ahead(tree.parents):
+        return "gave a node a parent that doesn't stand before it"
     if tree.proposals is not None and not math.isfinite(float(tree.proposals.sum())):
         return "proposed probabilities that are NaN or infinite"
     return ""
+
+
+def _misshapen(tree: DraftTree) -> str:
+    for name, numbers in (("parents", tree.parents), ("kinds", tree.kinds), ("rows", tree.rows)):
+        if numbers is not None and numbers.shape != tree.tokens.shape:
+            shapes = f"{list(numbers.shape)} for tokens of {list(tree.tokens.shape)}"
+            return f"returned {name} of shape {shapes}"
+    return ""
+
+
+def _looks_ahead(parents: Tensor) -> bool:
+    return bool((_unsigned(parents) > np.arange(parents.shape[1], dtype=np.uint64)).any())
 
 
 def _unsigned(ids: Tensor) -> Any:

@@ -8,9 +8,8 @@ from time import perf_counter
 
 from foretoken.access import Pass
 from foretoken.draws import Draws
-from foretoken.engine.checks import check_draft
 from foretoken.errors import caught, described
-from foretoken.protocols import BaseDrafter, Drafter, Scorer, Step, Target
+from foretoken.protocols import BaseDrafter, Drafter, Scorer, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
 
@@ -48,25 +47,15 @@ class TimedTarget:
 
 
 class TimedDrafter(BaseDrafter):
-    """A drafter whose drafts and observations count as `draft`, and whose drafts are checked.
-    Errors name the drafter."""
+    """A drafter whose drafts and observations count as `draft`."""
 
-    def __init__(self, drafter: Drafter, target: Target, clock: Clock) -> None:
-        self._drafter, self._target, self._clock = drafter, target, clock
-        self._name = type(drafter).__name__
-
-    @property
-    def nodes(self) -> int:
-        return self._drafter.nodes
+    def __init__(self, drafter: Drafter, clock: Clock) -> None:
+        self._drafter, self._clock = drafter, clock
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         began = perf_counter()
         try:
-            tree = self._drafter.draft(sequences, budgets, draws)
-            check_draft(self._name, tree, len(sequences), self._target, self.nodes)
-            return tree
-        except caught() as error:
-            raise described(f"The drafter {self._name}", error) from error
+            return self._drafter.draft(sequences, budgets, draws)
         finally:
             self._clock.draft += perf_counter() - began
 
@@ -74,7 +63,5 @@ class TimedDrafter(BaseDrafter):
         began = perf_counter()
         try:
             self._drafter.observe(sequences, steps)
-        except caught() as error:
-            raise described(f"The drafter {self._name}", error) from error
         finally:
             self._clock.draft += perf_counter() - began

@@ -212,7 +212,7 @@ def _room(target: Target) -> int:
 def _step(loop: Loop, part: Drafter, sequence: Sequence, nodes: int) -> tuple[float, float]:
     """One step: the depth of its draft, and the milliseconds of the drafter's work."""
     clock = Clock()
-    timed_part = TimedDrafter(part, loop.target, clock)
+    timed_part = TimedDrafter(part, clock)
     [done] = step(loop.target, timed_part, loop.verifier, [sequence], [nodes])
     levels = int(done.tree.depths[done.row].max())
     return levels, 1000 * clock.draft

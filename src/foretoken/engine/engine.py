@@ -15,7 +15,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from contextlib import suppress
 from functools import partial
 from random import Random, SystemRandom
 from time import perf_counter
@@ -26,6 +25,7 @@ import torch
 from foretoken.engine.checks import check_pairing, check_request
 from foretoken.engine.clock import Clock, TimedDrafter, TimedTarget
 from foretoken.engine.costs import price
+from foretoken.engine.guard import GuardedDrafter, insist
 from foretoken.engine.logprobs import entries
 from foretoken.engine.outputs import Logprob, RequestOutput
 from foretoken.engine.request import Request, Sample
@@ -34,7 +34,6 @@ from foretoken.engine.stopping import Criterion
 from foretoken.errors import ForetokenError, caught, described
 from foretoken.protocols import Drafter, Step, Target, Verifier
 from foretoken.sampling.params import SamplingParams
-from foretoken.sampling.sequence import Sequence
 from foretoken.step import prefill, step
 
 _log = logging.getLogger("foretoken")  # tracebacks of what became a sentence, at level DEBUG
@@ -59,7 +58,8 @@ class Engine:
         """`chunk`: prompt tokens read in one step, all prompts together. `max_queued`: sequences
         that may wait for a slot, or None for any number. `seed`: of the seeds of requests that have
         none; None takes each from the system."""
-        check_pairing(target, drafter, verifier)
+        self._guarded = GuardedDrafter(drafter, target)
+        self._guarded.call(check_pairing, target, drafter, verifier)
         self.target, self.drafter, self.verifier = target, drafter, verifier
         # A tokenizer may know ends that the model can't write.
         self.eos_ids = frozenset(i for i in eos_ids if i < target.vocab_size)
@@ -71,8 +71,8 @@ class Engine:
         self._running: list[Sample] = []
         self._requests: dict[int, Request] = {}
         self._changed: dict[int, Request] = {}  # in this step
-        target.bind(drafter)
-        price(target, drafter, verifier)
+        self._guarded.call(target.bind, drafter)
+        self._guarded.call(price, target, drafter, verifier)
 
     @property
     def busy(self) -> bool:
@@ -174,7 +174,7 @@ class Engine:
 
     def _begin(self, sample: Sample) -> None:
         self.target.begin(sample.sequence)
-        self.drafter.begin(sample.sequence)
+        self._guarded.begin(sample.sequence)
 
     def _prefill(self) -> list[Sample]:
         """Read a chunk of each unread prompt; returns the samples that are ready to decode.
@@ -205,8 +205,10 @@ class Engine:
     def _read(self, samples: list[Sample], share: int) -> None:
         """Prefill `share` tokens of each."""
         try:
-            prefill(self.target, self.drafter, [sample.sequence for sample in samples], share)
+            prefill(self.target, self._guarded, [sample.sequence for sample in samples], share)
         except caught() as error:
+            for sample in samples:
+                sample.restore()
             for _ in self._one_by_one(samples, error, self._start_again):
                 pass
 
@@ -219,7 +221,7 @@ class Engine:
             running = not other.ended and self.target.holds(other.sequence)
             if running and other is not sample and not self.target.pending(other.sequence):
                 self.target.fork(other.sequence, sample.sequence)
-                self.drafter.fork(other.sequence, sample.sequence)
+                self._guarded.fork(other.sequence, sample.sequence)
                 return False
         return True
 
@@ -236,13 +238,12 @@ class Engine:
 
     def _advance(self, samples: list[Sample]) -> list[Step]:
         sequences = [sample.sequence for sample in samples]
-        lengths = [len(sequence.tokens) for sequence in sequences]
         budgets = [min(sample.left - 1, self.target.nodes) for sample in samples]
         try:
             return step(*self._timed, self.verifier, sequences, budgets)
         except BaseException:
-            for sequence, length in zip(sequences, lengths, strict=True):
-                del sequence.tokens[length:]
+            for sample in samples:
+                sample.restore()
             raise
 
     def _advance_again(self, sample: Sample) -> Step:
@@ -283,7 +284,7 @@ class Engine:
         self._running.append(sample)
         self._begin(sample)
         while self.target.pending(sample.sequence):
-            prefill(self.target, self.drafter, [sample.sequence], self.chunk)
+            prefill(self.target, self._guarded, [sample.sequence], self.chunk)
 
     def _settle(self, sample: Sample, done: Step) -> None:
         """Emit the tokens of one step, up to the first stop."""
@@ -315,7 +316,7 @@ class Engine:
             strayed = min(done.strayed, accepted)
             stats.record(emitted, drafted, accepted, depth, strayed)
             if self.drafter.chose:
-                stats.chosen[self.drafter.chose[done.row]] += 1
+                stats.chosen[str(self.drafter.chose[done.row])] += 1
         request.note_time()
 
     def _logprobs(
@@ -359,8 +360,8 @@ class Engine:
     def _release(self, sample: Sample) -> None:
         """Free the sample's slots. As in the cache, the last sample moves into the free place."""
         sequence = sample.sequence
-        _insist(partial(self.drafter.end, [sequence]), sequence)
-        _insist(partial(self.target.end, sequence), sequence)
+        insist(partial(self._guarded.end, [sequence]), sequence)
+        insist(partial(self.target.end, sequence), sequence)
         sequence.state.clear()
         place = self._running.index(sample)
         last = self._running.pop()
@@ -376,18 +377,5 @@ class Engine:
     def reset_stats(self) -> None:
         """Start counting again from zero."""
         self.clock, self.stats = Clock(), EngineStats()
-        drafter = TimedDrafter(self.drafter, self.target, self.clock)
+        drafter = TimedDrafter(self._guarded, self.clock)
         self._timed = TimedTarget(self.target, self.clock), drafter
-
-
-def _insist(end: Callable[[], None], sequence: Sequence) -> None:
-    """Call `end`, and once more if it raises: it may have stopped before it gave a slot back. From
-    the second call a drafter learns nothing, since it may have learned from the first."""
-    try:
-        end()
-    except caught() as error:
-        _log.debug("The end of a sequence", exc_info=error)
-        _log.warning("%s; it is called once more.", described("The end of a sequence", error))
-        sequence.cut(0)
-        with suppress(caught()):
-            end()

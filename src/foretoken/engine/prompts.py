@@ -10,10 +10,11 @@ no prompt at all; `encoded` for what is wrong with one of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from functools import wraps
 from numbers import Integral, Number
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -36,12 +37,31 @@ _FORMS = (
 )
 
 
+T = TypeVar("T")
+
+
+def _told(read: Callable[..., T]) -> Callable[..., T]:
+    """`read`, where what an object of a user's own class raises as it is read is one sentence."""
+
+    @wraps(read)
+    def reading(given: Any, *more: Any) -> T:
+        try:
+            return read(given, *more)
+        except ForetokenError:
+            raise
+        except Exception as error:
+            raise described(f"A prompt is {shown(given)}, and reading it", error) from error
+
+    return reading
+
+
 class Conversation(NamedTuple):
     """Messages that stand for a prompt, by the tokenizer's chat template."""
 
     messages: Any
 
 
+@_told
 def split(given: Any) -> tuple[list[Any], bool]:
     """The prompts of a call, and whether it is one that was given alone.
 
@@ -60,6 +80,7 @@ def split(given: Any) -> tuple[list[Any], bool]:
     return ([given] if alone else list(given)), alone
 
 
+@_told
 def split_conversations(given: Any) -> tuple[list[Conversation], bool]:
     """The conversations of a call, and whether it is one that was given alone.
 
@@ -73,6 +94,7 @@ def split_conversations(given: Any) -> tuple[list[Conversation], bool]:
     return [Conversation(messages) for messages in ([given] if alone else given)], alone
 
 
+@_told
 def single(given: Any) -> Any:
     """The prompt, or the conversation, of a call that takes one. Raises `ForetokenError` for none
     and for several."""
@@ -85,6 +107,7 @@ def single(given: Any) -> Any:
     return prompts[0]
 
 
+@_told
 def encoded(prompt: Any, tokenizer: Any) -> tuple[list[int], str | None]:
     """One prompt's token ids, and its text if it came as one.
 

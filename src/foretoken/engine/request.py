@@ -11,7 +11,7 @@ from typing import Any
 
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from foretoken.engine.stats import RequestStats
-from foretoken.engine.stopping import Criterion, StopChecker
+from foretoken.engine.stopping import Criterion, StopChecker, decoded
 from foretoken.errors import caught
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
@@ -110,6 +110,10 @@ class Sample:
     def ended(self) -> bool:
         return self.output.finish_reason is not None
 
+    def restore(self) -> None:
+        """Give the sequence its tokens back, after a pass that failed: prompt and output."""
+        self.sequence.tokens[:] = [*self.request.prompt, *self.output.token_ids]
+
     def check(self, block: list[int]) -> Written:
         """What of a block of new tokens counts. Calls the user's criterion and the tokenizer; what
         they raise comes through, and nothing has been written then."""
@@ -145,11 +149,5 @@ class Sample:
 
     def _decode(self, tokens: list[int]) -> str:
         """The text of these tokens; "" without a tokenizer."""
-        if self.request.tokenizer is None:
-            return ""
-        text: str = self.request.tokenizer.decode(
-            tokens,
-            skip_special_tokens=self.request.params.skip_special_tokens,
-            clean_up_tokenization_spaces=False,
-        )
-        return text
+        tokenizer, params = self.request.tokenizer, self.request.params
+        return "" if tokenizer is None else decoded(tokenizer, tokens, params.skip_special_tokens)

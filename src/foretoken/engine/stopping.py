@@ -11,6 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
+from foretoken.errors import ForetokenError, shown
 from foretoken.sampling.params import SamplingParams
 
 Criterion = Callable[[Seq[int]], bool]
@@ -51,10 +52,18 @@ class TextTracker:
         return self.text + self._decode(self._ids[self._window :])[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(
-            ids, skip_special_tokens=self._skip, clean_up_tokenization_spaces=False
-        )
-        return text
+        return decoded(self._tokenizer, ids, self._skip)
+
+
+def decoded(tokenizer: Any, ids: list[int], skip_special_tokens: bool) -> str:
+    """The text of these tokens. Raises `ForetokenError` for a tokenizer that gives back none;
+    what it raises itself comes through."""
+    text = tokenizer.decode(
+        ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+    )
+    if not isinstance(text, str):
+        raise ForetokenError(f"The tokenizer's decode gave back {shown(text)}; it must be a text.")
+    return text
 
 
 @dataclass(slots=True)

@@ -20,6 +20,15 @@ from foretoken.models.model import CausalLM
 from foretoken.models.native import check, transformer
 from foretoken.models.native.build import build_native
 
+_DTYPES = {
+    "float32": torch.float32,
+    "float": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "half": torch.float16,
+    "float64": torch.float64,
+}
+
 
 def load_model(
     source: str | Path,
@@ -60,14 +69,15 @@ def find(source: str | Path, also: Sequence[str] = ()) -> Path:
     """The folder of a checkpoint: a path, a bundled name, or a hub id, which is downloaded unless
     it is cached. also: patterns of files to download in addition to the usual ones."""
     folder, names = Path(source), bundled.names()
-    if folder.is_dir():
-        return folder
+    with contextlib.suppress(OSError, ValueError):  # of names that no file can have
+        if folder.is_dir():
+            return folder
     if str(source) in names:
         return bundled.path(str(source))
     if folder.is_absolute() or str(source).startswith(".") or str(source).count("/") != 1:
         raise ForetokenError(
-            f"There is no checkpoint folder {str(source)!r}; give a folder with config.json and "
-            "*.safetensors, a hub id such as 'org/name', or a bundled name such as 'mini'"
+            f"There is no checkpoint folder {shown(str(source))}; give a folder with config.json "
+            "and *.safetensors, a hub id such as 'org/name', or a bundled name such as 'mini'"
             + ("." if names else f", which needs {bundled.INSTALL}.")
         )
     from huggingface_hub import snapshot_download
@@ -77,7 +87,7 @@ def find(source: str | Path, also: Sequence[str] = ()) -> Path:
         return Path(snapshot_download(str(source), allow_patterns=wanted))
     except Exception as error:
         raise ForetokenError(
-            f"Could not find {str(source)!r} on disk or fetch it from the hub "
+            f"Could not find {shown(str(source))} on disk or fetch it from the hub "
             f"({type(error).__name__}); check the name, or give the folder of a downloaded copy."
         ) from error
 
@@ -137,20 +147,20 @@ def pick_device(device: str | torch.device) -> torch.device:
 
 
 def pick_dtype(dtype: str | torch.dtype, config: Any, device: torch.device) -> torch.dtype:
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype == "auto":
+    """The dtype of this name; "auto" is the checkpoint's on a GPU. Raises `ForetokenError` for one
+    that no model runs in."""
+    if isinstance(dtype, str) and dtype == "auto":
         stored = getattr(config, "dtype", None)
         if device.type != "cpu" and isinstance(stored, torch.dtype):
             return stored
         return torch.float32
-    kind = getattr(torch, {"half": "float16", "float": "float32"}.get(dtype, dtype), None)
-    if not isinstance(kind, torch.dtype):
+    given: Any = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
+    if not isinstance(given, str) or given not in _DTYPES:
         raise ForetokenError(
-            f"dtype {dtype!r} is not known; use 'auto', 'float32', 'bfloat16', 'float16' or "
+            f"dtype is {shown(given)}; it must be 'auto', 'float32', 'bfloat16', 'float16' or "
             "'float64'."
         )
-    return kind
+    return _DTYPES[given]
 
 
 def wrapped(model: Any) -> CausalLM:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretoken.errors import ForetokenError, caught, described, shown
+from foretoken.errors import ForetokenError, caught, described
 from foretoken.sampling.params import LogitsProcessor, SamplingParams
 from foretoken.sampling.sequence import Sequence
 
@@ -94,17 +94,14 @@ def _user_processor(
 
 def _checked(scores: Any, vocab: int) -> Tensor:
     """[V] of what a processor gave back. Raises `ForetokenError` for what isn't scores [1, V]."""
-    if not isinstance(scores, Tensor):
-        raise ForetokenError(
-            f"A logits processor gave back {shown(scores)}; it must be a tensor of scores, "
-            f"[1, {vocab}]."
-        )
-    if scores.shape != (1, vocab) or scores.is_complex():
-        raise ForetokenError(
-            f"A logits processor gave back {scores.dtype} {list(scores.shape)}; it must be scores "
-            f"[1, {vocab}]."
-        )
-    return scores[0]
+    got = None if scores is None else f"a value of type {type(scores).__name__}"
+    if isinstance(scores, Tensor):
+        if scores.shape == (1, vocab) and not scores.is_complex():
+            return scores[0]
+        got = f"{scores.dtype} {list(scores.shape)}"
+    raise ForetokenError(
+        f"A logits processor gave back {got}; it must be a tensor of scores, [1, {vocab}]."
+    )
 
 
 def _penalise(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> None:

@@ -1,0 +1,98 @@
+"""A drafter as the engine calls it: its errors name it, and what it does is checked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from contextlib import suppress
+from typing import TypeVar
+
+from foretoken.access import Access
+from foretoken.draws import Draws
+from foretoken.engine.checks import check_draft
+from foretoken.errors import ForetokenError, caught, described
+from foretoken.protocols import BaseDrafter, Drafter, Step, Target
+from foretoken.sampling.sequence import Sequence
+from foretoken.tree import DraftTree
+
+_log = logging.getLogger("foretoken")
+
+T = TypeVar("T")
+
+
+class GuardedDrafter(BaseDrafter):
+    """Calls a drafter. Whatever it raises becomes a `ForetokenError` that names it, and so does a
+    draft that is none, or a text that it has changed."""
+
+    def __init__(self, drafter: Drafter, target: Target) -> None:
+        self._drafter, self._target = drafter, target
+        self._name = type(drafter).__name__
+
+    def call(self, work: Callable[..., T], *given: object) -> T:
+        """What `work` returns; an error in it is the drafter's."""
+        try:
+            return work(*given)
+        except caught() as error:
+            raise described(f"The drafter {self._name}", error) from error
+
+    def bind(self, access: Access) -> None:
+        self.call(self._drafter.bind, access)
+
+    def begin(self, sequence: Sequence) -> None:
+        self.call(self._drafter.begin, sequence)
+
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        self.call(self._drafter.fork, sequence, copy)
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        return self.call(self._draft, sequences, budgets, draws)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        self.call(self._observe, sequences, steps)
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        self.call(self._drafter.end, sequences)
+
+    def _draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        before = _ends(sequences)
+        tree = self._drafter.draft(sequences, budgets, draws)
+        self._check_texts(before, sequences)
+        check_draft(self._name, tree, len(sequences), self._target, self._drafter.nodes)
+        return tree
+
+    def _observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        before = _ends(sequences)
+        self._drafter.observe(sequences, steps)
+        self._check_texts(before, sequences)
+        chose = self._drafter.chose
+        if chose and len(chose) != len(sequences) and not steps[0].read:
+            raise ForetokenError(
+                f"The drafter {self._name} has {len(chose)} names in `chose` after a step of "
+                f"{len(sequences)} sequences; give one for each, or none."
+            )
+
+    def _check_texts(self, before: object, sequences: Seq[Sequence]) -> None:
+        if _ends(sequences) != before:
+            raise ForetokenError(
+                f"The drafter {self._name} changed a sequence's tokens, which are the engine's; "
+                "work on a copy of them."
+            )
+
+
+def _ends(sequences: Seq[Sequence]) -> list[tuple[int, list[int]]]:
+    """How long the texts are, and their last tokens: what a pass reads of them."""
+    return [(len(sequence.tokens), sequence.tokens[-1:]) for sequence in sequences]
+
+
+def insist(end: Callable[[], None], sequence: Sequence) -> None:
+    """Call `end`, and once more if it raises: it may have stopped before it gave a slot back. From
+    the second call a drafter learns nothing, since it may have learned from the first."""
+    try:
+        end()
+    except caught() as error:
+        _log.debug("The end of a sequence", exc_info=error)
+        _log.warning("%s; it is called once more.", described("The end of a sequence", error))
+        sequence.cut(0)
+        with suppress(caught()):
+            end()

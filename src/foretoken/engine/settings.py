@@ -1,0 +1,99 @@
+"""What an `LLM` is loaded and served with, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, get_type_hints
+
+import torch
+
+from foretoken.errors import ForetokenError, shown
+from foretoken.errors.values import check_range, typed
+from foretoken.models.model import CausalLM
+from foretoken.models.native import backends
+
+
+@dataclass(kw_only=True)
+class Settings:
+    """`LLM`'s keywords that are plain values, under their names, as the types declared here.
+
+    Raises `ForetokenError` for a value of another type, and for a number below 1.
+    """
+
+    backend: str
+    model_impl: str
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_queued: int | None
+    trust_remote_code: bool
+    eos_ids: Collection[int] | None
+    seed: int | None
+    enforce_eager: bool
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = typed(field.name, getattr(self, field.name), _hints()[field.name])
+            setattr(self, field.name, value)
+        check_range(
+            1,
+            math.inf,
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+        )
+        check_range(0, math.inf, max_queued=self.max_queued)
+        if self.enforce_eager and backends.split(self.backend)[0] is not None:
+            raise ForetokenError(
+                f"enforce_eager is true and backend {self.backend!r} compiles passes; leave one "
+                "out."
+            )
+
+    def length(self, model: CausalLM) -> int:
+        """The context. Raises `ForetokenError` for one that is longer than the model's."""
+        length = self.max_model_len or model.max_length
+        if length > model.max_length:
+            raise ForetokenError(
+                f"max_model_len is {length} and the model's context is {model.max_length}; "
+                "lower max_model_len."
+            )
+        return length
+
+    def ends(self, model: CausalLM, known: Collection[int]) -> frozenset[int]:
+        """The tokens that end a text, by default those that are `known`. Raises `ForetokenError`
+        for given ones that the model doesn't have."""
+        if self.eos_ids is None:
+            return frozenset(known)
+        wrong = [token for token in self.eos_ids if not 0 <= token < model.vocab_size]
+        if wrong:
+            raise ForetokenError(
+                f"eos_ids has {shown(wrong[0])}, which is outside the model's vocabulary of "
+                f"{model.vocab_size}; give its own token ids."
+            )
+        return frozenset(self.eos_ids)
+
+
+def check_loaded(model: CausalLM, settings: Settings, dtype: Any, device: Any) -> None:
+    """Raise `ForetokenError` for what a model that is loaded already can't be any more."""
+    given = {
+        "dtype": (dtype, str(model.dtype).removeprefix("torch.")),
+        "device": (device, model.device.type),
+        "backend": (settings.backend, model.backend),
+        "model_impl": (settings.model_impl, "auto"),
+    }
+    for name, (asked, has) in given.items():
+        text = str(asked).removeprefix("torch.") if isinstance(asked, torch.dtype) else str(asked)
+        if text not in ("auto", has, str(model.device)):
+            raise ForetokenError(
+                f"{name} is {shown(asked)} and the model is loaded already; give its folder, or "
+                f"load it so and leave {name} out."
+            )
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    """The declared types."""
+    return get_type_hints(Settings)

@@ -1,0 +1,48 @@
+"""A stream's outputs: the text so far, without what might turn into a stop string."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from foretoken.engine.outputs import CompletionOutput, RequestOutput
+from foretoken.engine.stopping import TextTracker
+from foretoken.errors import described
+from foretoken.sampling.params import SamplingParams
+
+
+class Streamed:
+    """One request's outputs as a stream shows them, each read once, in their order."""
+
+    def __init__(self, tokenizer: Any, params: SamplingParams) -> None:
+        self._samples = [_Text(tokenizer, params) for _ in range(params.n)]
+
+    def read(self, output: RequestOutput) -> RequestOutput:
+        """The output with its texts. What the tokenizer raises ends it by an error."""
+        samples = zip(self._samples, output.outputs, strict=True)
+        try:
+            texts = [text.of(sample) for text, sample in samples]
+        except Exception as error:
+            told = described("The tokenizer", error)
+            ended = [replace(o, finish_reason=o.finish_reason or "error") for o in output.outputs]
+            return replace(output, outputs=ended, error=str(told), cause=told.__cause__)
+        pairs = zip(output.outputs, texts, strict=True)
+        return replace(output, outputs=[replace(sample, text=text) for sample, text in pairs])
+
+
+class _Text:
+    """One sample's text so far."""
+
+    def __init__(self, tokenizer: Any, params: SamplingParams) -> None:
+        self._withheld = max(map(len, params.stops), default=1) - 1
+        self._tracker = TextTracker(tokenizer, params.skip_special_tokens) if tokenizer else None
+        self._read = 0
+
+    def of(self, output: CompletionOutput) -> str:
+        if self._tracker is None or output.finish_reason:
+            return output.text
+        for token in output.token_ids[self._read :]:
+            self._tracker.append(token)
+        self._read = len(output.token_ids)
+        text = self._tracker.text
+        return text[: len(text) - self._withheld] if self._withheld else text

@@ -1,0 +1,51 @@
+"""What a stream shows of the text; what is held back for a stop string is in test_llm.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from foretoken import LLM, SamplingParams
+from foretoken.testing import ByteTokenizer, Pair
+
+PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("decode", "said"),
+    [
+        (fails, "The tokenizer raised KeyError: 'x'"),
+        (lambda ids, **_: b"x", "The tokenizer's decode gave back b'x'; it must be a text."),
+        (lambda ids, **_: None, "The tokenizer's decode gave back None; it must be a text."),
+    ],
+    ids=["raises", "bytes", "None"],
+)
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_tokenizer_that_cant_decode(
+    pair: Pair, decode: Callable[..., Any], said: str, n: int
+) -> None:
+    """The stream ends with the error in its last output, and every slot is free again."""
+    tokenizer: Any = ByteTokenizer(97)
+    tokenizer.decode = decode
+    with LLM(pair.target, tokenizer=tokenizer) as llm:
+        params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, n=n)
+        *_, last = llm.stream([5, 9, 2], params)
+        assert last.error == said and last.finished
+        [output] = llm.generate([[5, 9, 2]], params)
+        assert said in str(output.error) or "tokenizer raised" in str(output.error)
+        assert llm.engine.target.free == 8 and not llm.engine.busy
+
+
+def test_texts_grow(pair: Pair) -> None:
+    """Each output's text begins with the one before, and the last is the whole."""
+    with LLM(pair.target, tokenizer=ByteTokenizer(97)) as llm:
+        texts = [output.text for output in llm.stream([5, 9, 2], PARAMS)]
+        assert all(longer.startswith(text) for text, longer in pairwise(texts))
+        assert texts[-1] == llm.generate([[5, 9, 2]], PARAMS)[0].text
