@@ -141,7 +141,9 @@ class Refuses(float):
 
 
 @pytest.mark.parametrize(
-    "value", [Refuses(1), torch.empty(2, device="meta"), torch.eye(2).to_sparse()], ids=case_name
+    "value",
+    [Refuses(1), torch.empty(2, device="meta"), torch.eye(2).to_sparse()],
+    ids=["refuses", "meta", "sparse"],
 )
 def test_values_that_raise_as_they_are_read(value: Any) -> None:
     """A sentence, as of any other value that doesn't fit."""
