@@ -9,15 +9,18 @@ import pytest
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.config import build
+from foretoken.methods import METHODS
 from foretoken.models.target import ModelTarget
+from foretoken.registry import BASELINE
 from foretoken.testing import Pair
 from foretoken.tree import DraftTree
+from test_conformance import given
 
 PROMPT = [5, 9, 2, 40, 3, 17, 60, 61, 5, 9, 2, 40, 3]
 
 
-def largest_draft(llm: LLM, params: SamplingParams) -> int:
-    """The most nodes that were offered to the target for a sequence."""
+def offers(llm: LLM, nodes: int) -> bool:
+    """Whether the target is ever offered that many nodes for a sequence."""
     most, target = 0, llm.engine.target
     score: Callable[..., Any] = target.score
 
@@ -27,9 +30,8 @@ def largest_draft(llm: LLM, params: SamplingParams) -> int:
         return score(sequences, trees)
 
     target.score = recorded  # type: ignore[method-assign]
-    for seed in range(4):
-        llm.generate([[*PROMPT, seed]], params)
-    return most
+    params = SamplingParams(temperature=0, max_tokens=200)
+    return any(most >= nodes for first in range(4) for _ in llm.stream([*PROMPT, first], params))
 
 
 LARGE: list[tuple[dict[str, Any], int]] = [
@@ -52,7 +54,24 @@ def test_large_drafts_are_offered_whole(pair: Pair, config: dict[str, Any], node
     if config["method"] in ("sequoia", "sps", "specinfer", "mcsd", "cs_drafting"):
         config = {**config, "model": pair.draft}
     llm = LLM(pair.target, eos_ids=(), speculative_config=config)
-    assert largest_draft(llm, SamplingParams(temperature=0, max_tokens=200)) >= nodes
+    assert offers(llm, nodes)
+
+
+@pytest.mark.parametrize("name", [row.name for row in METHODS.values() if not row.target])
+def test_no_method_is_cut(pair: Pair, name: str) -> None:
+    """At its defaults, each may draft as many nodes as it declares, or as have room: 199 here."""
+    drafter = METHODS[name].drafter
+    llm = LLM(pair.target, speculative_config={"method": name, **given(drafter, pair)})
+    own, draft = llm.engine.drafter, llm.engine.drafter.draft
+    budgets: list[int] = []
+
+    def recorded(sequences: Any, budget: list[int], draws: Any) -> DraftTree:
+        budgets.extend(budget)
+        return draft(sequences, budget, draws)
+
+    own.draft = recorded  # type: ignore[method-assign]
+    next(llm.stream(PROMPT, SamplingParams(temperature=0, max_tokens=200)))
+    assert name == BASELINE or max(budgets) >= min(own.nodes, 199) > 0
 
 
 def test_a_wide_lookahead_drafts(pair: Pair) -> None:
