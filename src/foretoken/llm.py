@@ -18,7 +18,7 @@ import torch
 from foretoken.config import build
 from foretoken.engine import prompts as reader
 from foretoken.engine.engine import Engine
-from foretoken.engine.outputs import RequestOutput
+from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.engine.prompts import Messages, Prompt
 from foretoken.engine.settings import Settings, check_loaded
 from foretoken.engine.stats import EngineStats, RequestStats
@@ -345,7 +345,9 @@ class LLM:
 
 
 def _refused(error: ForetokenError, ids: Seq[int] = (), text: str | None = None) -> RequestOutput:
-    return RequestOutput(-1, text, list(ids), [], RequestStats(), str(error), cause=error.__cause__)
+    empty = CompletionOutput(0, finish_reason="error")
+    told, cause = str(error), error.__cause__
+    return RequestOutput(-1, text, list(ids), [empty], RequestStats(), told, cause=cause)
 
 
 def _tokenizer(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -> Any:

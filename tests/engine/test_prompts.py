@@ -166,7 +166,7 @@ def test_wrong_prompts_harm_no_others(pair: Pair) -> None:
     assert outputs[0].token_ids == outputs[-1].token_ids == good.token_ids
     for output, given in zip(outputs[1:-1], NO_PROMPTS, strict=True):
         said = str(output.error)
-        assert output.outputs == [] and said.endswith(".") and "\n" not in said, given
+        assert output.outputs[0].token_ids == [] and said.endswith(".") and "\n" not in said, given
         assert said.isascii() or "…" in said
         assert output.prompt == (given if isinstance(given, str) else None)
 

@@ -51,7 +51,7 @@ class RequestOutput:
 
     @property
     def finished(self) -> bool:
-        """Whether every sample has ended; a refused request has none."""
+        """Whether every sample has ended; a refused request has one, which is empty."""
         return all(o.finish_reason for o in self.outputs)
 
     def copy(self) -> RequestOutput:
