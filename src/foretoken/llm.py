@@ -17,9 +17,10 @@ import torch
 
 from foretoken.config import build
 from foretoken.engine import prompts as reader
+from foretoken.engine.conversations import Messages
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
-from foretoken.engine.prompts import Messages, Prompt
+from foretoken.engine.prompts import Prompt
 from foretoken.engine.settings import Settings, check_loaded
 from foretoken.engine.stats import EngineStats, RequestStats
 from foretoken.engine.streamed import Streamed

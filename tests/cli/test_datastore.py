@@ -52,6 +52,7 @@ def test_help_has_an_example(command: str) -> None:
         ('{"txt": 1}', "line 2"),
         ("3", "line 2"),
         ('{"messages": [3]}', "line 2"),
+        ('{"messages": [{"role": "user", "content": 3}]}', "line 2: The content of message 0"),
         ('{"text": "\\ud83d"}', "line 2"),
         ('{"messages": [{"role": "user", "content": "\\ud83d"}]}', "line 2"),
         (b"\xff", "not UTF-8"),

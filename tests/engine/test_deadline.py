@@ -43,3 +43,19 @@ def test_an_endless_loop_ends(capsys: pytest.CaptureFixture[str]) -> None:
         time.sleep(0.01)
     assert running() == 0 and rounds > 0
     assert capsys.readouterr() == ("", "")
+
+
+def test_what_grows_ends() -> None:
+    """Long before its time is over, and its memory is free again."""
+    kept: list[bytes] = []
+
+    def grow() -> None:
+        held = []
+        while True:
+            held.append(b"x" * 999_999)
+
+    began = time.perf_counter()
+    with pytest.raises(MemoryError):
+        within(20, grow, memory=2**27)
+    assert time.perf_counter() - began < 10
+    assert within(10, lambda: kept, memory=1) is kept, "what is done at once is not measured"

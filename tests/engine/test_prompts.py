@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import Any
 
@@ -14,8 +13,6 @@ from transformers import BatchEncoding
 from case_names import case_name
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.engine.prompts import chat_ids, encoded, single, split, split_conversations
-from foretoken.models.bundled import names, path
-from foretoken.models.load import load_tokenizer
 from foretoken.testing import ByteTokenizer, Pair
 
 TOKENIZER = ByteTokenizer()
@@ -275,46 +272,6 @@ def test_one_wrong_conversation_of_two(pair: Pair) -> None:
     for given in (None, 5, "hi", USER):
         with pytest.raises(ForetokenError, match=r"^messages is .*; give a list of messages"):
             llm.chat(given, params)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def templated() -> Any:
-    """A tokenizer of transformers, whose templates are jinja's."""
-    if "mini" not in names():
-        pytest.skip("the bundled models are not installed")
-    return load_tokenizer(path("mini"))
-
-
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
-        ("{{ raise_exception('Roles must alternate.') }}", "TemplateError: Roles must alternate"),
-        ("{% for m in messages %}", "TemplateSyntaxError: "),
-        ("{{ messages[0].nothing.there }}", "UndefinedError: "),
-        ("{{ messages[0].content + 1 }}", "TypeError: "),
-        ("{{ messages.__class__.__mro__ }}", "SecurityError: "),
-        ("{{ range(10**9) }}", "OverflowError: "),
-    ],
-)
-def test_a_template_that_fails(templated: Any, template: str, said: str) -> None:
-    """One sentence with the template's own words and the conversation's roles."""
-    templated.chat_template = template
-    with pytest.raises(ForetokenError, match=said) as error:
-        chat_ids([USER], templated)
-    assert "chat template can't write this conversation (roles: 'user')" in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_a_template_without_an_end(templated: Any) -> None:
-    """The caller is back in time, and the next conversation is written."""
-    loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    templated.chat_template = loops
-    began = time.perf_counter()
-    with pytest.raises(ForetokenError, match=r"takes longer than 0\.2 s"):
-        chat_ids([USER], templated, seconds=0.2)
-    assert time.perf_counter() - began < 5
-    templated.chat_template = "{{ messages[0].content }}"
-    assert templated.decode(chat_ids([USER], templated)) == "hi"
 
 
 class Sullen(list):  # type: ignore[type-arg]

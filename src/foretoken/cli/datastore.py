@@ -124,10 +124,12 @@ def _text(file: Path, number: int, line: bytes, tokenizer: Any) -> str:
 def _entry_text(entry: Any, tokenizer: Any) -> str:
     if "text" in entry:
         return str(entry["text"])
+    from foretoken.engine.conversations import texts, written
+
     turns = [{"role": turn["role"], "content": turn["content"]} for turn in entry["messages"]]
-    if not getattr(tokenizer, "chat_template", None):
-        return "\n".join(turn["content"] for turn in turns)
-    return str(tokenizer.apply_chat_template(turns, tokenize=False))
+    if getattr(tokenizer, "chat_template", None):
+        return written(turns, tokenizer, reply=False)
+    return "\n".join(turn["content"] for turn in texts(turns))
 
 
 def _decoded(file: Path, text: bytes) -> str:

@@ -14,8 +14,9 @@ from foretoken.cli.prompts import has_chat_template
 from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
+    from foretoken.engine.conversations import Messages
     from foretoken.engine.outputs import RequestOutput
-    from foretoken.engine.prompts import Messages, Prompt
+    from foretoken.engine.prompts import Prompt
     from foretoken.llm import LLM
     from foretoken.sampling.params import SamplingParams
 

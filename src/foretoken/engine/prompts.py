@@ -19,14 +19,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from torch import Tensor
 
-from foretoken.engine.deadline import within
-from foretoken.errors import ForetokenError, described, one_line, shown
+from foretoken.engine.conversations import written
+from foretoken.errors import ForetokenError, described, shown
 
 Prompt = str | Seq[int] | Mapping[str, Any] | np.ndarray[Any, Any] | Tensor
-Messages = Seq[Mapping[str, Any]]
-
-TEMPLATE_SECONDS = 10.0
-"""How long a chat template may take."""
 
 _BYTES = (str, bytes, bytearray, memoryview)
 _ENCODED = {"input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "length"}
@@ -162,35 +158,12 @@ def text_ids(text: str, tokenizer: Any, special: bool = True) -> list[int]:
     return ids
 
 
-def chat_ids(messages: Any, tokenizer: Any, seconds: float = TEMPLATE_SECONDS) -> list[int]:
+def chat_ids(messages: Any, tokenizer: Any) -> list[int]:
     """The token ids of a conversation, ready for the assistant's turn.
 
-    Raises `ForetokenError` for messages that aren't texts, and for a template that fails or takes
-    longer than `seconds`.
+    Raises `ForetokenError` for what `written` refuses.
     """
-    if not getattr(_needed(tokenizer), "chat_template", None):
-        raise ForetokenError(
-            "The tokenizer has no chat template; use generate() with a ready prompt."
-        )
-    turns = _turns(messages)
-
-    def render() -> Any:
-        return tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-
-    try:
-        text = within(seconds, render)
-    except TimeoutError as error:
-        raise ForetokenError(
-            f"The tokenizer's chat template takes longer than {seconds:g} s; look for a loop in "
-            "it, or use generate() with a ready prompt."
-        ) from error
-    except Exception as error:
-        roles = ", ".join(shown(turn["role"]) for turn in turns[:8])
-        raise ForetokenError(
-            f"The tokenizer's chat template can't write this conversation (roles: {roles}): "
-            f"{type(error).__name__}: {one_line(error)}."
-        ) from error
-    return text_ids(str(text), tokenizer, special=False)
+    return text_ids(written(messages, _needed(tokenizer)), tokenizer, special=False)
 
 
 def _needed(tokenizer: Any) -> Any:
@@ -263,43 +236,3 @@ def _check_keys(mapping: Mapping[Any, Any], known: set[str]) -> None:
             raise ForetokenError(
                 f"A prompt has {shown(key)}, which isn't read; leave it out, or give {_FORMS}."
             )
-
-
-def _turns(messages: Any) -> list[dict[str, Any]]:
-    """The messages with their contents as texts."""
-    if not isinstance(messages, Seq) or isinstance(messages, _BYTES) or not messages:
-        raise ForetokenError(
-            f"A conversation is {shown(messages)}; give a list of messages, each a mapping with "
-            "'role' and 'content'."
-        )
-    return [_turn(place, message) for place, message in enumerate(messages)]
-
-
-def _turn(place: int, message: Any) -> dict[str, Any]:
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise ForetokenError(
-            f"Message {place} is {shown(message)}; give a mapping with 'role' and 'content', both "
-            "texts."
-        )
-    content = message.get("content")
-    if isinstance(content, Seq) and not isinstance(content, _BYTES):
-        content = "\n".join(_part(place, part) for part in content)
-    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
-        raise ForetokenError(
-            f"The content of message {place} is {shown(content)}; give a text, or a list of parts "
-            'such as {"type": "text", "text": …}.'
-        )
-    return {**message, "content": content}
-
-
-def _part(place: int, part: Any) -> str:
-    """The text of a part of a message; parts are written line by line, as vLLM does."""
-    kind = part.get("type", "text") if isinstance(part, Mapping) else None
-    text = part if isinstance(part, str) else part.get("text") if kind == "text" else None
-    if not isinstance(text, str):
-        named = shown(part) if kind in (None, "text") else f"of type {shown(kind)}"
-        raise ForetokenError(
-            f"A part of message {place} is {named}; only parts of text are read: "
-            '{"type": "text", "text": …}.'
-        )
-    return text

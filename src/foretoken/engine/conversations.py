@@ -1,0 +1,121 @@
+"""Conversations as texts: messages checked, and written by a tokenizer's chat template.
+
+A template is a program that comes with a model: it may fail, loop, or write without an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from pathlib import Path
+from typing import Any
+
+from foretoken.engine.deadline import MEMORY, within
+from foretoken.errors import ForetokenError, one_line, shown
+
+Messages = Seq[Mapping[str, Any]]
+
+TEMPLATE_SECONDS = 10.0
+"""How long a chat template may take."""
+
+_MOST = 10_000_000  # characters; more are more tokens than any model's context has
+_BYTES = (str, bytes, bytearray, memoryview)
+
+
+def written(
+    messages: Any,
+    tokenizer: Any,
+    *,
+    reply: bool = True,
+    seconds: float = TEMPLATE_SECONDS,
+    memory: int = MEMORY,
+) -> str:
+    """A conversation as its template writes it, up to where the assistant's turn begins if a
+    `reply` is to follow.
+
+    Raises `ForetokenError` for messages that aren't texts, and for a template that fails, that
+    takes longer than `seconds` or more than `memory` bytes, or that writes too much.
+    """
+    turns = texts(messages)
+    name = _checked(tokenizer)
+
+    def render() -> Any:
+        return tokenizer.apply_chat_template(turns, add_generation_prompt=reply, tokenize=False)
+
+    hint = "; look for a loop in it, or use generate() with a ready prompt."
+    try:
+        text = within(seconds, render, memory)
+    except TimeoutError as error:
+        raise ForetokenError(f"{name} takes longer than {seconds:g} s{hint}") from error
+    except MemoryError as error:
+        raise ForetokenError(f"{name} takes too much memory{hint}") from error
+    except Exception as error:
+        roles = ", ".join(shown(turn["role"]) for turn in turns[:8])
+        raise ForetokenError(
+            f"{name} can't write this conversation (roles: {roles}): "
+            f"{type(error).__name__}: {one_line(error)}."
+        ) from error
+    if not isinstance(text, str):
+        raise ForetokenError(f"{name} wrote {shown(text)}; it must be a text.")
+    if len(text) > _MOST:
+        raise ForetokenError(f"{name} writes {len(text):,} characters, and at most {_MOST:,}{hint}")
+    return text
+
+
+def _checked(tokenizer: Any) -> str:
+    """The template's name for sentences. Raises `ForetokenError` where it is none."""
+    template = getattr(tokenizer, "chat_template", None)
+    if not template:
+        raise ForetokenError(
+            "The tokenizer has no chat template; use generate() with a ready prompt."
+        )
+    model = str(getattr(tokenizer, "name_or_path", ""))
+    short = Path(model).name if Path(model).is_absolute() else model
+    name = f"The chat template of {short!r}" if short else "The tokenizer's chat template"
+    named = template if isinstance(template, Mapping) else {"default": template}
+    if not all(isinstance(text, str) for text in named.values()):
+        raise ForetokenError(f"{name} is {shown(template)}; it must be a text, or texts by name.")
+    if "default" not in named:
+        only = ", ".join(map(shown, named))
+        raise ForetokenError(f"{name} has no template 'default', only {only}; add it.")
+    return name
+
+
+def texts(messages: Any) -> list[dict[str, Any]]:
+    """The messages with their contents as texts. Raises `ForetokenError` for others."""
+    if not isinstance(messages, Seq) or isinstance(messages, _BYTES) or not messages:
+        raise ForetokenError(
+            f"A conversation is {shown(messages)}; give a list of messages, each a mapping with "
+            "'role' and 'content'."
+        )
+    return [_turn(place, message) for place, message in enumerate(messages)]
+
+
+def _turn(place: int, message: Any) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise ForetokenError(
+            f"Message {place} is {shown(message)}; give a mapping with 'role' and 'content', both "
+            "texts."
+        )
+    content = message.get("content")
+    if isinstance(content, Seq) and not isinstance(content, _BYTES):
+        content = "\n".join(_part(place, part) for part in content)
+    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+        raise ForetokenError(
+            f"The content of message {place} is {shown(content)}; give a text, or a list of parts "
+            'such as {"type": "text", "text": …}.'
+        )
+    return {**message, "content": content}
+
+
+def _part(place: int, part: Any) -> str:
+    """The text of a part of a message; parts are written line by line, as vLLM does."""
+    kind = part.get("type", "text") if isinstance(part, Mapping) else None
+    text = part if isinstance(part, str) else part.get("text") if kind == "text" else None
+    if not isinstance(text, str):
+        named = shown(part) if kind in (None, "text") else f"of type {shown(kind)}"
+        raise ForetokenError(
+            f"A part of message {place} is {named}; only parts of text are read: "
+            '{"type": "text", "text": …}.'
+        )
+    return text

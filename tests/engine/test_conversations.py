@@ -1,0 +1,125 @@
+"""Chat templates: what they write, and one sentence for those that fail, loop or write for ever."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from foretoken import ForetokenError
+from foretoken.engine.conversations import written
+from foretoken.engine.prompts import chat_ids
+from foretoken.models.bundled import names, path
+from foretoken.models.load import load_tokenizer
+from foretoken.testing import ByteTokenizer
+
+USER = {"role": "user", "content": "hi"}
+
+
+@pytest.fixture(scope="module")
+def templated() -> Any:
+    """A tokenizer of transformers, whose templates are jinja's."""
+    if "mini" not in names():
+        pytest.skip("the bundled models are not installed")
+    return load_tokenizer(path("mini"))
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ raise_exception('Roles must alternate.') }}", "TemplateError: Roles must alternate"),
+        ("{% for m in messages %}", "TemplateSyntaxError: "),
+        ("{{ messages[0].nothing.there }}", "UndefinedError: "),
+        ("{{ messages[0].content + 1 }}", "TypeError: "),
+        ("{{ messages.__class__.__mro__ }}", "SecurityError: "),
+        ("{{ range(10**9) }}", "OverflowError: "),
+    ],
+)
+def test_a_template_that_fails(templated: Any, template: str, said: str) -> None:
+    """One sentence with the template's own words and the conversation's roles."""
+    templated.chat_template = template
+    with pytest.raises(ForetokenError, match=said) as error:
+        chat_ids([USER], templated)
+    assert str(error.value).startswith("The chat template of 'mini' can't write this conversation")
+    assert " (roles: 'user'): " in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_template_without_an_end(templated: Any) -> None:
+    """The caller is back in time, and the next conversation is written."""
+    loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    templated.chat_template = loops
+    began = time.perf_counter()
+    with pytest.raises(ForetokenError, match=r"takes longer than 0\.2 s"):
+        written([USER], templated, seconds=0.2)
+    assert time.perf_counter() - began < 5
+    templated.chat_template = "{{ messages[0].content }}"
+    assert templated.decode(chat_ids([USER], templated)) == "hi"
+
+
+def test_a_template_is_named_by_its_model(templated: Any) -> None:
+    """By the folder's name, or as the hub names it; a tokenizer without one is just that."""
+    templated.chat_template = "{{ nothing.there }}"
+    kept = templated.name_or_path
+    try:
+        for name, told in ((kept, "'mini'"), ("someone/model", "'someone/model'")):
+            templated.name_or_path = name
+            with pytest.raises(ForetokenError, match=f"^The chat template of {told} can't write"):
+                chat_ids([USER], templated)
+        templated.name_or_path = ""
+        with pytest.raises(ForetokenError, match=r"^The tokenizer's chat template can't write"):
+            chat_ids([USER], templated)
+    finally:
+        templated.name_or_path = kept
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (["a"], r"is \['a'\]; it must be a text"),
+        (3, "is 3; it must be a text"),
+        (b"x", "is b'x'; it must be a text"),
+        ({"default": 3}, r"is \{'default': 3\}; it must be a text"),
+        ({"tool_use": "x"}, r"has no template 'default', only 'tool_use'"),
+        ("\ud83d", "half of a surrogate pair"),
+    ],
+    ids=["list", "number", "bytes", "number by name", "no default", "surrogate"],
+)
+def test_a_template_that_is_none(templated: Any, template: Any, said: str) -> None:
+    """Is refused by what it is."""
+    templated.chat_template = template
+    with pytest.raises(ForetokenError, match=said) as error:
+        chat_ids([USER], templated)
+    assert "\n" not in str(error.value)
+
+
+def test_templates_by_name(templated: Any) -> None:
+    """The one called default is used."""
+    templated.chat_template = {"default": "{{ messages[0].content }}", "tool_use": "x"}
+    assert written([USER], templated) == "hi"
+
+
+def test_a_template_that_writes_too_much(templated: Any) -> None:
+    """What no tokenizer could read in time isn't given to one."""
+    templated.chat_template = "{{ 'ab' * 30000000 }}"
+    with pytest.raises(ForetokenError, match="writes 60,000,000 characters, and at most"):
+        chat_ids([USER], templated)
+    templated.chat_template = "{{ 'ab' * 3000 }}"
+    assert len(written([USER], templated)) == 6000
+
+
+def test_a_template_that_fills_the_memory(templated: Any) -> None:
+    """It ends long before the machine's is full."""
+    many = "{% for i in range(99999) %}{{ 'a' * (4999999 + i) }}{% endfor %}"
+    templated.chat_template = many
+    with pytest.raises(ForetokenError, match="takes too much memory; look for a loop"):
+        written([USER], templated, memory=2**27)
+
+
+def test_a_tokenizer_that_writes_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one's own: what it gives is not turned into a text without a word."""
+    tokenizer = ByteTokenizer()
+    monkeypatch.setattr(ByteTokenizer, "apply_chat_template", lambda *_, **__: [1, 2])
+    with pytest.raises(ForetokenError, match=r"wrote \[1, 2\]; it must be a text"):
+        chat_ids([USER], tokenizer)
