@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Sequence as Seq
@@ -26,7 +25,7 @@ _LOOK_UP = 60.0  # most seconds to read a server's models or counters
 _REASON = 2**16  # bytes of a refusal that are read, and
 _SHOWN = 300  # its characters that are kept
 _MOST_TOKENS = 2**31
-_NAMES = 50  # models of a server that a sentence lists
+_NAMES, _NAME = 1000, 80  # models of a server that are compared, and their letters
 
 _MALFORMED = ValueError, LookupError, TypeError, RecursionError  # raised by JSON of another shape
 
@@ -125,9 +124,8 @@ class Endpoint:
         except _MALFORMED:
             return {}
         if models and self.model not in models:
-            names = [self._address.redacted_error(name)[:_SHOWN] for name in list(models)[:999]]
-            near = difflib.get_close_matches(self.model, names, n=_NAMES, cutoff=0.0)
-            raise unknown(f"model of {self.root}", self.model, near)
+            names = [self._address.redacted_error(name)[:_NAME] for name in list(models)[:_NAMES]]
+            raise unknown(f"model of {self.root}", self.model, names)
         return models.get(self.model, {})
 
     def counters(self) -> Series:
