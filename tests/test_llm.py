@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -268,6 +269,23 @@ def test_text_without_a_tokenizer(folder: Path) -> None:
         own.chat([{"role": "user", "content": "hi"}])
     with pytest.raises(ForetokenError, match="tokenizer"):
         own.generate([1], SamplingParams(stop="x"))
+
+
+def test_a_damaged_tokenizer_is_no_missing_one(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A warning says what is wrong with it; token ids are served. Where there is none, none is
+    missed."""
+    folder = shutil.copytree(checkpoints[0], tmp_path / "target")
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"no tokenizer that transformers can read .*token ids"):
+        llm = LLM(folder)
+    assert llm.tokenizer is None and llm.generate([[1, 2]], SamplingParams(max_tokens=1))
+    for file in folder.glob("*token*"):
+        file.unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert LLM(folder).tokenizer is None
 
 
 def test_a_chat_without_a_template(model: Any) -> None:

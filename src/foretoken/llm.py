@@ -7,6 +7,7 @@ llm = LLM("path-or-hub-id", speculative_config={"method": "sps", "model": "path-
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
@@ -43,6 +44,10 @@ from foretoken.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+"""Files of a folder that means to have a tokenizer."""
 
 
 class Encoded(NamedTuple):
@@ -359,9 +364,11 @@ def _tokenizer(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -> 
         return None
     try:
         return load_tokenizer(source, trust_remote_code)
-    except ForetokenError:
+    except ForetokenError as error:
         if tokenizer is not None:
             raise
+        if any((Path(source) / name).is_file() for name in _TOKENIZERS):
+            warnings.warn(f"{error} Until then prompts are token ids only.", stacklevel=3)
         return None  # prompts can still be token ids; a text is refused when it comes
 
 
