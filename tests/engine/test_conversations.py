@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +17,16 @@ from foretoken.models.load import load_tokenizer
 from foretoken.testing import ByteTokenizer
 
 USER = {"role": "user", "content": "hi"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """The threads that wrote templates have ended, in time for tests that count them."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "foretoken-deadline":
+            thread.join(5)
+            assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,14 @@ def test_what_is_in_time() -> None:
     assert running() == 0
 
 
+def ended() -> bool:
+    """Whether all threads end soon."""
+    until = time.perf_counter() + 5
+    while running() and time.perf_counter() < until:
+        time.sleep(0.01)
+    return running() == 0
+
+
 def test_an_endless_loop_ends(capsys: pytest.CaptureFixture[str]) -> None:
     """Even one that catches every `Exception`, and without a word on the terminal."""
     rounds = 0
@@ -38,10 +46,7 @@ def test_an_endless_loop_ends(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(TimeoutError):
         within(0.1, loop)
     assert 0.1 <= time.perf_counter() - began < 5
-    until = time.perf_counter() + 5
-    while running() and time.perf_counter() < until:
-        time.sleep(0.01)
-    assert running() == 0 and rounds > 0
+    assert ended() and rounds > 0
     assert capsys.readouterr() == ("", "")
 
 
@@ -57,5 +62,5 @@ def test_what_grows_ends() -> None:
     began = time.perf_counter()
     with pytest.raises(MemoryError):
         within(20, grow, memory=2**27)
-    assert time.perf_counter() - began < 10
+    assert time.perf_counter() - began < 10 and ended()
     assert within(10, lambda: kept, memory=1) is kept, "what is done at once is not measured"
