@@ -115,6 +115,35 @@ def test_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     json.dumps(row)
 
 
+def test_check_names_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The status is 1 and the reason is printed; the record has all runs so far, and goes on."""
+    served: list[str] = []
+
+    def isolated(name: str, given: Namespace) -> dict[str, Any]:
+        served.append(name)
+        good = {"busy": False, "wrong": [], "texts_of_the_probe": 1, "seconds": 1.0}
+        return {"run": name, "requests": 1000} | good | soak.judged(waves(in_use=how[name]))
+
+    def status(*options: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["soak.py", "--out", str(tmp_path), *options])
+        return int(soak.main())
+
+    monkeypatch.setattr(soak, "isolated", isolated)
+    how = {"pld": 0.0, "sam": 0.002, "sad": 0.0}
+    assert status("--check", "--methods", "pld") == 0
+    assert status("--resume", "--methods", "pld", "sam") == 0
+    assert status("--resume", "--check", "--methods", "sad") == 1
+    assert "memory in use grew by 1.9%" in capsys.readouterr().out
+    assert served == ["pld", "sam", "sad"]
+    record = json.loads((tmp_path / "soak.json").read_text())
+    assert [row["run"] for row in record["runs"]] == served and not record["met"]
+    with pytest.raises(SystemExit):
+        status("--requests", "900")
+    assert "at least 1000" in capsys.readouterr().err
+
+
 def test_all_methods_that_run_here() -> None:
     """Those without weights, or with bundled ones; what keeps something is among them."""
     assert {"mixed", "auto", "online", "sps", "eagle2", "rest", "ppd"} <= {*soak.RUNS}
