@@ -276,7 +276,37 @@ SAMPLED: dict[str, Mutant] = {
 """Those of a sample of fifty over the engine, the loop, the rules and what drafters share, that no
 test noticed."""
 
-MUTANTS = {**SAMPLED, **NOISE, **SERVING, **CONTROL, **DRAFTING}
+ONE_PASS = "drafters/test_small_models.py::test_{}_in_one_pass"
+
+READING: dict[str, Mutant] = {
+    "draft models read row by row": Mutant(
+        "foretoken.models.drafting.draft_model:DraftModel.follow",
+        "self._read(reading)",
+        "[self._read([each]) for each in reading]",
+        (ONE_PASS.format("prompts_in_another_tokenizer_are_read"),),
+    ),
+    "draft models of other tokenizers read row by row": Mutant(
+        "foretoken.models.drafting.foreign:ForeignModel.follow",
+        "self._model.follow(texts, [step for _, step in reading])",
+        "[self._model.follow([text], [step]) for text, (_, step) in zip(texts, reading)]",
+        (ONE_PASS.format("prompts_in_another_tokenizer_are_read"),),
+    ),
+    "adapters read row by row": Mutant(
+        "foretoken.trainable.shallow:ShallowModel.follow",
+        "self._run_waiting(reading, None)",
+        "[self._run_waiting([each], None) for each in reading]",
+        (ONE_PASS.format("layers_over_the_target_read_prompts"),),
+    ),
+    "GliDe reads row by row": Mutant(
+        "foretoken.trainable.cross_attention:CrossAttentionModel.follow",
+        "self._read([s for s, step in zip(sequences, steps, strict=True) if not step.tokens])",
+        "[self._read([s]) for s, step in zip(sequences, steps) if not step.tokens]",
+        (ONE_PASS.format("layers_over_the_target_read_prompts"),),
+    ),
+}
+"""A batch's prompts."""
+
+MUTANTS = {**SAMPLED, **NOISE, **SERVING, **CONTROL, **DRAFTING, **READING}
 
 BY_TEST: dict[str, list[str]] = {}
 """Test -> the mistakes that it must notice."""

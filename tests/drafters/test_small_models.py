@@ -12,16 +12,22 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from foretoken import ForetokenError, SamplingParams
 from foretoken.drafters.cascade import Cascade
+from foretoken.drafters.glide import Glide
+from foretoken.drafters.kangaroo import Kangaroo
+from foretoken.drafters.slem import Slem
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
+from foretoken.drafters.tli import Tli
 from foretoken.engine.engine import Engine
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Verifier
 from foretoken.testing import (
+    ByteTokenizer,
     Pair,
     TableModel,
     check_distribution,
@@ -31,6 +37,7 @@ from foretoken.testing import (
     related,
     tiny_pair,
 )
+from foretoken.trainable.checkpoint import Facts
 from foretoken.tree import DraftTree
 from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.speculative import Speculative
@@ -67,12 +74,48 @@ def test_prompts_of_a_batch_are_read_in_one_pass(method: str) -> None:
     pair = tiny_pair()
     make, rule = METHODS[method]
     passes = counted(pair.draft)
-    engine = Engine(ModelTarget(pair.target, 4, 128), make(pair), rule)
-    params = SamplingParams(temperature=0, max_tokens=4)
+    read_prompts(pair, make(pair), rule)
+    assert passes == [(4, 89)]
+
+
+def test_prompts_in_another_tokenizer_are_read_in_one_pass() -> None:
+    """As many tokens as the target has read, written anew."""
+    tokenizer = ByteTokenizer(97)
+    for kind in (Tli, Slem):
+        pair = tiny_pair()
+        passes = counted(pair.draft)
+        read_prompts(pair, kind(pair.draft, tokenizer, tokenizer), METHODS["sps"][1])
+        assert len(passes) == 1 and passes[0][0] == 4
+
+
+def test_layers_over_the_target_read_prompts_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they keep of a prompt is computed for all rows at once."""
+    pair, kinds = tiny_pair(), list[tuple[Any, str]]([(Kangaroo, "predict"), (Glide, "keys")])
+    for kind, verb in kinds:
+        module = kind.module(Facts.of(pair.target)).to(pair.target.dtype).eval()
+        rows: list[int] = []
+        monkeypatch.setattr(module, verb, noting(getattr(module, verb), rows))
+        read_prompts(pair, kind(module), METHODS["sps"][1])
+        assert rows == [4]
+
+
+def noting(function: Callable[..., Any], rows: list[int]) -> Callable[..., Any]:
+    """The function, and how many rows it is called with."""
+
+    def noted(states: Tensor, *rest: Any) -> Any:
+        rows.append(len(states))
+        return function(states, *rest)
+
+    return noted
+
+
+def read_prompts(pair: Pair, drafter: Drafter, rule: Verifier) -> None:
+    """One step, in which four prompts are read."""
+    engine = Engine(ModelTarget(pair.target, 4, 128), drafter, rule)
     for length in (40, 3, 17, 90):
+        params = SamplingParams(temperature=0, max_tokens=4)
         engine.add([place % 97 for place in range(length)], params)
     engine.step()
-    assert passes == [(4, 89)]
 
 
 def counted(model: CausalLM) -> list[tuple[int, int]]:
