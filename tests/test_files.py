@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from foretoken import ForetokenError
 from foretoken.files import (
+    held,
     read_arrays,
     read_json,
     read_json_lines,
@@ -30,6 +33,35 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+from foretoken.files import held
+with held(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_for_one_process(tmp_path: Path) -> None:
+    """Another one is told whose it is; a process that is killed holds nothing, and nothing stays
+    in the folder."""
+    folder = tmp_path / "new"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", _HOLD, str(folder)], **pipes) as child:  # type: ignore[call-overload]
+        assert child.stdout.readline() == b"held\n"
+        said = f"{folder} is in use by process {child.pid};"
+        with pytest.raises(ForetokenError, match=said), held(folder):
+            pass
+        child.kill()
+    with held(folder):
+        assert [path.name for path in folder.iterdir()] == [".lock"]
+    assert list(folder.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ForetokenError, match="can't be written to"), held(tmp_path / "file" / "x"):
+        pass
 
 
 def test_write_file(tmp_path: Path) -> None:

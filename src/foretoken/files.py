@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 from zipfile import BadZipFile
 
 from foretoken.errors import ForetokenError
@@ -59,6 +60,56 @@ def utf8(text: str) -> bytes:
     """A text's bytes. Halves of surrogate pairs, which UTF-8 hasn't, become escapes such as
     \\ud83d: in JSON they are read back as what they were."""
     return text.encode("utf-8", "backslashreplace")
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """A folder, made if need be, for this process alone: until the block or the process ends.
+
+    Raises `ForetokenError`, with the number of the process, where another one has it, and where it
+    can't be made.
+    """
+    path = folder / ".lock"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    except OSError as error:
+        raise ForetokenError(f"{folder} can't be written to: {error.strerror}.") from error
+    with file:
+        try:
+            _lock(file, path)
+        except OSError as error:
+            file.seek(0)
+            raise ForetokenError(
+                f"{folder} is in use by process {file.read() or 'that has just begun'}; wait until "
+                "it ends, or give another folder."
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Raise `ForetokenError` where no file can be written at this path; makes its folder."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ForetokenError(f"{path} can't be written: {error.strerror}.") from error
+
+
+def _lock(file: IO[str], path: Path) -> None:
+    """Raises `OSError` where another process has the file, or has removed it by now."""
+    import fcntl  # Unix has it
+
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if os.fstat(file.fileno()).st_ino != path.stat().st_ino:
+        raise FileNotFoundError
 
 
 def write_file(path: str | Path, content: str | bytes) -> None:

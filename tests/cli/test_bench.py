@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from foretoken.bench.run import cluster
 from foretoken.bench.run.runner import Runner
 from foretoken.cli import measuring
 from foretoken.cli.commands import app
+from foretoken.files import held
 from foretoken.zoo.shape import SHAPES
 
 Pair = tuple[Path, Path]
@@ -49,6 +51,14 @@ def small(pair: Pair, suite: Path) -> tuple[object, ...]:
 def test_help_has_an_example() -> None:
     found = run("--help")
     assert found.exit_code == 0 and "Example" in found.output and "Usage" in found.output
+
+
+def test_two_at_once(checkpoints: Pair, suite: Path, tmp_path: Path) -> None:
+    """The second one is refused, and writes nothing."""
+    with held(tmp_path / "out"):
+        found = run(*small(checkpoints, suite), "--out", tmp_path / "out")
+        assert found.exit_code == 1 and f"in use by process {os.getpid()}" in found.stderr
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
 
 
 def test_a_run_and_the_same_again(checkpoints: Pair, suite: Path, tmp_path: Path) -> None:

@@ -63,6 +63,36 @@ def test_bad_input(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not list(tmp_path.iterdir())
 
 
+UNWRITABLE = {
+    "demo": ("demo", "--shape", "none", "--limit", 1, "--out"),
+    "bench": ("bench", "--suite", "bundled", "--limit", 1, "--out"),
+    "tune": ("tune", "--method", "pld", "--limit", 1, "--trials", 1, "--out"),
+    "train": ("train", "medusa", "--target", "mini", "--data", "prompts.jsonl", "--out"),
+    "inflate": ("zoo", "inflate", "own", "--shape", "135m", "--out"),
+    "export": ("export", "checkpoint", "--to", "vllm", "--out"),
+    "datastore": ("datastore", "build", "texts.txt", "--tokenizer", "mini", "--out"),
+}
+
+
+@pytest.mark.parametrize("case", UNWRITABLE)
+def test_where_nothing_can_be_written(case: str, checkpoints: Pair, tmp_path: Path) -> None:
+    """One sentence that names the folder; the file that is in the way stays."""
+    files: dict[str, object] = {"mini": checkpoints[0], "checkpoint": checkpoints[1], "own": "mini"}
+    for name, line in (
+        ("prompts.jsonl", '{"id": 1, "turns": ["Hello there."]}'),
+        ("texts.txt", "Hi."),
+    ):
+        (tmp_path / name).write_text(line)
+        files[name] = tmp_path / name
+    (file := tmp_path / "file").write_text("kept")
+    words = [files.get(str(word), word) for word in UNWRITABLE[case]]
+    found = run(
+        *words, file / "out", *model(checkpoints)[: 2 * (case in ("demo", "bench", "tune"))]
+    )
+    one_sentence(found)
+    assert str(file) in found.stderr and file.read_text() == "kept"
+
+
 def test_no_command_shows_the_help() -> None:
     """And nothing else: an empty message is no message."""
     for words in ((), ("zoo",)):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from command_line import Pair, model, run
 from foretoken.bench.record import read_results
+from foretoken.cli import demo
 
 
 def test_demo(checkpoints: Pair, tmp_path: Path) -> None:
@@ -24,7 +27,26 @@ def test_demo(checkpoints: Pair, tmp_path: Path) -> None:
     )
     assert found.exit_code == 0, found.output
     files = {p.name for p in (tmp_path / "demo").iterdir()}
-    assert files == {"results.json", "samples.jsonl", "report.md", "report.html"}
+    assert files == {"plan.json", "results.json", "samples.jsonl", "report.md", "report.html"}
     results = read_results(tmp_path / "demo" / "results.json")
     assert len(results["runs"]) == 6 and results["suite"]["prompts"] == 7
     assert "autoregressive" in found.stdout and "same" in found.stdout
+
+
+@pytest.mark.parametrize("name", ["results.json", "samples.jsonl", "plan.json", "report.md"])
+def test_files_of_others_are_left_alone(name: str, checkpoints: Pair, tmp_path: Path) -> None:
+    """A bench's, for one: the demo refuses the folder, and names the file."""
+    (tmp_path / name).write_text('{"seed": 0}')
+    found = run("demo", *model(checkpoints), "--shape", "none", "--out", tmp_path)
+    assert found.exit_code == 1 and (tmp_path / name).read_text() == '{"seed": 0}'
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert name in found.stderr and "give another --out" in found.stderr
+
+
+def test_a_demo_after_a_demo(tmp_path: Path) -> None:
+    """Takes the place of the earlier one, also of one that was killed."""
+    demo._clear(tmp_path)
+    for name in ("results.json", "results-135m.json", "samples.jsonl", "report.md"):
+        (tmp_path / name).write_text("{}")
+    demo._clear(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "report.md"}

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.files import held
 from foretoken.train.data import read_conversations
 from foretoken.train.job import Outcome
 from foretoken.train.recipe import read_recipe
@@ -150,6 +151,13 @@ def test_another_trainings_folder_is_refused(
     train_heads(checkpoints[0], prompts, tmp_path / "out", steps=1, lr=1e-3)
     with pytest.raises(ForetokenError, match=r"lr was 0.001 and is now 0.5; give another --out"):
         train_heads(checkpoints[0], prompts, tmp_path / "out", steps=1, lr=0.5)
+
+
+def test_a_folder_in_which_another_process_trains(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+) -> None:
+    with held(tmp_path), pytest.raises(ForetokenError, match=f"use by process {os.getpid()}"):
+        train_heads(checkpoints[0], prompts, tmp_path)
 
 
 def test_a_run_is_noted_in_a_new_folder(tmp_path: Path) -> None:

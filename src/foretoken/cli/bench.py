@@ -10,6 +10,7 @@ from foretoken.cli import measuring, options, output
 from foretoken.cli.bench_options import BenchOptions
 from foretoken.cli.job import Job, make_job
 from foretoken.errors import ForetokenError
+from foretoken.files import held
 
 if TYPE_CHECKING:
     from foretoken.bench.record import Results
@@ -38,7 +39,10 @@ def bench(
     try:
         job = make_job(settings, running)
         running.use_threads()
-        results = _on_ray(job, context, settings.ray) if settings.ray else job.run()
+        if settings.ray and settings.shard is not None:
+            raise ForetokenError("--ray makes the shards itself; leave out --shard.")
+        with held(settings.out):
+            results = _on_ray(job, context, settings.ray) if settings.ray else job.run()
     except KeyboardInterrupt:
         output.note(f"Interrupted; the same command resumes in {settings.out}.")
         raise
@@ -60,8 +64,6 @@ def _on_ray(job: Job, context: typer.Context, count: int) -> list[Results]:
     from foretoken.progress import track
 
     settings = job.settings
-    if settings.shard is not None:
-        raise ForetokenError("--ray makes the shards itself; leave out --shard.")
     files = [settings.out / part.file for part in job.parts]
     write_plan(settings.out, job.record(None))
     if all(file.is_file() for file in files):

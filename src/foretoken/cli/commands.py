@@ -44,6 +44,8 @@ def _sentence(error: Exception) -> str | None:
 
     if isinstance(error, ForetokenError):
         return str(error)
+    if isinstance(error, OSError) and error.strerror:  # of the system: a full disk, for one
+        return f"{error.filename or 'A file'} can't be read or written: {error.strerror}."
     show = getattr(error, "format_message", None)  # wrong usage, as typer reports it
     if show is None:
         return None

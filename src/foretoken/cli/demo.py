@@ -16,6 +16,7 @@ import typer
 
 from foretoken.cli import measuring, options, output
 from foretoken.errors import ForetokenError
+from foretoken.files import held, read_json, write_json
 
 if TYPE_CHECKING:
     from foretoken.bench.plan import Plan
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _FIRST_SHARE = 0.6
 _LEAST_LEFT = 30.0  # seconds; with less the inflated part is left out
 _INFLATED_TOKENS = 32
+_PLAN = {"command": "demo"}
+"""What tells the folder of a demo from one of a bench."""
 
 
 @options.grouped
@@ -78,12 +81,13 @@ def demo(
         trust_remote_code=running.trust_remote_code,
     )
     running.use_threads()
-    _clear(out)
     end = now + seconds
-    results = [_part(out, plan, measuring.AS_IT_IS, limit, now + seconds * _FIRST_SHARE)]
-    if shape != measuring.AS_IT_IS and end - perf_counter() >= _LEAST_LEFT:
-        plan = replace(plan, max_tokens=min(max_tokens, _INFLATED_TOKENS))
-        results.append(_part(out, plan, shape, limit, end))
+    with held(out):
+        _clear(out)
+        results = [_part(out, plan, measuring.AS_IT_IS, limit, now + seconds * _FIRST_SHARE)]
+        if shape != measuring.AS_IT_IS and end - perf_counter() >= _LEAST_LEFT:
+            plan = replace(plan, max_tokens=min(max_tokens, _INFLATED_TOKENS))
+            results.append(_part(out, plan, shape, limit, end))
     if as_json:
         from foretoken.bench.report.page import write_report
 
@@ -94,10 +98,22 @@ def demo(
 
 
 def _clear(out: Path) -> None:
-    """Delete the files of an earlier demo."""
-    out.mkdir(parents=True, exist_ok=True)
-    for old in [*out.glob("results*.json"), out / "samples.jsonl", out / "plan.json"]:
-        old.unlink(missing_ok=True)
+    """Delete the files of an earlier demo, and note that the folder is one's.
+
+    Raises `ForetokenError` where it holds such files and no demo wrote them.
+    """
+    plan = out / "plan.json"
+    samples = out / "samples.jsonl"
+    old = [*sorted(out.glob("results*.json")), *filter(Path.exists, (samples, plan))]
+    pages = filter(Path.exists, (out / "report.md", out / "report.html"))
+    theirs = next(iter([*old, *pages]), None)
+    if theirs is not None and not (plan.is_file() and read_json(plan, "a run's plan") == _PLAN):
+        raise ForetokenError(
+            f"{theirs} wasn't written by a demo, and this one would replace it; give another --out."
+        )
+    for file in old:
+        file.unlink()
+    write_json(plan, _PLAN)
 
 
 def _methods(draft_model: str, tokens: int) -> dict[str, dict[str, Any]]:
@@ -113,7 +129,6 @@ def _part(out: Path, plan: Plan, shape: str, limit: int, until: float) -> Result
     from foretoken.bench.run.runner import Runner
     from foretoken.bench.run.session import measure
     from foretoken.bench.suites.suite import find_suite
-    from foretoken.files import write_json
 
     suite, model = find_suite("bundled"), str(plan.model)
     inflated = None if shape == measuring.AS_IT_IS else shape

@@ -60,7 +60,7 @@ def tune(
     from foretoken.bench.plan import select
     from foretoken.bench.suites.suite import find_suite
     from foretoken.cli.prompts import prompt_ids
-    from foretoken.files import write_json
+    from foretoken.files import check_writable, write_json
     from foretoken.progress import track
     from foretoken.sampling.params import SamplingParams
     from foretoken.tune.options import Tuner
@@ -68,6 +68,9 @@ def tune(
     from foretoken.tuned import tuned_path
 
     config = _config(running, model, method, draft_model)
+    label = name or f"{Path(model).name}-{config['method']}"
+    path = out or tuned_path(label)
+    check_writable(path)
     suite = find_suite(prompts)
     llm = running.llm(model, None, tokenizer=tokenizer, model_impl=model_impl, max_num_seqs=1)
     params = SamplingParams(
@@ -84,10 +87,8 @@ def tune(
             seed=seed or 0,
             advance=advance,
         )
-    label = name or f"{Path(model).name}-{config['method']}"
     about = {"name": label, "model": model, "prompts": len(ids), "suite": suite.name}
     settings = {"temperature": temperature, "max_tokens": max_tokens}
-    path = out or tuned_path(label)
     write_json(path, {**about, **settings, **tuned})
     if as_json:
         output.write_json({**about, **settings, **tuned})

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from foretoken.errors import ForetokenError
-from foretoken.files import read_json, write_file
+from foretoken.files import held, read_json, write_file
 from foretoken.llm import LLM
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
@@ -54,7 +54,7 @@ def make(
     one is to be served together with; it learns what they miss. every: seconds between two states
     to resume from, which are kept in `out` too. show: progress bars. report: called after each
     step. Raises `ForetokenError` for what can't be trained like this, and for a folder that has
-    another training.
+    another training, or in which another process trains.
     """
     job = Job(
         method,
@@ -73,8 +73,9 @@ def make(
     )
     kind: type[Subject] = joint.JointTraining if method == joint.METHOD else DrafterTraining
     kind.check(job)
-    setting = prepare(job)
-    return run(setting, kind(setting))
+    with held(out):
+        setting = prepare(job)
+        return run(setting, kind(setting))
 
 
 def prepare(job: Job) -> Setting:
@@ -128,7 +129,6 @@ def note_run(out: Path, about: Mapping[str, Any]) -> None:
     """Write the training's settings into the folder. Raises `ForetokenError` where it has those of
     another one."""
     path = out / "training.json"
-    out.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         write_file(path, json.dumps(about, indent=1) + "\n")
         return

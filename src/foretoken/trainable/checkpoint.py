@@ -104,7 +104,6 @@ class Trained(nn.Module):
         # A tensor that is shared is written once, under its first name.
         first = {weight.data_ptr(): name for name, weight in reversed(state.items())}
         weights = {name: state[name].detach().cpu().contiguous() for name in sorted(first.values())}
-        folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / _WEIGHTS, save(weights))
         write_file(folder / _CONFIG, json.dumps(self.checkpoint_config(extra), indent=1) + "\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import random
@@ -9,6 +10,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,16 +23,16 @@ from measured_answers import answer
 from whole_run import RUN_SUITE, Pair, lines, run
 
 
-def test_three_kills_change_nothing(checkpoints: Pair, whole: Path, tmp_path: Path) -> None:
-    """kill -9 at three moments, at both temperatures, and no answer is there twice."""
+def test_ten_kills_change_nothing(checkpoints: Pair, whole: Path, tmp_path: Path) -> None:
+    """kill -9 at ten moments, at both temperatures, and no answer is there twice."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["foretoken.bench.run.session", "foretoken.bench.run.merge"])
     dice, size = random.Random(4), 0
     full = (whole / "samples.jsonl").stat().st_size
-    for kill in range(3):
+    for kill in range(10):
         child = context.Process(target=run, args=(*map(str, checkpoints), tmp_path))
         child.start()
-        grown = full * (kill + dice.random()) / 4
+        grown = full * (kill + dice.random()) / 11
         while size <= grown and child.is_alive():
             time.sleep(0.002)
             size = samples.stat().st_size if (samples := tmp_path / "samples.jsonl").exists() else 0
@@ -40,7 +42,7 @@ def test_three_kills_change_nothing(checkpoints: Pair, whole: Path, tmp_path: Pa
         child.join()
         assert child.exitcode == -signal.SIGKILL and not (tmp_path / "results.json").exists()
         with (tmp_path / "samples.jsonl").open("ab") as file:
-            file.write([b"", b'{"target": "ti', b"\0\0\0"][kill])  # what a torn write may leave
+            file.write([b"", b'{"target": "ti', b"\0\0\0"][kill % 3])  # what a torn write may leave
     run(str(checkpoints[0]), str(checkpoints[1]), tmp_path)
     assert lines(tmp_path) == lines(whole)
     mine, theirs = read_results(tmp_path / "results.json"), read_results(whole / "results.json")
@@ -83,6 +85,52 @@ def test_damage_in_the_middle_is_named(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").write_bytes(b"".join([*data[:2], b"{}\n", *data[3:]]))
     with pytest.raises(ForetokenError, match="line 3 is damaged"):
         Samples(tmp_path)
+
+
+WRONG_LINES = {
+    b"": "not JSON",
+    b"\x00\xff": "not JSON",
+    b"[1]": "no JSON object",
+    b'{"target": 3}': "target",
+    b'{"target": "t"}': "lacks",
+    b"[" * 100_000: "not JSON",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_LINES, ids=range(len(WRONG_LINES)))
+def test_what_is_no_answer_is_named(whole: Path, tmp_path: Path, wrong: bytes) -> None:
+    """The file, the line and what it is, and the file stays as it was."""
+    data = (whole / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "samples.jsonl").write_bytes(b"".join([data[0], wrong + b"\n", *data[1:]]))
+    before = (tmp_path / "samples.jsonl").read_bytes()
+    said = f"samples.jsonl, line 2 is damaged: .*{WRONG_LINES[wrong]}"
+    with pytest.raises(ForetokenError, match=said) as raised:
+        Samples(tmp_path)
+    assert len(str(raised.value)) < 400 and "\n" not in str(raised.value)
+    assert (tmp_path / "samples.jsonl").read_bytes() == before
+
+
+def test_a_torn_line_is_told(whole: Path, tmp_path: Path, caplog: Any) -> None:
+    data = (whole / "samples.jsonl").read_bytes()
+    (tmp_path / "samples.jsonl").write_bytes(data[: data.index(b"\n") + 10])
+    assert len(Samples(tmp_path).answers) == 1
+    assert "ends in the middle of line 2, which is measured again" in caplog.text
+
+
+def test_a_full_disk(whole: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """One sentence; what was there before can be resumed."""
+
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    samples = Samples(tmp_path)
+    samples.add([answer(id="a")])
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ForetokenError, match="No space left on device; what was measured before"):
+        samples.add([answer(id="b")])
+    monkeypatch.undo()
+    again = Samples(tmp_path)
+    assert again.resume(0, [[answer(id="a").key]]) == 1 and len(again.answers) == 1
 
 
 def test_another_answer_in_a_units_place_is_named(whole: Path, tmp_path: Path) -> None:

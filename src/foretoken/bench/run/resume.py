@@ -8,6 +8,7 @@ left of a unit is cut off and served again, so a resumed file equals an uninterr
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
@@ -20,6 +21,8 @@ from foretoken.errors import ForetokenError
 from foretoken.files import read_json, utf8, write_json
 
 PLAN, SAMPLES = "plan.json", "samples.jsonl"
+
+_log = logging.getLogger(__name__)
 
 Key = tuple[str, str, str, float, int, str, int]
 
@@ -86,6 +89,10 @@ class Samples:
             except ForetokenError as error:
                 raise ForetokenError(f"{self.path}, line {number} is damaged: {error}.") from error
             self._ends.append(end)
+        if lines[-1]:
+            _log.warning(
+                "%s ends in the middle of line %d, which is measured again.", self.path, len(lines)
+            )
 
     def of(self, target: str, dtype: str) -> list[Answer]:
         """The answers of one target at one precision."""
@@ -120,13 +127,22 @@ class Samples:
             os.truncate(self.path, end)
 
     def add(self, answers: Seq[Answer]) -> None:
-        """Append a unit's answers; on the disk when this returns."""
+        """Append a unit's answers; on the disk when this returns.
+
+        Raises `ForetokenError` where they can't be written; those before them stay.
+        """
         lines = [utf8(a.line() + "\n") for a in answers]
-        with self.path.open("ab") as file:
-            start = file.tell()
-            file.write(b"".join(lines))
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with self.path.open("ab") as file:
+                start = file.tell()
+                file.write(b"".join(lines))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ForetokenError(
+                f"{self.path} can't be written: {error.strerror}; what was measured before is "
+                "kept, and the same command resumes there."
+            ) from error
         for answer, line in zip(answers, lines, strict=True):
             start += len(line)
             self.answers.append(answer)

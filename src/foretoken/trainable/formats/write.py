@@ -64,11 +64,10 @@ def trained(
 
 
 def _save(out: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
-    out.mkdir(parents=True, exist_ok=True)
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(whole, out / "model.safetensors", metadata={"format": "pt"})
+    write_file(out / "model.safetensors", save(whole, metadata={"format": "pt"}))
     write_file(out / "config.json", json.dumps(config, indent=2) + "\n")
 
 
