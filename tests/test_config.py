@@ -95,7 +95,7 @@ def test_aliases_lead_somewhere() -> None:
         ({"method": "pld", "verifier": ":"}, "Verifier ':' can't be imported"),
         ({"method": "pld", "verifier": "sys:exit"}, "Verifier 'sys:exit' is no class"),
         ({"method": "pld", 1.5: 3}, "speculative_config has the key 1.5; the names of options"),
-        ({"method": "pld+suffix", "pld": {1: 2}}, "speculative_config has the key 1;"),
+        ({"method": "pld+suffix", "pld": {1: 2}}, "pld of speculative_config has the key 1;"),
         ({"tuned": {1: 2}}, "tuned is {1: 2}; give a file's path, or its name."),
         ({"method": "auto:pld,suffix", "names": ["a"]}, "so option names would be ignored"),
         ({"method": "auto", "lenient": True}, "so option lenient would be ignored"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -117,6 +118,7 @@ def _tuned(random: Random) -> Case:
 def _costs(random: Random) -> Case:
     def config(stand: Stand, folder: Path) -> dict[str, Any]:
         made = {"method": "auto:pld,suffix"}
+        shutil.rmtree(Path(os.environ["FORETOKEN_CACHE"]) / "costs", ignore_errors=True)
         LLM(stand.target, speculative_config=made).close()
         for path in sorted(Path(os.environ["FORETOKEN_CACHE"]).glob("costs/*")):
             _damage(path, random)

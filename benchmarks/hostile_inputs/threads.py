@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -179,7 +179,9 @@ def interrupted(stand: Stand, llm: LLM, random: Random, outcome: Outcome) -> Non
     slow = SamplingParams(
         temperature=0, max_tokens=200, ignore_eos=True, logits_processors=[_slowly]
     )
-    timer = threading.Timer(0.05 + random.random() * 0.1, _thread.interrupt_main)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    interrupt = partial(os.kill, os.getpid(), signal.SIGINT)
+    timer = threading.Timer(0.05 + random.random() * 0.1, interrupt)
     timer.start()
     try:
         llm.generate([BESIDE] * 2, slow)

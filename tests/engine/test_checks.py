@@ -27,7 +27,14 @@ from foretoken.verify.target_only import TargetOnly
         ([-1], {}, "outside the vocabulary of 97"),
         ([1], {"logprobs": 98}, "logprobs is 98 and the vocabulary has 97 tokens"),
         ([1], {"stop": "x"}, "need a tokenizer"),
-        ([1], {"stop_token_ids": [97]}, "Token id 97"),
+        ([1], {"stop_token_ids": [97]}, "Token id 97 of stop_token_ids"),
+        ([1], {"references": [[97]]}, "Token id 97 of references"),
+        ([1], {"bad_token_ids": list(range(97))}, "bad_token_ids forbids every token"),
+        (
+            [1],
+            {"bad_token_ids": [3, 4, 5], "allowed_token_ids": [3, 5]},
+            "bad_token_ids forbids every token",
+        ),
     ],
 )
 def test_requests_that_cant_be_served(

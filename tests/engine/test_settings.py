@@ -16,7 +16,7 @@ from foretoken.testing import Pair
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"max_num_seqs": 0}, "max_num_seqs is 0; it must be from 1 to inf."),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0; it must be at least 1."),
         ({"max_num_seqs": 1.5}, "max_num_seqs is 1.5; it must be a whole number."),
         ({"max_num_seqs": torch.tensor([1.5])}, "max_num_seqs is a value of type Tensor"),
         ({"max_num_batched_tokens": -1}, "max_num_batched_tokens is -1"),

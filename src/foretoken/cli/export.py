@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretoken.cli import output
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 from foretoken.files import read_json
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def export(drafter: _Folder, to: _To, out: _Out, target: _Target = None) -> None
     from foretoken.trainable.formats import write
 
     if to not in write.PROGRAMS:
-        raise ForetokenError(f"--to is {to!r}; it must be one of {', '.join(write.PROGRAMS)}.")
+        raise ForetokenError(f"--to is {shown(to)}; it must be one of {', '.join(write.PROGRAMS)}.")
     if out.exists() and any(out.iterdir()):
         raise ForetokenError(f"{out} holds files already; name a new folder.")
     folder = formats.find(drafter)

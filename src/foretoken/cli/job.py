@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from foretoken.cli import measuring
 from foretoken.cli.bench_options import BenchOptions
 from foretoken.cli.options import BUNDLED_DRAFTS, ModelOptions
-from foretoken.errors import ForetokenError, unknown
+from foretoken.errors import ForetokenError, shown, unknown
 
 if TYPE_CHECKING:
     from foretoken.bench.plan import Configs, Plan
@@ -293,7 +293,7 @@ def _numbers(text: str, option: str, kind: Callable[[str], _T]) -> list[_T]:
     except ValueError:
         numbers = []
     if not numbers:
-        raise ForetokenError(f"{option} is {text!r}; it must be numbers, by comma.")
+        raise ForetokenError(f"{option} is {shown(text)}; it must be numbers, by comma.")
     return numbers
 
 

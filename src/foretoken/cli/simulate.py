@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from foretoken.cli import output
-from foretoken.errors import ForetokenError, unknown
+from foretoken.errors import ForetokenError, shown, unknown
 
 if TYPE_CHECKING:
     from foretoken.bench.measure.simulate import Machine, Prediction
@@ -128,7 +128,7 @@ def simulate(
     rates = _Rates(acceptance, ranks, run, draft_length, nodes)
     sizes = _numbers(batch_sizes, int, "--batch-sizes")
     if min(sizes) < 1:
-        raise ForetokenError(f"--batch-sizes are {batch_sizes!r}; each must be at least 1.")
+        raise ForetokenError(f"--batch-sizes are {shown(batch_sizes)}; each must be at least 1.")
     rows, about = rates.predictions(machine, sizes)
     answer = {
         "predicted": True,
@@ -343,7 +343,7 @@ def _curve(text: str) -> Curve:
         points = {int(size): float(ms) for size, ms in pairs}
     except (ValueError, TypeError, AttributeError) as error:
         raise ForetokenError(
-            f"--curve is {text!r}; give tokens and milliseconds such as 1:30,8:33,64:60, or a "
+            f"--curve is {shown(text)}; give tokens and milliseconds such as 1:30,8:33,64:60, or a "
             'JSON file of {"1": 30, "8": 33}.'
         ) from error
     return Curve(points)
@@ -354,7 +354,7 @@ def _numbers(text: str, kind: type[_Number], name: str) -> list[_Number]:
         return [kind(part) for part in text.split(",")]
     except ValueError as error:
         raise ForetokenError(
-            f"{name} is {text!r}; give numbers with commas between them."
+            f"{name} is {shown(text)}; give numbers with commas between them."
         ) from error
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretoken.cli import output
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 
 if TYPE_CHECKING:
     from foretoken.train.data import Conversation
@@ -98,7 +98,9 @@ def train(
 def _pair(change: str) -> tuple[str, str]:
     key, sign, value = change.partition("=")
     if not sign:
-        raise ForetokenError(f"--set takes name=value, e.g. --set lr=5e-4, and not {change!r}.")
+        raise ForetokenError(
+            f"--set takes name=value, e.g. --set lr=5e-4, and not {shown(change)}."
+        )
     return key.strip(), value
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from foretoken.access import check_levels
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
 from foretoken.tree import DraftTree
@@ -97,24 +97,29 @@ def _check_rule(verifier: Verifier, params: SamplingParams) -> None:
 
 
 def _check_ids(target: Target, params: SamplingParams) -> None:
-    references = [text for text in params.references if not isinstance(text, str)]
-    if len(references) < len(params.references):
+    if any(isinstance(text, str) for text in params.references):
         raise ForetokenError(
             "The engine takes references as token ids; tokenize them, or use LLM.generate."
         )
-    lists = (
-        params.logit_bias,
-        params.allowed_token_ids,
-        params.bad_token_ids,
-        params.stop_token_ids,
-        *references,
-    )
-    for token in (token for ids in lists for token in ids or ()):
-        if not 0 <= token < target.vocab_size:
-            raise ForetokenError(
-                f"Token id {token} of the sampling parameters is outside the vocabulary of "
-                f"{target.vocab_size}; use ids from the target's tokenizer."
-            )
+    lists = {
+        "logit_bias": params.logit_bias,
+        "allowed_token_ids": params.allowed_token_ids,
+        "bad_token_ids": params.bad_token_ids,
+        "stop_token_ids": params.stop_token_ids,
+        "references": [token for text in params.references for token in text],
+    }
+    for name, ids in lists.items():
+        for token in ids or ():
+            if not 0 <= int(token) < target.vocab_size:
+                raise ForetokenError(
+                    f"Token id {shown(token)} of {name} is outside the vocabulary of "
+                    f"{target.vocab_size}; use ids from the target's tokenizer."
+                )
+    bad, allowed = {*(params.bad_token_ids or ())}, params.allowed_token_ids
+    if len(bad) == target.vocab_size or bad.issuperset(allowed or [-1]):
+        raise ForetokenError(
+            "bad_token_ids forbids every token that may be written; leave one of them out."
+        )
 
 
 def check_draft(name: str, tree: Any, rows: int, target: Target, most: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.engine.stopping import TextTracker
-from foretoken.errors import described
+from foretoken.errors import caught, described
 from foretoken.sampling.params import SamplingParams
 
 
@@ -22,7 +22,7 @@ class Streamed:
         samples = zip(self._samples, output.outputs, strict=True)
         try:
             texts = [text.of(sample) for text, sample in samples]
-        except Exception as error:
+        except caught() as error:
             told = described("The tokenizer", error)
             ended = [replace(o, finish_reason=o.finish_reason or "error") for o in output.outputs]
             return replace(output, outputs=ended, error=str(told), cause=told.__cause__)

@@ -34,7 +34,8 @@ def check_range(low: float, high: float, /, **options: float | None) -> None:
     """Raise `ForetokenError` for an option outside of [low, high]; None passes."""
     for name, value in options.items():
         if value is not None and not low <= value <= high:
-            raise ForetokenError(f"{name} is {shown(value)}; it must be from {low:g} to {high:g}.")
+            bounds = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise ForetokenError(f"{name} is {shown(value)}; it must be {bounds}.")
 
 
 class _Type(NamedTuple):

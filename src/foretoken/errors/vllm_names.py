@@ -93,11 +93,9 @@ def without_vllm_names(
     """
     left = {}
     for key, value in given.items():
-        for name in (key, *(value if isinstance(value, Mapping) else ())):
-            if not isinstance(name, str):
-                raise ForetokenError(
-                    f"{where} has the key {shown(name)}; the names of options are texts."
-                )
+        _check_texts([key], where)
+        if isinstance(value, Mapping):
+            _check_texts(value, f"{key} of {where}")
         entry = next((entry for words, entry in names.items() if key in words.split()), None)
         if entry is None:
             left[key] = value
@@ -107,6 +105,14 @@ def without_vllm_names(
                 f"{key} of {where} is {shown(value)}, and only {served} are served: {entry[1]}."
             )
     return left
+
+
+def _check_texts(names: Collection[Any], where: str) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise ForetokenError(
+                f"{where} has the key {shown(name)}; the names of options are texts."
+            )
 
 
 def check_keywords(given: Mapping[str, Any], known: Collection[str]) -> None:

@@ -73,6 +73,8 @@ def check_report(folder: Path, config: Any, report: Mapping[str, Any]) -> None:
             f"{folder} has no tensor {missing[0]!r} ({len(missing)} missing in all), which its "
             "config.json calls for; the checkpoint is incomplete: fetch it again."
         )
+    for name, stored, wanted in sorted(report["mismatched_keys"]):
+        check.agrees(name, tuple(stored), tuple(wanted))
     layers = config.get_text_config(decoder=True).num_hidden_layers
     check_layers(report["unexpected_keys"], layers)
 
