@@ -680,6 +680,10 @@ def test_wrong_options_are_refused_at_once(draft: Any, tokenizer: Any) -> None:
         assisted(draft_model=draft, prompt_lookup_num_tokens=3)
     with pytest.raises(ForetokenError, match="tokenizer"):
         assisted(stop_strings=["ab"])
+    with pytest.raises(ForetokenError, match="speculative_config is 'pld'; give a mapping"):
+        assisted(speculative_config="pld")  # type: ignore[arg-type]
+    with pytest.raises(ForetokenError, match="streamer is 5; give one"):
+        assisted(streamer=5)
 
 
 def test_no_distribution_is_an_error(model: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import shutil
 import warnings
 from itertools import pairwise
@@ -16,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from foretoken import LLM, ForetokenError, RequestOutput, SamplingParams
 from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.engine.engine import Engine
 from foretoken.testing import ByteTokenizer, Pair, native, related, tiny_transformers
 
 VOCAB = 97
@@ -395,3 +398,36 @@ def test_given_ends_are_used(pair: Pair) -> None:
     end = tokens.index(tokens[2])
     assert ended.outputs[0].token_ids == tokens[: end + 1]
     assert ended.outputs[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_llm_is_not_copied(model: Any, copied: Any) -> None:
+    """One sentence, and it goes on serving; parameters and outputs are copied as one pleases."""
+    params = SamplingParams(temperature=0, max_tokens=3, stop=["x"])
+    with LLM(native(model), tokenizer=ByteTokenizer(VOCAB)) as llm:
+        with pytest.raises(ForetokenError, match="An LLM can't be copied or pickled"):
+            copied(llm)
+        [output] = llm.generate([[1, 2]], params)
+        copied(output)
+        if copied is copy.deepcopy:
+            assert llm.generate([[1, 2]], copied(params))[0].token_ids == output.token_ids
+
+
+def test_a_request_that_cant_be_added(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever adding one raises is its own error; the others of the call are served."""
+    add = Engine.add
+
+    def fails(self: Engine, prompt: Any, *given: Any, **more: Any) -> Any:
+        if prompt == [7]:
+            raise KeyError("seven")
+        return add(self, prompt, *given, **more)
+
+    monkeypatch.setattr(Engine, "add", fails)
+    with LLM(native(model)) as llm:
+        outputs = llm.generate([[1], [7], [2]], SamplingParams(max_tokens=2))
+        assert [o.error for o in outputs] == [None, "The request raised KeyError: 'seven'", None]
+
+
+def test_a_module_that_is_no_language_model() -> None:
+    with pytest.raises(ForetokenError, match="A model is a Linear; give a causal language model"):
+        LLM(torch.nn.Linear(2, 2))  # type: ignore[arg-type]

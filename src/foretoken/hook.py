@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import transformers as tf
@@ -31,7 +31,7 @@ from foretoken.config import build, row_of
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput
 from foretoken.engine.stats import EngineStats
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 from foretoken.models.drafting.draft_model import as_causal_lm
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.hf.generate import Prepared
@@ -40,6 +40,15 @@ from foretoken.models.target import ModelTarget
 from foretoken.registry import OPTION_ALIASES
 
 _LENGTH, _SCHEDULE = "num_speculative_tokens", "num_assistant_tokens_schedule"
+
+
+@runtime_checkable
+class Streamer(Protocol):
+    """As in transformers."""
+
+    def put(self, value: Tensor) -> None: ...
+
+    def end(self) -> None: ...
 
 
 def assisted(
@@ -78,6 +87,15 @@ def assisted(
         ids = model.generate(**inputs, max_new_tokens=64, custom_generate=hook)
         print(hook.stats.mean_acceptance_length)
     """
+    if speculative_config is not None and not isinstance(speculative_config, Mapping):
+        raise ForetokenError(
+            f"speculative_config is {shown(speculative_config)}; give a mapping, e.g. "
+            '{"method": "pld"}.'
+        )
+    if streamer is not None and not isinstance(streamer, Streamer):
+        raise ForetokenError(
+            f"streamer is {shown(streamer)}; give one as transformers has them, with put and end."
+        )
     if draft_model is not None and prompt_lookup_num_tokens is not None:
         raise ForetokenError("Give draft_model or prompt_lookup_num_tokens, not both.")
     config = {**(speculative_config or {}), **options}

@@ -172,6 +172,12 @@ class LLM:
             f"dtype={str(model.dtype).removeprefix('torch.')}, device={str(model.device)!r})"
         )
 
+    def __reduce__(self) -> Any:
+        raise ForetokenError(
+            "An LLM can't be copied or pickled, as a thread of its own runs it; share it between "
+            "threads, or load another one."
+        )
+
     def __enter__(self) -> LLM:
         return self
 
@@ -314,8 +320,9 @@ class LLM:
         try:
             while True:
                 output = shown_so_far.read(arrived.get())
+                ended = output.finished  # what is yielded is the caller's
                 yield output
-                if output.finished:
+                if ended:
                     return
         finally:
             self._worker.cancel([request_id])

@@ -12,6 +12,7 @@ from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair
 from foretoken.tree import empty
+from foretoken.verify.target_only import TargetOnly
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 MARK, BAD, GOOD = 7, [7, 9, 2, 5], [5, 9, 2, 5]
@@ -129,3 +130,40 @@ def test_too_few_names_of_who_drafted(pair: Pair) -> None:
     Chooses.chose = ([1],)
     [output] = llm.generate([GOOD], GREEDY)
     assert output.error is None and llm.stats.chosen["[1]"] == 8
+
+
+class Rule(TargetOnly):
+    """Makes another verdict of a good one, once."""
+
+    def __init__(self, does: Callable[[Any], Any]) -> None:
+        self.does: Any = does
+
+    def __call__(self, trees: Any, scores: Any, draws: Any) -> Any:
+        does, self.does = self.does, lambda verdict: verdict
+        return does(super().__call__(trees, scores, draws))
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        (lambda v: None, "returned None"),
+        (lambda v: tuple(v), "returned a value of type tuple"),
+        (lambda v: v._replace(token=v.token + 97), "wrote ids outside the vocabulary of 97"),
+        (lambda v: v._replace(token=v.token - 97), "wrote ids outside the vocabulary of 97"),
+        (lambda v: v._replace(token=v.token + 0.5), "returned numbers that are no ids"),
+        (lambda v: v._replace(token=v.token.to("meta")), "returned numbers that are no ids, or on"),
+        (lambda v: v._replace(token=v.token[:0]), "returned 0 tokens for 1 sequences"),
+        (lambda v: v._replace(lengths=v.lengths + 99), "accepted nodes that the tree of"),
+        (lambda v: v._replace(lengths=v.lengths - 99), "accepted nodes that the tree of"),
+        (lambda v: v._replace(path=v.path[0]), "returned 1 tokens for 1 sequences"),
+    ],
+    ids=range(10),
+)
+def test_verdicts_that_are_none(pair: Pair, does: Any, said: str) -> None:
+    """The error names the rule, no slot is lost, and the next request is served."""
+    config = {"method": "pld", "verifier": Rule(does)}
+    with LLM(pair.target, speculative_config=config) as llm:
+        [bad], [good] = llm.generate([GOOD], GREEDY), llm.generate([GOOD], GREEDY)
+        assert str(bad.error).startswith(f"The verifier Rule {said}")
+        assert good.token_ids == LLM(pair.target).generate([GOOD], GREEDY)[0].token_ids
+        assert llm.engine.target.free == 8 and not llm.engine.busy

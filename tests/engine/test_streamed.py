@@ -49,3 +49,19 @@ def test_texts_grow(pair: Pair) -> None:
         texts = [output.text for output in llm.stream([5, 9, 2], PARAMS)]
         assert all(longer.startswith(text) for text, longer in pairwise(texts))
         assert texts[-1] == llm.generate([[5, 9, 2]], PARAMS)[0].text
+
+
+def test_what_a_stream_gave_is_the_callers(pair: Pair) -> None:
+    """Outputs, prompts and parameters that are changed meanwhile change nothing."""
+    with LLM(pair.target, tokenizer=ByteTokenizer(97)) as llm:
+        [expected] = llm.generate([[5, 9, 2]], PARAMS)
+        prompt, params = [5, 9, 2], SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+        written = list[int]()
+        for output in llm.stream(prompt, params):
+            written = list(output.outputs[0].token_ids)
+            prompt.clear()
+            object.__setattr__(params, "temperature", "hot")
+            output.outputs[0].token_ids.clear()
+            output.prompt_token_ids.clear()
+            output.outputs.clear()
+        assert written == expected.token_ids

@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.config import build
 from foretoken.drafters.eagle3 import Eagle3Module
-from foretoken.errors.vllm_names import CONFIG_NAMES, LLM_NAMES, without_vllm_names
+from foretoken.errors.vllm_names import (
+    CONFIG_NAMES,
+    LLM_NAMES,
+    check_keywords,
+    without_vllm_names,
+)
 from foretoken.testing import Pair, tiny_pair
 from lessons import seeded
 
@@ -79,3 +86,15 @@ def test_a_snippet_for_vllm(tmp_path: Path) -> None:
     assert len(out.stats.drafted_at) == 2 and llm.method == "eagle3"
     del config["method"]
     assert build(config).name == "eagle3"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.zeros(2), torch.zeros(2), np.array([]), object()],
+    ids=["np", "torch", "0", "object"],
+)
+def test_values_that_have_no_truth(value: object) -> None:
+    """An array answers a comparison by an array; it is one of the values that aren't served."""
+    with pytest.raises(ForetokenError, match="tensor_parallel_size of LLM is a value of type"):
+        check_keywords({"tensor_parallel_size": value}, [])
+    check_keywords({"tensor_parallel_size": np.int64(1)}, [])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from foretoken.bench.run.server import Server
     from foretoken.bench.suites.suite import Prompt, Suite
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", int, float)
 _ENGINES = ("foretoken", "openai")
 _OURS = ("method_config", "draft_model", "num_speculative_tokens", "inflate", "dtypes")
 _RUNNING = ("dtype", "device", "backend", "threads", "trust_remote_code", "speculative_config")
@@ -234,7 +235,8 @@ def _drafts(settings: str | None, models: list[str]) -> list[str | None]:
     drafts: list[str | None] = [*_names(settings)]
     if len(drafts) not in (1, len(models)):
         raise ForetokenError(
-            f"There are {len(drafts)} draft models for {len(models)} models; give one, or one each."
+            f"--draft-model has {len(drafts)} draft models for {len(models)} models; give one, "
+            "or one each."
         )
     return drafts * len(models) if len(drafts) == 1 else drafts
 
@@ -287,12 +289,12 @@ def _names(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def _numbers(text: str, option: str, kind: Callable[[str], _T]) -> list[_T]:
+def _numbers(text: str, option: str, kind: type[_T]) -> list[_T]:
     try:
         numbers = [kind(name) for name in _names(text)]
     except ValueError:
         numbers = []
-    if not numbers:
+    if not numbers or not all(-math.inf < number < math.inf for number in numbers):
         raise ForetokenError(f"{option} is {shown(text)}; it must be numbers, by comma.")
     return numbers
 

@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from copy import copy
 from functools import partial
 from random import Random, SystemRandom
 from time import perf_counter
@@ -25,7 +26,7 @@ import torch
 from foretoken.engine.checks import check_pairing, check_request
 from foretoken.engine.clock import Clock, TimedDrafter, TimedTarget
 from foretoken.engine.costs import price
-from foretoken.engine.guard import GuardedDrafter, insist
+from foretoken.engine.guard import GuardedDrafter, GuardedVerifier, insist
 from foretoken.engine.logprobs import entries
 from foretoken.engine.outputs import Logprob, RequestOutput
 from foretoken.engine.request import Request, Sample
@@ -61,6 +62,7 @@ class Engine:
         self._guarded = GuardedDrafter(drafter, target)
         self._guarded.call(check_pairing, target, drafter, verifier)
         self.target, self.drafter, self.verifier = target, drafter, verifier
+        self._rule = GuardedVerifier(verifier, target.vocab_size)
         # A tokenizer may know ends that the model can't write.
         self.eos_ids = frozenset(i for i in eos_ids if i < target.vocab_size)
         self.tokenizer, self.chunk, self.max_queued = target.tokenizer, chunk, max_queued
@@ -94,7 +96,7 @@ class Engine:
         self._check_queue()
         seed = self._seeds.getrandbits(62) if params.seed is None else params.seed
         request = Request(
-            list(prompt), params, text, seed, limit, self.eos_ids, self.tokenizer, criterion
+            list(prompt), copy(params), text, seed, limit, self.eos_ids, self.tokenizer, criterion
         )
         self._requests[request.id] = request
         self._waiting.extend(request.samples)
@@ -240,7 +242,7 @@ class Engine:
         sequences = [sample.sequence for sample in samples]
         budgets = [min(sample.left - 1, self.target.nodes) for sample in samples]
         try:
-            return step(*self._timed, self.verifier, sequences, budgets)
+            return step(*self._timed, self._rule, sequences, budgets)
         except BaseException:
             for sample in samples:
                 sample.restore()

@@ -1,4 +1,4 @@
-"""A drafter as the engine calls it: its errors name it, and what it does is checked."""
+"""A drafter and a rule as the engine calls them: errors name them, and what they do is checked."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from foretoken.access import Access
 from foretoken.draws import Draws
 from foretoken.engine.checks import check_draft
-from foretoken.errors import ForetokenError, caught, described
-from foretoken.protocols import BaseDrafter, Drafter, Step, Target
+from foretoken.errors import ForetokenError, caught, described, shown
+from foretoken.protocols import BaseDrafter, Drafter, Scores, Step, Target, Verdict, Verifier
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import DraftTree
+from foretoken.tree import DraftTree, Kind
 
 _log = logging.getLogger("foretoken")
 
@@ -78,6 +78,46 @@ class GuardedDrafter(BaseDrafter):
                 f"The drafter {self._name} changed a sequence's tokens, which are the engine's; "
                 "work on a copy of them."
             )
+
+
+class GuardedVerifier(Verifier):
+    """Calls an acceptance rule. A verdict that is none becomes a `ForetokenError` that names it;
+    numbers are read on a CPU only, as on a GPU that would be a transfer."""
+
+    exact, trees, sampling, kinds, source = False, True, True, frozenset(Kind), ""  # not asked for
+
+    def __init__(self, verifier: Verifier, vocab_size: int) -> None:
+        self._verifier, self._vocab_size = verifier, vocab_size
+        self.draws = verifier.draws  # type: ignore[misc]
+
+    def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
+        verdict = self._verifier(trees, scores, draws)
+        if wrong := self._fault(verdict, trees):
+            raise ForetokenError(
+                f"The verifier {type(self._verifier).__name__} {wrong}; it must return a "
+                "foretoken.protocols.Verdict with slots of the tree and ids of the vocabulary."
+            )
+        return verdict
+
+    def _fault(self, verdict: Any, trees: DraftTree) -> str:
+        if not isinstance(verdict, Verdict):
+            return f"returned {shown(verdict)}"
+        path, lengths, token, _ = verdict
+        device = trees.tokens.device.type
+        if any(x.is_floating_point() or x.device.type != device for x in (path, lengths, token)):
+            return "returned numbers that are no ids, or on another device"
+        if path.ndim != 2 or not len(path) == len(lengths) == len(token) == trees.batch:
+            return f"returned {len(token)} tokens for {trees.batch} sequences"
+        return "" if device != "cpu" else self._wrong_number(verdict, trees.nodes)
+
+    def _wrong_number(self, verdict: Verdict, nodes: int) -> str:
+        path, lengths = verdict.path.tolist(), verdict.lengths.tolist()
+        if not all(0 <= token < self._vocab_size for token in verdict.token.tolist()):
+            return f"wrote ids outside the vocabulary of {self._vocab_size}"
+        for slots, count in zip(path, lengths, strict=True):
+            if not 0 <= count <= len(slots) or not all(0 < s <= nodes for s in slots[:count]):
+                return f"accepted nodes that the tree of {nodes} doesn't have"
+        return ""
 
 
 def _ends(sequences: Seq[Sequence]) -> list[tuple[int, list[int]]]:

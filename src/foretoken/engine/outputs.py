@@ -65,7 +65,8 @@ class RequestOutput:
             )
             for sample in self.outputs
         ]
-        return replace(self, outputs=outputs, stats=self.stats.copy())
+        prompt = list(self.prompt_token_ids)
+        return replace(self, prompt_token_ids=prompt, outputs=outputs, stats=self.stats.copy())
 
     @property
     def text(self) -> str:

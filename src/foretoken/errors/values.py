@@ -76,6 +76,10 @@ def _exact(kind: type) -> Callable[[Any, Any], Any]:
     return lambda value, _: _having(value, isinstance(value, kind))
 
 
+def _text(value: Any, _: Any) -> str:
+    return str.__str__(_having(value, isinstance(value, str)))
+
+
 def _flag(value: Any, _: Any) -> bool:
     return bool(_having(value, isinstance(value, bool | np.bool_)))
 
@@ -125,7 +129,7 @@ _TYPES: dict[Any, _Type] = {
     bool: _Type(_flag, "True or False", "True or False"),
     int: _Type(_whole, "a whole number", "whole numbers"),
     float: _Type(_number, "a number", "numbers"),
-    str: _Type(_exact(str), "a text", "texts"),
+    str: _Type(_text, "a text", "texts"),
     Path: _Type(_exact(Path), "a path", "paths"),
     NoneType: _Type(_exact(NoneType), "None", "None"),
     Collection: _Type(_collection, "a list of {}", "lists of {}"),

@@ -4,6 +4,7 @@ that ask for nothing else than what is done anyway."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from numbers import Number
 from typing import Any
 
 from foretoken.errors import ForetokenError, shown, unknown
@@ -99,12 +100,17 @@ def without_vllm_names(
         entry = next((entry for words, entry in names.items() if key in words.split()), None)
         if entry is None:
             left[key] = value
-        elif not any(value is served or value == served for served in entry[0]):
+        elif not any(_same(value, served) for served in entry[0]):
             served = " and ".join(shown(value) for value in entry[0])
             raise ForetokenError(
                 f"{key} of {where} is {shown(value)}, and only {served} are served: {entry[1]}."
             )
     return left
+
+
+def _same(value: Any, served: Any) -> bool:
+    """Whether a value is one that is served; an array would answer by another array."""
+    return value is served or (isinstance(value, str | Number) and bool(value == served))
 
 
 def _check_texts(names: Collection[Any], where: str) -> None:

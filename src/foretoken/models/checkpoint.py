@@ -14,7 +14,7 @@ from typing import NamedTuple
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 from foretoken.files import read_json
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -126,9 +126,9 @@ def _shards(folder: Path) -> list[Path]:
     if not isinstance(listed, Mapping) or not listed:
         raise ForetokenError(f"{wrong}: it has no 'weight_map'; fetch it again.")
     for name in listed.values():
-        if not isinstance(name, str) or not name or PurePath(name).name != name:
+        if not isinstance(name, str) or PurePath(name).name != name or not 0 < len(name) < 256:
             raise ForetokenError(
-                f"{wrong}: {name!r} is not the name of a file in the folder; fetch it again."
+                f"{wrong}: {shown(name)} is not the name of a file in the folder; fetch it again."
             )
     for name in sorted(set(listed.values())):
         if not (folder / name).is_file():

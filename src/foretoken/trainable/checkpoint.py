@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.access import Access
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import read_json, write_file
 from foretoken.trainable import formats
 from foretoken.trainable.lesson import Lesson
@@ -175,7 +175,7 @@ class Trained(nn.Module):
             return cls(facts, **shape)
         except (TypeError, ValueError) as error:
             raise ForetokenError(
-                f"The shape {dict(shape)} of {what} doesn't fit: {str(error).rstrip('.')}."
+                f"The shape {shown(dict(shape))} of {what} doesn't fit: {one_line(error)}."
             ) from error
 
     def read_weights(self, folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken import LLM, SamplingParams
+from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.access import Wants
 from foretoken.bench.measure import costs
 from foretoken.models.load import wrapped
@@ -164,3 +164,10 @@ def test_pass_cost_takes_the_batch_size_below() -> None:
     assert cost(3, 8) == 24.0
     assert cost(4, 4) == cost(16, 4) == 30.0
     assert cost(16, 12) == pytest.approx(70.0)
+
+
+@pytest.mark.parametrize("passes", [None, [None], [{"batch_size": None, "ms": {}}], [{"ms": 5}]])
+def test_costs_of_a_damaged_record(passes: Any) -> None:
+    """One sentence, and what to do."""
+    with pytest.raises(ForetokenError, match="The costs of these results can't be read"):
+        costs.pass_cost({"passes": passes})  # type: ignore[typeddict-item]

@@ -18,6 +18,7 @@ import torch
 from foretoken.control.curve import Curve
 from foretoken.engine.costs import WIDTHS, PassProbe
 from foretoken.engine.costs import timed as _timed
+from foretoken.errors import ForetokenError, one_line
 from foretoken.protocols import Drafter
 from foretoken.tree import Kind
 
@@ -174,10 +175,15 @@ def pass_cost(model: ModelCosts) -> PassCost:
 
     A batch size that was not measured is served by the next smaller one that was.
     """
-    curves = {
-        part["batch_size"]: Curve({int(size): ms for size, ms in part["ms"].items()})
-        for part in model["passes"]
-    }
+    try:
+        curves = {
+            int(part["batch_size"]): Curve({int(size): ms for size, ms in part["ms"].items()})
+            for part in model["passes"]
+        }
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ForetokenError(
+            f"The costs of these results can't be read ({one_line(error)}); measure again."
+        ) from error
 
     def cost(batch: int, tokens: float) -> float:
         return curves[max(size for size in curves if size <= batch)](tokens)

@@ -89,7 +89,12 @@ class HFModel:
         self.model: Any = model
         self.source: Any = model
         self.name = type(model).__name__
-        self._decoder: Any = model.get_decoder()
+        try:
+            self._decoder: Any = model.get_decoder()
+        except AttributeError as error:
+            raise ForetokenError(
+                f"A model is a {self.name}; give a causal language model of transformers."
+            ) from error
         self._answers = Answers(self._decoder)
         if reason := unsupported(model.config) or unfit(model, self._decoder):
             raise ForetokenError(f"{self.name} can't be served: {reason}.")
