@@ -12,7 +12,7 @@ JOBS   ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all asan soak lint format clean
+.PHONY: help demo test test-all asan hostile soak lint format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,12 +23,17 @@ demo: $(RUN)  ## plain and speculative decoding side by side on the bundled mode
 test: lint $(BROWSER)  ## lint, types, import rules and tests but slow ones; installs a browser
 	$(PYTEST) -m "not slow"
 
-test-all: lint $(BROWSER) asan soak  ## with slow tests, a soak and damaged checkpoints; records its result
+test-all: lint $(BROWSER) asan hostile soak  ## with slow tests, hostile inputs and a soak; records its result
 	$(PYTEST) --record-run tests/last-full-run.json
 
 # 200 checkpoints, each damaged in one way; needs gcc's libasan.
 asan: $(DEV)  ## damaged checkpoints through loops built under AddressSanitizer
 	$(BIN)/python benchmarks/fuzz_checkpoints.py --asan --count 200
+	$(BIN)/python benchmarks/hostile.py --asan --check --out build
+
+# In processes of their own, so that one that dies ends nothing else.
+hostile: $(DEV)  ## 1,686 hostile inputs: none raw, none that harms another
+	$(BIN)/python benchmarks/hostile.py --check --out build
 
 # Two runs of the whole one, which takes an hour: python benchmarks/soak.py --check
 soak: $(DEV)  ## thousands of requests, many of which go wrong, leave no memory behind

@@ -441,17 +441,22 @@ def reference(folder: Path) -> Any:
 def child(folders: list[str], asan: bool) -> None:
     import transformers
 
-    from foretoken.models.native.backends import kernels
-
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     if asan:
-        kernels._FLAGS = (*kernels._FLAGS, "-fsanitize=address", "-fno-omit-frame-pointer", "-g")
-        assert kernels.library() is not None, "the loops can't be built"
+        sanitize()
     for folder in folders:
         for impl in ("auto", "transformers"):
             print(json.dumps({"began": folder, "impl": impl}), flush=True)
             print(json.dumps(attempt(Path(folder), impl)), flush=True)
+
+
+def sanitize() -> None:
+    """Build this process's loops under AddressSanitizer."""
+    from foretoken.models.native.backends import kernels
+
+    kernels._FLAGS = (*kernels._FLAGS, "-fsanitize=address", "-fno-omit-frame-pointer", "-g")
+    assert kernels.library() is not None, "the loops can't be built"
 
 
 # What starts those processes and counts.

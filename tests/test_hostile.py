@@ -17,6 +17,7 @@ if not BENCHMARKS.is_dir():
     pytest.skip("the benchmarks are not part of this tree", allow_module_level=True)
 sys.path.insert(0, str(BENCHMARKS))
 
+from hostile import made  # noqa: E402
 from hostile_inputs import FAMILIES, family  # noqa: E402
 from hostile_inputs.case import FAULTS, Case, Outcome, unclear  # noqa: E402
 from hostile_inputs.isolate import Isolated, isolated  # noqa: E402
@@ -130,3 +131,29 @@ def test_a_seed_fixes_the_cases(name: str) -> None:
 
 def test_there_are_a_thousand() -> None:
     assert sum(FAMILIES.values()) >= 1000 and len(FAULTS) == 6
+
+
+FOREIGN_TO_PYTEST = ("interrupted", "forked")
+"""Cases that need a process of their own."""
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Files that cases write, and caches that they damage, lie in a folder of their own."""
+    folder = tmp_path_factory.mktemp("apart")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        for name in ("HOME", "FORETOKEN_CACHE", "XDG_CACHE_HOME", "HF_HOME"):
+            patch.setenv(name, str(folder / name.lower()))
+        (folder / "home").mkdir()
+        patch.chdir(folder / "home")
+        yield
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_sample_of_each_family_does_no_harm(stand: Stand, name: str) -> None:
+    """Ten of the cases that `make hostile` runs, without the processes around them."""
+    for case in made(name, 10, 5):
+        if not case.label.startswith(FOREIGN_TO_PYTEST):
+            assert tried(case, stand).faults == {}, case.label

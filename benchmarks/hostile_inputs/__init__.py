@@ -15,6 +15,8 @@ FAMILIES = {
     "files": 140,
     "threads": 50,
     "commands": 110,
+    "clumsy": 156,
+    "foreign": 170,
 }
 """The families and how many cases each has: files of this folder with a function `cases`."""
 

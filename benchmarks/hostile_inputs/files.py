@@ -290,4 +290,5 @@ def _command(what: str, arguments: Callable[[Stand, Path], list[str]], random: R
             note(command(*given), outcome)
 
     names = ("results.json", "samples.jsonl", "plan.json", "suite.jsonl", "texts.jsonl", "run")
+    names += ("no text to put", "was not measured")
     return Case(f"{what}{_number(random)}", run, names)

@@ -152,7 +152,7 @@ def _also(option: str) -> list[str]:
     """The option's names elsewhere, and what it is."""
     others = [other for other, own in OPTION_ALIASES.items() if own == option]
     words = {"model": ["checkpoint", "draft"], "models": ["draft", "model"], "datastore": ["index"]}
-    words |= {"checkpoint": ["model"], "drafters": ["part"]}
+    words |= {"checkpoint": ["model"], "drafters": ["part"], "skip": ["layer set"]}
     words |= {"num_assistant_tokens_schedule": ["length rule", "schedule"]}
     return others + words.get(option, [])
 
