@@ -26,7 +26,7 @@ import torch
 from foretoken.engine.checks import check_pairing, check_request
 from foretoken.engine.clock import Clock, TimedDrafter, TimedTarget
 from foretoken.engine.costs import price
-from foretoken.engine.guard import GuardedDrafter, GuardedVerifier, insist
+from foretoken.engine.guard import GuardedDrafter, guarded, insist
 from foretoken.engine.logprobs import entries
 from foretoken.engine.outputs import Logprob, RequestOutput
 from foretoken.engine.request import Request, Sample
@@ -62,7 +62,7 @@ class Engine:
         self._guarded = GuardedDrafter(drafter, target)
         self._guarded.call(check_pairing, target, drafter, verifier)
         self.target, self.drafter, self.verifier = target, drafter, verifier
-        self._rule = GuardedVerifier(verifier, target.vocab_size)
+        self._rule = guarded(verifier, target.vocab_size)
         # A tokenizer may know ends that the model can't write.
         self.eos_ids = frozenset(i for i in eos_ids if i < target.vocab_size)
         self.tokenizer, self.chunk, self.max_queued = target.tokenizer, chunk, max_queued
