@@ -225,5 +225,14 @@ def _case(
                     outcome.blame("wrong", "it wrote another text than plain decoding")
 
     how = "as a draft model" if drafts else ", ".join(map(str, options.values())) or "auto"
-    where = ("config", "folder", "checkpoint", "context", "natively", "max_model_len", *names)
+    where = (
+        "config",
+        "folder",
+        "checkpoint",
+        "context",
+        "natively",
+        "max_model_len",
+        "safetensors",
+        *names,
+    )
     return Case(f"{label}; {how}", run, where)

@@ -18,3 +18,10 @@ def test_deeper_than_there_are_levels(asked: int) -> None:
     """Both numbers are named."""
     with pytest.raises(ForetokenError, match=f"is {asked} and the tree has 4 levels.*1 to 4"):
         draft_depth(asked, 4, "the tree has 4 levels")
+
+
+def test_a_number_of_many_digits() -> None:
+    """It is cut, not the sentence."""
+    with pytest.raises(ForetokenError) as error:
+        draft_depth(10**400, 3, "the tree has 3 levels")
+    assert len(str(error.value)) < 200 and str(error.value).endswith("it must be 1 to 3.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 
 
 def draft_depth(asked: int | None, most: int, what: str) -> int:
@@ -14,6 +14,6 @@ def draft_depth(asked: int | None, most: int, what: str) -> int:
         return most
     if not 1 <= asked <= most:
         raise ForetokenError(
-            f"num_speculative_tokens is {asked} and {what}; it must be 1 to {most}."
+            f"num_speculative_tokens is {shown(asked)} and {what}; it must be 1 to {most}."
         )
     return asked
