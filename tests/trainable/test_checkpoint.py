@@ -48,3 +48,12 @@ def test_checkpoints(small: Pair, tmp_path: Path) -> None:
             MedusaHeads.load(tmp_path / "a", access)
     with pytest.raises(ForetokenError, match="trained for its target; name"):
         Medusa()
+
+
+def test_notes_that_are_none(small: Pair, tmp_path: Path) -> None:
+    """The sentence names the folder."""
+    heads_for(small).save(tmp_path, {})
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "notes": ["a"]}))
+    with pytest.raises(ForetokenError, match=r"notes of .* is \['a'\]; it must be a dict"):
+        MedusaHeads.load(tmp_path, ModelTarget(small.target, 1, 32))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from foretoken.access import Access
 from foretoken.errors import ForetokenError, one_line, shown
+from foretoken.errors.values import typed
 from foretoken.files import read_json, write_file
 from foretoken.trainable import formats
 from foretoken.trainable.lesson import Lesson
@@ -146,7 +147,7 @@ class Trained(nn.Module):
         facts = Facts(**{**asdict(target), **config["target"]})
         facts.check(target, str(source))
         module = cls.from_shape(facts, config["shape"], str(source)).to(access.device, access.dtype)
-        module.notes = dict(config.get("notes", {}))
+        module.notes = typed(f"notes of {folder}", config.get("notes", {}), dict)
         if max(module.hidden) > access.layers:
             raise ForetokenError(
                 f"{source} reads the states after layer {max(module.hidden)} and this target has "
