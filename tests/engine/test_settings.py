@@ -17,6 +17,9 @@ from foretoken.testing import Pair
     ("given", "said"),
     [
         ({"max_num_seqs": 0}, "max_num_seqs is 0; it must be at least 1."),
+        ({"max_num_seqs": 10**12}, "The cache of 1000000000000 sequences"),
+        ({"max_num_seqs": 10**30}, "sequences of 321 positions needs"),
+        ({"max_num_seqs": 10**400}, "which is not there; lower max_model_len or max_num_seqs."),
         ({"max_num_seqs": 1.5}, "max_num_seqs is 1.5; it must be a whole number."),
         ({"max_num_seqs": torch.tensor([1.5])}, "max_num_seqs is a value of type Tensor"),
         ({"max_num_batched_tokens": -1}, "max_num_batched_tokens is -1"),

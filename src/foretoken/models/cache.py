@@ -17,7 +17,7 @@ from copy import copy
 import torch
 import torch.nn.functional as F
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 
 
 class KVCache:
@@ -39,11 +39,11 @@ class KVCache:
         shape = (layers, 2, slots, kv_heads, max_length + 1, head_dim)
         try:
             self.data = torch.zeros(shape, dtype=dtype, device=device)
-        except (RuntimeError, MemoryError) as error:  # torch's out-of-memory is a RuntimeError
-            size = math.prod(shape) * dtype.itemsize / 2**30
+        except (RuntimeError, MemoryError, TypeError) as error:  # out of memory, or of 64 bits
+            size = min(math.prod(shape), 10**30) * dtype.itemsize / 2**30
             raise ForetokenError(
-                f"The cache of {slots} sequences of {max_length} positions needs {size:.1f} GiB, "
-                "which is not there; lower max_model_len or max_num_seqs."
+                f"The cache of {shown(slots)} sequences of {shown(max_length)} positions needs "
+                f"{size:.1f} GiB, which is not there; lower max_model_len or max_num_seqs."
             ) from error
         self.layer = [self.data[i] for i in range(layers)]
         self.max_length = max_length
