@@ -211,8 +211,9 @@ def _guessed_method(options: Mapping[str, Any]) -> str:
             return method_of(find(source))
     if source is not None:
         return "sps"
+    given = ", ".join(map(str, options)) or "nothing"
     raise ForetokenError(
-        'speculative_config names no method; e.g. {"method": "pld"} or '
+        f'speculative_config has {given} and names no method; e.g. {{"method": "pld"}} or '
         '{"method": "sps", "model": "folder-or-hub-id"}.'
     )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from foretoken import ForetokenError
 from foretoken.models.drafting.vocabulary import Vocabulary, shared
 from foretoken.testing import ByteTokenizer
 from pieces import Pieces
@@ -47,3 +50,14 @@ def test_what_two_vocabularies_share() -> None:
     """Tokens of one text, and special ones of one name, wherever they stand."""
     theirs = Vocabulary(Pieces(["<stop>", "ab", "c", "a"], end=0), 4)
     assert sorted(shared(vocabulary(), theirs)) == [(0, 3), (3, 1), (5, 0)]
+
+
+class Endless(Pieces):
+    """A tokenizer that doesn't say how many tokens it has."""
+
+    __len__ = None  # type: ignore[assignment]
+
+
+def test_a_tokenizer_without_a_length() -> None:
+    with pytest.raises(ForetokenError, match="The tokenizer Endless has no length"):
+        _ = Vocabulary(Endless(PIECES, end=5), len(PIECES)).texts

@@ -12,6 +12,8 @@ from collections.abc import Sequence as Seq
 from functools import cached_property
 from typing import Any
 
+from foretoken.errors import ForetokenError
+
 _ANCHORS = ("a", "\n", "0", ".")  # the first one that the text after it doesn't merge with
 _LONGEST = 32  # tokens of a group at most
 _BROKEN = "\ufffd"  # what a decoder writes for bytes that are no whole character
@@ -44,12 +46,23 @@ class Vocabulary:
     @cached_property
     def texts(self) -> list[str | None]:
         """Each token's text; None for a special one, and where it has none."""
-        ids = range(min(self.size, len(self._tokenizer)))
+        ids = range(min(self.size, self._known))
         texts = [self._own_text(text) for text in self._each([[*self._anchor, i] for i in ids])]
         texts += [None] * (self.size - len(texts))
         for i in self.special:
             texts[i] = None
         return texts
+
+    @property
+    def _known(self) -> int:
+        """How many tokens the tokenizer has. Raises `ForetokenError` where it doesn't say."""
+        try:
+            return len(self._tokenizer)
+        except TypeError as error:
+            raise ForetokenError(
+                f"The tokenizer {type(self._tokenizer).__name__} has no length, by which its "
+                "tokens are read one by one; give one that has, as those of transformers do."
+            ) from error
 
     def _own_text(self, decoded: str) -> str | None:
         text = decoded[self._shown :]
