@@ -160,6 +160,18 @@ def test_a_folder_in_which_another_process_trains(
         train_heads(checkpoints[0], prompts, tmp_path)
 
 
+def test_processes_of_one_launch_share_the_folder(
+    checkpoints: tuple[Path, Path],
+    prompts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`accelerate launch` starts several with one --out; the first one holds it for all."""
+    monkeypatch.setenv("RANK", "1")
+    with held(tmp_path):
+        assert train_heads(checkpoints[0], prompts, tmp_path, steps=1)[1] == [1]
+
+
 def test_a_run_is_noted_in_a_new_folder(tmp_path: Path) -> None:
     """Also where no texts were written there before, as with the file's own."""
     note_run(tmp_path / "new" / "out", {"method": "sps"})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -73,9 +75,14 @@ def make(
     )
     kind: type[Subject] = joint.JointTraining if method == joint.METHOD else DrafterTraining
     kind.check(job)
-    with held(out):
+    with _held(out):
         setting = prepare(job)
         return run(setting, kind(setting))
+
+
+def _held(out: Path) -> AbstractContextManager[None]:
+    """The folder for this training: its first process holds it for all of a launch."""
+    return held(out) if os.environ.get("RANK", "0") == "0" else nullcontext()
 
 
 def prepare(job: Job) -> Setting:
