@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +64,26 @@ def test_a_folder_for_one_process(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
     (tmp_path / "file").write_text("")
     with pytest.raises(ForetokenError, match="can't be written to"), held(tmp_path / "file" / "x"):
+        pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSPC])
+def test_a_folder_that_cannot_be_locked(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's reason, and not that another process has it; a full disk is one too."""
+
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(
+        *{errno.ENOLCK: (fcntl, "flock"), errno.ENOSPC: (os, "write")}[number], fail
+    )
+    said = f"{tmp_path} can't be locked: {os.strerror(number)}; give another folder."
+    with pytest.raises(ForetokenError, match=said), held(tmp_path):
+        pass
+    monkeypatch.undo()
+    with held(tmp_path):
         pass
 
 

@@ -67,7 +67,7 @@ def held(folder: Path) -> Iterator[None]:
     """A folder, made if need be, for this process alone: until the block or the process ends.
 
     Raises `ForetokenError`, with the number of the process, where another one has it, and where it
-    can't be made.
+    can't be made or locked.
     """
     path = folder / ".lock"
     try:
@@ -78,15 +78,16 @@ def held(folder: Path) -> Iterator[None]:
     with file:
         try:
             _lock(file, path)
-        except OSError as error:
+        except (BlockingIOError, FileNotFoundError) as error:
             file.seek(0)
             raise ForetokenError(
                 f"{folder} is in use by process {file.read() or 'that has just begun'}; wait until "
                 "it ends, or give another folder."
             ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        except OSError as error:
+            raise ForetokenError(
+                f"{folder} can't be locked: {error.strerror}; give another folder."
+            ) from error
         try:
             yield
         finally:
@@ -104,12 +105,18 @@ def check_writable(path: Path) -> None:
 
 
 def _lock(file: IO[str], path: Path) -> None:
-    """Raises `OSError` where another process has the file, or has removed it by now."""
+    """Take the file for this process, and note its number there.
+
+    Raises `BlockingIOError` where another process has it, `FileNotFoundError` where that one has
+    removed it by now, and another `OSError` where the system can't do it.
+    """
     import fcntl  # Unix has it
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if os.fstat(file.fileno()).st_ino != path.stat().st_ino:
         raise FileNotFoundError
+    file.truncate(0)
+    os.write(file.fileno(), str(os.getpid()).encode())
 
 
 def write_file(path: str | Path, content: str | bytes) -> None:
