@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from command_line import Pair, model, run
+from foretoken import ForetokenError
 from foretoken.bench.record import read_results
 from foretoken.cli import demo
 
@@ -50,3 +52,17 @@ def test_a_demo_after_a_demo(tmp_path: Path) -> None:
         (tmp_path / name).write_text("{}")
     demo._clear(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "report.md"}
+
+
+def test_a_demo_that_could_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that was full takes no folder away from the demos."""
+
+    def full(*_: object) -> None:
+        raise ForetokenError("full")
+
+    demo._clear(tmp_path)
+    (tmp_path / "report.md").write_text("{}")
+    with monkeypatch.context() as patch, contextlib.suppress(ForetokenError):
+        patch.setattr(demo, "write_json", full)
+        demo._clear(tmp_path)
+    demo._clear(tmp_path)

@@ -104,9 +104,9 @@ def _clear(out: Path) -> None:
     """
     plan = out / "plan.json"
     samples = out / "samples.jsonl"
-    old = [*sorted(out.glob("results*.json")), *filter(Path.exists, (samples, plan))]
-    pages = filter(Path.exists, (out / "report.md", out / "report.html"))
-    theirs = next(iter([*old, *pages]), None)
+    old = [*sorted(out.glob("results*.json")), *filter(Path.exists, [samples])]
+    others = filter(Path.exists, (plan, out / "report.md", out / "report.html"))
+    theirs = next(iter([*old, *others]), None)
     if theirs is not None and not (plan.is_file() and read_json(plan, "a run's plan") == _PLAN):
         raise ForetokenError(
             f"{theirs} wasn't written by a demo, and this one would replace it; give another --out."
