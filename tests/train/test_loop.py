@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 from foretoken import ForetokenError
 from foretoken.models.load import load_model
+from foretoken.train import loop
 from foretoken.train.drafter import trainable
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Progress
@@ -20,7 +22,7 @@ from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.eagle import EagleModule
 
-pytest.importorskip("accelerate")
+accelerate = pytest.importorskip("accelerate")
 
 
 def train_heads(target: Path, out: Path, broken: bool = False) -> Progress:
@@ -46,6 +48,21 @@ def test_a_loss_that_is_none(checkpoints: tuple[Path, Path], tmp_path: Path) -> 
     """NaN ends the training with a sentence."""
     with pytest.raises(ForetokenError, match="loss is nan at step 0"):
         train_heads(checkpoints[0], tmp_path, broken=True)
+
+
+def test_a_state_that_cannot_be_written(tmp_path: Path) -> None:
+    """A disk that takes no more (here: no larger file) is one sentence; the state before stays."""
+    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator.prepare(torch.nn.Linear(300, 300))
+    loop._save(accelerator, tmp_path, 1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(ForetokenError, match=f"in {tmp_path} can't be written"):
+            loop._save(accelerator, tmp_path, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [state.name for state in loop._states(tmp_path)] == ["step-00000001"]
 
 
 def test_a_damaged_state_is_not_resumed(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

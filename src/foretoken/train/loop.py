@@ -173,7 +173,13 @@ def _save(accelerator: Any, folder: Path, step: int) -> None:
     if accelerator.is_main_process and unfinished.exists():
         shutil.rmtree(unfinished)
     accelerator.wait_for_everyone()
-    accelerator.save_state(str(unfinished), safe_serialization=False)  # weights may be shared
+    try:
+        accelerator.save_state(str(unfinished), safe_serialization=False)  # weights may be shared
+    except (OSError, RuntimeError) as error:  # the latter: how torch says that the disk is full
+        raise ForetokenError(
+            f"A state to resume from in {folder} can't be written ({type(error).__name__}); "
+            "the disk may be full. The state before is kept, and the same command resumes there."
+        ) from error
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         if finished.exists():
