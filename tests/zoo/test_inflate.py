@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
 
-from foretoken import zoo
+from foretoken import ForetokenError, zoo
 from foretoken.zoo.inflate import inflate
 from foretoken.zoo.shape import Shape, parameters_read
 
@@ -119,3 +120,15 @@ def test_bundled_models_inflate(name: str, tmp_path: Path) -> None:
     old = Shape.of(config)
     shape = Shape(384, old.layers + 2, 6, 3, 1_024, old.vocab + 256, 64)
     compare(zoo.path(name), inflate(zoo.path(name), tmp_path / "large", shape), old.vocab)
+
+
+def test_a_model_that_cannot_be_written(tmp_path: Path) -> None:
+    """A disk that takes no more (here: no larger file) is one sentence with the folder."""
+    source = tiny(tmp_path / "source", tied=False)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(ForetokenError, match=f"{tmp_path / 'out'} can't be written"):
+            inflate(source, tmp_path / "out", Shape(64, 3, 4, 2, 96, 120, 16))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -245,7 +246,13 @@ def _write(
 
     def flush() -> None:
         part = folder / f"part-{len(shards):05d}"
-        save_file(shards[-1], part, metadata={"format": "pt"})
+        try:
+            save_file(shards[-1], part, metadata={"format": "pt"})
+        except (OSError, SafetensorError) as error:
+            part.unlink(missing_ok=True)
+            raise ForetokenError(
+                f"{folder} can't be written: {error}; make room, or give another folder."
+            ) from error
         shards[-1] = {}
 
     for name, tensor in tensors:
