@@ -73,9 +73,9 @@ def test_what_counts_as_a_leak() -> None:
 def test_memory_is_seen() -> None:
     """What is held on to shows in the numbers, and what is let go of doesn't."""
     before, resident = soak.in_use(), soak.resident()
-    kept = torch.ones(5 << 18)
-    assert soak.in_use() - before == pytest.approx(5, abs=0.1)
-    assert soak.resident() - resident > 4
+    kept = torch.ones(64 << 18)  # above what an allocator keeps: its pages are new
+    assert soak.in_use() - before == pytest.approx(64, abs=0.1)
+    assert soak.resident() - resident > 60
     del kept
     assert soak.in_use() - before == pytest.approx(0, abs=0.1)
 
