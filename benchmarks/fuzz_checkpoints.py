@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "tied", "sharded")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "tied", "sharded")
 SHAPE = {
     "vocab_size": 97,
     "hidden_size": 64,
@@ -45,6 +45,8 @@ MORE: dict[str, dict[str, Any]] = {
     "llama": {"attention_bias": True},
     "mistral": {"sliding_window": 6},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    "gemma2": {"sliding_window": 6, "tie_word_embeddings": False},
+    "gemma3_text": {"sliding_window": 6, "tie_word_embeddings": False},
     "tied": {"tie_word_embeddings": True},
 }
 PROMPT = [(7 * i + 3) % 97 for i in range(16)]
@@ -60,10 +62,11 @@ def write_family(family: str, folder: Path) -> None:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    name = {"tied": "Llama", "sharded": "Llama"}.get(family, family.capitalize())
-    config = getattr(transformers, f"{name}Config")(**SHAPE, **MORE.get(family, {}))
+    name = {"tied": "llama", "sharded": "llama"}.get(family, family).removesuffix("_text")
+    kind = f"{name.capitalize()}{'Text' * family.endswith('_text')}Config"
+    config = getattr(transformers, kind)(**SHAPE, **MORE.get(family, {}))
     torch.manual_seed(0)
-    model = getattr(transformers, f"{name}ForCausalLM")(config)
+    model = getattr(transformers, f"{name.capitalize()}ForCausalLM")(config)
     for weight in model.parameters():
         weight.data.normal_(1.0 if weight.ndim == 1 else 0.0, 0.1)
     model.save_pretrained(folder, max_shard_size="60KB" if family == "sharded" else "1GB")
@@ -295,7 +298,7 @@ def _without_file(pattern: str) -> Change:
 
 def damages(names: dict[str, list[str]]) -> Iterator[tuple[str, str, Change]]:
     """Every (family, what, change) that there is; names: of each family's tensors."""
-    for family in ("llama", "qwen2", "qwen3", "tied"):
+    for family in ("llama", "qwen2", "qwen3", "gemma3_text", "tied"):
         for part in PARTS:
             found = [name for name in names[family] if part in name]
             for name in {*found[:1], *found[-1:]}:
@@ -325,7 +328,7 @@ def damages(names: dict[str, list[str]]) -> Iterator[tuple[str, str, Change]]:
         for n, scale in (("equal", 1.0), ("other", 3.0)):
             yield family, f"{n} head", _added("model.embed_tokens.weight", "lm_head.weight", scale)
         yield family, "the head only", _renamed("model.embed_tokens.weight", "lm_head.weight")
-    for family in ("llama", "mistral", "qwen2", "qwen3"):
+    for family in ("llama", "mistral", "qwen2", "qwen3", "gemma2"):
         for field in COUNTS:
             for value in VALUES:
                 yield family, f"{field} = {value!r}", _set(field, value)

@@ -13,7 +13,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 VOCAB = 97
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+CLASSES = {
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "gemma": "Gemma",
+    "gemma2": "Gemma2",
+    "gemma3_text": "Gemma3",
+}
+"""Family -> how its classes of transformers begin."""
+FAMILIES = tuple(CLASSES)
 IDS = [3, 50, 7, 7, 21, 90, 0, 13]
 SHAPE = {
     "vocab_size": VOCAB,
@@ -27,15 +37,20 @@ SHAPE = {
     "pad_token_id": None,
     "bos_token_id": None,
     "eos_token_id": 5,
+    "tie_word_embeddings": False,
 }
+
+
+def config_class(family: str) -> Any:
+    name = CLASSES[family] + "Text" * family.endswith("_text")
+    return getattr(transformers, f"{name}Config")
 
 
 def original(family: str, **numbers: Any) -> Any:
     """A model of transformers with random weights, biases and norms."""
-    name = family.capitalize()
-    config = getattr(transformers, f"{name}Config")(**SHAPE | numbers)
+    config = config_class(family)(**SHAPE | numbers)
     with torch.random.fork_rng([]):
-        model: Any = getattr(transformers, f"{name}ForCausalLM")(config)
+        model: Any = getattr(transformers, f"{CLASSES[family]}ForCausalLM")(config)
     random = torch.Generator().manual_seed(0)
     for weight in model.parameters():
         weight.data.normal_(1.0 if weight.ndim == 1 else 0.0, 0.2, generator=random)

@@ -16,6 +16,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.testing import tiny_transformers
 from foretoken.tree import DraftTree, empty
 from foretoken.trees.from_lists import from_paths
+from stored_models import original
 
 CPU = torch.device("cpu")
 
@@ -23,18 +24,24 @@ CPU = torch.device("cpu")
 VOCAB = 97
 
 
+KINDS = ("llama", "windowed", "gemma2", "gemma3_text")
+"""What runs whole passes runs all of these."""
+
+
 @cache
-def weights(windowed: bool) -> Any:
+def weights(kind: str) -> Any:
+    if kind.startswith("gemma"):
+        return original(kind, sliding_window=6, max_position_embeddings=192).double()
     model = tiny_transformers(VOCAB, max_length=192)
-    if windowed:
+    if kind == "windowed":
         model.config.model_type, model.config.sliding_window = "mistral", 6
         model.config.layer_types = ["sliding_attention", "full_attention"]
     return model
 
 
-def fresh(windowed: bool = False, device: torch.device = CPU) -> Transformer:
+def fresh(kind: str = "llama", device: torch.device = CPU) -> Transformer:
     """The tiny model again, without a runner."""
-    model = weights(windowed)
+    model = weights(kind)
     return build_native(
         model.config, model.state_dict().__getitem__, torch.float64, device, "plain"
     )
@@ -73,10 +80,10 @@ def last_path(tree: DraftTree, row: int) -> list[int]:
 
 @torch.inference_mode()
 def check_same(
-    model: Transformer, windowed: bool = False, steps: int = 12, near: float = 1e-9
+    model: Transformer, kind: str = "llama", steps: int = 12, near: float = 1e-9
 ) -> None:
     """Random trees over changing rows: every pass says what it says without the runner."""
-    rng, (own, mine), (other, theirs) = random.Random(1), begun(fresh(windowed)), begun(model)
+    rng, (own, mine), (other, theirs) = random.Random(1), begun(fresh(kind)), begun(model)
     for _ in range(steps):
         some = [[0], [0, 1], [0, 1, 2], [2], [1, 2]][rng.randrange(5)]
         tree = drawn(rng, len(some))

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from foretoken import ForetokenError
+from foretoken.testing import logits_after
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.small_lm import TrainedLM
 from lessons import random_lesson
+from stored_models import written
 
 
 def test_chances(checkpoints: tuple[Path, Path]) -> None:
@@ -31,6 +33,26 @@ def test_chances(checkpoints: tuple[Path, Path]) -> None:
     chances = drafter.token_acceptance(dataclasses.replace(lesson, temperature=0.0))
     right = drafter.lm(lesson.tokens[:1, :20]).logits[0].argmax(-1)[:-1] == lesson.tokens[0, 1:20]
     assert torch.equal(chances[0, :19].bool(), right) and not chances[:, [19, 39]].any()
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gemma3_text"])
+def test_what_is_trained_is_what_is_served(
+    checkpoints: tuple[Path, Path], tmp_path: Path, family: str
+) -> None:
+    """Windows of each kind of layer and the soft cap of logits, along texts that are packed."""
+    lesson = random_lesson(checkpoints[0], 0.8)
+    numbers = {} if family == "llama" else {"sliding_window": 4}
+    if family.startswith("gemma"):
+        numbers |= {"layer_types": ["sliding_attention", "full_attention"]}
+        numbers |= {"final_logit_softcapping": 3.0}
+    drafter = TrainedLM(Facts(0, 97, 0), model=str(written(tmp_path, family, **numbers)))
+    with torch.no_grad():
+        logits, served = drafter.head(drafter.states(lesson)), drafter.native()
+    for row, records in enumerate(lesson.records.tolist()):
+        for record in set(records) - {-1}:
+            places = [at for at, one in enumerate(records) if one == record]
+            want = logits_after(served, lesson.tokens[row, places].tolist())
+            torch.testing.assert_close(logits[row, places[-1]], want, rtol=0, atol=2e-3)
 
 
 def test_what_is_refused(checkpoints: tuple[Path, Path]) -> None:

@@ -94,18 +94,32 @@ class TrainedLM(Trained):
     def head(self, states: Tensor) -> Tensor:
         """Normed states [..., D] -> logits [..., V]."""
         logits: Tensor = self.lm.get_output_embeddings()(states)
-        return logits
+        cap = getattr(self.lm.config, "final_logit_softcapping", None)
+        return logits if cap is None else (logits / cap).tanh() * cap
 
     def states(self, lesson: Lesson) -> Tensor:
         """[B, T, D] its normed last states."""
         out = self.lm.base_model(
             input_ids=lesson.tokens,
-            attention_mask=lesson.attention_mask[:, None],
+            attention_mask=self._masks(lesson),
             position_ids=lesson.positions,
             use_cache=False,
         )
         states: Tensor = out.last_hidden_state
         return states
+
+    def _masks(self, lesson: Lesson) -> Tensor | dict[str, Tensor]:
+        """[B, 1, T, T] additive; one for each kind of layer where their windows differ."""
+        from foretoken.models.hf.cache import windows
+
+        positions, dtype = lesson.positions, self.lm.dtype
+        apart = positions[:, :, None] - positions[:, None]
+        masks = {}
+        for kind, window in windows(self.lm.config).items():
+            near = apart < window if window else torch.ones_like(apart, dtype=torch.bool)
+            seen = (lesson.attention_mask & near)[:, None]
+            masks[kind] = torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
+        return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def token_acceptance(self, lesson: Lesson) -> Tensor:
         """[B, T] the chance that its draft after each place is accepted and is the text's token:

@@ -79,10 +79,11 @@ def test_what_is_missing_is_named() -> None:
         built(model, "plainn")
 
 
-def test_repeating_layers_must_agree() -> None:
-    """A layer that differs from the one it repeats is named, with its part."""
+@pytest.mark.parametrize("part", ["mlp.down_proj", "self_attn.q_proj", "input_layernorm"])
+def test_repeating_layers_must_agree(part: str) -> None:
+    """A layer that differs from the one it repeats is named, with its part: a product or a norm."""
     model = cyclic()
-    name = f"model.layers.{LAYERS + 1}.mlp.down_proj.weight"
+    name = f"model.layers.{LAYERS + 1}.{part}.weight"
     changed = model.state_dict()[name] + 1
-    with pytest.raises(ForetokenError, match=rf"mlp\.down_proj of layer {LAYERS + 1} .* {CYCLE}"):
+    with pytest.raises(ForetokenError, match=rf"{part}\.weight of layer {LAYERS + 1} .* {CYCLE}"):
         built(model, **{name: changed})

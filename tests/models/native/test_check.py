@@ -90,6 +90,23 @@ def test_numbers_that_make_no_model(numbers: dict[str, Any], match: str) -> None
         check.shape_of(config)
 
 
+@pytest.mark.parametrize(
+    "name", ["query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"]
+)
+@pytest.mark.parametrize("given", [0, -1.0, float("nan"), float("inf"), "x", True])
+def test_scales_and_caps_are_positive_numbers(name: str, given: Any) -> None:
+    config = original("gemma2").config
+    vars(config)[name] = given
+    with pytest.raises(ForetokenError, match=f"{name} .* must be a number above 0"):
+        check.shape_of(config)
+    vars(config)[name] = None
+    if name == "query_pre_attn_scalar":
+        with pytest.raises(ForetokenError, match=f"{name} .* must be a number above 0"):
+            check.shape_of(config)
+    else:
+        check.shape_of(config)
+
+
 def test_what_may_be_left_out() -> None:
     """Key/value heads and the width of a head follow from the rest."""
     config = original("qwen2").config

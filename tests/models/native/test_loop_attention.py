@@ -19,6 +19,7 @@ from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import Transformer
 from foretoken.tree import chains
 from foretoken.trees.from_lists import from_paths
+from stored_models import original
 
 CPU = torch.device("cpu")
 VOCAB = 97
@@ -28,26 +29,24 @@ pytestmark = pytest.mark.skipif(
 
 
 @cache
-def model_of(backend: str, window: int | None = None) -> Transformer:
+def model_of(backend: str, window: int | None = None, family: str = "llama") -> Transformer:
     """Heads of width 64, four queries to a key, and matrices large enough to be packed."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=2,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        head_dim=64,
-        max_position_embeddings=512,
-    )
-    model: Any = LlamaForCausalLM(config)
+    shape = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 8,
+        "head_dim": 64,
+        "max_position_embeddings": 512,
+    }
+    model = original(family, **shape)
+    config = model.config
     for weight in model.parameters():
         weight.data.normal_(0, 0.1)
+    if window is not None and family == "llama":
+        config.model_type = "mistral"
     if window is not None:
-        config.model_type, config.sliding_window = "mistral", window
+        config.sliding_window = window
         config.layer_types = ["sliding_attention", "full_attention"]
     return build_native(config, model.state_dict().__getitem__, torch.float32, CPU, backend)
 
@@ -57,12 +56,12 @@ def tokens(count: int, seed: int = 0) -> list[int]:
     return [rng.randrange(VOCAB) for _ in range(count)]
 
 
-@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(("window", "cap"), [(None, None), (5, None), (None, 0.7), (5, 20.0)])
 @pytest.mark.parametrize("history", [0, 1, 63, 200])
 @pytest.mark.parametrize("width", [1, 3, 17])
 @torch.inference_mode()
-def test_equals_torchs_own(window: int | None, history: int, width: int) -> None:
-    """Ragged rows in any order of slots, chains, windows: equal to SDPA up to rounding."""
+def test_equals_torchs_own(window: int | None, cap: float | None, history: int, width: int) -> None:
+    """Ragged rows in any order of slots, chains, windows, soft caps: equal up to rounding."""
     model = model_of("panels", window)
     cache = model.new_cache(3, 300)
     cache.data.normal_(generator=torch.Generator().manual_seed(0))
@@ -76,7 +75,7 @@ def test_equals_torchs_own(window: int | None, history: int, width: int) -> None
         shape.head_dim,
         generator=torch.Generator().manual_seed(1),
     )
-    given = {"heads": shape.heads, "scale": 0.3, "window": window}
+    given = {"heads": shape.heads, "scale": 0.3, "window": window, "cap": cap}
     wanted = attention.mix(turned, cache.layer[0], feed, **given)
     got = loop_attention.mix(turned, cache.layer[0], feed, **given)
     assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-5)
@@ -99,11 +98,16 @@ def one_by_one(model: Transformer, prompt: list[int], path: list[int]) -> Tensor
 
 
 @pytest.mark.parametrize("backend", ["panels", "int8"])
-@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize(
+    ("family", "window"), [("llama", None), ("llama", 20), ("gemma2", 20), ("gemma3_text", 20)]
+)
 @torch.inference_mode()
-def test_a_tree_says_bit_for_bit_what_single_tokens_say(backend: str, window: int | None) -> None:
+def test_a_tree_says_bit_for_bit_what_single_tokens_say(
+    backend: str, family: str, window: int | None
+) -> None:
     """Every node of a wide tree, in company of another row, equals decoding its path plainly."""
-    model, rng = model_of(backend, window), random.Random(0)
+    model, rng = model_of(backend, window, family), random.Random(0)
+    assert model.whole is not None or backend == "int8"
     prompts = [tokens(70, 1), tokens(33, 2)]
     paths = [[[rng.randrange(VOCAB) for _ in range(4)] for _ in range(6)] for _ in prompts]
     cache = model.new_cache(2, 300)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import Gemma3TextConfig, LlamaConfig
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from foretoken.errors import ForetokenError
@@ -90,3 +91,19 @@ def test_parameters_that_give_no_rotation(given: dict[str, Any]) -> None:
     config.rope_parameters = given
     with pytest.raises(ForetokenError, match=r"rope_parameters .* give no rotary positions"):
         rope.Table(config, shape_of(config), torch.float32, CPU)
+
+
+def test_kinds_of_layers_turn_by_tables_of_their_own() -> None:
+    """Gemma 3's local layers have another base than its global ones, and each its own scaling."""
+    ropes = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0},
+    }
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    config = Gemma3TextConfig(hidden_size=32, num_hidden_layers=6, rope_parameters=ropes, **heads)
+    theirs, positions = Gemma3RotaryEmbedding(config), torch.arange(64)[None]
+    for kind in ("sliding_attention", "full_attention"):
+        table = rope.Table(config, shape_of(config), torch.float32, CPU, kind).upto(64)
+        cos, sin = theirs(torch.ones(1), positions, kind)
+        torch.testing.assert_close(table[:64, 0], cos[0])
+        torch.testing.assert_close(table[:64, 1, 8:], sin[0, :, 8:])

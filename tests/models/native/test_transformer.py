@@ -83,6 +83,20 @@ def test_a_pass_cut_anywhere_is_the_pass(shared: Pair) -> None:
             "part of each head",
         ),
         ({"hidden_act": "gelu"}, "its activation is 'gelu'"),
+        ({"layer_types": ["full_attention", "chunked_attention"]}, "type 'chunked_attention'"),
+        ({"use_bidirectional_attention": True}, "see those after them"),
+        (
+            {
+                "model_type": "gemma3_text",
+                "hidden_activation": "silu",
+                "layer_types": ["sliding_attention", "full_attention"],
+                "rope_parameters": {
+                    "sliding_attention": {"rope_type": "default"},
+                    "full_attention": {"rope_type": "dynamic"},
+                },
+            },
+            "depends on the length",
+        ),
         ({}, None),
     ],
     ids=str,

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.models.model import eos_ids
-from foretoken.models.native import attention, backends, check, loop_attention
+from foretoken.models.native import attention, backends, block, check, loop_attention
 from foretoken.models.native import norm as norms
 from foretoken.models.native.backends import compiled, cuda_graphs
 from foretoken.models.native.check import CYCLE, EMBEDDING, HEAD, Weights
-from foretoken.models.native.layer import Layer, Linear, MakeLinear, Mix, Shape
+from foretoken.models.native.layer import Layer, Linear, MakeLinear, Shape
 from foretoken.models.native.rope import Table
 from foretoken.models.native.transformer import Transformer
 
@@ -48,7 +48,8 @@ def build_native(
     stored = check.fitted(stored, expected)
     sample = stored("model.layers.0.self_attn.q_proj.weight")
     name, make = backends.choose(linear_backend, dtype, device, sample)
-    parts = _Parts(stored, expected, make, dtype, device, config.rms_norm_eps)
+    around_one = block.family(config).around_one
+    parts = _Parts(stored, expected, make, dtype, device, config.rms_norm_eps, around_one)
     # The widest matrix first: while it is packed, nothing else is in memory yet.
     embedding, lm_head = _ends(parts, bool(config.tie_word_embeddings))
     looped = name != "plain" and loop_attention.supports(dtype, device, shape.head_dim)
@@ -59,7 +60,7 @@ def build_native(
         layers,
         parts.norm("model.norm"),
         lm_head,
-        Table(config, shape, dtype, device),
+        [Table(config, shape, dtype, device, kind) for kind in block.rope_kinds(config)],
         name,
         parts.count,
         parts.bytes_read,
@@ -72,8 +73,9 @@ def build_native(
 
 
 class _Parts:
-    """Makes a model's parts from its stored weights. count: parameters read so far. bytes_read: of
-    the matrices that a pass reads, as they are stored."""
+    """Makes a model's parts from its stored weights. around_one: how norms are stored, see
+    `block.Family`. count: parameters read so far. bytes_read: of the matrices that a pass reads, as
+    they are stored."""
 
     def __init__(
         self,
@@ -83,9 +85,11 @@ class _Parts:
         dtype: torch.dtype,
         device: torch.device,
         eps: float,
+        around_one: bool,
     ) -> None:
         self._expected = expected
         self._stored, self._make, self._eps = stored, make, eps
+        self._around_one = around_one
         self.dtype, self.device = dtype, device
         self.count = self.bytes_read = 0
 
@@ -113,7 +117,14 @@ class _Parts:
         return self.product(weight, self.joined(self.tensors(biases)))
 
     def norm(self, name: str) -> norms.Norm:
-        return norms.make(self.joined(self.tensors([f"{name}.weight"])), self._eps)
+        [stored] = self.tensors([f"{name}.weight"])
+        if self._around_one:
+            return norms.around_one(stored.to(self.device), self._eps, self.dtype)
+        return norms.make(self.joined([stored]), self._eps)
+
+    def norm_in(self, layer: str, name: str | None) -> norms.Norm | None:
+        """A layer's norm; None where the family has none there."""
+        return None if name is None else self.norm(f"{layer}.{name}")
 
     def agree(self, key: str, other: str) -> bool:
         """Whether two stored tensors are the same; neither is counted."""
@@ -142,35 +153,45 @@ def _end_names(parts: _Parts) -> tuple[str, str]:
 
 def _layers(parts: _Parts, config: Any, shape: Shape, mixing: Callable[..., Tensor]) -> list[Layer]:
     """All layers; those that repeat share their products and norms."""
-
-    def mix(i: int) -> Mix:
-        scale = shape.head_dim**-0.5
-        return partial(mixing, heads=shape.heads, scale=scale, window=_window(config, i))
-
     many = config.num_hidden_layers
     cycle = getattr(config, CYCLE, None) or many
-    before, normed = parts.bytes_read, config.model_type == "qwen3"
-    layers = [_layer(parts, i, mix(i), normed) for i in range(min(cycle, many))]
+    before, given = parts.bytes_read, [_own(config, shape, mixing, i) for i in range(many)]
+    layers = [_layer(parts, config, i, given[i]) for i in range(min(cycle, many))]
     parts.bytes_read += (parts.bytes_read - before) * (many - len(layers)) // len(layers)
     for i in range(len(layers), many):
-        _check_same(parts, i, i - cycle)
-        layers.append(replace(layers[i - cycle], mix=mix(i)))
+        _check_same(parts, config, shape, i, i - cycle)
+        layers.append(replace(layers[i - cycle], **given[i]))
     return layers
 
 
-def _layer(parts: _Parts, i: int, mix: Mix, normed: bool) -> Layer:
-    """Layer i; `normed`: queries and keys have norms."""
-    at = f"model.layers.{i}"
+def _own(config: Any, shape: Shape, mixing: Callable[..., Tensor], i: int) -> dict[str, Any]:
+    """What layer i has of its own even where it repeats another's weights."""
+    ropes = block.rope_kinds(config)
+    mix = partial(
+        mixing,
+        heads=shape.heads,
+        scale=block.score_scale(config, shape.head_dim),
+        window=block.window(config, i),
+        cap=block.cap(config, block.family(config).score_cap),
+    )
+    return {"mix": mix, "rope": 0 if ropes == [None] else ropes.index(config.layer_types[i])}
+
+
+def _layer(parts: _Parts, config: Any, i: int, own: dict[str, Any]) -> Layer:
+    at, names, heads = f"model.layers.{i}", block.family(config).norms, block.head_norms(config)
     return Layer(
-        attention_norm=parts.norm(f"{at}.input_layernorm"),
+        **own,
+        attention_norm=parts.norm(f"{at}.{names.before_attention}"),
         qkv=parts.linear(f"{at}.self_attn", "q_proj", "k_proj", "v_proj"),
-        q_norm=parts.norm(f"{at}.self_attn.q_norm") if normed else None,
-        k_norm=parts.norm(f"{at}.self_attn.k_norm") if normed else None,
-        mix=mix,
+        q_norm=parts.norm_in(at, heads[0]),
+        k_norm=parts.norm_in(at, heads[1]),
         out=parts.linear(f"{at}.self_attn", "o_proj"),
-        mlp_norm=parts.norm(f"{at}.post_attention_layernorm"),
+        attention_out_norm=parts.norm_in(at, names.after_attention),
+        mlp_norm=parts.norm(f"{at}.{names.before_mlp}"),
         gate_up=parts.linear(f"{at}.mlp", "gate_proj", "up_proj"),
+        activation=block.activation(config),
         down=parts.linear(f"{at}.mlp", "down_proj"),
+        mlp_out_norm=parts.norm_in(at, names.after_mlp),
     )
 
 
@@ -183,11 +204,10 @@ def run_through(runner: str, model: Transformer) -> None:
         model.run_by(partial(compiled.Compiled, background=background), runner)
 
 
-def _check_same(parts: _Parts, layer: int, earlier: int) -> None:
+def _check_same(parts: _Parts, config: Any, shape: Shape, layer: int, earlier: int) -> None:
     """Raises `ForetokenError` where a layer has other weights than the one that it repeats."""
-    names = (*(f"self_attn.{n}_proj" for n in "qkvo"), "mlp.gate_proj", "mlp.down_proj")
-    for name in names:
-        one, other = (f"model.layers.{i}.{name}.weight" for i in (layer, earlier))
+    for name in check.layer(config, shape):
+        one, other = (f"model.layers.{i}.{name}" for i in (layer, earlier))
         if not parts.agree(one, other):
             raise ForetokenError(
                 f"config.json says that layers repeat ({CYCLE}), but {name} of layer {layer} isn't "
@@ -204,14 +224,3 @@ def _joined(parts: list[Tensor], dtype: torch.dtype, device: torch.device) -> Te
         whole[end - len(part) : end] = part
         end -= len(part)
     return whole
-
-
-def _window(config: Any, layer: int) -> int | None:
-    """A layer's sliding window: by its type where the configuration lists types, else for all.
-
-    Llama has none, whatever its configuration says: so transformers runs it."""
-    window = None if config.model_type == "llama" else getattr(config, "sliding_window", None)
-    types = getattr(config, "layer_types", None)
-    if types is not None:
-        return window if types[layer] == "sliding_attention" else None
-    return window

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
+from foretoken.models.native import block
 from foretoken.models.native.layer import Shape
 
 Weights = Callable[[str], Tensor]
@@ -52,6 +53,8 @@ def shape_of(config: Any) -> Shape:
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         vocab_size=config.vocab_size,
         max_length=config.max_position_embeddings,
+        embedding_scale=block.embedding_scale(config),
+        logit_cap=block.cap(config, block.family(config).logit_cap),
     )
 
 
@@ -63,6 +66,9 @@ def numbers(config: Any) -> None:
     eps, heads = config.rms_norm_eps, config.num_attention_heads
     if type(eps) not in (int, float) or not 0 <= eps < math.inf:
         raise _wrong("rms_norm_eps", eps, "a number from 0 on")
+    family = block.family(config)
+    for field in filter(None, (family.scale, family.score_cap, family.logit_cap)):
+        _positive(field, getattr(config, field, None), none=field != family.scale)
     groups = getattr(config, "num_key_value_heads", None) or heads
     if heads % groups:
         raise _wrong("num_attention_heads", heads, f"a multiple of num_key_value_heads, {groups}")
@@ -86,6 +92,13 @@ def count(name: str, given: Any, most: int = LARGEST, *, none: bool = False) -> 
         raise _wrong(name, given, f"a whole number from 1 to {most}")
 
 
+def _positive(name: str, given: Any, *, none: bool) -> None:
+    if given is None and none:
+        return
+    if type(given) not in (int, float) or not 0 < given < math.inf:
+        raise _wrong(name, given, "a number above 0")
+
+
 def _wrong(name: str, given: Any, expected: str) -> ForetokenError:
     return ForetokenError(
         f"{name} of the model's configuration is {given!r:.80} and must be {expected}; {_REMEDY}."
@@ -100,12 +113,12 @@ def tensors(config: Any, shape: Shape) -> dict[str, tuple[int, ...]]:
         HEAD: (shape.vocab_size, shape.width),
     }
     for i in range(config.num_hidden_layers):
-        for name, size in _layer(config, shape).items():
+        for name, size in layer(config, shape).items():
             expected[f"model.layers.{i}.{name}"] = size
     return expected
 
 
-def _layer(config: Any, shape: Shape) -> dict[str, tuple[int, ...]]:
+def layer(config: Any, shape: Shape) -> dict[str, tuple[int, ...]]:
     """The tensors of one layer, as transformers' model of this family has them."""
     width, feed, head = shape.width, config.intermediate_size, shape.head_dim
     query, key = shape.heads * head, shape.kv_heads * head
@@ -116,22 +129,11 @@ def _layer(config: Any, shape: Shape) -> dict[str, tuple[int, ...]]:
         **{f"mlp.{name}_proj": size for name, size in mlp.items()},
     }
     expected: dict[str, tuple[int, ...]] = {f"{n}.weight": size for n, size in products.items()}
-    biased = _biased(config)
+    biased, family = block.biased(config), block.family(config)
     expected |= {f"{n}.bias": size[:1] for n, size in products.items() if n.startswith(biased)}
-    for norm in ("input_layernorm", "post_attention_layernorm"):
-        expected[f"{norm}.weight"] = (width,)
-    if config.model_type == "qwen3":
-        expected |= {"self_attn.q_norm.weight": (head,), "self_attn.k_norm.weight": (head,)}
+    expected |= {f"{norm}.weight": (width,) for norm in family.norms if norm}
+    expected |= {f"{norm}.weight": (head,) for norm in block.head_norms(config) if norm}
     return expected
-
-
-def _biased(config: Any) -> tuple[str, ...]:
-    """How the names of those products begin that have biases."""
-    if config.model_type == "qwen2":
-        return ("self_attn.q", "self_attn.k", "self_attn.v")
-    attention = config.model_type in ("llama", "qwen3") and config.attention_bias
-    mlp = config.model_type == "llama" and config.mlp_bias
-    return ("self_attn.",) * bool(attention) + ("mlp.",) * bool(mlp)
 
 
 def fitted(stored: Weights, expected: dict[str, tuple[int, ...]]) -> Weights:

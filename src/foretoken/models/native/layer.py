@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.models.cache import KVCache
@@ -37,24 +39,37 @@ class Runner(Protocol):
         ...
 
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
+"""What a feed-forward's gate may go through, by transformers' names."""
+
+
 @dataclass(slots=True)
 class Layer:
-    """One decoder layer. qkv: D -> (H + 2K)·W; mix: the attention itself; gate_up: D -> 2F."""
+    """One decoder layer. qkv: D -> (H + 2K)·W; rope: which of the model's rotary tables turns
+    queries and keys; mix: the attention itself; gate_up: D -> 2F; activation: one of `ACTIVATIONS`.
+    attention_out_norm, mlp_out_norm: of what a sub-layer adds to the states."""
 
     attention_norm: Norm
     qkv: Linear
     q_norm: Norm | None
     k_norm: Norm | None
+    rope: int
     mix: Mix
     out: Linear
+    attention_out_norm: Norm | None
     mlp_norm: Norm
     gate_up: Linear
+    activation: str
     down: Linear
+    mlp_out_norm: Norm | None
 
 
 @dataclass(slots=True)
 class Shape:
-    """The numbers that the forward needs."""
+    """The numbers that the forward needs. logit_cap: logits l become cap · tanh(l / cap)."""
 
     width: int
     heads: int
@@ -62,3 +77,5 @@ class Shape:
     head_dim: int
     vocab_size: int
     max_length: int
+    embedding_scale: float = 1.0
+    logit_cap: float | None = None

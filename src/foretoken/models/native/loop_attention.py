@@ -26,7 +26,13 @@ def supports(dtype: torch.dtype, device: torch.device, width: int) -> bool:
 
 
 def mix(
-    turned: Tensor, layer: Tensor, feed: Feed, heads: int, scale: float, window: int | None = None
+    turned: Tensor,
+    layer: Tensor,
+    feed: Feed,
+    heads: int,
+    scale: float,
+    window: int | None = None,
+    cap: float | None = None,
 ) -> Tensor:
     """`attention.mix` by the compiled loops: [B, T, H + 2K, W] and a layer's cache -> [B, T,
     H·W]. Raises `ForetokenError` where these don't fit each other."""
@@ -52,6 +58,7 @@ def mix(
         layer.shape[1],
         layer.shape[3],
         scale,
+        cap or 0.0,
         torch.get_num_threads(),
     )
     if outside:

@@ -26,6 +26,15 @@ def make(weight: Tensor, eps: float) -> Norm:
     return Fast(weight, eps)
 
 
+def around_one(stored: Tensor, eps: float, dtype: torch.dtype) -> Norm:
+    """The norm whose weight is 1 + `stored` [D]; all in float32, as transformers' Gemma does, so
+    that a weight that is nearly 1 isn't rounded to it in half precision."""
+    weight, size = 1.0 + stored.float(), tuple(stored.shape)
+    if dtype == torch.float32:
+        return make(weight, eps)
+    return lambda x: (F.rms_norm(x.float(), size, None, eps) * weight).to(x.dtype)
+
+
 class Fast:
     """float32 on a CPU. torch's norm is eight small operations there, half of a small model's
     overhead; with the D of the mean moved into weight and eps five do."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
+from foretoken.models.native import block
 from foretoken.models.native.layer import Shape
 
 SERVED = ("default", "linear", "llama3", "yarn")
@@ -20,10 +21,18 @@ _FIRST = 1024  # positions; the table doubles from here
 class Table:
     """cos and signed sin of each position, of as many as are in use."""
 
-    def __init__(self, config: Any, shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
-        """Raises `ForetokenError` where the configuration's rope_parameters can't be used."""
+    def __init__(
+        self,
+        config: Any,
+        shape: Shape,
+        dtype: torch.dtype,
+        device: torch.device,
+        kind: str | None = None,
+    ) -> None:
+        """kind: of the layers that it is for, where these have rotary parameters of their own.
+        Raises `ForetokenError` where the configuration's rope_parameters can't be used."""
         self.dtype, self.device = dtype, device
-        self._frequency, self._scaling = _frequency(config, shape.head_dim)
+        self._frequency, self._scaling = _frequency(config, shape.head_dim, kind)
         self._most = shape.max_length + 1
         # Those that were grown stay: a captured graph goes on reading the one that it began with.
         self._made = [self._rows(0, min(_FIRST, self._most))]
@@ -53,9 +62,9 @@ class Table:
         return both.to(self.device, self.dtype)
 
 
-def _frequency(config: Any, head_dim: int) -> tuple[Tensor, float]:
+def _frequency(config: Any, head_dim: int, kind: str | None) -> tuple[Tensor, float]:
     """Angle a position [W / 2] in float32, and what cos and sin are multiplied by."""
-    rope = config.rope_parameters
+    rope = block.rope_of(config, kind)
     try:
         if rope["rope_type"] == "default":
             steps = torch.arange(0, head_dim, 2, dtype=torch.float)
@@ -63,7 +72,7 @@ def _frequency(config: Any, head_dim: int) -> tuple[Tensor, float]:
         else:
             from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-            frequency, scaling = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config)
+            frequency, scaling = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, layer_type=kind)
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise _unusable(rope) from error
     frequency, scaling = frequency.float(), float(scaling)

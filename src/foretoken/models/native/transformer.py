@@ -1,4 +1,4 @@
-"""The native decoder: Llama, Mistral, Qwen2, Qwen3 and what shares their shape.
+"""The native decoder: Llama, Mistral, Qwen2, Qwen3, Gemma and what shares their shape.
 
 Few operations a layer (q, k, v in one product, gate and up in one, one norm operation, rotary in
 three), a preallocated cache, and sub-layers that can be run one by one. Numerically it is
@@ -22,30 +22,38 @@ from torch import Tensor
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
 from foretoken.models.model import Output
-from foretoken.models.native import rope
+from foretoken.models.native import block, rope
 from foretoken.models.native.backends.whole import Whole, spans, whole_for
-from foretoken.models.native.layer import Layer, Linear, Runner, Shape
+from foretoken.models.native.layer import ACTIVATIONS, Layer, Linear, Runner, Shape
 from foretoken.models.native.norm import Norm
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+Rotary = Seq[tuple[Tensor, Tensor]]
+"""For each of a model's rotary tables: cos and signed sin, each [B, T, H + 2K, W]."""
 
 
 def unsupported(config: Any) -> str | None:
     """Why the native model can't serve this configuration, or None where it can."""
-    if config.model_type not in FAMILIES:
-        return f"its family {config.model_type!r} is not one of {', '.join(FAMILIES)}"
+    if config.model_type not in block.FAMILIES:
+        return f"its family {config.model_type!r} is not one of {', '.join(block.FAMILIES)}"
     if getattr(config, "quantization_config", None) is not None:
         return "its weights are quantised"
     if getattr(config, "text_config", None) is not None:
         return "its configuration holds another one"
-    kind = config.rope_parameters.get("rope_type")
-    if kind not in rope.SERVED:
-        return f"its rotary scaling {kind!r} depends on the length seen so far"
-    if config.rope_parameters.get("partial_rotary_factor", 1.0) != 1.0:
-        return "it rotates part of each head only"
-    if config.hidden_act != "silu":
-        return f"its activation is {config.hidden_act!r}, not 'silu'"
+    if getattr(config, "use_bidirectional_attention", None):
+        return "its tokens see those after them"
+    if foreign := set(getattr(config, "layer_types", None) or ()) - _KINDS:
+        return f"it has layers of type {min(foreign)!r}"
+    for turning in (block.rope_of(config, kind) for kind in block.rope_kinds(config)):
+        if (how := turning.get("rope_type")) not in rope.SERVED:
+            return f"its rotary scaling {how!r} depends on the length seen so far"
+        if turning.get("partial_rotary_factor", 1.0) != 1.0:
+            return "it rotates part of each head only"
+    if (activation := block.activation(config)) not in ACTIVATIONS:
+        return f"its activation is {activation!r}, not one of {', '.join(ACTIVATIONS)}"
     return None
+
+
+_KINDS = {"full_attention", "sliding_attention"}
 
 
 class Transformer:
@@ -60,14 +68,14 @@ class Transformer:
         layers: list[Layer],
         norm: Norm,
         lm_head: Linear,
-        rope_table: rope.Table,
+        ropes: Seq[rope.Table],
         backend: str,
         parameters: int,
         bytes_read: int,
         eos_ids: Iterable[int] = (),
         source: Path | None = None,
     ) -> None:
-        """`embedding` may be narrower than the model's dtype, which is that of `rope_table`.
+        """`embedding` may be narrower than the model's dtype, which is that of the `ropes`.
         `source`: the checkpoint's folder, where it is from one."""
         self.shape = shape
         self.vocab_size, self.max_length, self.width = (
@@ -77,14 +85,16 @@ class Transformer:
         )
         self.cycle = _cycle(layers)
         self.layers, self.kv_heads, self.head_dim = len(layers), shape.kv_heads, shape.head_dim
-        self.dtype, self.device = rope_table.dtype, rope_table.device
+        self.dtype, self.device = ropes[0].dtype, ropes[0].device
         self.backend = backend
         self.parameters, self.bytes_read = parameters, bytes_read
         self.eos_ids, self.source = frozenset(eos_ids), source
         self._embedding, self.stack, self._norm = embedding, layers, norm
-        self._lm_head, self.rope = lm_head, rope_table
+        self._lm_head, self.ropes = lm_head, list(ropes)
+        # Rounded like the weights, as transformers has it.
+        self._embedding_scale = torch.tensor(shape.embedding_scale, dtype=self.dtype).item()
         self.runner: Runner | None = None
-        self.whole = whole_for(shape, layers, rope_table)
+        self.whole = whole_for(shape, layers, self.ropes)
 
     def run_by(self, make: Callable[[Transformer], Runner], name: str) -> None:
         """Have whole passes run by a runner of this name."""
@@ -137,7 +147,7 @@ class Transformer:
     def through(
         self,
         states: Tensor,
-        rotary: tuple[Tensor, Tensor],
+        rotary: Rotary,
         feed: Feed,
         cache: KVCache,
         hidden: Seq[int] = (),
@@ -171,24 +181,29 @@ class Transformer:
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D]."""
-        return F.embedding(tokens, self._embedding).to(self.dtype)
+        states = F.embedding(tokens, self._embedding).to(self.dtype)
+        return states if self._embedding_scale == 1.0 else states * self._embedding_scale
 
     def head(self, states: Tensor) -> Tensor:
         """Normed states [..., D] -> logits [..., V]."""
-        return self._lm_head(states)
+        logits, cap = self._lm_head(states), self.shape.logit_cap
+        return logits if cap is None else (logits / cap).tanh() * cap
 
     def normed(self, states: Tensor) -> Tensor:
         """The final norm, [..., D] -> [..., D]."""
         return self._norm(states)
 
-    def rotary(self, positions: Tensor, reach: int) -> tuple[Tensor, Tensor]:
-        """cos and signed sin, each [B, T, H + 2K, W]; 1 and 0 at the values, which don't turn.
-        reach: what all positions lie below.
+    def rotary(self, positions: Tensor, reach: int) -> Rotary:
+        """cos is 1 and sin 0 at the values, which don't turn. reach: what all positions lie below.
 
         So queries, keys and values go through the rotation as one tensor and needn't be cut apart.
         """
+        return [self._spread(table.upto(reach)[positions]) for table in self.ropes]
+
+    def _spread(self, turns: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, T, 2, W] -> cos and sin [B, T, H + 2K, W]."""
         shape = self.shape
-        cos, sin = self.rope.upto(reach)[positions][..., None, :].unbind(2)  # [B, T, 1, W]
+        cos, sin = turns[..., None, :].unbind(2)  # [B, T, 1, W]
         ones = torch.ones_like(cos).expand(-1, -1, shape.kv_heads, -1)
         turning = (-1, -1, shape.heads + shape.kv_heads, -1)
         zeros = torch.zeros_like(cos).expand_as(ones)
@@ -217,9 +232,10 @@ class Transformer:
     ) -> Tensor:
         """`count` layers on [R, 1, D], of each row from its first one on; a feed of a row and
         a token for each. Rows whose layers share their weights go through them in one product."""
-        groups: dict[int, list[int]] = {}
+        groups: dict[tuple[int, ...], list[int]] = {}
         for row, first in enumerate(firsts):
-            groups.setdefault(first % self.cycle, []).append(row)
+            ropes = (layer.rope for layer in self.stack[first : first + count])
+            groups.setdefault((first % self.cycle, *ropes), []).append(row)
         out = torch.empty_like(states)
         for rows in groups.values():
             group = [feeds[row] for row in rows], [firsts[row] for row in rows]
@@ -229,7 +245,7 @@ class Transformer:
     def _together(
         self, states: Tensor, feeds: Seq[Feed], firsts: Seq[int], count: int, cache: KVCache
     ) -> Tensor:
-        """`run_together` where all rows' layers have the weights of the first row's."""
+        """`run_together` where all rows' layers have the weights and turns of the first row's."""
         positions = torch.cat([feed.positions for feed in feeds])
         rotary = self.rotary(positions, max(feed.reach for feed in feeds))
         for index in range(firsts[0], firsts[0] + count):
@@ -238,16 +254,21 @@ class Transformer:
                 layer = index - firsts[0] + firsts[row]
                 mix = self.stack[layer].mix
                 mixed.append(mix(turned[row : row + 1], cache.layer[layer], feed))
-            states = self._mlp(states + self.stack[index].out(torch.cat(mixed)), index)
+            states = self._mlp(states + self._out(torch.cat(mixed), index), index)
         return states
 
     def _attention(
-        self, states: Tensor, index: int, rotary: tuple[Tensor, Tensor], feed: Feed, cache: KVCache
+        self, states: Tensor, index: int, rotary: Rotary, feed: Feed, cache: KVCache
     ) -> Tensor:
-        layer, turned = self.stack[index], self._turned(states, index, rotary)
-        return states + layer.out(layer.mix(turned, cache.layer[index], feed))
+        turned = self._turned(states, index, rotary)
+        return states + self._out(self.stack[index].mix(turned, cache.layer[index], feed), index)
 
-    def _turned(self, states: Tensor, index: int, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    def _out(self, mixed: Tensor, index: int) -> Tensor:
+        layer = self.stack[index]
+        out, norm = layer.out(mixed), layer.attention_out_norm
+        return out if norm is None else norm(out)
+
+    def _turned(self, states: Tensor, index: int, rotary: Rotary) -> Tensor:
         """[B, T, H + 2K, W] a layer's queries, keys and values, rotated."""
         layer, shape = self.stack[index], self.shape
         batch, width, _ = states.shape
@@ -256,12 +277,14 @@ class Transformer:
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k, v = qkv.split((shape.heads, shape.kv_heads, shape.kv_heads), 2)
             qkv = torch.cat((layer.q_norm(q), layer.k_norm(k), v), 2)
-        return torch.addcmul(qkv * rotary[0], qkv.roll(shape.head_dim // 2, -1), rotary[1])
+        cos, sin = rotary[layer.rope]
+        return torch.addcmul(qkv * cos, qkv.roll(shape.head_dim // 2, -1), sin)
 
     def _mlp(self, states: Tensor, index: int) -> Tensor:
         layer = self.stack[index]
         gate, up = layer.gate_up(layer.mlp_norm(states)).chunk(2, -1)
-        return states + layer.down(F.silu(gate).mul_(up))
+        down = layer.down(ACTIVATIONS[layer.activation](gate).mul_(up))
+        return states + (down if layer.mlp_out_norm is None else layer.mlp_out_norm(down))
 
 
 def _cycle(layers: Seq[Layer]) -> int:

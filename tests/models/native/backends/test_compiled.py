@@ -19,7 +19,7 @@ from foretoken.models.native.backends.compiled import Compiled
 from foretoken.testing import Pair
 from foretoken.tree import empty
 from foretoken.trees.from_lists import from_paths
-from whole_passes import CPU, begun, check_same, fresh
+from whole_passes import CPU, KINDS, begun, check_same, fresh
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def unbuilt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unbuilt")
-@pytest.mark.parametrize("windowed", [False, True])
-def test_filling_up_changes_nothing(windowed: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_filling_up_changes_nothing(kind: str) -> None:
     """Ragged trees, chunks of prompts and single tokens, in sizes that fit a bucket and don't."""
-    model = fresh(windowed)
+    model = fresh(kind)
     model.run_by(Compiled, "compiled")
-    check_same(model, windowed)
+    check_same(model, kind)
 
 
 def test_compiled_at_load_and_never_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from foretoken.models.native.backends.cuda_graphs import Graphs
 from foretoken.models.native.build import run_through
 from foretoken.tree import empty
 from foretoken.trees.from_lists import from_paths
-from whole_passes import CPU, begun, check_same, fresh
+from whole_passes import CPU, KINDS, begun, check_same, fresh
 
 
 def fake_capture(run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
@@ -29,14 +29,14 @@ def fake_capture(run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]
     return replay, result
 
 
-@pytest.mark.parametrize("windowed", [False, True])
-def test_graphs_take_trees(windowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_graphs_take_trees(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and tokens filled up, the mask in fixed memory: the same logits, and the same cache."""
     monkeypatch.setattr(cuda_graphs, "SHORTEST", 64)
-    model = fresh(windowed)
+    model = fresh(kind)
     model.run_by(partial(Graphs, capture=fake_capture), "cuda_graphs")
     runner: Any = model.runner
-    check_same(model, windowed, steps=24)
+    check_same(model, kind, steps=24)
     assert {size[2] for size in runner._graphs} == {64, 96, 192}
     used = [size for size, graph in runner._graphs.items() if graph.feed.positions.any()]
     assert {size[0] for size in used} == {1, 2, 3}
@@ -86,9 +86,9 @@ def test_graphs_need_a_gpu() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-@pytest.mark.parametrize("windowed", [False, True])
-def test_graphs_on_a_gpu(windowed: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_graphs_on_a_gpu(kind: str) -> None:
     """Real ones."""
-    model = fresh(windowed, torch.device("cuda"))
+    model = fresh(kind, torch.device("cuda"))
     model.run_by(Graphs, "cuda_graphs")
-    check_same(model, windowed)
+    check_same(model, kind)

@@ -21,6 +21,7 @@ from foretoken.models.native.backends.whole import spans
 from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import Transformer
 from foretoken.trees.from_lists import from_paths
+from stored_models import CLASSES, config_class
 
 CPU = torch.device("cpu")
 VOCAB = 97
@@ -41,6 +42,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 6},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "qwen3": {},
+    "gemma": {"num_key_value_heads": 1},
+    "gemma2": {"sliding_window": 6, "attn_logit_softcapping": 5.0},
+    "gemma3_text": {
+        "sliding_window": 6,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
 }
 
 
@@ -49,8 +56,7 @@ def model_of(kind: str, backend: str = "panels") -> Transformer:
     """Three layers; biases and norms are random too."""
     import transformers
 
-    family = kind if kind in ("mistral", "qwen2", "qwen3") else "llama"
-    name = family.capitalize()
+    family = kind if kind in CLASSES else "llama"
     shape = {
         "vocab_size": VOCAB,
         "hidden_size": 64,
@@ -62,8 +68,8 @@ def model_of(kind: str, backend: str = "panels") -> Transformer:
         "max_position_embeddings": 256,
         "pad_token_id": None,
     } | KINDS[kind]
-    config = getattr(transformers, f"{name}Config")(**shape)
-    model: Any = getattr(transformers, f"{name}ForCausalLM")(config)
+    config = config_class(family)(**shape)
+    model: Any = getattr(transformers, f"{CLASSES[family]}ForCausalLM")(config)
     noise = torch.Generator().manual_seed(0)
     for weight in model.parameters():
         weight.data.normal_(1.0 if weight.ndim == 1 else 0.0, 0.2, generator=noise)
@@ -98,7 +104,7 @@ def test_equals_the_layers_one_by_one(kind: str, monkeypatch: pytest.MonkeyPatch
     assert torch.allclose(cache_of_mine.data, cache_of_theirs.data, rtol=1e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize("kind", ["large enough for two threads", "narrow heads"])
+@pytest.mark.parametrize("kind", ["large enough for two threads", "narrow heads", "gemma3_text"])
 @torch.inference_mode()
 def test_the_same_bits_however_the_work_is_cut(kind: str) -> None:
     """In one go, with states kept, sub-layer by sub-layer, on one thread and on two."""
@@ -166,7 +172,7 @@ def test_who_is_served() -> None:
 
 
 def layer_with(**parts: Any) -> Any:
-    return dataclasses.replace(model_of("qwen3").stack[1], **parts)
+    return dataclasses.replace(model_of("gemma3_text").stack[1], **parts)
 
 
 @pytest.mark.parametrize(
@@ -179,26 +185,26 @@ def test_a_layer_whose_products_do_not_fit_is_refused(
 ) -> None:
     """By the numbers of its tensors, before a pass; and the loops look for themselves. Rows more
     in a later layer than in the first once were written past the end of a buffer."""
-    model = model_of("qwen3")
+    model = model_of("gemma3_text")
     layers = [model.stack[0], layer_with(**{part: panels.make(torch.zeros(shape), None)})]
     with pytest.raises(ForetokenError, match="a layer's products are"):
-        whole.Whole(model.shape, layers, model.rope)
+        whole.Whole(model.shape, layers, model.ropes)
     held = model.new_cache(1, 8)
     feed = chain_feed(held, [held.acquire(0)], [[1, 2, 3]])
     monkeypatch.setattr(whole, "_check", lambda layer, shape: None)
-    fitting = whole.Whole(model.shape, [layers[0], *model.stack[1:]], model.rope)
+    fitting = whole.Whole(model.shape, [layers[0], *model.stack[1:]], model.ropes)
     assert fitting(model.embed(feed.tokens), feed, held, 0, 4).shape == (1, 3, 64)
-    others = whole.Whole(model.shape, [*layers, model.stack[2]], model.rope)
+    others = whole.Whole(model.shape, [*layers, model.stack[2]], model.ropes)
     with pytest.raises(ForetokenError, match="can't run this"):
         others(model.embed(feed.tokens), feed, held, 0, 4)
 
 
-@pytest.mark.parametrize("part", ["attention_norm", "mlp_norm", "q_norm", "k_norm"])
+@pytest.mark.parametrize("part", whole._NORMS)
 def test_a_norm_of_another_size_is_refused(part: str) -> None:
-    model = model_of("qwen3")
+    model = model_of("gemma3_text")
     with pytest.raises(ForetokenError, match="a norm doesn't have"):
         other = layer_with(**{part: norm.make(torch.ones(48), 1e-6)})
-        whole.Whole(model.shape, [model.stack[0], other], model.rope)
+        whole.Whole(model.shape, [model.stack[0], other], model.ropes)
 
 
 @torch.inference_mode()

@@ -20,7 +20,18 @@ static inline lanes exponential(lanes x) {
   return (lanes)((whole)e & (x > -87.0f));
 }
 
-// One pass's attention; see `attend` below.
+// tanh, to two units in the last place: a polynomial in x² near 0, (1 - e) / (1 + e) beyond.
+static inline lanes hyperbolic(lanes x) {
+  lanes size = x > 0.0f ? x : -x, e = exponential(size * -2.0f), square = x * x;
+  lanes p = square * -6.05372e-3f + 2.096820e-2f;
+  p = p * square - 5.384499e-2f;
+  p = p * square + 1.3332733e-1f;
+  p = p * square - 3.3333329e-1f;
+  lanes far = (1.0f - e) / (1.0f + e);
+  return size < 0.625f ? x + x * square * p : x > 0.0f ? far : -far;
+}
+
+// One pass's attention; see `attend` below. cap: scores s become cap · tanh(s / cap); 0 for none.
 struct Pass {
   const float *turned;
   float *keys, *values;
@@ -28,7 +39,7 @@ struct Pass {
   const uint8_t *seen;
   float *out;
   long T, H, K, W, L, cells;
-  float scale;
+  float scale, cap;
 };
 
 // Keys and values of token i into the cache.
@@ -74,6 +85,8 @@ static void attend_panel(const Pass &p, long b, long head, long first, std::vect
   }
   multiply<1, float>({p.keys + history, p.W}, {queries, WIDTH}, scores, WIDTH, p.L, p.W, queries,
                      0);
+  for (long i = 0; p.cap && i < p.L * WIDTH; i += LANES)
+    at(scores + i) = hyperbolic(loaded(scores + i) / p.cap) * p.cap;
   for (long r = 0; r < count; r++) {
     float *own = shares + r * filled;
     for (long j = 0; j < p.L; j++) own[j] = scores[j * WIDTH + r];

@@ -39,7 +39,8 @@ from foretoken.models.native.transformer import Transformer
 
 BUCKETS = (1, 4, 16, 64)
 
-Traced = Callable[[Tensor, Tensor, Tensor], Tensor]
+Traced = Callable[..., Tensor]
+"""States, then cos and signed sin of each rotary table, [1, P, …] -> states."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -121,8 +122,9 @@ class Compiled:
 
     def _run(self, run: Traced, bucket: int, states: Tensor, feed: Feed, cache: KVCache) -> Tensor:
         count = feed.tokens.numel()
-        cos, sin = self._model.rotary(feed.positions.reshape(1, -1), feed.reach)
-        flat = (_filled(x, bucket) for x in (states.reshape(1, count, -1), cos, sin))
+        rotary = self._model.rotary(feed.positions.reshape(1, -1), feed.reach)
+        given = (states.reshape(1, count, -1), *(x for pair in rotary for x in pair))
+        flat = [_filled(x, bucket) for x in given]
         token = _current.set(_Pass(self._model.stack, feed, cache))
         try:
             return run(*flat)[:, :count].reshape(states.shape)
@@ -162,8 +164,9 @@ class Compiled:
         layers: Any = types.SimpleNamespace(layer=list(range(model.layers)))
         feed: Any = None
 
-        def run(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-            return model.through(states, (cos, sin), feed, layers)
+        def run(states: Tensor, *turns: Tensor) -> Tensor:
+            rotary = list(zip(turns[::2], turns[1::2], strict=True))
+            return model.through(states, rotary, feed, layers)
 
         return run
 

@@ -80,7 +80,7 @@ def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
     loops.layers.restype = ctypes.c_int
     loops.layers.argtypes = [place] * 2 + [number] * 2 + [ctypes.c_int]
     loops.attend.restype = ctypes.c_int
-    loops.attend.argtypes = [place] * 7 + [number] * 8 + [ctypes.c_float, ctypes.c_int]
+    loops.attend.argtypes = [place] * 7 + [number] * 8 + [ctypes.c_float] * 2 + [ctypes.c_int]
     return loops
 
 

@@ -7,23 +7,25 @@
 
 #include "attention.h"
 
-// The head norms may be null. mask: which of the pass's masks the layer takes.
+// The head norms and those of what a sub-layer adds may be null. mask, rope: which of the pass's
+// masks and rotary tables the layer takes. gelu: the gate goes through it, else through silu.
 struct Layer {
-  const float *attention_norm, *q_norm, *k_norm, *mlp_norm;
+  const float *attention_norm, *q_norm, *k_norm, *attention_out_norm, *mlp_norm, *mlp_out_norm;
   Matrix qkv, out, gate_up, down;
-  long mask;
+  long mask, rope, gelu;
+  float scale, cap;
 };
 
-// A pass through layers: states [B, T, D] are changed in place. rope [.., 2, W]: cosines, and sines
-// of which the first half is negated, of `turns` positions. cache [layers, 2, slots, K, cells, W]. A token that would
+// A pass through layers: states [B, T, D] are changed in place. ropes, each [.., 2, W]: cosines, and
+// sines of which the first half is negated, of `turns` positions. cache [layers, 2, slots, K, cells, W]. A token that would
 // stand after the last cell goes there.
 struct Whole {
   float *states, *cache;
-  const float *rope;
+  const float *const *ropes;
   const int64_t *positions, *slots, *starts;
   const uint8_t *const *seen;
   long B, T, D, H, K, W, F, L, all_slots, cells, turns;
-  float scale, eps;
+  float eps;
 };
 
 // Whether a product takes K numbers and gives N, filled up to whole panels.
@@ -79,16 +81,34 @@ static void rotate(float *x, const float *cosine, long W) {
   }
 }
 
-// silu(gate) · up; e^-|gate| cannot overflow.
-static inline lanes gated(lanes gate, lanes up) {
-  lanes size = gate > 0.0f ? gate : -gate, e = exponential(-size), one = lanes{} + 1.0f;
-  return gate * (gate > 0.0f ? one : e) / (e + 1.0f) * up;
+// gate · up / (1 + e^-x), x being the gate for silu; e^-|x| cannot overflow. gelu by tanh is
+// gate · (1 + tanh(x / 2)) / 2 with this x = sqrt(8 / pi) · (gate + 0.044715 · gate³).
+static inline lanes gated(lanes gate, lanes up, long gelu) {
+  lanes x = gelu ? gate * 1.59576912f * (gate * gate * 0.044715f + 1.0f) : gate;
+  lanes size = x > 0.0f ? x : -x, e = exponential(-size), one = lanes{} + 1.0f;
+  return gate * (x > 0.0f ? one : e) / (e + 1.0f) * up;
 }
 
-static void activate(const float *gate, const float *up, float *y, long F) {
+static void activate(const float *gate, const float *up, float *y, long F, long gelu) {
   long f = 0;
-  for (; f + LANES <= F; f += LANES) at(y + f) = gated(loaded(gate + f), loaded(up + f));
-  for (; f < F; f++) y[f] = gated(lanes{} + gate[f], lanes{} + up[f])[0];
+  for (; f + LANES <= F; f += LANES) at(y + f) = gated(loaded(gate + f), loaded(up + f), gelu);
+  for (; f < F; f++) y[f] = gated(lanes{} + gate[f], lanes{} + up[f], gelu)[0];
+}
+
+// Adds x wᵀ to the states, normed before where there is a norm for it; ends with all threads having
+// done theirs.
+static void add(const Whole &p, const float *x, const Matrix &w, const float *weight,
+                const Room &room, long who, long of) {
+  long M = p.B * p.T;
+  share(x, w, room.added.get(), M, weight ? 0 : p.states, p.D, who, of);
+#pragma omp barrier
+  if (!weight) return;
+#pragma omp for
+  for (long i = 0; i < M; i++) {
+    float *y = room.added.get() + i * w.N;
+    norm(y, weight, y, p.D, p.eps);
+    for (long d = 0; d < p.D; d++) p.states[i * p.D + d] += y[d];
+  }
 }
 
 // One thread's share of a layer's attention; ends with all threads having done theirs.
@@ -102,14 +122,14 @@ static void attention(const Whole &p, const Layer &layer, long index, const Room
 #pragma omp barrier
   float *keys = p.cache + 2 * index * size;
   Pass pass = {room.qkv.get(), keys, keys + size, p.slots, room.places.get(), p.seen[layer.mask],
-               room.mixed.get(), p.T, p.H, p.K, p.W, p.L, p.cells, p.scale};
+               room.mixed.get(), p.T, p.H, p.K, p.W, p.L, p.cells, layer.scale, layer.cap};
 #pragma omp for
   for (long i = 0; i < M; i++) {
     for (long head = 0; head < p.H + p.K; head++) {
       float *x = room.qkv.get() + i * row + head * p.W;
       const float *weight = head < p.H ? layer.q_norm : layer.k_norm;
       if (weight) norm(x, weight, x, p.W, p.eps);
-      rotate(x, p.rope + p.positions[i] * 2 * p.W, p.W);
+      rotate(x, p.ropes[layer.rope] + p.positions[i] * 2 * p.W, p.W);
     }
     write(pass, i);
   }
@@ -118,8 +138,7 @@ static void attention(const Whole &p, const Layer &layer, long index, const Room
 #pragma omp for schedule(dynamic)
   for (long i = 0; i < p.B * p.K * panels; i++)
     attend_panel(pass, i / panels / p.K, i / panels % p.K, i % panels * WIDTH, scores);
-  share(room.mixed.get(), layer.out, room.added.get(), M, p.states, p.D, who, of);
-#pragma omp barrier
+  add(p, room.mixed.get(), layer.out, layer.attention_out_norm, room, who, of);
 }
 
 // The same for a layer's feed-forward.
@@ -133,8 +152,7 @@ static void feed_forward(const Whole &p, const Layer &layer, const Room &room, l
   long first = p.F * who / of, count = p.F * (who + 1) / of - first;
   for (long i = 0; i < M; i++)
     activate(room.wide.get() + i * row + first, room.wide.get() + i * row + p.F + first,
-             room.active.get() + i * p.F + first, count);
+             room.active.get() + i * p.F + first, count, layer.gelu);
 #pragma omp barrier
-  share(room.active.get(), layer.down, room.added.get(), M, p.states, p.D, who, of);
-#pragma omp barrier
+  add(p, room.active.get(), layer.down, layer.mlp_out_norm, room, who, of);
 }

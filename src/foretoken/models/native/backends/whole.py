@@ -1,9 +1,9 @@
 """All layers of a pass in one call of `kernels.cpp`.
 
 A layer run by torch is some twenty small operations, each of a few microseconds whatever its size:
-a pass of a small model is hardly anything else. Here norms, products, rotation, attention and
-SwiGLU of all layers are one call, in which the threads meet at barriers. Models whose matrices are
-too small to be shared run on one thread.
+a pass of a small model is hardly anything else. Here norms, products, rotation, attention and gated
+feed-forward of all layers are one call, in which the threads meet at barriers. Models whose
+matrices are too small to be shared run on one thread.
 
 As in `panels`, a token's numbers have the same bits alone and among others.
 """
@@ -31,15 +31,20 @@ from foretoken.models.native.rope import Table
 _place, _number = ctypes.c_void_p, ctypes.c_long
 
 
+_NORMS = ("attention_norm", "q_norm", "k_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm")
+_ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
+
+
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((name, _place) for name in ("attention_norm", "q_norm", "k_norm", "mlp_norm")),
+        *((name, _place) for name in _NORMS),
         *((name, Matrix) for name in ("qkv", "out", "gate_up", "down")),
-        ("mask", _number),
+        *((name, _number) for name in ("mask", "rope", "gelu")),
+        *((name, ctypes.c_float) for name in ("scale", "cap")),
     )
 
 
-_PLACES = ("states", "cache", "rope", "positions", "slots", "starts", "seen")
+_PLACES = ("states", "cache", "ropes", "positions", "slots", "starts", "seen")
 _NUMBERS = (
     "rows",
     "width",
@@ -59,43 +64,46 @@ class _Pass(ctypes.Structure):
     _fields_ = (
         *((name, _place) for name in _PLACES),
         *((name, _number) for name in _NUMBERS),
-        ("scale", ctypes.c_float),
         ("eps", ctypes.c_float),
     )
 
 
-def whole_for(shape: Shape, layers: Seq[Layer], rope: Table) -> Whole | None:
-    """What runs these layers, or None where the loops can't run some part of them; `rope` has the
-    model's dtype."""
+def whole_for(shape: Shape, layers: Seq[Layer], ropes: Seq[Table]) -> Whole | None:
+    """What runs these layers, or None where the loops can't run some part of them; the `ropes` have
+    the model's dtype."""
     loops = kernels.library()
-    if loops is None or rope.dtype != torch.float32 or rope.device.type != "cpu":
+    if loops is None or ropes[0].dtype != torch.float32 or ropes[0].device.type != "cpu":
         return None
     width, heads = loops.width(), shape.heads + 2 * shape.kv_heads
     fits = shape.head_dim % (width // 2) == 0 and heads * shape.head_dim % width == 0
-    return Whole(shape, layers, rope) if fits and all(map(_served, layers)) else None
+    return Whole(shape, layers, ropes) if fits and all(map(_served, layers)) else None
 
 
 def _served(layer: Layer) -> bool:
     products = (layer.qkv, layer.out, layer.gate_up, layer.down)
-    norms = (layer.attention_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
-    return all(isinstance(x, Product) for x in products) and all(
-        x is None or isinstance(x, norm.Fast) for x in norms
+    return (
+        all(isinstance(x, Product) for x in products)
+        and all(x is None or isinstance(x, norm.Fast) for x in _norms(layer))
+        and layer.activation in _ACTIVATIONS
     )
+
+
+def _norms(layer: Layer) -> list[Any]:
+    return [getattr(layer, name) for name in _NORMS]
 
 
 class Whole:
     """Runs the sub-layers of one model."""
 
-    def __init__(self, shape: Shape, layers: Seq[Layer], rope: Table) -> None:
+    def __init__(self, shape: Shape, layers: Seq[Layer], ropes: Seq[Table]) -> None:
         for layer in layers:
             _check(layer, shape)
-        self._shape, self._rope = shape, rope
+        self._shape, self._ropes = shape, list(ropes)
         self._windows = list(dict.fromkeys(map(_window, layers)))
         self._stack = (_Layer * len(layers))(*map(self._layer, layers))
         self._layers = list(layers)  # whose memory the structures point to
         first: Any = layers[0]
         self._feed, self._eps = first.down.inputs, first.attention_norm.eps
-        self._scale = shape.head_dim**-0.5
         self._shared = first.gate_up.shared
         self._masks = _place * len(self._windows)
         loops = kernels.library()
@@ -103,12 +111,15 @@ class Whole:
         self._run = loops.layers
 
     def _layer(self, layer: Any) -> _Layer:
-        norms = (layer.attention_norm, layer.q_norm, layer.k_norm, layer.mlp_norm)
         products = (layer.qkv, layer.out, layer.gate_up, layer.down)
         return _Layer(
-            *(None if x is None else x.weight.data_ptr() for x in norms),
+            *(None if x is None else x.weight.data_ptr() for x in _norms(layer)),
             *(x.matrix for x in products),
             self._windows.index(_window(layer)),
+            layer.rope,
+            _ACTIVATIONS.index(layer.activation),
+            layer.mix.keywords["scale"],
+            layer.mix.keywords["cap"] or 0.0,
         )
 
     def __call__(self, states: Tensor, feed: Feed, cache: KVCache, first: int, last: int) -> Tensor:
@@ -122,12 +133,13 @@ class Whole:
         masks = self._masks(*(None if x is None else x.data_ptr() for x in seen))
         batch, width, size = states.shape
         slots, starts = ((ctypes.c_int64 * batch)(*x) for x in (feed.slots, feed.starts))
-        positions, turns = feed.positions.contiguous(), self._rope.upto(feed.reach)
+        positions, tables = feed.positions.contiguous(), [t.upto(feed.reach) for t in self._ropes]
+        ropes = (_place * len(tables))(*(table.data_ptr() for table in tables))
         shape = self._shape
         given = _Pass(
             states.data_ptr(),
             cache.data.data_ptr(),
-            turns.data_ptr(),
+            ctypes.addressof(ropes),
             positions.data_ptr(),
             ctypes.addressof(slots),
             ctypes.addressof(starts),
@@ -142,8 +154,7 @@ class Whole:
             feed.length,
             cache.data.shape[2],
             cache.data.shape[4],
-            len(turns),
-            self._scale,
+            min(map(len, tables)),
             self._eps,
         )
         threads = torch.get_num_threads() if self._shared else 1
@@ -174,12 +185,12 @@ def _check(layer: Any, shape: Shape) -> None:
     feed = layer.down.inputs
     need = ((qkv, width), (width, mixed), (2 * feed, width), (width, feed))
     products = (layer.qkv, layer.out, layer.gate_up, layer.down)
-    norms = (layer.attention_norm, layer.mlp_norm), (layer.q_norm, layer.k_norm)
     have = tuple((x.outputs, x.inputs) for x in products)
     if have != need:
         raise _misfit(f"a layer's products are {have} and must be {need}")
-    for size, pair in zip((width, shape.head_dim), norms, strict=True):
-        if any(x is not None and tuple(x.weight.shape) != (size,) for x in pair):
+    for name, given in zip(_NORMS, _norms(layer), strict=True):
+        size = shape.head_dim if name in ("q_norm", "k_norm") else width
+        if given is not None and tuple(given.weight.shape) != (size,):
             raise _misfit(f"a norm doesn't have {size} weights")
 
 
