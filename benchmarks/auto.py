@@ -35,6 +35,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from page_values import geometric
 from scipy import stats as statistical
 from shared import bundled, options, save, table
 from simulate import models
@@ -334,14 +335,6 @@ def by_clock(given: Namespace, wrong: bool) -> Iterator[tuple[str, dict[str, Any
 
 
 # All parts.
-
-
-def geometric(cells: dict[str, Any]) -> list[float]:
-    """The geometric mean's 95 % interval: cells are independent, each with its own error."""
-    logs = [math.log(cell["speedup"]) for cell in cells.values()]
-    error = math.sqrt(sum(cell["error"] ** 2 for cell in cells.values())) / len(logs)
-    mean = statistics.mean(logs)
-    return [math.exp(mean - 1.96 * error), math.exp(mean), math.exp(mean + 1.96 * error)]
 
 
 def missed(results: dict[str, dict[str, Any]]) -> list[str]:

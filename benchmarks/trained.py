@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lengths import WRITTEN, compared, served, telling
+from page_tables import LENT
 from shared import options, save, table
 
 from foretoken.methods import METHODS as METHOD_TABLE
@@ -44,8 +45,6 @@ METHODS = {
 LENGTHS = {"medusa": 2.0, "eagle": 2.5, "dflash": 2.0}
 RATIOS = {("hydra", "medusa"): 1.0, ("eagle2", "eagle"): 1.0, ("eagle3", "eagle2"): 0.95}
 """What the first must be of the second, at least; where that is 1 the interval lies above it."""
-LENT = ("eagle2", "dflash_tree", "glide_cape")
-"""Rows whose checkpoint has another method's card."""
 OFF, CHAIN_OFF = 0.05, 0.01
 """How far the estimate may be from what was served, as a share; a chain's is exact at T = 0."""
 

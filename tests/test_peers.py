@@ -256,7 +256,7 @@ def test_table_names_the_fastest_whoever_it_is() -> None:
     ]
 
 
-def test_readme_block_says_who_is_missing() -> None:
+def test_the_tables_say_who_is_missing() -> None:
     """An engine that was left out stands there with its reason."""
     found = {
         "environment": {"cpu": "a CPU", "cores": 2},
@@ -275,10 +275,10 @@ def test_readme_block_says_who_is_missing() -> None:
             }
         ],
     }
-    page = tables.readme(found)
+    page = tables.markdown(found)
     assert "foretoken 1, torch 2." in page
     assert "**mini at the cost of 135m (134 M parameters; 1 prompts, 1 more left out" in page
-    assert page.endswith("Left out: llama.cpp, because there is no compiler.\n")
+    assert page.endswith("Left out: llama.cpp, because there is no compiler.")
     assert not run.sound(found)
 
 

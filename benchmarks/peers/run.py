@@ -8,7 +8,6 @@ measure.py describes what is timed and how, lineup.py the options of each row. E
 
     python benchmarks/peers/run.py --targets mini --limit 1 --repeats 1
     python benchmarks/peers/run.py --check      (all of it)
-    python benchmarks/peers/run.py --readme     (the recorded tables, nothing measured)
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from environments import CACHE, HERE, libraries, prepare, python
 from lineup import DRAFT, ENGINES, LOOKUP, PLAIN, ROWS, Row
 from measure import Answer
 from protocol import Failed, Worker
-from tables import readme
+from tables import markdown
 
 from foretoken import LLM, SamplingParams, zoo
 from foretoken.bench.measure.environment import environment
@@ -73,7 +72,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="default: 5")
     parser.add_argument("--threads", type=int, default=environment()["cores"], help="default: all")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where peers.json goes")
-    parser.add_argument("--readme", action="store_true", help="print the recorded tables, and end")
     parser.add_argument(
         "--check",
         action="store_true",
@@ -92,11 +90,6 @@ def main() -> int:
     transformers.utils.logging.set_verbosity_error()
     given = options()
     record = given.out / "peers.json"
-    if given.readme and not record.is_file():
-        raise ForetokenError(f"There is no {record}; measure first, or name its folder with --out.")
-    if given.readme:
-        print(readme(json.loads(record.read_text(encoding="utf-8"))), end="")
-        return 0
     torch.set_num_threads(given.threads)
     left_out = installed(given.peers)
     results: dict[str, Any] = {
@@ -120,7 +113,7 @@ def main() -> int:
         lines += more
         write_json(record, results)
         write_file(record.with_suffix(".jsonl"), "".join(lines))
-    print(readme(results))
+    print(markdown(results))
     print(f"-> {record}")
     met = sound(results) and fast(results)
     return 0 if met or not given.check else 1

@@ -13,14 +13,14 @@ HEAD = (
 )
 
 
-def readme(results: Mapping[str, Any]) -> str:
-    """All tables and what they say, ready for the README."""
+def markdown(results: Mapping[str, Any]) -> str:
+    """All tables and what they say."""
     parts = [_intro(results)]
     for target in results["targets"]:
         parts += [f"**{_title(target)}**", table(target)]
     for engine, reason in results["left_out"].items():
         parts.append(f"Left out: {engine}, because {reason}.")
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)
 
 
 def _intro(results: Mapping[str, Any]) -> str:

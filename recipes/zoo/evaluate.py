@@ -2,7 +2,8 @@
 
 `python evaluate.py --work WORK --target FOLDER [--draft FOLDER]`. Acceptance is counted on the
 target's own greedy answers: the drafter's first choice at each place either equals the target's
-or not, and a pass takes as many drafted tokens as agree in a row, at most gamma, plus one.
+or not, and a pass takes as many drafted tokens as agree in a row, at most gamma, plus one. Answers
+that loop are easily drafted, so their number and the lengths without them are given too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from corpus import Packed
 from model import Llama, chunked_loss, load_hf
 from sample import in_batches
 from tokenizer import ASSISTANT_ID
+
+from foretoken.repetition import DISTINCT_4, distinct_4
 
 SIX = ("chat", "translation", "summarization", "qa", "math", "rag")
 GAMMA = 4
@@ -83,7 +86,7 @@ def chain(agree: list[bool], gamma: int = GAMMA) -> tuple[int, int]:
 def acceptance(
     target: Llama, draft: Llama, prompts: list[list[int]], limit: int = 128
 ) -> dict[str, float]:
-    tokens = passes = agreed = 0
+    tokens = passes = agreed = looping = telling_tokens = telling_passes = 0
     for i, answer, _, _ in in_batches(target, prompts, limit):
         whole = torch.tensor([prompts[i] + answer])
         start = len(prompts[i]) - 1
@@ -91,10 +94,16 @@ def acceptance(
         agree = (choice == torch.tensor(answer)).tolist()
         t, p = chain(agree)
         tokens, passes, agreed = tokens + t, passes + p, agreed + sum(agree)
+        if distinct_4(answer) < DISTINCT_4:
+            looping += 1
+        else:
+            telling_tokens, telling_passes = telling_tokens + t, telling_passes + p
     return {
         "agreement": agreed / tokens,
         "mean_acceptance_length": tokens / passes,
         "tokens": tokens,
+        "looping": looping,
+        "without_loops": telling_tokens / max(1, telling_passes),
     }
 
 

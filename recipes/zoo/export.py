@@ -17,6 +17,8 @@ import cards
 from model import load_hf, save_hf
 from tokenizer import BOS_ID, EOS_ID
 
+from foretoken.train.card import noted
+
 CARD = """# {name}
 
 {what} Llama-shaped: width {hidden}, {layers} layers, {heads} query and {kv_heads} key/value
@@ -34,13 +36,13 @@ nothing, so don't believe what it says.
 ## Held-out text
 
 Loss per token of answers (of all tokens for running text, `lm` and `lm_de`), on documents that
-were kept out of training.
+were kept out of training. {noted}
 
 {losses}
 {acceptance}
 ## Cost, and how to make it again
 
-{cost}
+{cost} {noted}
 
     python recipes/zoo/prepare.py --data CORPORA --work WORK
     python recipes/zoo/train.py --preset cpu --work WORK
@@ -62,13 +64,18 @@ def loss_table(losses: dict[str, float]) -> str:
 
 def acceptance_table(figures: dict[str, dict[str, float]]) -> str:
     rows = [
-        f"| {task} | {f['agreement']:.2f} | {f['mean_acceptance_length']:.2f} |"
+        f"| {task} | {f['agreement']:.2f} | {f['mean_acceptance_length']:.2f} | {f['looping']} "
+        f"| {f['without_loops']:.2f} |"
         for task, f in figures.items()
     ]
-    head = ["| task | first choices equal | tokens a pass |", "|---|--:|--:|"]
+    head = [
+        "| task | first choices equal | tokens a pass | looping answers | without them |",
+        "|---|--:|--:|--:|--:|",
+    ]
     heading = (
         "\n## Acceptance\n\nGreedy answers of `mini` to held-out prompts, at most 128 tokens;"
-        " drafts of four tokens; tokens a pass of the target, its own token included.\n\n"
+        " drafts of four tokens; tokens a pass of the target, its own token included."
+        f" Answers that loop are easily drafted. {noted()}\n\n"
     )
     return heading + "\n".join([*head, *rows]) + "\n"
 
@@ -82,6 +89,7 @@ def card(name: str, folder: Path, figures: dict[str, Any]) -> str:
         millions=model.parameters_read() / 1e6,
         losses=loss_table(figures["draft_loss" if draft else "loss"]),
         acceptance=acceptance_table(figures["acceptance"]),
+        noted=noted(),
         cost=figures.get("cost", {}).get(name, "Not recorded."),
         **vars(model.config),
     )

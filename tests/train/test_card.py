@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from foretoken.engine.stats import AcceptanceStats
-from foretoken.train.card import recipe_lines, table
+from foretoken.train.card import loops, noted, recipe_lines, table
 from foretoken.train.recipe import Recipe
 from foretoken.trainable.lesson import Estimate
 
@@ -15,6 +17,13 @@ def test_the_table() -> None:
     assert lines[0].endswith("| place 1 | place 2 |") and len(lines) == 4
     assert "| estimated | 1.500 | 0.450 | 0.150 |" in lines
     assert lines[3].endswith("| 0.400 | 0.100 |")
+
+
+def test_when_where_and_of_what() -> None:
+    """A card says on what machine its numbers were measured, and whether loops are in them."""
+    assert re.fullmatch(r"\*Noted in [A-Z]\w+ \d{4} on \d+ cores of .+\.\*", noted())
+    assert loops(Recipe(distinct=0.0)) == "Answers that loop are in both."
+    assert "left out" in loops(Recipe(distinct=0.8))
 
 
 def test_a_recipe_as_it_is_written() -> None:

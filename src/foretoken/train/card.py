@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 
 import yaml
 
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.files import write_file
+from foretoken.machine import cores, processor
 from foretoken.train.job import Job, Outcome
 from foretoken.train.recipe import Recipe
 from foretoken.trainable.checkpoint import Trained
@@ -28,12 +30,12 @@ def write_card(job: Job, module: Trained, text: str, outcome: Outcome) -> None:
         f'    LLM("{target}", speculative_config={{"method": "{module.method}", '
         f'"model": "{job.out.name}"}})',
         "",
-        f"Text: {text}. It was trained for {outcome.progress.step} steps.",
+        f"Text: {text}. It was trained for {outcome.progress.step} steps. {noted()}",
         "",
         *table(outcome.expected, outcome.served),
         "",
         "The estimate comes from one pass over the held-out answers; what was served is the "
-        "engine's own count on the same prompts.",
+        "engine's own count on the same prompts. " + loops(job.recipe),
         "",
         *licence_lines(target),
         "",
@@ -43,6 +45,18 @@ def write_card(job: Job, module: Trained, text: str, outcome: Outcome) -> None:
         "",
     ]
     write_file(job.out / "README.md", "\n".join(lines))
+
+
+def noted() -> str:
+    """When and on what a card's numbers were measured."""
+    return f"*Noted in {datetime.now(UTC):%B %Y} on {cores()} cores of {processor()}.*"
+
+
+def loops(recipe: Recipe) -> str:
+    """Whether answers that loop, which are easily drafted, are in a card's numbers."""
+    if recipe.distinct == 0:
+        return "Answers that loop are in both."
+    return "Answers that loop, by the recipe's `distinct`, are left out of both."
 
 
 def licence_lines(target: str) -> list[str]:

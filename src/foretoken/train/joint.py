@@ -26,7 +26,7 @@ from foretoken.errors import ForetokenError
 from foretoken.files import write_file
 from foretoken.llm import LLM
 from foretoken.models.load import find
-from foretoken.train.card import licence_lines, recipe_lines, table
+from foretoken.train.card import licence_lines, loops, noted, recipe_lines, table
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Outcome, Setting
 from foretoken.train.loop import Acceptance, lessons
@@ -201,12 +201,13 @@ def _write_card(
         f'"model": "{out.name}/{_HEADS}"}})',
         "",
         f"Text: {texts} answers of `{target}`. It was trained for {outcome.progress.step} steps by "
-        f"`foretoken train {METHOD}`.",
+        f"`foretoken train {METHOD}`. {noted()}",
         "",
         *table(outcome.expected, outcome.served),
         "",
         "The estimate comes from one pass over held-out answers of the old target; what was served "
-        "is the engine's own count on the same prompts, whose answers are the new one's.",
+        "is the engine's own count on the same prompts, whose answers are the new one's. "
+        + loops(job.recipe),
         "",
         *licence_lines(target),
         "",

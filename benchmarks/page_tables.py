@@ -1,0 +1,336 @@
+"""The pages' tables, each made from its record as it stands; see pages.py."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from page_values import DERIVED, Record, geometric, regrets
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+import tables as peers
+
+Read = Callable[[str], dict[str, Any]]
+NONE = "–"
+DRAFTED = {
+    "prompt lookup": "`pld`",
+    "llma": "`llma`",
+    "aggressive": "`sad`",
+    "suffix trees": "`suffix`",
+    "suffix automaton": "`sam`",
+    "suffix automaton, corpus": "`sam` with a corpus",
+    "retrieval, 100 MB": "`rest`, a datastore of 100 MB",
+}
+"""What the record of drafting calls each drafter, and its method."""
+LENT = ("eagle2", "dflash_tree", "glide_cape")
+"""Trained rows whose checkpoint has another method's card."""
+GOOD = 0.02
+"""A loss that counts as none, in `auto`'s table."""
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
+    """A table whose first `words` columns stand to the left and the others to the right."""
+    rule = "|" + "---|" * words + "--:|" * (len(head) - words)
+    lines = [re.sub(r"(?<=\|)  (?=\|)", " ", f"| {' | '.join(row)} |") for row in (head, *rows)]
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def code(name: str) -> str:
+    """A method's name as a cell; a bar in it would end the cell."""
+    return f"`{name}`".replace("|", "\\|")
+
+
+def ranged(value: float, interval: Sequence[float] | None) -> str:
+    """A number and an interval, its own or that of a ratio that the page names."""
+    if interval is None:
+        return f"{value:.2f}"
+    low, high = interval
+    return f"{value:.2f} ({low:.2f}–{high:.2f})"
+
+
+def copying(read: Read) -> str:
+    """Tokens a pass by method and task; the task where most can be copied first."""
+    methods = read("copying.json")["methods"]
+    lengths = {
+        method: {task: cell["mean_acceptance_length"] for task, cell in by.items()}
+        for method, by in methods.items()
+    }
+    tasks = sorted(lengths["pld"], key=lambda task: (task == "overall", -lengths["pld"][task]))
+    return markdown(
+        ["", *tasks],
+        [
+            [name if name == "oracle" else code(name), *(f"{by[task]:.2f}" for task in tasks)]
+            for name, by in lengths.items()
+        ],
+    )
+
+
+def drafters(read: Read) -> str:
+    """Every drafter, the fastest at the larger target first; plain decoding is the measure."""
+    parts = read("drafters.json")["parts"]
+    small, large = (
+        {run["method"]: run for run in part["runs"] if run["temperature"] == 0} for part in parts
+    )
+    del small["autoregressive"]
+    order = sorted(
+        small, key=lambda m: -large.get(m, {"speedup": -1 / small[m]["speedup"]})["speedup"]
+    )
+    return markdown(
+        ["", "tokens", "draft ms", "verify ms", "other ms", "mini", "135m"],
+        [_drafter(name, small[name], large.get(name)) for name in order],
+    )
+
+
+def _drafter(name: str, small: Record, large: Record | None) -> list[str]:
+    times = [f"{small['ms_per_step'][part]:.2f}" for part in ("draft", "verify", "other")]
+    speeds = [
+        ranged(run["speedup"], run["speedup_ci95"]) if run else NONE for run in (small, large)
+    ]
+    return [code(name), f"{small['mean_acceptance_length']:.2f}", *times, *speeds]
+
+
+def draft(read: Read) -> str:
+    """What drafting alone costs."""
+    rows = read("draft.json")["drafters"].items()
+    return markdown(
+        ["", "ms a step", "90 % of the steps under"],
+        [
+            [DRAFTED.get(name, name), f"{row['ms_per_step']:.2f}", f"{row['ms_p90']:.2f}"]
+            for name, row in rows
+        ],
+    )
+
+
+def trained(read: Read) -> str:
+    """Trained drafters by length; the speed where one was measured."""
+    record = read("trained.json")
+    speeds, cards = record.get("speeds", {}), record["cards"]
+    order = sorted(record["lengths"], key=lambda row: -record["lengths"][row])
+    rows = []
+    for row in order:
+        speed = ranged(*speeds[row].values()) if row in speeds else "not recorded"
+        held = [NONE if row in LENT else f"{n:.2f}" for n in cards[row].values()]
+        rows.append([code(row), f"{record['lengths'][row]:.2f}", speed, *held])
+    head = ["", "tokens a pass", "speed over plain", "held out: estimated", "served"]
+    return markdown(head, rows)
+
+
+def online(read: Read) -> str:
+    """Block by block: what is accepted, and the speed beside plain decoding's."""
+    record = read("online.json")
+    rows, done = [], 0
+    for block in record["blocks"]:
+        done += record["settings"]["block"]
+        rates = [block[arm]["accepted"] / block[arm]["drafted"] for arm in ("frozen", "learning")]
+        speeds = _speeds(block)
+        over = [speeds[arm] / speeds["plain"] for arm in ("frozen", "learning")]
+        rows.append(
+            [f"{done}", *(f"{r:.3f}" for r in rates), *(f"{s:.0f}" for s in speeds.values())]
+            + [f"{each:.2f}" for each in over]
+        )
+    over = [DERIVED["online.json"](record)["over_plain"][arm] for arm in ("frozen", "learning")]
+    rows.append(["all", *[""] * 5, *(f"{each:.2f}" for each in over)])
+    head = ["requests", "accepted: frozen", "learning", "tokens/s: plain", "frozen", "learning"]
+    return markdown([*head, "over plain: frozen", "learning"], rows)
+
+
+def _speeds(block: Record) -> dict[str, float]:
+    """Tokens a second of each arm."""
+    arms = ("plain", "frozen", "learning")
+    return {arm: block[arm]["tokens"] / block[arm]["seconds"] for arm in arms}
+
+
+def auto(read: Read) -> str:
+    """By the cost model: what `auto` loses against the best fixed choice, and where most."""
+    record = read("auto.json")
+    targets = list(dict.fromkeys(name.split(", ")[0] for name in record["model"]))
+    rows = []
+    for target in targets:
+        lost = regrets(record, target)
+        worst = max(lost, key=lambda cell: lost[cell])
+        within = sum(loss <= GOOD for loss in lost.values())
+        average = mean(max(0.0, loss) for loss in lost.values())
+        rows.append(
+            [target, worst, f"{lost[worst]:.1%}", f"{average:.1%}", f"{within} of {len(lost)}"]
+        )
+    head = ["target", "its worst cell", "lost there", "lost on average", "within 2 %"]
+    return markdown(head, [[cell.replace("%", " %") for cell in row] for row in rows], 2)
+
+
+def auto_clock(read: Read) -> str:
+    """By the clock: speed over plain decoding, by target, and the lowest cell."""
+    record = read("auto.json")
+    rows = []
+    for part, title in (("clock", "real drafters"), ("wrong", "drafters that are always wrong")):
+        for target in dict.fromkeys(name.split(", ")[0] for name in record[part]):
+            cells = {k: v for k, v in record[part].items() if k.startswith(f"{target}, ")}
+            low, middle, high = geometric(cells)
+            worst = min(cells, key=lambda cell: cells[cell]["speedup"])
+            _, task, batch, temperature = worst.split(", ")
+            speed = ranged(cells[worst]["speedup"], cells[worst]["ci95"])
+            there = f"{task}, batch {batch}, T {temperature}"
+            rows.append([title, target, there, speed, ranged(middle, (low, high))])
+    return markdown(["", "target", "its worst cell", "speed there", "geometric mean"], rows, 3)
+
+
+def alignment_start(read: Read) -> str:
+    return _by_temperature(read("alignment.json")["from_nothing"])
+
+
+def alignment_pairs(read: Read) -> str:
+    return _by_temperature(read("alignment.json")["pairs"])
+
+
+def _by_temperature(rows: Mapping[str, Record]) -> str:
+    cells = [[name, *(_length(by[t]) for t in ("0.0", "1.0"))] for name, by in rows.items()]
+    return markdown(["", "T = 0", "T = 1"], cells)
+
+
+def _length(cell: Record | None) -> str:
+    """A mean acceptance length, and the interval of its ratio."""
+    return ranged(cell["length"], cell["interval"]) if cell else NONE
+
+
+def _arms(read: Read, temperature: str) -> str:
+    arms = {tuple(name.split(", ")): by for name, by in read("alignment.json")["arms"].items()}
+    objectives, texts = (list(dict.fromkeys(key[i] for key in arms)) for i in (0, 1))
+    rows = [
+        [code(goal), *(_length(arms.get((goal, text), {}).get(temperature)) for text in texts)]
+        for goal in objectives
+    ]
+    return markdown(["objective", *map(code, texts)], rows)
+
+
+def alignment_greedy(read: Read) -> str:
+    return _arms(read, "0.0")
+
+
+def alignment_sampled(read: Read) -> str:
+    return _arms(read, "1.0")
+
+
+def passes(read: Read) -> str:
+    """A pass by its tokens: ms, and times reading the weights once."""
+    record = read("passes.json")
+    sizes = [size for size in next(iter(record["backends"].values()))["ms"] if size != "32"]
+    rows = [
+        [code(name), f"{each['weight_bytes'] / 1e6:,.0f} MB", f"{each['reading_ms']:.0f}"]
+        + [f"{each['ms'][size]:.0f} ({each['ratios'][size]:.2f})" for size in sizes]
+        for name, each in record["backends"].items()
+    ]
+    return markdown(["", "weights", "reading", *(f"pass({size})" for size in sizes)], rows)
+
+
+def step(read: Read) -> str:
+    """A step's parts, and what the engine's own work is of it."""
+    rows = [
+        [f"{target}, {'plain' if name == 'autoregressive' else name}"]
+        + [f"{parts[part]:.2f}" for part in ("draft", "verify", "other")]
+        + [f"{parts['other_share']:.1%}".replace("%", " %")]
+        for target, by in read("step.json")["steps"].items()
+        for name, parts in by.items()
+    ]
+    return markdown(["", "draft ms", "pass ms", "other ms", "other"], rows)
+
+
+def ladder(read: Read) -> str:
+    """Engines with drafts that are always right: tokens/s, and times as fast foretoken is."""
+    record = read("ladder.json")
+    kinds = ["plain", *(k for k in record["weights_read_once"] if k != "plain"), "prompt lookup"]
+    engines = list(dict.fromkeys(row["engine"] for row in record["rows"]))
+    cells = {(row["engine"], row["kind"]): row for row in record["rows"]}
+    rows = [[engine, *(_rung(cells[engine, kind]) for kind in kinds)] for engine in engines]
+    free = record["weights_read_once"]
+    last = [_speed(free[kind]) if kind in free else "" for kind in kinds]
+    return markdown(["", *kinds], [*rows, ["weights read once a pass, drafting free", *last]])
+
+
+def _rung(row: Record) -> str:
+    over = "" if row["engine"] == "foretoken" else f" ({row['foretoken_over_it']:.2f})"
+    return _speed(row["tokens_per_second"]) + over
+
+
+def _speed(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def other_engines(read: Read) -> str:
+    return peers.markdown(read("peers.json"))
+
+
+def other_engines_large(read: Read) -> str:
+    """The same at 1.1b, where two engines at a time fill the machine."""
+    names = ("peers-1.1b.json", "peers-1.1b-openvino.json", "peers-1.1b-llama.cpp.json")
+    return "\n\n".join(peers.table(read(name)["targets"][0]) for name in names)
+
+
+def acceptance(read: Read) -> str:
+    """The bundled pair on held-out prompts, answers that loop left out."""
+    rows = read("acceptance.json")["by_task"].items()
+    return markdown(
+        ["task", "tokens a pass", "prompts", "left out: they loop"],
+        [
+            [task, f"{row['mean_acceptance_length']:.2f}", f"{row['prompts']}", f"{row['looping']}"]
+            for task, row in rows
+        ],
+    )
+
+
+def real(read: Read) -> str:
+    """Real models, greedy and at batch 1, a table a target: the fastest of each engine first."""
+    try:
+        record = read("real.json")
+    except FileNotFoundError:
+        return "*No table of real models is recorded yet.*"
+    rows = [row for row in record["rows"] if row["batch_size"] == 1]
+    targets = dict.fromkeys((row["target"], row["dtype"]) for row in rows)
+    return "\n\n".join(_real(rows, target, dtype) for target, dtype in targets)
+
+
+def _real(rows: Sequence[Record], target: str, dtype: str) -> str:
+    here = [row for row in rows if (row["target"], row["dtype"]) == (target, dtype)]
+    greedy = [row for row in here if row["temperature"] == 0]
+    sampled = {(r["engine"], r["method"]): r for r in here if r["temperature"] != 0}
+    greedy.sort(key=lambda row: (row["engine"] != "foretoken", row["engine"], -row["speedup"]))
+    cells = [
+        [row["engine"], row["method"], f"{row['mean_acceptance_length']:.2f}"]
+        + [_speed(row["tokens_per_second"])]
+        + [_over_plain(each) for each in (row, sampled.get((row["engine"], row["method"])))]
+        for row in greedy
+    ]
+    head = ["engine", "method", "tokens a pass", "tokens/s", "over its plain", "at temperature 1"]
+    title = f"**{target}, {dtype}** ({greedy[0]['prompts']} prompts)"
+    return f"{title}\n\n{markdown(head, cells, 2)}"
+
+
+def _over_plain(row: Record | None) -> str:
+    if row is None or row["method"] == "plain":
+        return NONE
+    return ranged(row["speedup"], row["speedup_ci95"])
+
+
+TABLES: dict[str, Callable[[Read], str]] = {
+    "acceptance": acceptance,
+    "alignment-greedy": alignment_greedy,
+    "alignment-pairs": alignment_pairs,
+    "alignment-sampled": alignment_sampled,
+    "alignment-start": alignment_start,
+    "auto": auto,
+    "auto-clock": auto_clock,
+    "copying": copying,
+    "draft": draft,
+    "drafters": drafters,
+    "ladder": ladder,
+    "online": online,
+    "other-engines": other_engines,
+    "other-engines-large": other_engines_large,
+    "passes": passes,
+    "real": real,
+    "step": step,
+    "trained": trained,
+}

@@ -1,0 +1,257 @@
+"""benchmarks/pages.py: every number of a page is its record's, or is said to have none."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretoken.errors import ForetokenError
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+if not BENCHMARKS.is_dir():
+    pytest.skip("the benchmarks are not part of this tree", allow_module_level=True)
+sys.path.insert(0, str(BENCHMARKS))
+
+import page_claims  # noqa: E402
+import page_tables  # noqa: E402
+import pages  # noqa: E402
+
+PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in pages.pages()}
+CLAIMING = [
+    name for name, page in PAGES.items() if "<!-- table " in page or pages.MARK.search(page)
+]
+NOTED = "*Noted in May 2026 on 2 cores of a laptop.*"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_say_what_their_records_say(name: str) -> None:
+    """Tables and marked numbers are as the records make them; every other measured number is
+    declared. `python benchmarks/pages.py` writes them again."""
+    assert not list(pages.faults(PAGES[name]))
+
+
+@pytest.mark.parametrize("name", CLAIMING)
+def test_a_changed_digit_is_found(name: str) -> None:
+    """Each digit of a table or of a number with a mark, changed, is a difference."""
+    page = PAGES[name]
+    for at in claimed_digits(page):
+        other = page[:at] + str((int(page[at]) + 5) % 10) + page[at + 1 :]
+        assert pages.made(other) != other, page[max(0, at - 40) : at + 20]
+
+
+def claimed_digits(page: str) -> Iterator[int]:
+    """Where the digits stand that a record makes: of numbers, and of three cells of each table."""
+    spelled = iter(re.split(r"\x00(\S+?)\x01", pages.numbered(page, pages.recorded, framed)))
+    at = 0
+    for text in spelled:
+        at += len(text)
+        number = next(spelled, "")
+        yield from (at + i for i, letter in enumerate(number) if letter.isdigit())
+        at += len(number)
+    for table in pages.TABLE.finditer(page):
+        cells = [m.start() for m in re.finditer(r"(?<=[ .])\d", table[3])]
+        yield from (table.start(3) + cells[i] for i in (0, len(cells) // 2, -1) if cells)
+
+
+def framed(printed: str, value: float, percent: bool) -> str:
+    return f"\x00{printed}\x01"
+
+
+@pytest.mark.parametrize("name", CLAIMING)
+def test_a_field_that_is_gone_is_named(name: str) -> None:
+    """A mark whose field its record no longer has is an error that names both."""
+    for mark in pages.MARK.finditer(PAGES[name]):
+        for path in mark[2].split("; "):
+            record = without(pages.recorded(mark[1]), path)
+            with pytest.raises(
+                ForetokenError, match=re.escape(f"{mark[1]} has no number {path!r}")
+            ):
+                pages.made(f"1 2 3<!-- {mark[1]}: {path} -->", lambda name: record)  # noqa: B023
+
+
+def without(record: dict[str, Any], path: str) -> dict[str, Any]:
+    """The record without the field, whether the path leads to it or something is made of it."""
+    keys = path.split(": ")
+    if keys[0] not in record:
+        return {}
+    record = copy.deepcopy(record)
+    inside: Any = record
+    for key in keys[:-1]:
+        inside = inside[int(key) if isinstance(inside, list) else key]
+    inside.pop(int(keys[-1]) if isinstance(inside, list) else keys[-1], None)
+    return record
+
+
+@pytest.mark.parametrize("name", sorted(page_tables.TABLES))
+def test_every_table_stands_on_a_page(name: str) -> None:
+    """And one whose record is empty is an error, but for the one that says so itself."""
+    assert any(f"<!-- table {name} -->" in page for page in PAGES.values())
+    page = f"<!-- table {name} -->\n\nx\n\n<!-- end -->"
+    assert pages.made(page) != page
+    with pytest.raises(ForetokenError, match=f"Table '{name}' lacks"):
+        pages.made(page, lambda name: {})
+
+
+def test_what_a_mark_compares() -> None:
+    """The numbers before it, the last one nearest, rounded as printed; a % is a hundredth."""
+    record = {"rate": 0.18403, "pair": {"low": 1.0, "ends": [0.954, 1.25]}, "many": 12345}
+
+    def made(page: str) -> str:
+        return pages.made(page, lambda name: record)
+
+    assert made("of 3: 0.2<!-- a.json: rate -->") == "of 3: 0.2<!-- a.json: rate -->"
+    assert made("9.999<!-- a.json: rate -->").startswith("0.184<")
+    assert made("99 % of `5`<!-- a.json: rate -->").startswith("18 % of `5`<")
+    mark = "<!-- a.json: pair: low; pair: ends; many -->"
+    assert made(f"2 of EAGLE-2, 7.0 (7.00–7.00), 7{mark}") == (
+        f"2 of EAGLE-2, 1.0 (0.95–1.25), 12,345{mark}"
+    )
+    with pytest.raises(ForetokenError, match="names 1 values after 0 numbers"):
+        made("3 before\n\nnone here<!-- a.json: rate -->")
+    with pytest.raises(ForetokenError, match=r"a\.json has no number 'pair: high'"):
+        made("1<!-- a.json: pair: high -->")
+    with pytest.raises(ForetokenError, match=r"gone\.json has no number 'rate'"):
+        pages.made("1<!-- gone.json: rate -->")
+    with pytest.raises(ForetokenError, match="No table is called 'gone'"):
+        pages.made("<!-- table gone -->\n\nx\n\n<!-- end -->")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is 2 times as fast.",
+        "This makes it 3× faster.",
+        "It reaches 120 tokens/s.",
+        "A pass takes 12 ms, a step 15.",
+        "It drafts in 30 µs.",
+        "It accepts 80 % of them.",
+        "It gains 10–20 % here.",
+        "It writes 3 tokens a pass.",
+        "Its mean acceptance length is 3.4 on all prompts.",
+        "It reads 54 GB/s.",
+        "It took 20 minutes.",
+        "- one\n- two, in 7 ms",
+        "| | speed |\n|---|--:|\n| `pld` | 2 |",
+        "| | a | b |\n|---|---|---|\n| `pld` | 1.5 | 2.5 |",
+        "| | a |\n|---|---|\n| `pld` | 5 ms a step |",
+    ],
+)
+def test_a_measured_number_needs_a_record_or_a_remark(text: str) -> None:
+    """Speeds, times, shares and lengths are found; a remark with date and machine covers them."""
+    assert len(pages.without_record(f"# Page\n\n{text}")) == 1
+    assert not pages.without_record(f"# Page\n\n{text} <!-- not measured -->")
+    before = f"{NOTED}\n\n" if text.startswith("|") else f"{NOTED} "
+    assert not pages.without_record(f"# Page\n\n{before}{text}")
+    for vague in (NOTED.replace("May ", ""), NOTED.replace(" on 2 cores of a laptop", "")):
+        assert pages.without_record(f"# Page\n\n{before.replace(NOTED, vague)}{text}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A tree of 64 nodes, drafts of 4 tokens, 0.9 million parameters, a vocabulary of 8,192.",
+        "torch 2.13 and Python 3.11 (sections 3.2 and 3.3, theorem 3.8), CC BY-SA 4.0.",
+        "A 95 % interval; EAGLE-3; Qwen2.5; a layer of 2048×5632; 0.4 KB a token.",
+        "`it takes 3 ms`, [a page](a-1.5.md)",
+        "    speed 3.5 times",
+        "```\n3.5 times\n\n2 ms\n```",
+        "| option | default | meaning |\n|---|---|---|\n| `rate` | 0.7 | at first |",
+        "## Training data and its licences\n\n| source | MB |\n|---|--:|\n| novels | 14.9 |",
+    ],
+)
+def test_what_is_set_or_named_is_no_measurement(text: str) -> None:
+    """Sizes, defaults, versions, references, code and quoted tables."""
+    assert not pages.without_record(f"# Page\n\n{text}")
+
+
+def test_how_far_a_remark_reaches() -> None:
+    """Its paragraph and the table after it; its section or page where it says so."""
+    page = (
+        "# Page\n\n{}\n\n## A\n\n{}\n\nTakes 1 ms.\n\n### B\n\nTakes 2 ms.\n\n## C\n\nTakes 3 ms."
+    )
+
+    def found(first: str, second: str) -> list[str]:
+        return pages.without_record(page.format(first, second))
+
+    assert len(found("Hello.", f"Takes 0 ms. {NOTED}")) == 3
+    assert found("Hello.", NOTED.replace("Noted", "This section was noted")) == ["Takes 3 ms."]
+    assert not found(NOTED.replace("Noted", "What this page says was noted"), "Hello.")
+
+
+def test_a_table_of_options_beside_a_remark() -> None:
+    """A remark covers a table right after it and no later one."""
+    table = "| | ms |\n|---|--:|\n| `pld` | 2 |"
+    assert len(pages.without_record(f"# Page\n\n{NOTED}\n\n{table}\n\n{table}")) == 1
+
+
+def row(engine: str, method: str, speed: float, **others: Any) -> dict[str, Any]:
+    return {
+        "target": "SmolLM2-135M-Instruct",
+        "dtype": "float32",
+        "engine": engine,
+        "method": method,
+        "temperature": 0.0,
+        "batch_size": 1,
+        "prompts": 80,
+        "tokens_per_second": 20.0 * speed,
+        "speedup": speed,
+        "speedup_ci95": [speed - 0.1, speed + 0.1],
+        "mean_acceptance_length": 2.0 * speed,
+        **others,
+    }
+
+
+def test_the_table_of_real_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours first and fastest first, each over its own engine's plain decoding."""
+    rows = [
+        row("llama.cpp", "draft model", 0.8),
+        row("foretoken", "plain", 1.0, mean_acceptance_length=1.0),
+        row("foretoken", "sps γ=4", 1.8),
+        row("foretoken", "sps γ=4", 1.5, temperature=1.0),
+        row("foretoken", "sps γ=4", 0.9, batch_size=4),
+        row("foretoken", "pld", 1.2, target="Qwen2.5-Coder-1.5B", dtype="float16"),
+    ]
+    small, large = page_tables.real(lambda name: {"rows": rows}).split("\n\n**")
+    lines = small.splitlines()
+    assert lines[0] == "**SmolLM2-135M-Instruct, float32** (80 prompts)"
+    assert lines[4:] == [
+        "| foretoken | sps γ=4 | 3.60 | 36.0 | 1.80 (1.70–1.90) | 1.50 (1.40–1.60) |",
+        "| foretoken | plain | 1.00 | 20.0 | – | – |",
+        "| llama.cpp | draft model | 1.60 | 16.0 | 0.80 (0.70–0.90) | – |",
+    ]
+    assert large.startswith("Qwen2.5-Coder-1.5B, float16** (80 prompts)\n\n| engine |")
+    monkeypatch.setattr(pages, "RECORDS", ())
+    said = page_tables.real(pages.recorded.__wrapped__)
+    assert said == "*No table of real models is recorded yet.*"
+
+
+def test_the_command_writes_and_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--check changes nothing and fails; without it numbers are written, and what has neither a
+    record nor a remark is still a failure."""
+    page = tmp_path / "page.md"
+    page.write_text("9 ms<!-- draft.json: context -->", encoding="utf-8")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(pages, "pages", lambda: [page])
+    monkeypatch.setattr(sys, "argv", ["pages.py", "--check"])
+    assert pages.main() == 1 and page.read_text("utf-8").startswith("9 ms")
+    assert "+2,000 ms" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["pages.py"])
+    assert pages.main() == 0 and page.read_text("utf-8").startswith("2,000 ms")
+    page.write_text("It takes 9 ms.", encoding="utf-8")
+    assert pages.main() == 1
+    assert capsys.readouterr().out == "page.md: without a record: It takes 9 ms.\n"
+
+
+def test_hidden_text_keeps_its_length() -> None:
+    """Places found in what is left are places in the page."""
+    text = "a `b` [c](d) <!-- e\nf --> [x](http) section 3.2 h"
+    assert len(page_claims.hidden(text)) == len(text)
