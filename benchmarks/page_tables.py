@@ -107,14 +107,14 @@ def draft(read: Read) -> str:
 
 
 def trained(read: Read) -> str:
-    """Trained drafters by length; the speed where one was measured."""
-    record = read("trained.json")
-    speeds, cards = record.get("speeds", {}), record["cards"]
-    order = sorted(record["lengths"], key=lambda row: -record["lengths"][row])
+    """Trained drafters by length, with the speed where one was measured."""
+    record, speeds = read("trained.json"), read("speeds.json")["speeds"]
     rows = []
-    for row in order:
-        speed = ranged(*speeds[row].values()) if row in speeds else "not recorded"
-        held = [NONE if row in LENT else f"{n:.2f}" for n in cards[row].values()]
+    for row in sorted(record["lengths"], key=lambda row: -record["lengths"][row]):
+        speed = "not recorded"
+        if row in speeds:
+            speed = ranged(speeds[row]["ratio"], speeds[row]["interval"])
+        held = [NONE if row in LENT else f"{n:.2f}" for n in record["cards"][row].values()]
         rows.append([code(row), f"{record['lengths'][row]:.2f}", speed, *held])
     head = ["", "tokens a pass", "speed over plain", "held out: estimated", "served"]
     return markdown(head, rows)

@@ -1,0 +1,121 @@
+"""How fast the trained drafters are: greedy, one sequence at a time, over plain decoding.
+
+Length is half of the matter: at a small target a tree of dozens of nodes costs more passes' time
+than it saves. Each drafter drafts as its paper's defaults have it. Every prompt is answered by
+plain decoding and by each drafter in turn, in an order that rotates; seconds are of decoding, the
+prompt left out, the median of --repeats. Prompts whose plain answer loops are left out; intervals
+are 95 %, paired over prompts. The bundled checkpoints, or those in --work as for trained.py;
+those that are not there are named, as are answers that differ from plain decoding's. Example:
+
+    OMP_NUM_THREADS=1 python benchmarks/speeds.py
+"""
+
+from __future__ import annotations
+
+import statistics
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lengths import WRITTEN
+from shared import bundled, options, save, table
+from trained import METHODS
+
+from foretoken import LLM, SamplingParams, zoo
+from foretoken.bench.report.paired import ratio_interval, values
+from foretoken.progress import track
+from foretoken.repetition import DISTINCT_4, distinct_4
+
+SPEED = "tokens/s"
+PLAIN = "autoregressive"
+
+
+def checkpoints(work: Path | None) -> dict[str, dict[str, str]]:
+    """Row -> the configuration of a checkpoint that is there."""
+    found = {}
+    for row, (method, recipe) in METHODS.items():
+        name = f"mini-{recipe}" if work is None else str(work / recipe)
+        if name in zoo.names() or (Path(name) / "config.json").is_file():
+            found[row] = {"method": method, "model": name}
+    return found
+
+
+def answered(llm: LLM, prompt: list[int], repeats: int) -> tuple[list[float], list[int]]:
+    """Tokens, seconds of decoding (the median) and passes of an answer; and its ids."""
+    params = SamplingParams(temperature=0, max_tokens=WRITTEN)
+    seconds, answer = [], None
+    for _ in range(repeats):
+        llm.reset_stats()
+        [out] = llm.generate([prompt], params)
+        stats, answer = llm.stats, out.token_ids
+        seconds.append(stats.draft_time + stats.verify_time + stats.other_time)
+    return [stats.tokens, statistics.median(seconds), stats.passes, 0, 0], answer
+
+
+def measure(given: Namespace) -> dict[str, Any]:
+    plain, there = LLM(given.model, max_num_seqs=1), checkpoints(given.work)
+    arms = {PLAIN: plain}
+    for row, config in there.items():
+        arms[row] = LLM(
+            plain.model, tokenizer=plain.tokenizer, max_num_seqs=1, speculative_config=config
+        )
+    counts: dict[str, list[list[float]]] = {row: [] for row in arms}
+    asked, differs = bundled(given.limit), []
+    with track("Prompts", len(asked), True) as advance:
+        for number, prompt in enumerate(asked):
+            ids = plain.chat_prompt([{"role": "user", "content": prompt.turns[0]}])
+            _, answer = answered(plain, ids, 1)
+            order = list(arms)[number % len(arms) :] + list(arms)[: number % len(arms)]
+            for row in order if distinct_4(answer) >= DISTINCT_4 else ():
+                found, same = answered(arms[row], ids, given.repeats)
+                counts[row].append(found)
+                if same != answer:
+                    differs.append(f"{row}: {prompt.id}")
+            advance()
+    return {
+        "prompts": len(counts[PLAIN]),
+        "max_tokens": WRITTEN,
+        "repeats": given.repeats,
+        "speeds": {row: compared(counts[PLAIN], counts[row]) for row in there},
+        "left_out": [row for row in METHODS if row not in there],
+        "differs": differs,
+    }
+
+
+def compared(plain: list[list[float]], own: list[list[float]]) -> dict[str, Any]:
+    """Tokens a second and a pass, and the speed over plain decoding with its interval."""
+    units = np.stack([np.array(plain), np.array(own)], 1)
+    both = values(units, SPEED)
+    assert both is not None
+    tokens, _, passes = (float(sum(column)) for column in list(zip(*own, strict=True))[:3])
+    ends = ratio_interval(units, SPEED, 0.025)
+    return {
+        "tokens_per_second": both[1],
+        "mean_acceptance_length": tokens / passes,
+        "ratio": both[1] / both[0],
+        "interval": list(ends) if ends else None,
+    }
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--work", type=Path, help="folder of checkpoints (default: the bundled)")
+    parser.add_argument("--limit", type=int, help="so many of the bundled prompts")
+    parser.add_argument("--repeats", type=int, default=3, help="of an answer (default: 3)")
+    given = parser.parse_args()
+    results = measure(given)
+    rows = [["", "tokens a pass", "tokens/s", "over plain", "95 %"]]
+    for row, each in results["speeds"].items():
+        ends = "–".join(f"{end:.3f}" for end in each["interval"] or ())
+        length, speed = each["mean_acceptance_length"], each["tokens_per_second"]
+        rows.append([row, f"{length:.2f}", f"{speed:.0f}", f"{each['ratio']:.3f}", ends])
+    table(rows)
+    for what in ("left_out", "differs"):
+        if results[what]:
+            print(f"\n{what.replace('_', ' ')}: {', '.join(results[what])}")
+    save("speeds", given, results)
+
+
+if __name__ == "__main__":
+    main()
