@@ -23,6 +23,10 @@ _UNIT = (
 )
 _NUMBERS = r"\d[\d.,]*(?:[-–]\d[\d.,]*| (?:to|and|or) \d[\d.,]*)*"
 _MEASURED = re.compile(rf"(?<![\w.,])(?!95 ?%){_NUMBERS}\s?(?:{_UNIT})")
+_WORDS = re.compile(
+    r"\b(?:twice|(?:two|three|four|five|six|seven|eight|nine|ten) times)"
+    r" (?:as (?:fast|slow|long)|faster|slower)"
+)
 _DECIMAL = re.compile(
     r"(?<![\w.,])(?<![A-Za-z]-)\d+\.\d+(?![\w.]*\w)(?! (?:million|billion|[KMG]B\b|M param))"
 )
@@ -93,15 +97,12 @@ def _freed(part: Part) -> tuple[str, ...] | None:
 def measurements(part: Part) -> list[str]:
     """The lines of a part that hold a measured number."""
     lines = hidden(part.text).split("\n")
-    shown = part.text.split("\n")
+    patterns, first = (_MEASURED, _DECIMAL, _WORDS), 0
     if part.table:
-        pattern = NUMBER if _of_numbers(lines) else _MEASURED
-        found = [i for i, line in enumerate(lines) if i > 1 and pattern.search(_cells(line))]
-    else:
-        found = [
-            i for i, line in enumerate(lines) if _MEASURED.search(line) or _DECIMAL.search(line)
-        ]
-    return [shown[i].strip() for i in found]
+        patterns, first = (NUMBER if _of_numbers(lines) else _MEASURED,), 2
+        lines = [_cells(line) for line in lines]
+    found = [i for i, line in enumerate(lines) if any(p.search(line) for p in patterns)]
+    return [part.text.split("\n")[i].strip() for i in found if i >= first]
 
 
 def _of_numbers(lines: list[str]) -> bool:

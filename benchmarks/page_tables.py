@@ -29,6 +29,8 @@ DRAFTED = {
 """What the record of drafting calls each drafter, and its method."""
 LENT = ("eagle2", "dflash_tree", "glide_cape")
 """Trained rows whose checkpoint has another method's card."""
+FASTEST = 5
+"""How many of our methods the README shows for a target."""
 GOOD = 0.02
 """A loss that counts as none, in `auto`'s table."""
 
@@ -71,27 +73,24 @@ def copying(read: Read) -> str:
 
 
 def drafters(read: Read) -> str:
-    """Every drafter, the fastest at the larger target first; plain decoding is the measure."""
-    parts = read("drafters.json")["parts"]
-    small, large = (
-        {run["method"]: run for run in part["runs"] if run["temperature"] == 0} for part in parts
-    )
-    del small["autoregressive"]
-    order = sorted(
-        small, key=lambda m: -large.get(m, {"speedup": -1 / small[m]["speedup"]})["speedup"]
-    )
-    return markdown(
-        ["", "tokens", "draft ms", "verify ms", "other ms", "mini", "135m"],
-        [_drafter(name, small[name], large.get(name)) for name in order],
-    )
-
-
-def _drafter(name: str, small: Record, large: Record | None) -> list[str]:
-    times = [f"{small['ms_per_step'][part]:.2f}" for part in ("draft", "verify", "other")]
-    speeds = [
-        ranged(run["speedup"], run["speedup_ci95"]) if run else NONE for run in (small, large)
+    """Every drafter's step at the first target, and its speed over plain decoding at each; the
+    fastest at the last one first."""
+    parts = {part["target"]["name"]: _greedy(part) for part in read("drafters.json")["parts"]}
+    first, *_, last = parts.values()
+    order = sorted(first, key=lambda method: -last[method]["speedup"] if method in last else 0.0)
+    rows = [
+        [code(method), f"{first[method]['mean_acceptance_length']:.2f}"]
+        + [f"{ms:.2f}" for ms in first[method]["ms_per_step"].values()]
+        + [_over_plain(part.get(method)) for part in parts.values()]
+        for method in order
     ]
-    return [code(name), f"{small['mean_acceptance_length']:.2f}", *times, *speeds]
+    return markdown(["", "tokens", "draft ms", "verify ms", "other ms", *parts], rows)
+
+
+def _greedy(part: Record) -> dict[str, Record]:
+    """A target's runs at temperature 0 by method."""
+    runs = {run["method"]: run for run in part["runs"] if run["temperature"] == 0}
+    return {method: run for method, run in runs.items() if method != "autoregressive"}
 
 
 def draft(read: Read) -> str:
@@ -282,24 +281,34 @@ def acceptance(read: Read) -> str:
 
 
 def real(read: Read) -> str:
-    """Real models, greedy and at batch 1, a table a target: the fastest of each engine first."""
+    """Real models at batch 1, a table a target: the fastest methods, and the other engines' best.
+
+    A row of the record has target, dtype, engine, method ("plain" without drafts), temperature,
+    batch_size, prompts, and of a benchmark's results tokens_per_second, speedup (over the same
+    engine's plain row), speedup_ci95 and mean_acceptance_length (None where it isn't known).
+    """
     try:
         record = read("real.json")
     except FileNotFoundError:
         return "*No table of real models is recorded yet.*"
     rows = [row for row in record["rows"] if row["batch_size"] == 1]
+    machine = record["environment"]
+    intro = (
+        f"One sequence at a time, on {machine['cores']} cores of {machine['cpu']}, "
+        f"{machine['date'][:10]}, at most {record['max_tokens']} tokens an answer; in brackets "
+        "95 % intervals. The fastest methods, and the fastest of each other engine "
+        "([record](benchmarks/results/real.json))."
+    )
     targets = dict.fromkeys((row["target"], row["dtype"]) for row in rows)
-    return "\n\n".join(_real(rows, target, dtype) for target, dtype in targets)
+    return "\n\n".join([intro, *(_real(rows, *target) for target in targets)])
 
 
 def _real(rows: Sequence[Record], target: str, dtype: str) -> str:
     here = [row for row in rows if (row["target"], row["dtype"]) == (target, dtype)]
-    greedy = [row for row in here if row["temperature"] == 0]
     sampled = {(r["engine"], r["method"]): r for r in here if r["temperature"] != 0}
-    greedy.sort(key=lambda row: (row["engine"] != "foretoken", row["engine"], -row["speedup"]))
+    greedy = _shown([row for row in here if row["temperature"] == 0])
     cells = [
-        [row["engine"], row["method"], f"{row['mean_acceptance_length']:.2f}"]
-        + [_speed(row["tokens_per_second"])]
+        [row["engine"], row["method"], _length_alone(row), _speed(row["tokens_per_second"])]
         + [_over_plain(each) for each in (row, sampled.get((row["engine"], row["method"])))]
         for row in greedy
     ]
@@ -308,7 +317,26 @@ def _real(rows: Sequence[Record], target: str, dtype: str) -> str:
     return f"{title}\n\n{markdown(head, cells, 2)}"
 
 
+def _shown(greedy: Sequence[Record]) -> list[Record]:
+    """Plain decoding of each engine, our fastest methods and `auto`, the others' fastest."""
+    shown: list[Record] = []
+    for engine in sorted({row["engine"] for row in greedy}, key=lambda e: (e != "foretoken", e)):
+        own = sorted(
+            (row for row in greedy if row["engine"] == engine), key=lambda row: -row["speedup"]
+        )
+        fastest = [row for row in own if row["method"] != "plain"]
+        best = fastest[: FASTEST if engine == "foretoken" else 1]
+        shown += [row for row in own if row in best or row["method"] in ("plain", "auto")]
+    return shown
+
+
+def _length_alone(row: Record) -> str:
+    length = row["mean_acceptance_length"]
+    return NONE if length is None else f"{length:.2f}"
+
+
 def _over_plain(row: Record | None) -> str:
+    """A row's speed over plain decoding; of plain decoding, and of no row, a dash."""
     if row is None or row["method"] == "plain":
         return NONE
     return ranged(row["speedup"], row["speedup_ci95"])

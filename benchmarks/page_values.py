@@ -66,6 +66,10 @@ def _soak(record: Record) -> dict[str, Any]:
     }
 
 
+def _speeds(record: Record) -> dict[str, Any]:
+    return {"fastest": max(each["ratio"] for each in record["speeds"].values())}
+
+
 def _alignment(record: Record) -> dict[str, Any]:
     """What an arm gains on the one that it is compared with, by temperature, as a share."""
     gained = {**record["from_nothing"], **record["arms"]}
@@ -82,4 +86,5 @@ DERIVED: dict[str, Callable[[Record], dict[str, Any]]] = {
     "auto.json": _auto,
     "online.json": _online,
     "soak.json": _soak,
+    "speeds.json": _speeds,
 }

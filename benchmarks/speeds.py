@@ -1,9 +1,9 @@
 """How fast the trained drafters are: greedy, one sequence at a time, over plain decoding.
 
-Length is half of the matter: at a small target a tree of dozens of nodes costs more passes' time
-than it saves. Each drafter drafts as its paper's defaults have it. Every prompt is answered by
-plain decoding and by each drafter in turn, in an order that rotates; seconds are of decoding, the
-prompt left out, the median of --repeats. Prompts whose plain answer loops are left out; intervals
+Length is half of the matter: at a small target a tree of dozens of nodes costs more time than it
+saves. Each drafter drafts as its paper's defaults have it. Every prompt is answered by
+plain decoding and by each drafter in turn, in an order that rotates, in --repeats rounds; seconds
+are of decoding, the prompt left out, the median of the rounds. Prompts whose plain answer loops are left out; intervals
 are 95 %, paired over prompts. The bundled checkpoints, or those in --work as for trained.py;
 those that are not there are named, as are answers that differ from plain decoding's. Example:
 
@@ -41,16 +41,13 @@ def checkpoints(work: Path | None) -> dict[str, dict[str, str]]:
     return found
 
 
-def answered(llm: LLM, prompt: list[int], repeats: int) -> tuple[list[float], list[int]]:
-    """Tokens, seconds of decoding (the median) and passes of an answer; and its ids."""
-    params = SamplingParams(temperature=0, max_tokens=WRITTEN)
-    seconds, answer = [], None
-    for _ in range(repeats):
-        llm.reset_stats()
-        [out] = llm.generate([prompt], params)
-        stats, answer = llm.stats, out.token_ids
-        seconds.append(stats.draft_time + stats.verify_time + stats.other_time)
-    return [stats.tokens, statistics.median(seconds), stats.passes, 0, 0], answer
+def answered(llm: LLM, prompt: list[int]) -> tuple[list[int], tuple[int, float, int]]:
+    """An answer, and what it took: tokens, seconds of decoding and passes."""
+    llm.reset_stats()
+    [out] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=WRITTEN))
+    stats = llm.stats
+    seconds = stats.draft_time + stats.verify_time + stats.other_time
+    return list(out.token_ids), (stats.tokens, seconds, stats.passes)
 
 
 def measure(given: Namespace) -> dict[str, Any]:
@@ -60,27 +57,38 @@ def measure(given: Namespace) -> dict[str, Any]:
         arms[row] = LLM(
             plain.model, tokenizer=plain.tokenizer, max_num_seqs=1, speculative_config=config
         )
-    counts: dict[str, list[list[float]]] = {row: [] for row in arms}
-    asked, differs = bundled(given.limit), []
-    with track("Prompts", len(asked), True) as advance:
-        for number, prompt in enumerate(asked):
-            ids = plain.chat_prompt([{"role": "user", "content": prompt.turns[0]}])
-            _, answer = answered(plain, ids, 1)
+    asked = {
+        prompt.id: plain.chat_prompt([{"role": "user", "content": prompt.turns[0]}])
+        for prompt in bundled(given.limit)
+    }
+    answers = {key: answered(plain, ids)[0] for key, ids in asked.items()}
+    keep = [key for key, answer in answers.items() if distinct_4(answer) >= DISTINCT_4]
+    took: dict[tuple[str, str], list[tuple[int, float, int]]] = {}
+    differs = set()
+    with track("Answers", given.repeats * len(keep) * len(arms), True) as advance:
+        for number, key in enumerate(keep * given.repeats):
             order = list(arms)[number % len(arms) :] + list(arms)[: number % len(arms)]
-            for row in order if distinct_4(answer) >= DISTINCT_4 else ():
-                found, same = answered(arms[row], ids, given.repeats)
-                counts[row].append(found)
-                if same != answer:
-                    differs.append(f"{row}: {prompt.id}")
-            advance()
+            for row in order:
+                answer, counts = answered(arms[row], asked[key])
+                took.setdefault((row, key), []).append(counts)
+                if answer != answers[key]:
+                    differs.add(f"{row}: {key}")
+                advance()
+    own = {row: [_median(took[row, key]) for key in keep] for row in arms}
     return {
-        "prompts": len(counts[PLAIN]),
+        "prompts": len(keep),
         "max_tokens": WRITTEN,
         "repeats": given.repeats,
-        "speeds": {row: compared(counts[PLAIN], counts[row]) for row in there},
+        "speeds": {row: compared(own[PLAIN], own[row]) for row in there},
         "left_out": [row for row in METHODS if row not in there],
-        "differs": differs,
+        "differs": sorted(differs),
     }
+
+
+def _median(rounds: list[tuple[int, float, int]]) -> list[float]:
+    """An answer's tokens, median seconds and passes, as `values` takes them."""
+    [tokens, *_], seconds, [passes, *_] = zip(*rounds, strict=True)
+    return [tokens, statistics.median(seconds), passes, 0, 0]
 
 
 def compared(plain: list[list[float]], own: list[list[float]]) -> dict[str, Any]:
@@ -102,7 +110,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--work", type=Path, help="folder of checkpoints (default: the bundled)")
     parser.add_argument("--limit", type=int, help="so many of the bundled prompts")
-    parser.add_argument("--repeats", type=int, default=3, help="of an answer (default: 3)")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds (default: 5)")
     given = parser.parse_args()
     results = measure(given)
     rows = [["", "tokens a pass", "tokens/s", "over plain", "95 %"]]

@@ -137,6 +137,7 @@ def test_what_a_mark_compares() -> None:
         "Its mean acceptance length is 3.4 on all prompts.",
         "It reads 54 GB/s.",
         "It took 20 minutes.",
+        "It is four times slower, and learns twice as fast.",
         "- one\n- two, in 7 ms",
         "| | speed |\n|---|--:|\n| `pld` | 2 |",
         "| | a | b |\n|---|---|---|\n| `pld` | 1.5 | 2.5 |",
@@ -208,25 +209,41 @@ def row(engine: str, method: str, speed: float, **others: Any) -> dict[str, Any]
     }
 
 
-def test_the_table_of_real_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def real(rows: list[dict[str, Any]]) -> list[str]:
+    """The README's table of these rows, in paragraphs."""
+    machine = {"cpu": "AMD EPYC", "cores": 2, "date": "2026-11-23T11:05:36+00:00"}
+    record = {"environment": machine, "max_tokens": 128, "rows": rows}
+    return page_tables.real(lambda name: record).split("\n\n")
+
+
+def test_the_table_of_real_models() -> None:
     """Ours first and fastest first, each over its own engine's plain decoding."""
     rows = [
-        row("llama.cpp", "draft model", 0.8),
+        row("llama.cpp", "draft model", 0.8, mean_acceptance_length=None),
+        row("llama.cpp", "n-grams", 0.7),
         row("foretoken", "plain", 1.0, mean_acceptance_length=1.0),
         row("foretoken", "sps γ=4", 1.8),
         row("foretoken", "sps γ=4", 1.5, temperature=1.0),
         row("foretoken", "sps γ=4", 0.9, batch_size=4),
         row("foretoken", "pld", 1.2, target="Qwen2.5-Coder-1.5B", dtype="float16"),
     ]
-    small, large = page_tables.real(lambda name: {"rows": rows}).split("\n\n**")
-    lines = small.splitlines()
-    assert lines[0] == "**SmolLM2-135M-Instruct, float32** (80 prompts)"
-    assert lines[4:] == [
+    intro, title, table, other, _ = real(rows)
+    assert intro.startswith("One sequence at a time, on 2 cores of AMD EPYC, 2026-11-23, at most")
+    assert title == "**SmolLM2-135M-Instruct, float32** (80 prompts)"
+    assert table.splitlines()[2:] == [
         "| foretoken | sps γ=4 | 3.60 | 36.0 | 1.80 (1.70–1.90) | 1.50 (1.40–1.60) |",
         "| foretoken | plain | 1.00 | 20.0 | – | – |",
-        "| llama.cpp | draft model | 1.60 | 16.0 | 0.80 (0.70–0.90) | – |",
+        "| llama.cpp | draft model | – | 16.0 | 0.80 (0.70–0.90) | – |",
     ]
-    assert large.startswith("Qwen2.5-Coder-1.5B, float16** (80 prompts)\n\n| engine |")
+    assert other == "**Qwen2.5-Coder-1.5B, float16** (80 prompts)"
+
+
+def test_the_table_of_real_models_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many methods the fastest and `auto`; before the record is there, one sentence."""
+    rows = [row("foretoken", f"m{i}", 1 + i / 10) for i in range(9)]
+    _, _, table = real([*rows, row("foretoken", "plain", 1.0), row("foretoken", "auto", 0.9)])
+    methods = [line.split(" | ")[1] for line in table.splitlines()[2:]]
+    assert methods == ["m8", "m7", "m6", "m5", "m4", "plain", "auto"]
     monkeypatch.setattr(pages, "RECORDS", ())
     said = page_tables.real(pages.recorded.__wrapped__)
     assert said == "*No table of real models is recorded yet.*"
