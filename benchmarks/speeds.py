@@ -1,11 +1,12 @@
 """How fast the trained drafters are: greedy, one sequence at a time, over plain decoding.
 
 Length is half of the matter: at a small target a tree of dozens of nodes costs more time than it
-saves. Each drafter drafts as its paper's defaults have it. Every prompt is answered by
-plain decoding and by each drafter in turn, in an order that rotates, in --repeats rounds; seconds
-are of decoding, the prompt left out, the median of the rounds. Prompts whose plain answer loops are left out; intervals
-are 95 %, paired over prompts. The bundled checkpoints, or those in --work as for trained.py;
-those that are not there are named, as are answers that differ from plain decoding's. Example:
+saves. Each drafter drafts as its paper's defaults have it. Every prompt is answered by plain
+decoding and by each drafter in turn, in an order that rotates, in --repeats rounds; seconds are of
+decoding, the prompt left out, the median of the rounds. Prompts whose plain answer loops are left
+out; intervals are 95 %, paired over prompts. The bundled checkpoints, or those in --work as for
+trained.py; those that are not there are named, as are answers that differ from plain decoding's.
+Example:
 
     OMP_NUM_THREADS=1 python benchmarks/speeds.py
 """
