@@ -110,7 +110,7 @@ def compared(plain: list[list[float]], own: list[list[float]]) -> dict[str, Any]
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--work", type=Path, help="folder of checkpoints (default: the bundled)")
-    parser.add_argument("--limit", type=int, help="so many of the bundled prompts")
+    parser.add_argument("--limit", type=int, help="so many prompts of each task")
     parser.add_argument("--repeats", type=int, default=5, help="rounds (default: 5)")
     given = parser.parse_args()
     results = measure(given)
