@@ -18,6 +18,7 @@ import torch
 import transformers as tf
 from torch import Tensor
 
+from architectures import softmax_of_its_dtype
 from foretoken.errors import ForetokenError
 from foretoken.models import load
 from foretoken.models.feed import chain_feed, tree_feed
@@ -158,14 +159,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(autouse=True)
 def whole_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers' eager attention has its softmax in float32 whatever the dtype; not here, so
-    that its models are compared as closely as the others."""
-    softmax = torch.nn.functional.softmax
-
-    def own(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-        return softmax(x, dim, dtype=None if x.dtype == torch.float64 else dtype)
-
-    monkeypatch.setattr(torch.nn.functional, "softmax", own)
+    """See `softmax_of_its_dtype`."""
+    monkeypatch.setattr(torch.nn.functional, "softmax", softmax_of_its_dtype)
 
 
 @pytest.fixture(autouse=True)
