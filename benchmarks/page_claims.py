@@ -38,7 +38,7 @@ QUOTED = "## Training data and its licences"
 
 @dataclass(frozen=True)
 class Part:
-    """A paragraph, list or table of a page: its text, and the headings above it."""
+    """A paragraph, table or item of a list: its text, and the headings above it."""
 
     text: str
     headings: tuple[str, ...]
@@ -62,7 +62,7 @@ def parts(page: str) -> Iterator[Part]:
     page = re.sub(r"^( *)```.*?^\1```$", "", page, flags=re.DOTALL | re.MULTILINE)
     headings: tuple[str, ...] = ()
     for text in re.split(r"\n\s*\n", page):
-        for piece in re.split(r"(?m)^(?=#+ )", text.strip("\n")):
+        for piece in re.split(r"(?m)^(?=#+ |- |\d+\. )", text.strip("\n")):
             heading = re.match(r"(#+) .*\n?", piece)
             if heading:
                 headings = (*headings[: len(heading[1]) - 1], heading[0])

@@ -138,7 +138,7 @@ def test_what_a_mark_compares() -> None:
         "It reads 54 GB/s.",
         "It took 20 minutes.",
         "It is four times slower, and learns twice as fast.",
-        "- one\n- two, in 7 ms",
+        "- two, in 7 ms",
         "| | speed |\n|---|--:|\n| `pld` | 2 |",
         "| | a | b |\n|---|---|---|\n| `pld` | 1.5 | 2.5 |",
         "| | a |\n|---|---|\n| `pld` | 5 ms a step |",
@@ -186,10 +186,12 @@ def test_how_far_a_remark_reaches() -> None:
     assert not found(NOTED.replace("Noted", "What this page says was noted"), "Hello.")
 
 
-def test_a_table_of_options_beside_a_remark() -> None:
-    """A remark covers a table right after it and no later one."""
+def test_what_a_remark_does_not_reach() -> None:
+    """A second table, and another item of its list."""
     table = "| | ms |\n|---|--:|\n| `pld` | 2 |"
     assert len(pages.without_record(f"# Page\n\n{NOTED}\n\n{table}\n\n{table}")) == 1
+    items = f"- It takes 2 ms.\n- It takes 3 ms. {NOTED}\n- It takes\n  4 ms."
+    assert pages.without_record(f"# Page\n\n{items}") == ["- It takes 2 ms.", "4 ms."]
 
 
 def row(engine: str, method: str, speed: float, **others: Any) -> dict[str, Any]:
