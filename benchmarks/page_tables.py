@@ -29,6 +29,7 @@ DRAFTED = {
 """What the record of drafting calls each drafter, and its method."""
 LENT = ("eagle2", "dflash_tree", "glide_cape")
 """Trained rows whose checkpoint has another method's card."""
+PLAIN = ("plain", "autoregressive")
 FASTEST = 5
 """How many of our methods the README shows for a target."""
 GOOD = 0.02
@@ -90,7 +91,7 @@ def drafters(read: Read) -> str:
 def _greedy(part: Record) -> dict[str, Record]:
     """A target's runs at temperature 0 by method."""
     runs = {run["method"]: run for run in part["runs"] if run["temperature"] == 0}
-    return {method: run for method, run in runs.items() if method != "autoregressive"}
+    return {method: run for method, run in runs.items() if method not in PLAIN}
 
 
 def draft(read: Read) -> str:
@@ -283,7 +284,7 @@ def acceptance(read: Read) -> str:
 def real(read: Read) -> str:
     """Real models at batch 1, a table a target: the fastest methods, and the other engines' best.
 
-    A row of the record has target, dtype, engine, method ("plain" without drafts), temperature,
+    A row of the record has target, dtype, engine, method (PLAIN without drafts), temperature,
     batch_size, prompts, and of a benchmark's results tokens_per_second, speedup (over the same
     engine's plain row), speedup_ci95 and mean_acceptance_length (None where it isn't known).
     """
@@ -299,35 +300,45 @@ def real(read: Read) -> str:
         "95 % intervals. The fastest methods, and the fastest of each other engine "
         "([record](benchmarks/results/real.json))."
     )
-    targets = dict.fromkeys((row["target"], row["dtype"]) for row in rows)
-    return "\n\n".join([intro, *(_real(rows, *target) for target in targets)])
+    targets = dict.fromkeys(row["target"] for row in rows)
+    return "\n\n".join([intro, *(_real(rows, target) for target in targets)])
 
 
-def _real(rows: Sequence[Record], target: str, dtype: str) -> str:
-    here = [row for row in rows if (row["target"], row["dtype"]) == (target, dtype)]
-    sampled = {(r["engine"], r["method"]): r for r in here if r["temperature"] != 0}
+def _real(rows: Sequence[Record], target: str) -> str:
+    here = [row for row in rows if row["target"] == target]
+    sampled = {_kind(row): row for row in here if row["temperature"] != 0}
     greedy = _shown([row for row in here if row["temperature"] == 0])
     cells = [
-        [row["engine"], row["method"], _length_alone(row), _speed(row["tokens_per_second"])]
-        + [_over_plain(each) for each in (row, sampled.get((row["engine"], row["method"])))]
+        [row["engine"], row["dtype"], row["method"].replace("|", "\\|"), _length_alone(row)]
+        + [_speed(row["tokens_per_second"])]
+        + [_over_plain(each) for each in (row, sampled.get(_kind(row)))]
         for row in greedy
     ]
-    head = ["engine", "method", "tokens a pass", "tokens/s", "over its plain", "at temperature 1"]
-    title = f"**{target}, {dtype}** ({greedy[0]['prompts']} prompts)"
-    return f"{title}\n\n{markdown(head, cells, 2)}"
+    head = ["engine", "weights", "method", "tokens a pass", "tokens/s", "over its plain"]
+    title = f"**{target}** ({greedy[0]['prompts']} prompts)"
+    return f"{title}\n\n{markdown([*head, 'at temperature 1'], cells, 3)}"
+
+
+def _kind(row: Record) -> tuple[str, str, str]:
+    return row["engine"], row["dtype"], row["method"]
 
 
 def _shown(greedy: Sequence[Record]) -> list[Record]:
-    """Plain decoding of each engine, our fastest methods and `auto`, the others' fastest."""
+    """Plain decoding of each engine and dtype, our fastest methods and `auto` at the first dtype,
+    one method of the others."""
+    engines = dict.fromkeys((row["engine"], row["dtype"]) for row in greedy)
     shown: list[Record] = []
-    for engine in sorted({row["engine"] for row in greedy}, key=lambda e: (e != "foretoken", e)):
-        own = sorted(
-            (row for row in greedy if row["engine"] == engine), key=lambda row: -row["speedup"]
-        )
-        fastest = [row for row in own if row["method"] != "plain"]
-        best = fastest[: FASTEST if engine == "foretoken" else 1]
-        shown += [row for row in own if row in best or row["method"] in ("plain", "auto")]
+    for place, engine in enumerate(sorted(engines, key=_ours_first)):
+        own = [row for row in greedy if (row["engine"], row["dtype"]) == engine]
+        own.sort(key=lambda row: -row["speedup"])
+        best = [row for row in own if row["method"] not in PLAIN]
+        best = best[: 1 if place else FASTEST]
+        shown += [row for row in own if row in best or row["method"] in (*PLAIN, "auto")]
     return shown
+
+
+def _ours_first(engine: tuple[str, str]) -> bool:
+    return engine[0] != "foretoken"
 
 
 def _length_alone(row: Record) -> str:
@@ -337,7 +348,7 @@ def _length_alone(row: Record) -> str:
 
 def _over_plain(row: Record | None) -> str:
     """A row's speed over plain decoding; of plain decoding, and of no row, a dash."""
-    if row is None or row["method"] == "plain":
+    if row is None or row["method"] in PLAIN:
         return NONE
     return ranged(row["speedup"], row["speedup_ci95"])
 
