@@ -33,6 +33,7 @@ from foretoken.models.load import (
     check_tokenizer,
     find,
     generation_ends,
+    in_checkpoint,
     load_model,
     load_tokenizer,
     wrapped,
@@ -65,10 +66,11 @@ class LLM:
     `with` block, or call `close`, to free the memory at a certain moment.
 
     Args:
-        model: checkpoint folder, hub id, bundled name ("mini"), a loaded transformers model, or
-            `Contrastive(expert, amateur)` of two of them.
+        model: checkpoint folder, GGUF file, hub id, bundled name ("mini"), a loaded transformers
+            model, or `Contrastive(expert, amateur)` of two of them.
         speculative_config: {"method": …, "model": …, "num_speculative_tokens": …, …}; None decodes
             plainly. See `foretoken methods`.
+        gguf_file: the GGUF file to take in a folder or repository.
         tokenizer: a transformers tokenizer, or where to find one; by default the model's.
         dtype: "auto", or a torch dtype or its name.
         device: "auto", "cpu", "cuda" …
@@ -98,6 +100,7 @@ class LLM:
         model: str | Path | PreTrainedModel | CausalLM,
         *,
         speculative_config: Mapping[str, Any] | None = None,
+        gguf_file: str | None = None,
         tokenizer: Any = None,
         dtype: str | torch.dtype = "auto",
         device: str | torch.device = "auto",
@@ -128,6 +131,8 @@ class LLM:
         )
         method = build(speculative_config)
         self.method = method.name
+        if gguf_file is not None:
+            model = in_checkpoint(model, gguf_file)
         folder = find(model) if isinstance(model, (str, Path)) else None
         self._source = "a loaded model" if folder is None else str(model)
         if folder is None:

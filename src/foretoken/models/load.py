@@ -1,6 +1,9 @@
-"""Loads a `CausalLM`, and its tokenizer, from a checkpoint folder, a hub id or a bundled name.
+"""Loads a `CausalLM`, and its tokenizer, from a checkpoint: a folder, a GGUF file, a hub id or a
+bundled name.
 
-Configurations and tokenizers are read by transformers, weights by safetensors.
+`find` gives its place on disk, and the other functions take either kind of place. A folder's
+configuration and tokenizer are read by transformers and its weights by safetensors, a GGUF file by
+`foretoken.models.gguf`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import torch
 
 from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import read_json
-from foretoken.models import bundled
+from foretoken.models import bundled, gguf
 from foretoken.models.checkpoint import Checkpoint, check_layers
 from foretoken.models.model import CausalLM
 from foretoken.models.native import check, transformer
@@ -41,8 +44,9 @@ def load_model(
 ) -> CausalLM:
     """Read a checkpoint: natively where the family allows it, else through transformers.
 
-    `dtype` "auto" is the checkpoint's own on a GPU and float32 on a CPU. `model_impl` is "auto",
-    "native" or "transformers". Raises `ForetokenError` for anything missing or not servable.
+    `dtype` "auto" is the checkpoint's own on a GPU and float32 on a CPU, where the weights of a
+    GGUF file become float16 (see `weights`). `model_impl` is "auto", "native" or "transformers".
+    Raises `ForetokenError` for anything missing or not servable.
     """
     folder = find(source)
     config = read_config(folder, trust_remote_code)
@@ -62,27 +66,34 @@ def load_model(
         from foretoken.models.hf import adapter
 
         return adapter.load(folder, kind, place, trust_remote_code)
-    return load_native(folder, config, kind, place, backend)
+    narrow = dtype == "auto" or kind == torch.float16 or backend == "half"
+    return load_native(folder, config, kind, place, backend, narrow)
 
 
 def find(source: str | Path, also: Sequence[str] = ()) -> Path:
-    """The folder of a checkpoint: a path, a bundled name, or a hub id, which is downloaded unless
-    it is cached. also: patterns of files to download in addition to the usual ones."""
+    """The folder of a checkpoint, or its GGUF file: a path, a bundled name, or a hub id (of a GGUF
+    file org/name/file.gguf), which is downloaded unless it is cached. also: patterns of files to
+    download in addition to the usual ones."""
     folder, names = Path(source), bundled.names()
     with contextlib.suppress(OSError, ValueError):  # of names that no file can have
-        if folder.is_dir():
+        if folder.is_dir() or gguf.is_one(folder):
             return folder
     if str(source) in names:
         return bundled.path(str(source))
-    if folder.is_absolute() or str(source).startswith(".") or str(source).count("/") != 1:
+    slashes, file = str(source).count("/"), gguf.is_named(source)
+    local = folder.is_absolute() or str(source).startswith(".")
+    if local or (slashes < 2 if file else slashes != 1):
         raise ForetokenError(
-            f"There is no checkpoint folder {shown(str(source))}; give a folder with config.json "
-            "and *.safetensors, a hub id such as 'org/name', or a bundled name such as 'mini'"
+            f"There is no {'GGUF file' if file else 'checkpoint folder'} {shown(str(source))}; give "
+            "a folder with config.json and *.safetensors, a GGUF file, a hub id such as 'org/name', "
+            "or a bundled name such as 'mini'"
             + ("." if names else f", which needs {bundled.INSTALL}.")
         )
-    from huggingface_hub import snapshot_download
-
     try:
+        if gguf.is_named(source):
+            return gguf.download(str(source))
+        from huggingface_hub import snapshot_download
+
         wanted = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", *also]
         return Path(snapshot_download(str(source), allow_patterns=wanted))
     except Exception as error:
@@ -92,10 +103,27 @@ def find(source: str | Path, also: Sequence[str] = ()) -> Path:
         ) from error
 
 
+def in_checkpoint(source: Any, gguf_file: Any) -> str:
+    """The name of a GGUF file in a folder or a repository of the hub."""
+    if not isinstance(source, (str, Path)) or gguf.is_named(source):
+        raise ForetokenError(
+            f"gguf_file goes with a folder or a hub id, and the model is {shown(source)}; give one "
+            "of the two."
+        )
+    if not isinstance(gguf_file, str) or not gguf.is_named(gguf_file):
+        raise ForetokenError(
+            f"gguf_file is {shown(gguf_file)}; give the name of a .gguf file in {source}."
+        )
+    return f"{source}/{gguf_file}"
+
+
 def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
-    """The configuration in a folder. Raises `ForetokenError` where there is none that is valid."""
+    """The configuration of a checkpoint. Raises `ForetokenError` where there is none that is
+    valid."""
     from transformers import AutoConfig
 
+    if gguf.is_named(folder):
+        return gguf.config_of(folder)
     file = folder / "config.json"
     if not file.is_file():
         raise ForetokenError(f"{folder} has no config.json; give a Hugging Face checkpoint folder.")
@@ -178,21 +206,33 @@ def wrapped(model: Any) -> CausalLM:
 
 
 def load_native(
-    folder: Path, config: Any, dtype: torch.dtype, device: torch.device, backend: str
+    folder: Path,
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    backend: str,
+    narrow: bool = True,
 ) -> transformer.Transformer:
-    """The native model from a folder's weights, whose headers are checked before one is read."""
-    stored = Checkpoint(folder)
+    """The native model from a checkpoint's weights, whose headers are checked before one is read;
+    `narrow`: see `weights`."""
+    stored = weights(folder, narrow)
     _check_headers(stored, config)
     try:
         return build_native(config, stored, dtype, device, backend, folder)
     except KeyError as error:
         raise ForetokenError(
-            f"{folder} has no tensor {error.args[0]!r}, which its config.json calls for; the "
+            f"{folder} has no tensor {error.args[0]!r}, which its configuration calls for; the "
             "checkpoint is incomplete: fetch it again."
         ) from error
 
 
-def _check_headers(stored: Checkpoint, config: Any) -> None:
+def weights(folder: Path, narrow: bool = True) -> Checkpoint | gguf.GGUFCheckpoint:
+    """The tensors of a checkpoint; `narrow`: blocks of a GGUF file become float16 where that is
+    exact enough to be called the same model, and not float32."""
+    return gguf.weights_of(folder, narrow) if gguf.is_named(folder) else Checkpoint(folder)
+
+
+def _check_headers(stored: Checkpoint | gguf.GGUFCheckpoint, config: Any) -> None:
     """Raises `ForetokenError` where files hold other shapes, or more layers, than a config calls
     for."""
     for name, shape in check.tensors(config, check.shape_of(config)).items():
@@ -204,10 +244,13 @@ def _check_headers(stored: Checkpoint, config: Any) -> None:
 
 
 def generation_ends(folder: Path) -> frozenset[int]:
-    """The end-of-text ids in a folder's generation_config.json; none where it names none.
+    """The end-of-text ids in a folder's generation_config.json, or in a GGUF file's metadata; none
+    where it names none.
 
     Raises `ForetokenError` where the file is there and can't be read.
     """
+    if gguf.is_named(folder):
+        return gguf.ends_of(folder)
     file = folder / "generation_config.json"
     if not file.is_file():
         return frozenset()
@@ -231,10 +274,12 @@ def check_tokenizer(tokenizer: Any, option: str) -> Any:
 
 
 def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:
-    """The tokenizer in a folder. Raises `ForetokenError` where there is none."""
+    """The tokenizer of a checkpoint. Raises `ForetokenError` where there is none."""
     from transformers import AutoTokenizer
 
     folder = find(source)
+    if gguf.is_named(folder):
+        return gguf.tokenizer_of(folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except Exception as error:

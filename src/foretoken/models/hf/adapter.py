@@ -10,6 +10,7 @@ Legend: B rows, T tokens, V vocabulary, D width, L layers.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
 from foretoken.errors import ForetokenError, one_line
+from foretoken.models import gguf
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed, tree_feed
 from foretoken.models.hf.cache import (
@@ -48,21 +50,25 @@ _HALF_TOLERANCE = 0.1
 def load(
     folder: Path, dtype: torch.dtype, device: torch.device, trust_remote_code: bool = False
 ) -> HFModel:
-    """Read a checkpoint folder with transformers. Raises `ForetokenError` where it can't be served.
+    """A checkpoint as a model of transformers. Raises `ForetokenError` where it can't be served.
 
-    Attention is SDPA where the family has it, else eager.
+    folder: or a GGUF file. Attention is SDPA where the family has it, else eager.
     """
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     try:
-        config = AutoConfig.from_pretrained(folder, **options)
+        config = (
+            gguf.config_of(folder)
+            if gguf.is_named(folder)
+            else AutoConfig.from_pretrained(folder, **options)
+        )
         if reason := unsupported(config):
             raise ForetokenError(f"{folder} can't be served: {reason}.")
         if dtype == torch.float64 or device.type == "cpu":
             options["experts_implementation"] = "eager"  # the grouped product has no float64
         check_sizes(folder, config, trust_remote_code)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = _read(
             folder,
-            config=config,
+            config,
             dtype=dtype,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # `check_report` refuses them, by name
@@ -77,6 +83,21 @@ def load(
         ) from error
     check_report(folder, config, report)
     return HFModel(model.to(device).eval())
+
+
+def _read(folder: Path, config: Any, **options: Any) -> Any:
+    """What `from_pretrained` gives of a folder or a GGUF file."""
+    auto: Any = AutoModelForCausalLM
+    if not gguf.is_named(folder):
+        return auto.from_pretrained(folder, config=config, **options)
+    if not gguf.is_read_here(folder):
+        return auto.from_pretrained(folder.parent, gguf_file=folder.name, config=config, **options)
+    with torch.device("meta"):
+        model_class = type(auto.from_config(copy.deepcopy(config)))
+    stored = gguf.weights_of(folder, options["dtype"] == torch.float16)
+    tensors = {name: stored(name) for name in stored.headers}
+    del options["trust_remote_code"]
+    return model_class.from_pretrained(None, config=config, state_dict=tensors, **options)
 
 
 class HFModel:

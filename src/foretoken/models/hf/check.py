@@ -15,6 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from foretoken.errors import ForetokenError
+from foretoken.models import gguf
 from foretoken.models.checkpoint import Checkpoint, Header, check_layers, has_safetensors
 from foretoken.models.native import check
 
@@ -59,11 +60,19 @@ def _check_weights(
         )
     named = dict(model.named_parameters())
     needed = sum(x.numel() for x in (*named.values(), *model.buffers()))
-    held = sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind))
-    if needed > held + _BUFFERS:  # no weight takes less than a byte
-        raise _too_large(folder, f"{needed} weights", f"{held} bytes")
+    held, unit = _held(folder)
+    if needed > held + _BUFFERS:
+        raise _too_large(folder, f"{needed} weights", f"{held} {unit}")
     for name in named.keys() & headers.keys():
         check.check_dtype(name, headers[name].dtype)
+
+
+def _held(folder: Path) -> tuple[int, str]:
+    """At least as many weights as a checkpoint can have: its bytes, as none takes less than one,
+    and of a GGUF file its numbers, which may be smaller."""
+    if gguf.is_named(folder):
+        return gguf.numbers_in(folder), "numbers"
+    return sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind)), "bytes"
 
 
 def check_report(folder: Path, config: Any, report: Mapping[str, Any]) -> None:

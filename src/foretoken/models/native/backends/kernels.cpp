@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include "dequantise.h"
 #include "layers.h"
 
 extern "C" {
@@ -9,6 +10,23 @@ long width() { return WIDTH; }
 
 // Whether INT8 matrices can be multiplied, with the levels of `quantise`.
 int has_int8() { return HAS_INT8; }
+
+// `bytes` of blocks of a format -> `values` numbers, float32 or (half) float16. Returns the largest
+// magnitude, infinite where there is one or what is no number; -1, and does nothing, where the sizes
+// don't agree.
+float dequantise(const uint8_t *blocks, long bytes, void *to, long values, int format, int half,
+                 int threads) {
+  if (format < 0 || format >= MANY_FORMATS) return -1;
+  const Format &f = FORMATS[format];
+  long count = bytes / f.bytes;
+  if (count * f.bytes != bytes || count * f.values != values) return -1;
+  uint32_t most = half ? unpack(f, blocks, (uint16_t *)to, count, threads)
+                       : unpack(f, blocks, (float *)to, count, threads);
+  most = most < 0x7f800000 ? most : 0x7f800000;
+  float largest;
+  memcpy(&largest, &most, sizeof largest);
+  return largest;
+}
 
 // x [M, K] -> y [M, N]
 void linear(const float *x, const Matrix *m, float *y, long M, int threads) {

@@ -75,6 +75,8 @@ def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
     place, number = ctypes.c_void_p, ctypes.c_long
     loops.width.restype = number
     loops.has_int8.restype = ctypes.c_int
+    loops.dequantise.restype = ctypes.c_float
+    loops.dequantise.argtypes = [place, number, place, number, *[ctypes.c_int] * 3]
     loops.linear.restype = None
     loops.linear.argtypes = [place] * 3 + [number, ctypes.c_int]
     loops.layers.restype = ctypes.c_int

@@ -1,0 +1,103 @@
+"""A GGUF file as a checkpoint: configuration, tokenizer, end-of-text ids and weights.
+
+Those of the architectures in `names.FAMILIES` are read here, others' by transformers, which
+dequantises them too.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from foretoken.errors import ForetokenError, one_line
+from foretoken.models.gguf import config, tokenizer
+from foretoken.models.gguf.checkpoint import GGUFCheckpoint
+from foretoken.models.gguf.names import FAMILIES
+from foretoken.models.gguf.reader import SUFFIX, GGUFFile, check_installed
+
+__all__ = [
+    "GGUFCheckpoint",
+    "config_of",
+    "download",
+    "ends_of",
+    "is_named",
+    "is_one",
+    "is_read_here",
+    "numbers_in",
+    "tokenizer_of",
+    "weights_of",
+]
+
+
+def is_named(source: str | Path) -> bool:
+    """Whether a path or hub id names a GGUF file."""
+    return str(source).endswith(SUFFIX)
+
+
+def is_one(path: Path) -> bool:
+    """Whether there is such a file."""
+    return is_named(path) and path.is_file()
+
+
+def download(source: str) -> Path:
+    """A file of the hub, as org/name/file.gguf, unless it is cached."""
+    from huggingface_hub import hf_hub_download
+
+    check_installed(Path(source))
+    organisation, name, file = source.split("/", 2)
+    return Path(hf_hub_download(f"{organisation}/{name}", file))
+
+
+def is_read_here(path: Path) -> bool:
+    """Whether the architecture is one of `FAMILIES`."""
+    return GGUFFile(path).architecture in FAMILIES
+
+
+def numbers_in(path: Path) -> int:
+    """How many numbers all tensors have together."""
+    return sum(prod(tensor.shape) for tensor in GGUFFile(path).tensors.values())
+
+
+def config_of(path: Path) -> Any:
+    """transformers' configuration. Raises `ForetokenError` where the file makes none."""
+    file = GGUFFile(path)
+    if file.architecture in FAMILIES:
+        return config.read(file)
+    config.check_rope(file)
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    except Exception as error:
+        raise _unserved(file, error) from error
+
+
+def tokenizer_of(path: Path) -> Any:
+    """The tokenizer. Raises `ForetokenError` where the file makes none."""
+    file = GGUFFile(path)
+    if file.architecture in FAMILIES:
+        return tokenizer.read(file)
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    except Exception as error:
+        raise _unserved(file, error) from error
+
+
+def ends_of(path: Path) -> frozenset[int]:
+    """The end-of-text ids."""
+    return config.ends(GGUFFile(path))
+
+
+def weights_of(path: Path, narrow: bool) -> GGUFCheckpoint:
+    """The weights of an architecture that is read here; see `GGUFCheckpoint`."""
+    return GGUFCheckpoint(GGUFFile(path), narrow)
+
+
+def _unserved(file: GGUFFile, error: Exception) -> ForetokenError:
+    return ForetokenError(
+        f"{file.path} is a {file.architecture} model, which transformers can't read from a GGUF "
+        f"file ({one_line(error)}); give the model's own checkpoint folder or hub id."
+    )

@@ -1,0 +1,125 @@
+"""Tensors of a GGUF file as numbers: blocks are dequantised, by a loop of `kernels.cpp` where it
+has one for their type and can be built, else by the package `gguf`, with the same bits.
+
+Legend: N numbers.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foretoken.errors import ForetokenError
+from foretoken.models.gguf.reader import Stored
+from foretoken.models.native.backends import kernels
+
+LOOPS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+"""Types that have a loop, in the order of `dequantise.h`."""
+
+FLOATS = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+"""Types whose numbers stand by themselves."""
+
+SMALLEST, LARGEST = 2.0**-8, 2.0**15
+"""Between them a tensor's largest magnitude must lie for float16: then no number is off by more
+than 2^-11 of itself, or 2^-17 of the largest."""
+
+_PART = 2**20  # numbers that `gguf` dequantises together
+
+
+def read(path: Path, stored: Stored, narrow: bool) -> Tensor:
+    """A tensor, copied out of its file. Blocks become float16, where `narrow` and that is exact
+    enough (`SMALLEST`), else float32.
+
+    Raises `ForetokenError` where the file has shrunk, and for a type that can't be dequantised.
+    """
+    with _bytes(path, stored) as data:
+        if stored.kind.name in FLOATS:
+            whole = torch.frombuffer(bytearray(data), dtype=FLOATS[stored.kind.name])
+            return whole.view(stored.shape)
+        dtype = torch.float16 if narrow else torch.float32
+        numbers, largest = dequantised(data, stored, dtype)
+        if narrow and not SMALLEST <= largest <= LARGEST:
+            numbers, _ = dequantised(data, stored, torch.float32)
+    return numbers.view(stored.shape)
+
+
+@contextmanager
+def _bytes(path: Path, stored: Stored) -> Iterator[NDArray[np.uint8]]:
+    """A tensor's bytes, mapped: for no longer than needed, as a map keeps all pages that were read
+    in memory."""
+    before = stored.start % mmap.ALLOCATIONGRANULARITY
+    size, start = before + stored.size, stored.start - before
+    try:
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=start)
+    except (OSError, ValueError) as error:
+        raise ForetokenError(
+            f"{path} is shorter than when it was opened; fetch it again."
+        ) from error
+    yield np.frombuffer(data, np.uint8, stored.size, before)  # whose end is the map's
+
+
+def dequantised(
+    data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype
+) -> tuple[Tensor, float]:
+    """[N] in float16 or float32, and the largest magnitude."""
+    if stored.kind.name in LOOPS and kernels.library() is not None:
+        return _by_loops(data, stored, dtype)
+    return by_package(data, stored, dtype)
+
+
+def _by_loops(data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype) -> tuple[Tensor, float]:
+    loops = kernels.library()
+    assert loops is not None
+    numbers = torch.empty(_count(stored), dtype=dtype)
+    largest = loops.dequantise(
+        data.ctypes.data,
+        data.nbytes,
+        numbers.data_ptr(),
+        numbers.numel(),
+        LOOPS.index(stored.kind.name),
+        dtype == torch.float16,
+        torch.get_num_threads(),
+    )
+    assert largest >= 0, "a tensor's size is checked when its file is opened"
+    return numbers, largest
+
+
+def by_package(data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype) -> tuple[Tensor, float]:
+    """`dequantised` by the package `gguf`, for every type that it knows. Raises `ForetokenError`
+    for another."""
+    from gguf import GGML_QUANT_SIZES, dequantize
+
+    values, size = GGML_QUANT_SIZES[stored.kind]
+    numbers, largest = torch.empty(_count(stored), dtype=dtype), 0.0
+    blocks, step = data.reshape(-1, size), _PART // values
+    for first in range(0, len(blocks), step):
+        try:
+            with np.errstate(all="ignore"):
+                part: NDArray[Any] = dequantize(blocks[first : first + step], stored.kind)
+        except NotImplementedError as error:
+            raise ForetokenError(
+                f"Blocks of type {stored.kind.name} can't be dequantised; use a file of another "
+                "quantisation, e.g. Q4_K_M."
+            ) from error
+        found = torch.from_numpy(part.reshape(-1))
+        numbers[first * values :][: len(found)] = found
+        largest = max(largest, float(found.abs().max().nan_to_num(torch.inf)))
+    return numbers, largest
+
+
+def _count(stored: Stored) -> int:
+    return int(np.prod(stored.shape, dtype=object))

@@ -1,0 +1,62 @@
+"""The tensors of a GGUF file under transformers' names, as `foretoken.models.checkpoint` has those
+of a folder."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from foretoken.errors import shown
+from foretoken.models.checkpoint import Header
+from foretoken.models.gguf import blocks
+from foretoken.models.gguf.names import FAMILIES, ROPE_FACTORS
+from foretoken.models.gguf.reader import GGUFFile
+
+_NAMES = {dtype: name for name, dtype in blocks.FLOATS.items()}
+
+
+class GGUFCheckpoint:
+    """Each tensor is dequantised when it is asked for. `narrow`: to float16 where that is exact
+    enough (see `blocks`), else to float32; what isn't quantised keeps its dtype."""
+
+    def __init__(self, file: GGUFFile, narrow: bool) -> None:
+        """Raises `ForetokenError` where it has a tensor that its architecture doesn't have."""
+        self._file, self._narrow = file, narrow
+        self._family = FAMILIES[file.architecture]
+        self._stored: dict[str, str] = {}
+        self.headers: dict[str, Header] = {}
+        dtype = torch.float16 if narrow else torch.float32
+        for stored, tensor in file.tensors.items():
+            if stored == ROPE_FACTORS:  # which the configuration holds
+                continue
+            name = self._family.name_of(stored)
+            if name is None:
+                raise file.refusal(
+                    f"tensor {shown(stored)} is none that a {file.architecture} model has here"
+                )
+            self._stored[name] = stored
+            kind = _NAMES[blocks.FLOATS.get(tensor.kind.name, dtype)]
+            self.headers[name] = Header(tensor.shape, kind, file.path)
+
+    def __call__(self, name: str) -> Tensor:
+        """The tensor of this name; KeyError where there is none."""
+        stored = self._stored[name]
+        tensor = blocks.read(self._file.path, self._file.tensors[stored], self._narrow)
+        if shift := self._family.shift_of(stored):
+            tensor = tensor - shift
+        return self._halved(tensor, stored) if self._family.is_paired(stored) else tensor
+
+    def header(self, name: str) -> Header:
+        """What the file says of a tensor; KeyError where there is none."""
+        return self.headers[name]
+
+    def _halved(self, tensor: Tensor, stored: str) -> Tensor:
+        """Each head's rows, which stand as (first, first of the second half, second …), in two
+        halves."""
+        key = "attention.head_count_kv" if "attn_k." in stored else "attention.head_count"
+        metadata, prefix = self._file.metadata, f"{self._file.architecture}."
+        heads = metadata.get(prefix + key, metadata.get(prefix + "attention.head_count"))
+        if type(heads) is not int or heads < 1 or len(tensor) % (2 * heads):
+            raise self._file.refusal(f"tensor {stored!r} has rows for no {shown(heads)} heads")
+        pairs = tensor.view(heads, -1, 2, *tensor.shape[1:])
+        return pairs.transpose(1, 2).reshape(tensor.shape)

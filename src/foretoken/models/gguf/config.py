@@ -1,0 +1,192 @@
+"""transformers' configuration of a model, from a GGUF file's metadata.
+
+A number that changes what the model computes is applied or refused, never left out: of a key that
+isn't known here only "no", 0 and nothing may be the value.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.errors import shown
+from foretoken.models.gguf import blocks
+from foretoken.models.gguf.names import EMBEDDING, FAMILIES, OUTPUT, ROPE_FACTORS
+from foretoken.models.gguf.reader import GGUFFile
+
+_NUMBERS = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+}
+_IDS = {
+    "bos_token_id": "tokenizer.ggml.bos_token_id",
+    "eos_token_id": "tokenizer.ggml.eos_token_id",
+    "pad_token_id": "tokenizer.ggml.padding_token_id",
+}
+_ENDS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
+_KNOWN = {
+    *_NUMBERS,
+    *("attention.head_count_kv", "attention.key_length", "attention.value_length", "vocab_size"),
+    *("rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor"),
+    *("rope.scaling.original_context_length", "rope.scaling.finetuned", "tensor_data_layout"),
+}
+_WINDOWED = {"attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"}
+_ONE_IN = 6  # of Gemma 3's layers sees the whole text
+_LOCAL_BASE = 10_000.0  # of the rotation in Gemma 3's other layers
+_LARGEST_GEMMA = 62  # layers of the 27 B model, whose scores are scaled in another way
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA3_CONTEXT = 8192
+
+
+def read(file: GGUFFile) -> Any:
+    """The configuration of a file whose architecture is one of `FAMILIES`."""
+    from transformers import AutoConfig
+
+    family = FAMILIES[file.architecture]
+    numbers = _Numbers(file)
+    numbers.check_known(_WINDOWED if file.architecture == "gemma3" else set())
+    given = {name: numbers(key) for key, name in _NUMBERS.items()}
+    given["num_key_value_heads"] = numbers.get(
+        "attention.head_count_kv", given["num_attention_heads"]
+    )
+    given["head_dim"] = _head_dim(numbers, given)
+    given |= {name: file.metadata.get(key) for name, key in _IDS.items()}
+    rope = _rope(numbers, given["head_dim"])
+    if file.architecture == "gemma3":
+        given |= _gemma3(numbers, given, rope)
+    else:
+        given["rope_parameters"] = rope
+    if EMBEDDING not in file.tensors:
+        raise file.refusal(f"it has no tensor {EMBEDDING!r}")
+    given["vocab_size"] = file.tensors[EMBEDDING].shape[0]
+    given["tie_word_embeddings"] = OUTPUT not in file.tensors
+    try:
+        return AutoConfig.for_model(family.model_type, dtype=dtype_of(file), **given)
+    except Exception as error:
+        raise file.refusal(f"its numbers make no {family.model_type} model") from error
+
+
+def ends(file: GGUFFile) -> frozenset[int]:
+    """The ids of the tokens that end a text: of the whole, of a turn, of a message."""
+    ids = [file.metadata[key] for key in _ENDS if key in file.metadata]
+    if any(type(i) is not int or i < 0 for i in ids):
+        raise file.refusal(f"its end-of-text ids are {shown(ids)}")
+    return frozenset(ids)
+
+
+def dtype_of(file: GGUFFile) -> torch.dtype:
+    """The dtype that a GPU runs the model in: that of the embedding, float16 for blocks; bfloat16
+    for Gemma's, whose states float16 can't hold."""
+    kind = file.tensors[EMBEDDING].kind.name
+    narrow = torch.bfloat16 if file.architecture.startswith("gemma") else torch.float16
+    return blocks.FLOATS.get(kind, narrow)
+
+
+class _Numbers:
+    """A file's metadata under its architecture's name."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.file, self._prefix = file, f"{file.architecture}."
+
+    def __call__(self, key: str) -> Any:
+        if self._prefix + key not in self.file.metadata:
+            raise self.file.refusal(f"its metadata has no {self._prefix}{key}")
+        return self.file.metadata[self._prefix + key]
+
+    def get(self, key: str, default: Any) -> Any:
+        return self.file.metadata.get(self._prefix + key, default)
+
+    def check_known(self, also: set[str]) -> None:
+        for key, value in self.file.metadata.items():
+            name = key.removeprefix(self._prefix)
+            if name != key and name not in _KNOWN | also and value:
+                raise self.file.refusal(f"it asks for {key} = {shown(value)}, which isn't served")
+
+
+def _head_dim(numbers: _Numbers, given: dict[str, Any]) -> int:
+    """The heads' width, which queries, values and the rotation must have in common."""
+    heads, width = given["num_attention_heads"], given["hidden_size"]
+    if type(heads) is not int or type(width) is not int or not heads:
+        raise numbers.file.refusal(f"it has {shown(heads)} heads and a width of {shown(width)}")
+    size = numbers.get("attention.key_length", width // heads)
+    turned = numbers.get("rope.dimension_count", size)
+    if not turned == size == numbers.get("attention.value_length", size):
+        raise numbers.file.refusal(
+            f"its heads rotate {shown(turned)} of {shown(size)} numbers, or have values of another "
+            "width, which isn't served"
+        )
+    return int(size)
+
+
+def _rope(numbers: _Numbers, head_dim: int) -> dict[str, Any]:
+    """transformers' rope_parameters."""
+    file, theta = numbers.file, numbers.get("rope.freq_base", 10_000.0)
+    kind, factor = numbers.get("rope.scaling.type", "none"), numbers.get("rope.scaling.factor", 1.0)
+    if ROPE_FACTORS in file.tensors:
+        if kind != "none":
+            raise file.refusal("it asks for two kinds of rotary scaling")
+        factors = blocks.read(file.path, file.tensors[ROPE_FACTORS], narrow=False)
+        return {"rope_theta": theta, **_llama3(file, factors, head_dim, theta)}
+    if kind == "none":
+        return {"rope_theta": theta, "rope_type": "default"}
+    scaling = {"rope_theta": theta, "rope_type": kind, "factor": factor}
+    if kind == "linear":
+        return scaling
+    if kind == "yarn":
+        context = numbers("rope.scaling.original_context_length")
+        return {**scaling, "original_max_position_embeddings": context}
+    raise file.refusal(f"its rotary scaling is {shown(kind)}, which isn't served")
+
+
+def _llama3(file: GGUFFile, factors: Tensor, head_dim: int, theta: float) -> dict[str, Any]:
+    """The parameters of Llama 3's scaling that give these factors, by which frequencies are
+    divided. Raises `ForetokenError` where none do."""
+    from foretoken.models.native.rope import scaled
+
+    largest = float(factors.max())
+    scaling: dict[str, Any] = {
+        "rope_type": "llama3",
+        "factor": largest,
+        "original_max_position_embeddings": _LLAMA3_CONTEXT,
+        **_LLAMA3,
+    }
+    plain = 1.0 / theta ** (torch.arange(0, head_dim, 2) / head_dim)
+    if factors.shape == plain.shape and math.isfinite(largest):
+        frequency, _ = scaled(head_dim, theta, scaling)
+        if torch.allclose(plain / factors, frequency, rtol=1e-4):
+            return scaling
+    raise file.refusal(f"{ROPE_FACTORS} is no scaling of Llama 3's, and no other is served")
+
+
+def _gemma3(numbers: _Numbers, given: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
+    """What Gemma 3 has of its own."""
+    layers, heads = given["num_hidden_layers"], given["num_attention_heads"]
+    every = numbers.get("attention.sliding_window_pattern", _ONE_IN)
+    if type(every) is not int or every < 1 or type(layers) is not int:
+        raise numbers.file.refusal(f"its pattern of windows is {shown(every)}, which isn't served")
+    local = {"rope_theta": numbers.get("rope.freq_base_swa", _LOCAL_BASE), "rope_type": "default"}
+    kinds = ("full_attention", "sliding_attention")
+    largest = layers == _LARGEST_GEMMA
+    return {
+        "layer_types": [kinds[(i + 1) % every != 0] for i in range(min(layers, 10_000))],
+        "sliding_window": numbers("attention.sliding_window"),
+        "query_pre_attn_scalar": given["hidden_size"] // heads if largest else given["head_dim"],
+        "rope_parameters": {"full_attention": rope, "sliding_attention": local},
+    }
+
+
+def check_rope(file: GGUFFile) -> None:
+    """Raises `ForetokenError` where a file that transformers is to read asks for rotary scaling,
+    which its reader leaves out."""
+    scaled = _Numbers(file).get("rope.scaling.type", "none") != "none"
+    if scaled or any(name.startswith("rope_f") for name in file.tensors):
+        raise file.refusal(
+            f"it asks for rotary scaling, which isn't served for {file.architecture} models in GGUF"
+        )

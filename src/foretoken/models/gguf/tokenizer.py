@@ -1,0 +1,210 @@
+"""A tokenizer from a GGUF file's metadata: byte-level BPE ("gpt2") and SentencePiece's ("llama").
+
+The ids are those of transformers' `AutoTokenizer.from_pretrained(…, gguf_file=…)`. A way of cutting
+text into words that isn't known here is refused, as another one would give other ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from operator import itemgetter
+from typing import Any
+
+from foretoken.errors import ForetokenError, one_line, shown
+from foretoken.models.gguf.reader import GGUFFile
+
+_CONTROL, _USER_DEFINED = 3, 4  # types of tokens
+_MERGES = "tokenizer.ggml.merges"
+_SPECIAL = (
+    ("bos_token", "bos"),
+    ("eos_token", "eos"),
+    ("unk_token", "unknown"),
+    ("pad_token", "padding"),
+)
+_SPACE = "\u2581"  # SentencePiece's sign for a space
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace("{1,3}", "")
+_CASED = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_CASED[0]}*{_CASED[1]}+|[^\r\n\p{{L}}\p{{N}}]?{_CASED[0]}+{_CASED[1]}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_WORDS: dict[str, str | None] = {
+    **dict.fromkeys(("default", "gpt-2", "smollm")),  # GPT-2's, which `tokenizers` knows
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "smaug-bpe", "pixtral", "dbrx"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
+    "tekken": _TEKKEN,
+}
+"""tokenizer.ggml.pre -> what a word is."""
+
+
+def read(file: GGUFFile) -> Any:
+    """The tokenizer, with its chat template. Raises `ForetokenError` where it can't be made."""
+    from transformers import PreTrainedTokenizerFast
+
+    kind = file.text("tokenizer.ggml.model")
+    makers = {"gpt2": _byte_level, "llama": _sentencepiece}
+    if kind not in makers:
+        raise file.refusal(f"its tokenizer is of kind {shown(kind)}, which isn't served")
+    tokens = file.strings("tokenizer.ggml.tokens")
+    try:
+        made = makers[kind](file, tokens)
+        _keep_whole(made, file, tokens)
+        return PreTrainedTokenizerFast(
+            tokenizer_object=made,
+            clean_up_tokenization_spaces=False,
+            chat_template=_template(file),
+            add_bos_token=bool(file.metadata.get("tokenizer.ggml.add_bos_token", kind == "llama")),
+            add_eos_token=bool(file.metadata.get("tokenizer.ggml.add_eos_token", False)),
+            **_special(file, tokens),
+        )
+    except ForetokenError:
+        raise
+    except Exception as error:  # `tokenizers` has no other one
+        raise file.refusal(f"its tokenizer can't be made ({one_line(error)})") from error
+
+
+def _template(file: GGUFFile) -> str | None:
+    key = "tokenizer.chat_template"
+    return file.text(key) if key in file.metadata else None
+
+
+def _byte_level(file: GGUFFile, tokens: list[str]) -> Any:
+    """BPE over bytes, each of which is written as a character."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    words = file.metadata.get("tokenizer.ggml.pre", "default")
+    if words not in _WORDS:
+        raise file.refusal(
+            f"its way of cutting text, {shown(words)}, isn't known; give tokenizer=…"
+        )
+    vocabulary = {_spelled(token): i for i, token in enumerate(tokens)}
+    pairs = [(left, right) for left, _, right in map(_parted, file.strings(_MERGES))]
+    made = Tokenizer(
+        models.BPE(vocabulary, pairs, continuing_subword_prefix="", end_of_word_suffix="")
+    )
+    pattern, byte_level = _WORDS[words], pre_tokenizers.ByteLevel
+    if pattern is None:
+        made.pre_tokenizer = byte_level(add_prefix_space=False)
+    else:
+        cut = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+        as_bytes = byte_level(add_prefix_space=False, use_regex=False)
+        made.pre_tokenizer = pre_tokenizers.Sequence([cut, as_bytes])
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def _sentencepiece(file: GGUFFile, tokens: list[str]) -> Any:
+    """BPE over characters, whose merges follow from the vocabulary; Gemma's by its order."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    gemma = file.architecture.startswith("gemma")
+    if gemma:  # runs of spaces are stored as such
+        tokens = [_SPACE * len(t) if " " in t and not t.strip() else t for t in tokens]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    scores = None if gemma else file.metadata.get("tokenizer.ggml.scores")
+    pairs = _merges(file, vocabulary, scores)
+    unknown = _special(file, tokens)["unk_token"] if gemma else None
+    made = Tokenizer(
+        models.BPE(vocabulary, pairs, fuse_unk=True, byte_fallback=True, unk_token=unknown)
+    )
+    after = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if gemma:
+        made.normalizer = normalizers.Replace(" ", _SPACE)
+        made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    else:
+        prefix = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
+        made.pre_tokenizer = pre_tokenizers.Metaspace(
+            _SPACE, prepend_scheme="first" if prefix else "never", split=False
+        )
+        after += [decoders.Strip(" ", 1, 0)] if prefix else []
+    made.decoder = decoders.Sequence(after)
+    return made
+
+
+def _merges(
+    file: GGUFFile, vocabulary: Mapping[str, int], scores: Sequence[float] | None
+) -> list[tuple[str, str]]:
+    """The pairs of tokens that are joined, in the order of doing so: those that the file lists,
+    else all that make a token, the best first by its score, and by its place without scores."""
+    if _MERGES in file.metadata:
+        return [(left, right) for left, _, right in map(_parted, file.strings(_MERGES))]
+    pairs = _pairs(vocabulary)
+    if scores is None:
+        return [(left, right) for left, right, _ in pairs]
+    if len(scores) < len(vocabulary):
+        raise file.refusal(f"it has {len(vocabulary)} tokens and {len(scores)} scores")
+    found = [(scores[token], len(left), len(right), left, right) for left, right, token in pairs]
+    found.sort(key=itemgetter(0, 1, 2), reverse=True)
+    return [(left, right) for *_, left, right in found]
+
+
+def _pairs(vocabulary: Mapping[str, int]) -> Iterator[tuple[str, str, int]]:
+    """Two tokens and the third one that they make, the longest left part first."""
+    for token, i in vocabulary.items():
+        for cut in range(len(token) - 1, 0, -1):
+            left, right = token[:cut], token[cut:]
+            if left in vocabulary and right in vocabulary:
+                yield left, right, i
+
+
+def _parted(merge: str) -> tuple[str, str, str]:
+    return merge.partition(" ")
+
+
+@cache
+def _alphabet() -> dict[int, str]:
+    """The character that byte-level BPE writes for each byte: itself where it can be seen."""
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in seen]
+    return {**{b: chr(b) for b in seen}, **{b: chr(256 + i) for i, b in enumerate(others)}}
+
+
+@cache
+def _characters() -> frozenset[str]:
+    return frozenset(_alphabet().values())
+
+
+def _spelled(token: str) -> str:
+    """A token in the characters of bytes, if it isn't yet."""
+    if _characters().issuperset(token):
+        return token
+    return "".join(_alphabet()[byte] for byte in token.encode())
+
+
+def _keep_whole(made: Any, file: GGUFFile, tokens: list[str]) -> None:
+    """Tokens of control, and those that the model's makers added, are never cut."""
+    from tokenizers import AddedToken
+
+    kinds = file.metadata.get("tokenizer.ggml.token_type", [])
+    named = list(zip(tokens, kinds, strict=False))
+    spelled = _characters() if file.metadata["tokenizer.ggml.model"] == "gpt2" else None
+    made.add_special_tokens(
+        [
+            AddedToken(token, normalized=False, special=True)
+            for token, kind in named
+            if kind == _CONTROL and (spelled is None or spelled.issuperset(token))
+        ]
+    )
+    added = [token for token, kind in named if kind == _USER_DEFINED]
+    made.add_tokens(
+        [
+            AddedToken(token, normalized=False, special=False)
+            for token in added
+            if made.token_to_id(token) is not None
+        ]
+    )
+
+
+def _special(file: GGUFFile, tokens: list[str]) -> dict[str, str | None]:
+    """The tokens with a part of their own, by transformers' names."""
+    ids = {name: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _SPECIAL}
+    for name, i in ids.items():
+        if i is not None and not (type(i) is int and 0 <= i < len(tokens)):
+            raise file.refusal(f"its {name} is {shown(i)}, and it has {len(tokens)} tokens")
+    return {name: None if i is None else tokens[i] for name, i in ids.items()}

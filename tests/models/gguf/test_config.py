@@ -1,0 +1,136 @@
+"""A configuration from metadata: applied whole, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from transformers import AutoConfig
+
+import gguf_files
+from foretoken.errors import ForetokenError
+from foretoken.models.gguf import config
+from foretoken.models.gguf.reader import GGUFFile
+
+NOT_STATED = {"architectures", "dtype", "_name_or_path", "transformers_version"}
+
+
+def read(path: Path, architecture: str = "llama", **given: Any) -> Any:
+    return config.read(GGUFFile(gguf_files.written(path / "a.gguf", architecture, **given)))
+
+
+@pytest.mark.parametrize("architecture", gguf_files.ARCHITECTURES)
+def test_it_is_the_configuration_that_was_written(architecture: str, tmp_path: Path) -> None:
+    ours, written = read(tmp_path, architecture), gguf_files.model(architecture).config
+    ids = {"bos_token_id", "eos_token_id", "pad_token_id"}
+    given, expected = ours.to_dict(), written.to_dict()
+    for name in expected.keys() - NOT_STATED - ids:
+        if name == "rms_norm_eps":
+            assert given[name] == pytest.approx(expected[name])
+        elif name != "head_dim" or name in given:
+            assert given[name] == expected[name], name
+    assert (ours.eos_token_id, ours.bos_token_id) == (gguf_files.VOCAB - 2, gguf_files.VOCAB - 2)
+
+
+@pytest.mark.parametrize("architecture", gguf_files.ARCHITECTURES)
+def test_it_is_transformers_own_reading(architecture: str, tmp_path: Path) -> None:
+    ours = read(tmp_path, architecture).to_dict()
+    theirs = AutoConfig.from_pretrained(tmp_path, gguf_file="a.gguf").to_dict()
+    for name in (
+        theirs.keys() - NOT_STATED - {"_model_name_or_path", "unk_token_id", "pad_token_id"}
+    ):
+        if name in ("query_pre_attn_scalar", "head_dim"):  # for which it has defaults
+            assert ours[name] == 32
+        else:
+            assert ours[name] == theirs[name], name
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "dtype"),
+    [
+        (Kind.F32, "llama", torch.float32),
+        (Kind.BF16, "llama", torch.bfloat16),
+        (Kind.Q8_0, "llama", torch.float16),
+        (Kind.Q8_0, "gemma3", torch.bfloat16),
+    ],
+)
+def test_the_dtype_on_a_gpu(
+    kind: Kind, architecture: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    assert read(tmp_path, architecture, kind=kind).dtype == dtype
+
+
+def test_rotary_scaling_is_applied(tmp_path: Path) -> None:
+    linear = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
+    assert read(tmp_path, also=linear).rope_parameters["factor"] == 4.0
+    yarn = {**linear, "llama.rope.scaling.type": "yarn"}
+    yarn["llama.rope.scaling.original_context_length"] = 64
+    rope = read(tmp_path, also=yarn).rope_parameters
+    assert (rope["rope_type"], rope["original_max_position_embeddings"]) == ("yarn", 64)
+    gemma = {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
+    rope = read(tmp_path, "gemma3", also=gemma).rope_parameters
+    assert rope["full_attention"]["factor"] == 8.0
+    assert rope["sliding_attention"]["rope_type"] == "default"
+
+
+def test_factors_of_llama_3_are_recognised(tmp_path: Path) -> None:
+    """As llama.cpp's converter writes them: what each frequency is divided by."""
+    from foretoken.models.native.rope import scaled
+
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    theta = 500_000.0
+    plain = 1 / theta ** (torch.arange(0, 32, 2) / 32)
+    factors = plain / scaled(32, theta, scaling)[0]
+    also = {"llama.rope.freq_base": theta}
+    found = read(tmp_path, also=also, extra={"rope_freqs.weight": factors.numpy()})
+    assert found.rope_parameters == {"rope_theta": theta, **scaling}
+    factors[5] *= 2
+    with pytest.raises(ForetokenError, match=r"rope_freqs\.weight is no scaling of Llama 3's"):
+        read(tmp_path, also=also, extra={"rope_freqs.weight": factors.numpy()})
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "experts": ({"llama.expert_count": 8}, "asks for llama.expert_count = 8"),
+    "another scale": ({"llama.attention.scale": 0.5}, "asks for llama.attention.scale = 0.5"),
+    "longrope": ({"llama.rope.scaling.type": "longrope"}, "rotary scaling is 'longrope'"),
+    "part of each head": ({"llama.rope.dimension_count": 16}, "rotate 16 of 32 numbers"),
+    "values of another width": ({"llama.attention.value_length": 16}, "values of another width"),
+    "no heads": ({"llama.attention.head_count": 0}, "it has 0 heads"),
+    "heads by the layer": ({"llama.attention.head_count": [4, 4]}, r"it has \[4, 4\] heads"),
+    "no layers": ({"llama.block_count": None}, "its metadata has no llama.block_count"),
+    "an end that is none": ({"tokenizer.ggml.eos_token_id": "x"}, "can't be read"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_applied_is_refused(case: str, tmp_path: Path) -> None:
+    also, message = REFUSED[case]
+    file = GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=also))
+    with pytest.raises(ForetokenError, match=message):
+        config.read(file)
+        config.ends(file)
+
+
+def test_a_key_without_effect_is_no_reason(tmp_path: Path) -> None:
+    assert read(tmp_path, also={"llama.expert_count": 0}).num_hidden_layers == 2
+
+
+def test_ends_of_the_text_and_of_a_turn(tmp_path: Path) -> None:
+    path = gguf_files.written(tmp_path / "a.gguf")
+    assert config.ends(GGUFFile(path)) == {gguf_files.VOCAB - 2, gguf_files.VOCAB - 1}
+
+
+def test_scaling_that_transformers_would_leave_out_is_refused(tmp_path: Path) -> None:
+    also = {"llama.rope.scaling.type": "yarn"}
+    with pytest.raises(ForetokenError, match="rotary scaling, which isn't served for llama"):
+        config.check_rope(GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=also)))
+    config.check_rope(GGUFFile(gguf_files.written(tmp_path / "b.gguf")))

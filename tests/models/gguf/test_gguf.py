@@ -1,0 +1,175 @@
+"""A GGUF file wherever a checkpoint can be given: the text is transformers' with `gguf_file=`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+
+import gguf_files
+from foretoken import LLM, SamplingParams
+from foretoken.errors import ForetokenError
+from foretoken.models.hf.adapter import HFModel
+from foretoken.models.load import find, generation_ends, load_model
+from foretoken.testing import logits_after
+
+IDS = [3, 50, 7, 7, 21, 90, 0, 13, 44, 8, 15, 91]
+
+
+def theirs(path: Path) -> torch.Tensor:
+    """[V] transformers' logits after `IDS`."""
+    model = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    )
+    with torch.inference_mode():
+        logits: torch.Tensor = model(torch.tensor([IDS])).logits[0, -1]
+    return logits
+
+
+def close(ours: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-5) -> bool:
+    return bool((ours - expected).abs().max() <= tolerance * expected.abs().max())
+
+
+@pytest.mark.parametrize("impl", ["native", "transformers"])
+@pytest.mark.parametrize("architecture", gguf_files.ARCHITECTURES)
+def test_logits_are_those_of_the_model_that_was_written(
+    architecture: str, impl: str, tmp_path: Path
+) -> None:
+    path = gguf_files.written(tmp_path / "a.gguf", architecture)
+    made = load_model(path, device="cpu", model_impl=impl)
+    with torch.inference_mode():
+        expected = gguf_files.model(architecture)(torch.tensor([IDS])).logits[0, -1]
+    assert close(logits_after(made, IDS), expected)
+    assert isinstance(made, HFModel) == (impl == "transformers")
+
+
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_1, Kind.Q5_0], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_logits_are_transformers_of_the_same_blocks(
+    architecture: str, kind: Kind, tmp_path: Path
+) -> None:
+    path = gguf_files.written(tmp_path / "a.gguf", architecture, kind, head_dim=16)
+    expected = theirs(path)
+    exact = load_model(path, device="cpu", dtype="float32")
+    assert close(logits_after(exact, IDS), expected)
+    narrow = load_model(path, device="cpu")
+    assert close(logits_after(narrow, IDS), expected, 1e-2)
+    assert narrow.bytes_read < exact.bytes_read
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gguf_files.written(tmp_path_factory.mktemp("gguf") / "a.gguf", kind=Kind.Q8_0)
+
+
+def generated(model: str | Path, **options: Any) -> tuple[list[int], LLM]:
+    llm = LLM(model, max_num_seqs=1, device="cpu", **options)
+    [out] = llm.generate(["the cat in"], SamplingParams(temperature=0, max_tokens=12))
+    return list(out.outputs[0].token_ids), llm
+
+
+def test_target_and_draft_model(served: Path) -> None:
+    plain, llm = generated(served)
+    drafted, other = generated(served, speculative_config={"model": str(served)})
+    assert drafted == plain and other.method == "sps"
+    assert llm.engine.eos_ids == {gguf_files.VOCAB - 2, gguf_files.VOCAB - 1}
+    [parts] = other.engine.drafter.small_models
+    assert parts.backend == llm.model.backend
+    assert llm.chat([{"role": "user", "content": "the"}], SamplingParams(max_tokens=2))
+
+
+def test_a_file_in_a_folder_or_a_repository(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gguf_file=` beside the name, as transformers has it."""
+    plain, _ = generated(served)
+    assert generated(served.parent, gguf_file=served.name)[0] == plain
+    asked: list[tuple[str, str]] = []
+
+    def download(repository: str, file: str) -> str:
+        asked.append((repository, file))
+        return str(served)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    assert generated("org/name", gguf_file="x/a.gguf")[0] == plain
+    assert find("org/name/b.gguf") == served
+    assert asked == [("org/name", "x/a.gguf"), ("org/name", "b.gguf")]
+    with pytest.raises(ForetokenError, match=r"gguf_file is 'a.bin'; give the name of a \.gguf"):
+        LLM(served.parent, gguf_file="a.bin")
+    with pytest.raises(ForetokenError, match="gguf_file goes with a folder or a hub id"):
+        LLM(HFModel.__new__(HFModel), gguf_file="a.gguf")
+
+
+@pytest.mark.parametrize("name", ["none.gguf", "/none/a.gguf", "./a.gguf", "org/none.gguf"])
+def test_a_file_that_is_not_there(name: str) -> None:
+    with pytest.raises(ForetokenError, match=f"There is no GGUF file '{name}'"):
+        find(name)
+
+
+def test_the_package_is_asked_for(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretoken.models.gguf.reader.find_spec", lambda name: None)
+    with pytest.raises(ForetokenError, match=r"pip install 'foretoken\[gguf\]'"):
+        LLM(served)
+
+
+def test_an_incomplete_file_is_refused(tmp_path: Path) -> None:
+    path = gguf_files.written(tmp_path / "a.gguf", also={"llama.block_count": 3})
+    for impl in ("native", "transformers"):
+        with pytest.raises(ForetokenError, match=r"has no tensor 'model.layers.2"):
+            load_model(path, device="cpu", model_impl=impl)
+    other = gguf_files.written(tmp_path / "b.gguf", also={"llama.feed_forward_length": 64})
+    with pytest.raises(ForetokenError, match=r"mlp.*has the shape"):
+        load_model(other, device="cpu")
+
+
+def other_architecture(path: Path) -> Any:
+    """A GPT-2, as llama.cpp's converter writes one; the model."""
+    sizes = {"vocab_size": gguf_files.VOCAB, "n_positions": 1024, "n_embd": 32, "n_layer": 2}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, n_head=2)).eval()
+    writer = gguf.GGUFWriter(path, "gpt2")
+    numbers = {"context_length": 1024, "embedding_length": 32, "block_count": 2}
+    pairs = {f"gpt2.{key}": value for key, value in numbers.items()}
+    pairs |= {"gpt2.attention.head_count": 2, "gpt2.attention.layer_norm_epsilon": 1e-5}
+    for key, value in (pairs | gguf_files.VOCABULARY).items():
+        gguf_files.add(writer, key, value)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, 2)
+    for name, weight in model.named_parameters():
+        if name == "lm_head.weight":
+            continue
+        module, _, part = name.rpartition(".")
+        linear = weight.ndim == 2 and ".h." in name
+        numbers_ = (weight.T if linear else weight).detach().numpy()
+        gguf_files.put(writer, f"{names.get_name(module)}.{part}", numbers_, Kind.F32)
+    gguf_files.finish(writer)
+    return model
+
+
+def test_another_architecture_goes_through_transformers(tmp_path: Path) -> None:
+    model = other_architecture(tmp_path / "a.gguf")
+    with torch.inference_mode():
+        expected = model(torch.tensor([IDS])).logits[0, -1]
+    made = load_model(tmp_path / "a.gguf", device="cpu")
+    assert isinstance(made, HFModel) and close(logits_after(made, IDS), expected)
+    assert generation_ends(tmp_path / "a.gguf") == {gguf_files.VOCAB - 2, gguf_files.VOCAB - 1}
+    ids, _ = generated(tmp_path / "a.gguf")
+    assert len(ids) > 0
+
+
+def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "nonesuch")
+    gguf_files.finish(writer)
+    with pytest.raises(ForetokenError, match="a nonesuch model, which transformers can't read"):
+        load_model(tmp_path / "a.gguf")
+
+
+def test_what_else_is_called_so_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_text("not one")
+    with pytest.raises(ForetokenError, match=r"a\.gguf is no GGUF file"):
+        LLM(tmp_path / "a.gguf")
+    os.mkdir(tmp_path / "b.gguf")
+    with pytest.raises(ForetokenError, match=r"b\.gguf"):
+        LLM(tmp_path / "b.gguf")

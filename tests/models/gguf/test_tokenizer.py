@@ -1,0 +1,109 @@
+"""Tokenizers from metadata: transformers' ids, special tokens and chat template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+import gguf_files
+from foretoken.errors import ForetokenError
+from foretoken.models.gguf import tokenizer
+from foretoken.models.gguf.reader import GGUFFile
+
+TEXTS = (
+    "the cat in the hat",
+    " a  b\n\n\tif x == 10:\r\n    y = 'don't'",
+    "Straße, naïve, 東京, हिन्दी, 👩‍👩‍👧 and <|turn|>the<|end|>",
+    "12345 6.7e-8 ▁▁ ",
+    "",
+)
+PIECES = ["<unk>", "<s>", "</s>", "▁", "a", "b", "▁a", "ab", "▁ab", "  ", "aba", "▁aba", "<img>"]
+BYTES = [f"<0x{i:02X}>" for i in range(256)]
+TYPES = [2, 3, 3, *[1] * 9, 4, *[6] * 256]
+
+
+def pieces(**others: Any) -> dict[str, Any]:
+    """The metadata of a SentencePiece vocabulary."""
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": PIECES + BYTES,
+        "tokenizer.ggml.scores": [-float(i % 5) for i in range(len(PIECES + BYTES))],
+        "tokenizer.ggml.token_type": TYPES,
+        "tokenizer.ggml.merges": None,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.eot_token_id": None,
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.add_bos_token": None,
+        **{f"tokenizer.ggml.{name}": value for name, value in others.items()},
+    }
+
+
+def both(path: Path, architecture: str = "llama", **metadata: Any) -> tuple[Any, Any]:
+    """Our tokenizer of a file, and transformers'."""
+    gguf_files.written(path / "a.gguf", architecture, also=metadata)
+    ours = tokenizer.read(GGUFFile(path / "a.gguf"))
+    return ours, AutoTokenizer.from_pretrained(path, gguf_file="a.gguf")
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen": ("qwen2", {}),
+    "gpt-2": ("llama", {"tokenizer.ggml.pre": "smollm"}),
+    "llama 3": ("llama", {"tokenizer.ggml.pre": "llama-bpe"}),
+    "tekken": ("llama", {"tokenizer.ggml.pre": "tekken"}),
+    "a beginning": ("llama", {"tokenizer.ggml.add_bos_token": True}),
+    "sentencepiece": ("llama", pieces()),
+    "no beginning": ("llama", pieces(add_bos_token=False)),
+    "an end": ("llama", pieces(add_eos_token=True)),
+    "gemma": ("gemma3", pieces(add_bos_token=True)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ids_are_those_of_transformers(case: str, tmp_path: Path) -> None:
+    architecture, metadata = CASES[case]
+    ours, theirs = both(tmp_path, architecture, **metadata)
+    for text in (*TEXTS, "aba ab  aba<img>a</s>"):
+        ids = theirs(text)["input_ids"]
+        assert ours(text)["input_ids"] == ids, text
+        assert ours.decode(ids) == theirs.decode(ids)
+        bare = ours(text, add_special_tokens=False)["input_ids"]
+        assert bare == theirs(text, add_special_tokens=False)["input_ids"]
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id", "chat_template"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+
+
+def test_a_conversation_in_the_file_s_template(tmp_path: Path) -> None:
+    ours, _ = both(tmp_path)
+    ids = ours.apply_chat_template([{"role": "user", "content": "the"}], return_dict=False)
+    assert ours.convert_ids_to_tokens(ids) == ["the", "<|turn|>"]
+
+
+def test_no_space_is_put_before_a_text_where_the_file_says_so(tmp_path: Path) -> None:
+    """Which transformers' reader leaves out."""
+    path = gguf_files.written(tmp_path / "a.gguf", also=pieces(add_space_prefix=False))
+    made = tokenizer.read(GGUFFile(path))
+    assert made.convert_ids_to_tokens(made("ab")["input_ids"]) == ["<s>", "ab"]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "another kind": ({"tokenizer.ggml.model": "bert"}, "tokenizer is of kind 'bert'"),
+    "other words": ({"tokenizer.ggml.pre": "chameleon"}, "cutting text, 'chameleon', isn't known"),
+    "a merge of nothing": ({"tokenizer.ggml.merges": ["zz zz"]}, "its tokenizer can't be made"),
+    "too few scores": (pieces(scores=[0.0]), "tokens and 1 scores"),
+    "an id that is none": ({"tokenizer.ggml.bos_token_id": 9999}, "its bos_token is 9999"),
+    "kinds that are none": ({"tokenizer.ggml.token_type": 3}, "its tokenizer can't be made"),
+    "a template that is none": ({"tokenizer.chat_template": 3}, "chat_template is 3"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_tokenizer_is_refused(case: str, tmp_path: Path) -> None:
+    metadata, message = REFUSED[case]
+    file = GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=metadata))
+    with pytest.raises(ForetokenError, match=message):
+        tokenizer.read(file)
