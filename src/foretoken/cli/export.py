@@ -56,6 +56,7 @@ def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
     """Raises `ForetokenError` for one that the drafter wasn't trained for."""
     from foretoken.models.checkpoint import Checkpoint
     from foretoken.models.load import find, read_config
+    from foretoken.models.native import block
     from foretoken.trainable.checkpoint import Facts
     from foretoken.trainable.formats.write import Target
 
@@ -66,10 +67,11 @@ def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
     this = Facts(config.hidden_size, config.vocab_size, config.num_hidden_layers)
     Facts(**facts).check(this, drafter)
     bundled = "/" not in name and not Path(name).exists()
+    scale = block.embedding_scale(config) if config.model_type in block.FAMILIES else 1.0
     return Target(
         str(folder) if bundled else name,
         _json(folder),
-        lambda: Checkpoint(folder)("model.embed_tokens.weight"),
+        lambda: Checkpoint(folder)("model.embed_tokens.weight") * scale,
     )
 
 

@@ -14,15 +14,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-from foreign import BLOCK, LLAMA3, VOCAB, WIDTH, Foreign, drafts, eagle3, made
+from foreign import BLOCK, LAYERS, LLAMA3, VOCAB, WIDTH, Foreign, drafts, eagle3, made
 from foretoken import ForetokenError
 from foretoken.cli.commands import app
 from foretoken.drafters.eagle3 import NORMS
 from foretoken.models.load import load_model
-from foretoken.testing import Pair, tiny_transformers
+from foretoken.testing import Pair, native, tiny_transformers
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.lesson import Lesson
+from stored_models import original
 
 
 def exported(own: Path, to: str, out: Path, *more: str) -> Path:
@@ -56,6 +57,18 @@ def test_what_is_written_drafts_as_before(
     method = trained(name, tmp_path / "own", target, small).method
     out, model = exported(tmp_path / "own", to, tmp_path / "out"), load_model(target)
     assert drafts(method, out, model) == drafts(method, tmp_path / "own", model)
+
+
+def test_an_embedding_is_written_as_the_target_sees_it(tmp_path: Path) -> None:
+    """Gemma's is scaled; speculators' has a copy of it, which isn't scaled there."""
+    numbers = {"vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": LAYERS}
+    model = original("gemma3_text", **numbers)
+    model.save_pretrained(tmp_path / "target")
+    small = Pair(native(model), native(model), model)
+    method = trained("eagle3", tmp_path / "own", tmp_path / "target", small).method
+    out = exported(tmp_path / "own", "speculators", tmp_path / "out")
+    served = load_model(tmp_path / "target")
+    assert drafts(method, out, served) == drafts(method, tmp_path / "own", served)
 
 
 def config_of(folder: Path) -> Any:
