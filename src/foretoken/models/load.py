@@ -84,9 +84,9 @@ def find(source: str | Path, also: Sequence[str] = ()) -> Path:
     local = folder.is_absolute() or str(source).startswith(".")
     if local or (slashes < 2 if file else slashes != 1):
         raise ForetokenError(
-            f"There is no {'GGUF file' if file else 'checkpoint folder'} {shown(str(source))}; give "
-            "a folder with config.json and *.safetensors, a GGUF file, a hub id such as 'org/name', "
-            "or a bundled name such as 'mini'"
+            f"There is no {'GGUF file' if file else 'checkpoint folder'} {shown(str(source))}; "
+            "give a folder with config.json and *.safetensors, a GGUF file, a hub id such as "
+            "'org/name', or a bundled name such as 'mini'"
             + ("." if names else f", which needs {bundled.INSTALL}.")
         )
     try:

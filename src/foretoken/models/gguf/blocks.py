@@ -84,7 +84,7 @@ def dequantised(
 def _by_loops(data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype) -> tuple[Tensor, float]:
     loops = kernels.library()
     assert loops is not None
-    numbers = torch.empty(_count(stored), dtype=dtype)
+    numbers = kernels.empty((_count(stored),), dtype)
     largest = loops.dequantise(
         data.ctypes.data,
         data.nbytes,

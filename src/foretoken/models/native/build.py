@@ -21,7 +21,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.model import eos_ids
 from foretoken.models.native import attention, backends, block, check, loop_attention
 from foretoken.models.native import norm as norms
-from foretoken.models.native.backends import compiled, cuda_graphs
+from foretoken.models.native.backends import compiled, cuda_graphs, kernels
 from foretoken.models.native.check import CYCLE, EMBEDDING, HEAD, Weights
 from foretoken.models.native.layer import Layer, Linear, MakeLinear, Shape
 from foretoken.models.native.rope import Table
@@ -49,7 +49,8 @@ def build_native(
     sample = stored("model.layers.0.self_attn.q_proj.weight")
     name, make = backends.choose(linear_backend, dtype, device, sample)
     around_one = block.family(config).around_one
-    parts = _Parts(stored, expected, make, dtype, device, config.rms_norm_eps, around_one)
+    kept = backends.kept(name, dtype)
+    parts = _Parts(stored, expected, make, kept, dtype, device, config.rms_norm_eps, around_one)
     # The widest matrix first: while it is packed, nothing else is in memory yet.
     embedding, lm_head = _ends(parts, bool(config.tie_word_embeddings))
     looped = name != "plain" and loop_attention.supports(dtype, device, shape.head_dim)
@@ -73,15 +74,16 @@ def build_native(
 
 
 class _Parts:
-    """Makes a model's parts from its stored weights. around_one: how norms are stored, see
-    `block.Family`. count: parameters read so far. bytes_read: of the matrices that a pass reads, as
-    they are stored."""
+    """Makes a model's parts from its stored weights. kept: the narrow dtype that products keep
+    weights in. around_one: how norms are stored, see `block.Family`. count: parameters read so far.
+    bytes_read: of the matrices that a pass reads, as they are stored."""
 
     def __init__(
         self,
         stored: Weights,
         expected: Collection[str],
         make: MakeLinear,
+        kept: torch.dtype,
         dtype: torch.dtype,
         device: torch.device,
         eps: float,
@@ -90,7 +92,7 @@ class _Parts:
         self._expected = expected
         self._stored, self._make, self._eps = stored, make, eps
         self._around_one = around_one
-        self.dtype, self.device = dtype, device
+        self._kept, self.dtype, self.device = kept, dtype, device
         self.count = self.bytes_read = 0
 
     def tensors(self, keys: Iterable[str]) -> list[Tensor]:
@@ -103,6 +105,12 @@ class _Parts:
         """The tensors as one, in the model's dtype."""
         return _joined(tensors, self.dtype, self.device)
 
+    def matrix(self, tensors: list[Tensor]) -> Tensor:
+        """The tensors as one, for a product: as they are where it keeps them so, else in the
+        model's dtype."""
+        narrow = all(tensor.dtype == self._kept for tensor in tensors)
+        return _joined(tensors, self._kept if narrow else self.dtype, self.device)
+
     def product(self, weight: Tensor, bias: Tensor | None) -> Linear:
         layer = self._make(weight, bias)
         self.bytes_read += round(weight.numel() * backends.itemsize(layer, self.dtype))
@@ -110,7 +118,7 @@ class _Parts:
 
     def linear(self, prefix: str, *names: str) -> Linear:
         """Several stored layers as one product; with biases, if the configuration has them."""
-        weight = self.joined(self.tensors(f"{prefix}.{name}.weight" for name in names))
+        weight = self.matrix(self.tensors(f"{prefix}.{name}.weight" for name in names))
         biases = [f"{prefix}.{name}.bias" for name in names]
         if biases[0] not in self._expected:
             return self.product(weight, None)
@@ -136,7 +144,7 @@ def _ends(parts: _Parts, tied: bool) -> tuple[Tensor, Linear]:
     table, matrix = _end_names(parts) if tied else (EMBEDDING, HEAD)
     [embedding] = parts.tensors([table])
     head = [embedding] if matrix == table else parts.tensors([matrix])
-    lm_head = parts.product(parts.joined(head), None)
+    lm_head = parts.product(parts.matrix(head), None)
     narrow = min(embedding.dtype, parts.dtype, key=lambda kind: kind.itemsize)
     return _joined([embedding], narrow, parts.device), lm_head
 
@@ -218,7 +226,11 @@ def _check_same(parts: _Parts, config: Any, shape: Shape, layer: int, earlier: i
 def _joined(parts: list[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Several stored tensors as one, each let go (and its file unmapped) once it is copied."""
     end = sum(len(part) for part in parts)
-    whole = torch.empty(end, *parts[0].shape[1:], dtype=dtype, device=device)
+    shape = (end, *parts[0].shape[1:])
+    if device.type == "cpu":
+        whole = kernels.empty(shape, dtype)
+    else:
+        whole = torch.empty(shape, dtype=dtype, device=device)
     while parts:
         part = parts.pop()
         whole[end - len(part) : end] = part

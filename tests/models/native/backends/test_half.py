@@ -32,3 +32,13 @@ def test_half_keeps_every_bit(dtype: torch.dtype, bias: bool) -> None:
     assert half.is_exact(weight)
     with torch.inference_mode():
         assert torch.equal(half.make(weight.clone(), offset)(torch.eye(96)).t(), weight)
+
+
+@needs("half")
+def test_float16_weights_are_kept() -> None:
+    """Without a copy in float32; those with an infinite number become float32."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(960, 64).half(), torch.randn(3, 64)
+    assert torch.equal(half.make(weight.clone(), None)(x), half.make(weight.float(), None)(x))
+    weight[5, 5] = torch.inf
+    assert half.make(weight, None)(x)[:, 5].isinf().all()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from foretoken.errors import ForetokenError
-from foretoken.models.native.backends import panels
+from foretoken.models.native.backends import kernels, panels
 from linear_layers import each, is_there, made
 
 
@@ -45,3 +46,17 @@ def test_a_bias_of_another_size_is_refused(name: str) -> None:
     for size in (63, 65, 1):
         with pytest.raises(ForetokenError, match="takes a bias and scales of as many"):
             panels.Product(torch.ones(64, 32), torch.ones(size))
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no loop was built")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("outputs", [1, 31, 32, 33, 96])
+def test_packing_reorders_rows(outputs: int, dtype: torch.dtype) -> None:
+    loops = kernels.library()
+    assert loops is not None
+    width, weight = loops.width(), torch.randn(outputs, 70).to(dtype)
+    panels_ = panels.pack(loops, weight)
+    filled = F.pad(weight, (0, 0, 0, -outputs % width))
+    assert torch.equal(panels_, filled.view(-1, width, 70).transpose(1, 2))
+    columns = torch.randn(70, outputs).to(dtype).t()  # whose rows aren't contiguous
+    assert torch.equal(panels.pack(loops, columns), panels.pack(loops, columns.contiguous()))

@@ -74,6 +74,12 @@ def choose(
     return name, make
 
 
+def kept(name: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of stored weights that the backend's layers keep as they are, in a model of
+    `dtype`."""
+    return torch.float16 if name == "half" else dtype
+
+
 def itemsize(layer: Linear, dtype: torch.dtype) -> float:
     """Bytes that one weight takes in memory in a layer made for this dtype."""
     if isinstance(layer, panels.Product):

@@ -42,10 +42,11 @@ def is_exact(weight: Tensor) -> bool:
 def make(weight: Tensor, bias: Tensor | None) -> Linear:
     scale = _scale(weight)
     if scale is None:
+        weight = weight.float()
         if kernels.supports(weight.dtype, weight.device):
             return panels.make(weight, bias)
         return packed.make(weight, bias)
-    weight, unit = weight.mul_(scale), 1 / scale
+    weight, unit = weight if scale == 1 else weight.mul_(scale), 1 / scale
     if kernels.library() is not None:
         return panels.Product(weight.half(), bias, unit)
     packed_weight = torch.ops.quantized.linear_prepack_fp16(weight, None)
@@ -56,10 +57,13 @@ def make(weight: Tensor, bias: Tensor | None) -> Linear:
 
 
 def _scale(weight: Tensor) -> float | None:
-    """The power of two by which the matrix [out, in] becomes float16 without loss, if any."""
+    """The power of two by which the float32 matrix [out, in] becomes float16 without loss, if any;
+    1 for one in float16."""
     largest = max(abs(float(end)) for end in weight.aminmax())
     if not 0 < largest < math.inf:
         return 1.0 if largest == 0 else None
+    if weight.dtype == torch.float16:
+        return 1.0
     for scale in (1.0, 2.0 ** (_LARGEST - math.frexp(largest)[1])):
         parts = (part.float() * scale for part in weight.split(_PART))
         if all(torch.equal(part.half().float(), part) for part in parts):

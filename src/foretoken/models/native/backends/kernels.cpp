@@ -4,6 +4,7 @@
 
 #include "dequantise.h"
 #include "layers.h"
+#include "pack.h"
 
 extern "C" {
 long width() { return WIDTH; }
@@ -26,6 +27,12 @@ float dequantise(const uint8_t *blocks, long bytes, void *to, long values, int f
   float largest;
   memcpy(&largest, &most, sizeof largest);
   return largest;
+}
+
+// [N, K] of numbers of two or four bytes -> panels of WIDTH rows each, N filled up with zeros.
+void pack(const void *rows, void *to, long N, long K, int size, int threads) {
+  if (size == 2) pack_panels((const uint16_t *)rows, (uint16_t *)to, N, K, threads);
+  if (size == 4) pack_panels((const float *)rows, (float *)to, N, K, threads);
 }
 
 // x [M, K] -> y [M, N]

@@ -77,6 +77,8 @@ def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
     loops.has_int8.restype = ctypes.c_int
     loops.dequantise.restype = ctypes.c_float
     loops.dequantise.argtypes = [place, number, place, number, *[ctypes.c_int] * 3]
+    loops.pack.restype = None
+    loops.pack.argtypes = [place, place, number, number, ctypes.c_int, ctypes.c_int]
     loops.linear.restype = None
     loops.linear.argtypes = [place] * 3 + [number, ctypes.c_int]
     loops.layers.restype = ctypes.c_int

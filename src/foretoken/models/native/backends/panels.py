@@ -69,7 +69,7 @@ class Product:
         filled = -(-self.outputs // width) * width
         shifts = None
         if scales is None:
-            self.panels = pack(weight, width)
+            self.panels = pack(loops, weight)
         else:
             sums = [part.sum(1, dtype=torch.int32) for part in weight.split(_PART)]
             shifts = _filled(_ZERO * torch.cat(sums), filled)
@@ -105,13 +105,14 @@ def _filled(x: Tensor, size: int) -> Tensor:
     return F.pad(x, (0, size - len(x))).contiguous()
 
 
-def pack(weight: Tensor, width: int) -> Tensor:
-    """[out, in] -> panels [out / width rounded up, in, width], filled up with zeros."""
-    outputs, inputs = weight.shape
-    short = -outputs % width
-    filled = F.pad(weight, (0, 0, 0, short)) if short else weight
-    panels = kernels.empty((len(filled) // width, inputs, width), weight.dtype)
-    return panels.copy_(filled.view(-1, width, inputs).transpose(1, 2))
+def pack(loops: ctypes.CDLL, weight: Tensor) -> Tensor:
+    """[out, in] in float32 or float16 -> panels [out / width rounded up, in, width], filled up with
+    zeros."""
+    (outputs, inputs), width = weight.shape, loops.width()
+    panels = kernels.empty((-(-outputs // width), inputs, width), weight.dtype)
+    rows, threads = weight.contiguous(), torch.get_num_threads()
+    loops.pack(rows.data_ptr(), panels.data_ptr(), outputs, inputs, weight.itemsize, threads)
+    return panels
 
 
 def pack_fours(weight: Tensor, width: int) -> Tensor:
