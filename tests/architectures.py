@@ -50,6 +50,14 @@ SMALL: dict[str, Any] = {
 }
 """Numbers of a tiny model; a family gets those that it declares."""
 
+_LATENT_FAMILIES = (
+    "axk1",
+    "deepseek_v2",
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "minicpm3",
+    "youtu",
+)
 _LATENT = {"num_key_value_heads": 4, "head_dim": ...}
 _PAIRS = {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
 _PER_LAYER = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB}
@@ -57,11 +65,9 @@ _ROTARY = {"rotary_dim": 4}
 _NONE = {"pad_token_id": 0, "bos_token_id": 0}
 
 OWN: dict[str, dict[str, Any]] = {
-    "axk1": _LATENT,
+    **dict.fromkeys(_LATENT_FAMILIES, _LATENT),
     **dict.fromkeys(("camembert", "cwm", "data2vec-text", "roberta", "xlm-roberta"), _NONE),
     **dict.fromkeys(("codegen", "gptj"), _ROTARY),
-    "deepseek_v2": _LATENT,
-    "deepseek_v3": _LATENT,
     "exaone4": _PAIRS,
     "falcon": {"multi_query": True},
     "gemma2": _PAIRS,
@@ -71,17 +77,16 @@ OWN: dict[str, dict[str, Any]] = {
         "activation_sparsity_pattern": None, "altup_num_inputs": 2,
     },
     "gemma4_text": {**_PAIRS, **_PER_LAYER, "global_head_dim": 16},
-    "glm4_moe_lite": _LATENT,
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 5},
     "llama4_text": {
         "layer_types": ["chunked_attention", "full_attention", "chunked_attention"],
         "no_rope_layers": [1, 0, 1], "moe_layers": [1], "floor_scale": 4, "attn_scale": 0.5,
     },
     "lfm2": {"full_attn_idxs": [0, 1, 2]},
-    "minicpm3": _LATENT,
-    "mistral4": _LATENT,
+    "minimax_m3_vl_text": {
+        "layer_types": ["full_attention", "minimax_m3_sparse", "full_attention"]
+    },
     "olmo3": _PAIRS,
-    "youtu": _LATENT,
 }  # fmt: skip
 """What some families need besides; `...`: not given."""
 
@@ -114,25 +119,26 @@ def tiny(name: str, **numbers: Any) -> Any:
 
 
 _SERVED = """
-    afmoe apertus arcee aria_text beam bert bert-generation big_bird biogpt bitnet codegen
-    cohere cohere2 cohere2_moe ctrl cwm diffllama doge electra ernie ernie4_5 ernie4_5_moe
-    exaone4 exaone_moe falcon flex_olmo flint gemma gemma2 gemma3_text gemma3n_text glm glm4
-    glm4_moe gpt2 gpt_bigcode gpt_neox gpt_neox_japanese gpt_oss gptj granite granite_swa
-    granitemoe granitemoe_swa granitemoeshared helium hrm_text hunyuan_v1_dense hunyuan_v1_moe
-    hy_v3 hyperclovax jais2 jetmoe kolibri1 laguna lfm2 llama megatron-bert mellum minimax_m2
-    minimax_m3_vl_text ministral ministral3 mistral mixtral nanochat nemotron olmo olmo2 olmo3
-    olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe rembert seed_oss smollm3
-    solar_open stablelm starcoder2 vaultgemma
+    afmoe apertus arcee aria_text beam bert bert-generation biogpt bitnet codegen cohere cohere2
+    cohere2_moe ctrl cwm diffllama electra ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon
+    flex_olmo flint gemma gemma2 gemma3_text gemma3n_text glm glm4 glm4_moe gpt2 gpt_bigcode
+    gpt_neox gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe granitemoe_swa
+    granitemoeshared helium hrm_text hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax jais2
+    jetmoe kolibri1 laguna lfm2 llama llama4_text megatron-bert mellum minimax_m2 ministral
+    ministral3 mistral mixtral nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3
+    phimoe qwen2 qwen2_moe qwen3 qwen3_moe rembert seed_oss smollm3 solar_open stablelm
+    starcoder2 vaultgemma
 """
-_WITHOUT = {"hrm_text": "abcf"}
+_WITHOUT = {"hrm_text": "abcf", "gemma3n_text": "abc"}
 SERVED = {name: _WITHOUT.get(name, "abcdf") for name in _SERVED.split()}
 """What runs through transformers, with the levels of access that it has there."""
 
 _REASONS = {
     "ALiBi": "ALiBi takes distances from places in the cache",
     "local attention": "its local attention counts places in the cache",
-    "more than keys and values|recurrent state": "some layers keep more than keys and values",
     "differ in shape": "keys and values differ in shape",
+    "leaves cells": "its attention leaves out cells where a text is long",
+    "more than keys and values|recurrent state": "some layers keep more than keys and values",
     "gets other logits|its forward fails": "its attention doesn't follow the mask and positions "
     "that it is given",
     "not every layer puts": "its layers use no cache",
@@ -144,13 +150,15 @@ REFUSED = {
     for reason, names in {
         "ALiBi": "bloom mpt",
         "local attention": "gpt_neo",
+        "leaves cells": "big_bird bigbird_pegasus doge",
+        "differ in shape": "gemma4_text mimo_v2_flash " + " ".join(_LATENT_FAMILIES),
         "more than keys and values|recurrent state": """
             axk2 bailing_hybrid deepseek_v32 deepseek_v4 falcon_h1 falcon_mamba glm_moe_dsa hy_v4
-            jamba lfm3 mamba minimax nemotron_h olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen3_next
-            qwen4_exp_text recurrent_gemma rwkv xlstm
+            jamba lfm3 mamba minimax minimax_m3_vl_text nemotron_h olmo_hybrid qwen3_5_moe_text
+            qwen3_5_text qwen3_next qwen4_exp_text recurrent_gemma rwkv xlstm
         """,
         "gets other logits|its forward fails": """
-            bart bigbird_pegasus blenderbot camembert cpmant data2vec-text marian mbart moshi mvp
+            bart blenderbot camembert cpmant data2vec-text marian mbart moshi mvp
             pegasus plbart prophetnet roberta roformer trocr xglm xlm-roberta xlnet
         """,
         "not every layer puts": "openai-gpt",

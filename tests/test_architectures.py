@@ -14,6 +14,7 @@ from foretoken import SamplingParams
 from foretoken.config import build
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.errors import ForetokenError
+from foretoken.models.feed import chain_feed, tree_feed
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.model import CausalLM
 from foretoken.models.native import block
@@ -77,6 +78,26 @@ def check_logits(model: CausalLM, theirs: Any) -> None:
     check(rows, PATHS)
 
 
+def check_states(model: CausalLM, theirs: Any) -> None:
+    """Level d: the states that enter and leave each layer, and the normed ones."""
+    cache, ids = model.new_cache(1, 16), [5, 9, 7, 3, 4, 8, 2]
+    layers = (*range(model.layers), -1)
+    states = model.forward(chain_feed(cache, [cache.acquire(0)], [ids]), cache, layers).hidden
+    wanted = theirs(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
+    for layer in layers:
+        torch.testing.assert_close(states[layer], wanted[layer], rtol=0, atol=NEAR)
+
+
+def check_embedding(model: CausalLM, theirs: Any) -> None:
+    """Level d: an embedding in place of a token."""
+    memory = model.new_cache(1, 16)
+    feed = tree_feed(memory, [memory.acquire(0)], [5], from_paths([[[6, 7]]], CPU))
+    feed.replaced = (torch.tensor([[False, True, False]]), model.embed(torch.full((1, 3), 9)))
+    logits = model.forward(feed, memory).logits
+    want = theirs(input_ids=torch.tensor([[5, 9, 7]]), use_cache=False).logits
+    torch.testing.assert_close(logits, want, rtol=0, atol=NEAR)
+
+
 def check_text(model: CausalLM, theirs: Any) -> None:
     """Drafts copied from the text, two prompts at a time: what `generate` writes."""
     theirs.generation_config.eos_token_id, theirs.generation_config.pad_token_id = None, 0
@@ -95,6 +116,9 @@ def test_what_runs_through_transformers(name: str) -> None:
     model = HFModel(theirs)
     assert "".join(sorted(model.levels)) == SERVED[name]
     check_logits(model, theirs)
+    if "d" in model.levels:
+        check_states(model, theirs)
+        check_embedding(model, theirs)
     check_text(model, theirs)
 
 
@@ -104,6 +128,8 @@ def test_what_runs_natively(name: str) -> None:
     model = native(theirs)
     assert model.levels == set("abcdef")
     check_logits(model, theirs)
+    check_states(model, theirs)
+    check_embedding(model, theirs)
     check_text(model, theirs)
 
 

@@ -47,6 +47,16 @@ def test_a_node_sees_its_path() -> None:
     assert feed.positions.tolist() == [[2, 3, 4, 4]]
 
 
+def test_a_chunk_ends_where_its_positions_do() -> None:
+    """Nodes are in the chunk of their position, wherever they stand."""
+    feed = tree_feed(cache(2, 5), [0, 1], [1, 1], from_paths([[[5, 6], [5, 7]], [[5]]], CPU))
+    mask = feed.chunked(torch.float64, 4)
+    assert mask.shape == (2, 1, 4, feed.length) and feed.chunked(torch.float64, 4) is mask
+    near = [[(row == 0).nonzero()[:, 0].tolist() for row in part[0]] for part in mask]
+    assert near[0] == [[0, 1, 2], [0, 1, 2, 3], [4], [5]]  # positions 2, 3, 4, 4
+    assert near[1][:2] == [[4, 5], [4, 5, 6]]  # positions 5, 6
+
+
 def test_alternatives_see_the_draft_and_themselves() -> None:
     """After two tokens of a draft that is not committed: three tokens for one place."""
     feed = scratch_feed(cache(2), [0], torch.tensor([[7, 8, 9]]), 2)

@@ -95,6 +95,16 @@ class Feed:
             ~seen, -torch.inf
         )[:, None]
 
+    def chunked(self, dtype: torch.dtype, chunk: int) -> Tensor:
+        """`mask` of tokens that see the positions from the last multiple of `chunk` on."""
+        key = ("chunk", chunk, dtype)
+        if (mask := self._masks.get(key)) is None:
+            own = self.positions[..., None] // chunk == self.key_positions()[:, None] // chunk
+            hidden = ~(self.visible() & own)[:, None]
+            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+            self._masks[key] = mask.masked_fill_(hidden, -torch.inf)
+        return mask
+
     def seen(self, window: int | None = None) -> Tensor | None:
         """`visible`, or None where everything is. Made once a pass."""
         key = (window,)

@@ -12,7 +12,9 @@ from transformers import LlamaConfig, MistralConfig
 from transformers.cache_utils import DynamicCache
 
 from foretoken.errors import ForetokenError
-from foretoken.models.hf.cache import Answers, Storage, evaluating, max_length, windows
+from foretoken.models.cache import KVCache
+from foretoken.models.feed import chain_feed
+from foretoken.models.hf.cache import Answers, Storage, evaluating, masks, max_length, windows
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,19 @@ from foretoken.models.hf.cache import Answers, Storage, evaluating, max_length, 
 def test_windows(config: dict[str, Any], expected: dict[str, int | None]) -> None:
     """One entry for each kind of layer."""
     assert windows(SimpleNamespace(**config)) == expected
+
+
+def test_masks_of_kinds_of_layers() -> None:
+    """One for all where there is one kind; else each kind's by its name."""
+    cache = KVCache(1, 1, 1, 32, 1, torch.float32, torch.device("cpu"))
+    cache.lengths[:] = [6]
+    feed = chain_feed(cache, [0], [[1, 2]])
+    alike = masks(MistralConfig(sliding_window=3), feed, torch.float32)
+    assert (alike == 0).sum(-1).flatten().tolist() == [3, 3]
+    kinds = {"layer_types": ["full_attention", "chunked_attention"], "attention_chunk_size": 7}
+    mixed = masks(SimpleNamespace(**kinds), feed, torch.float32)
+    seen = {kind: (mask == 0).sum(-1).flatten().tolist() for kind, mask in mixed.items()}
+    assert seen == {"full_attention": [7, 8], "chunked_attention": [7, 1]}
 
 
 def test_a_window_that_a_family_does_not_know() -> None:

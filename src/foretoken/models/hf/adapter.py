@@ -1,9 +1,9 @@
 """Any decoder-only causal language model of transformers, through its own modelling code.
 
 The model gets a cache of ours, explicit positions and an additive 4-D mask; where some layers have
-a sliding window and others don't, a mask for each kind. What can't be served so is refused when
-the model is loaded: by its configuration where that tells, else by a small tree whose paths must
-get the logits that the model itself gives them (`_check`).
+a sliding window, or see their own chunk of positions only, and others don't, a mask for each kind.
+What can't be served so is refused when the model is loaded: by its configuration where that tells,
+else by a small tree whose paths must get the logits that the model itself gives them (`_check`).
 
 Legend: B rows, T tokens, V vocabulary, D width, L layers.
 """
@@ -32,13 +32,14 @@ from foretoken.models.hf.cache import (
     Storage,
     evaluating,
     grouped_heads,
+    masks,
     max_length,
     pass_cache,
     unfit,
     unsupported,
-    windows,
 )
 from foretoken.models.hf.check import check_report, check_sizes
+from foretoken.models.hf.temperature import Temperature
 from foretoken.models.model import Output, eos_ids
 from foretoken.trees.from_lists import from_paths
 
@@ -111,7 +112,7 @@ class HFModel:
         self.source: Any = model
         self.name = type(model).__name__
         try:
-            self._decoder: Any = model.get_decoder()
+            self._decoder: Any = _decoder(model)
         except AttributeError as error:
             raise ForetokenError(
                 f"A model is a {self.name}; give a causal language model of transformers."
@@ -122,16 +123,19 @@ class HFModel:
         config = model.config.get_text_config(decoder=True)
         self.dtype, self.device = model.dtype, model.device
         self.width, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
-        self.windows, self.max_length = windows(config), max_length(config)
+        self._config, self.max_length = config, max_length(config)
         self.parameters = sum(p.numel() for p in model.parameters())
         self.bytes_read = sum(w.nbytes for w in _matrices(model))
         self.eos_ids = eos_ids(getattr(model, "generation_config", None)) or eos_ids(config)
         self._embedding: Any = model.get_input_embeddings()
         self._stack = _stack(self._decoder, self.layers)
+        self._temperature = Temperature(config, self._stack)
         self.levels = frozenset("abcdf" if self._stack is not None else "abcf")
         with torch.no_grad(), evaluating(model):
             self._check()
         self.kv_heads, self.head_dim = self._storage.heads, self._storage.width
+        if self._storage.layers != self.layers:  # some read other layers' keys and values
+            self.levels -= {"f"}
 
     def new_cache(self, slots: int, max_length: int) -> KVCache:
         return self._storage.new(slots, max_length, self.max_length)
@@ -142,7 +146,7 @@ class HFModel:
         inputs = self._inputs(feed, cache)
         short = "c" in self.levels and (feed.last is not None or not feed.logits)
         with evaluating(self.model):
-            with grouped_heads(self.device), self._taps(hidden, states):
+            with grouped_heads(self.device), self._temperature(feed), self._taps(hidden, states):
                 out = self._decoder(**inputs) if short else self.model(**inputs)
             if not feed.logits:
                 return Output(None, states)
@@ -169,9 +173,8 @@ class HFModel:
 
     def _inputs(self, feed: Feed, cache: KVCache) -> dict[str, Any]:
         """Keyword arguments of the model's forward for one pass."""
-        masks = {kind: feed.mask(self._storage.dtype, w) for kind, w in self.windows.items()}
         inputs = {
-            "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
+            "attention_mask": masks(self._config, feed, self._storage.dtype),
             "position_ids": feed.positions,
             "past_key_values": pass_cache(cache, feed),
             "use_cache": True,
@@ -284,11 +287,24 @@ class HFModel:
             cache.lengths[slot] += len(row) - 1
         trees = from_paths(branches, self.device)
         asked = range(self.layers + 1) if "d" in self.levels else ()
-        out = self.forward(tree_feed(cache, slots, [r[-1] for r in rows], trees), cache, asked)
-        if set(asked) - set(out.hidden):
-            self.levels -= {"d"}
+        feed = tree_feed(cache, slots, [r[-1] for r in rows], trees)
+        out = self.forward(feed, cache, asked)
         assert out.logits is not None
+        if set(asked) - set(out.hidden) or (asked and not self._embeds(feed, cache, out.logits)):
+            self.levels -= {"d"}
         return out.logits
+
+    def _embeds(self, feed: Feed, cache: KVCache, logits: Tensor) -> bool:
+        """Whether embeddings may stand in for all tokens, and one that is no token's for the last,
+        which no other sees: some families look up more by a token's id."""
+        embeddings = self.embed(feed.tokens)
+        embeddings[:, -1] *= 1.5
+        feed.replaced = torch.ones_like(feed.tokens, dtype=torch.bool), embeddings
+        try:
+            got = self.forward(feed, cache).logits
+        except Exception:  # of the model's own code
+            return False
+        return got is not None and self._close(got[:, :-1], logits[:, :-1])
 
     def _close(self, got: Tensor, want: Tensor) -> bool:
         """Whether logits [..., V] agree at every place, up to the rounding of the dtype."""
@@ -296,6 +312,17 @@ class HFModel:
         scale = (want - want.mean(-1, keepdim=True)).norm(dim=-1)
         tolerance = _TOLERANCE.get(self.dtype, _HALF_TOLERANCE)
         return bool(((got - want).norm(dim=-1) <= tolerance * scale).all())
+
+
+def _decoder(model: PreTrainedModel) -> Any:
+    """The module that turns embeddings into normed states: where transformers says that it is the
+    model itself, the one that holds the layers."""
+    decoder = model.get_decoder()
+    if decoder is not model:
+        return decoder
+    stack = _stack(model, model.config.get_text_config(decoder=True).num_hidden_layers)
+    owners = (module for module in model.modules() if stack in module.children())
+    return decoder if stack is None else next(owners)
 
 
 def _stack(decoder: Any, layers: int) -> Any:

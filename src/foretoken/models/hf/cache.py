@@ -26,6 +26,7 @@ from foretoken.models.feed import Feed
 
 _FALLBACK_LENGTH = 2048  # where the configuration names no longest context
 _GROUPED = "TRANSFORMERS_SDPA_FORCE_GQA"
+_KINDS = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
 
 
 def unsupported(config: Any) -> str | None:
@@ -33,7 +34,7 @@ def unsupported(config: Any) -> str | None:
     text = config.get_text_config(decoder=True)
     listed = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
     kinds = set(listed or ())
-    foreign = ", ".join(sorted(kinds - {"full_attention", "sliding_attention", "attention"}))
+    foreign = ", ".join(sorted(kinds - _KINDS))
     if getattr(config, "is_encoder_decoder", False):
         return "it is an encoder-decoder; use a decoder-only model"
     if _alibi(text):
@@ -50,6 +51,12 @@ def unsupported(config: Any) -> str | None:
         return (
             "its local attention counts places in the cache, which a draft tree breaks; use a "
             "model with full attention, or a sliding window that transformers puts in the mask"
+        )
+    sparse = getattr(text, "attention_type", None) == "block_sparse"
+    if sparse or getattr(text, "keep_window_size", None):
+        return (
+            "its attention leaves cells of the cache out where a text is long, by places, which a "
+            "draft tree breaks; use a model with full or sliding-window attention in every layer"
         )
     if getattr(text, "attention_chunk_size", None) and not kinds:
         return "its attention is cut into chunks; use a model with full or sliding-window attention"
@@ -113,6 +120,15 @@ def max_length(config: Any) -> int:
             return int(short)
     lengths = [value for name in names if isinstance(value := getattr(config, name, None), int)]
     return lengths[0] if lengths else _FALLBACK_LENGTH
+
+
+def masks(config: Any, feed: Feed, dtype: torch.dtype) -> Any:
+    """What a decoder's forward takes as its mask: one [B, 1, T, L], or one for each kind of layer
+    where some have a window, or see their own chunk of positions only."""
+    made = {kind: feed.mask(dtype, window) for kind, window in windows(config).items()}
+    if "chunked_attention" in made:
+        made["chunked_attention"] = feed.chunked(dtype, config.attention_chunk_size)
+    return made if len(made) > 1 else next(iter(made.values()))
 
 
 class Rows(CacheLayerMixin):
