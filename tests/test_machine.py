@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from foretoken.machine import cache_folder, cores, processor, return_memory
+from foretoken.machine import cache_folder, cores, features, processor, return_memory
 
 
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -27,6 +27,24 @@ def test_processor_and_cores() -> None:
     """Some name, and at least the core that this runs on."""
     assert processor().strip()
     assert cores() >= 1
+
+
+def test_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first processor's line the vector instructions, of x86 and of Arm; else none."""
+    for text, names in (
+        ("processor: 0\nflags\t\t: fpu sse4_2 avx2 avx512f amx_int8 lm\nflags: avx2", 4),
+        ("Features\t: fp asimd sve2 crc32\n", 2),
+        ("processor: 0\n", 0),
+    ):
+        monkeypatch.setattr(Path, "read_text", lambda self, text=text: text)
+        assert len(features()) == names
+        assert {"fpu", "lm", "fp", "crc32"}.isdisjoint(features())
+
+    def nothing(self: Path) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", nothing)
+    assert features() == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -45,7 +45,7 @@ class Made:
         self.versions = {"made": given["version"]}
         self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
-    def generate(self, method, prompt, max_tokens):
+    def generate(self, method, prompt, max_tokens, **drawn):
         print("working")
         if method == "raise":
             raise ValueError("no such method")
@@ -54,7 +54,8 @@ class Made:
             os._exit(3)
         if method == "hang":
             time.sleep(60)
-        return [self.child.pid, *prompt][:max_tokens], 0.5
+        seed = [drawn["seed"]] if drawn else []
+        return [self.child.pid, *prompt, *seed][:max_tokens], 0.5
 
 serve(Made)
 """
@@ -85,6 +86,7 @@ def test_worker_answers_and_goes_on_after_an_error(worker: Worker) -> None:
     assert worker.versions == {"made": "7"}
     ids, seconds = worker.ask("plain", [5, 6, 7], 3)
     assert (ids[1:], seconds) == ([5, 6], 0.5)
+    assert worker.ask("plain", [5, 6], 4, temperature=1.0, seed=9)[0][1:] == [5, 6, 9]
     with pytest.raises(Failed, match="ValueError: no such method"):
         worker.ask("raise", [5], 3)
     assert worker.ask("plain", [5], 3)[0][1:] == [5]

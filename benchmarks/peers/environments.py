@@ -16,7 +16,7 @@ from pathlib import Path
 
 from protocol import Failed
 
-from foretoken.machine import cache_folder
+from foretoken.machine import cache_folder, features
 
 HERE = Path(__file__).parent
 CACHE = cache_folder() / "peers"
@@ -91,10 +91,18 @@ def _build(folder: Path, wanted: str, log: Path) -> None:
     [archive] = (folder / "download").glob("*.tar.gz")
     shutil.unpack_archive(archive, folder / "source")
     [source] = (folder / "source").glob("*/vendor/llama.cpp")
-    switches = [f"-D{switch}" for switch in _SWITCHES]
+    switches = [f"-D{switch}" for switch in (*_SWITCHES, *_without_amx())]
     _run(log, "cmake", "-S", str(source), "-B", str(folder / "build"), *switches)
     jobs = str(os.cpu_count() or 1)
     _run(log, "cmake", "--build", str(folder / "build"), "--target", "llama-server", "-j", jobs)
+
+
+def _without_amx() -> list[str]:
+    """Built for AMX, the server died at load where it was tried; without, it runs."""
+    if not any(name.startswith("amx") for name in features()):
+        return []
+    flags = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+    return [f"CMAKE_C_FLAGS={flags}", f"CMAKE_CXX_FLAGS={flags}"]
 
 
 def _pip(log: Path, name: str, *words: str) -> None:

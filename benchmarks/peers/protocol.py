@@ -1,8 +1,9 @@
 """How the driver talks to an engine: lines of JSON over a worker's standard input and output.
 
 A worker that has loaded its models writes {"versions": {…}}. From then on it answers each line
-{"method", "prompt", "max_tokens"} with one line {"ids", "seconds"} or {"error"}, and ends when its
-input ends. Only the standard library is used, as every peer's own environment imports this file.
+{"method", "prompt", "max_tokens"}, with "temperature" and "seed" where it is to draw, with one line
+{"ids", "seconds"} or {"error"}, and ends when its input ends. Only the standard library is used, as
+every peer's own environment imports this file.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ class Engine(Protocol):
     versions: dict[str, str]
 
     def generate(
-        self, method: str, prompt: list[int], max_tokens: int
+        self, method: str, prompt: list[int], max_tokens: int, **drawn: Any
     ) -> tuple[Sequence[int], float]:
-        """Greedy token ids, and the seconds that the engine took over the whole call."""
+        """Token ids, and the seconds that the engine took over the whole call. drawn: temperature
+        and seed; greedy without them."""
         ...
 
 
@@ -84,9 +86,11 @@ class Worker:
             )
         self.versions: dict[str, str] = self._reply()["versions"]
 
-    def ask(self, method: str, prompt: Sequence[int], max_tokens: int) -> tuple[list[int], float]:
-        """Token ids and seconds; raises `Failed`."""
-        request = {"method": method, "prompt": list(prompt), "max_tokens": max_tokens}
+    def ask(
+        self, method: str, prompt: Sequence[int], max_tokens: int, **drawn: float
+    ) -> tuple[list[int], float]:
+        """Token ids and seconds; raises `Failed`. drawn: temperature and seed, else greedy."""
+        request = {"method": method, "prompt": list(prompt), "max_tokens": max_tokens, **drawn}
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")

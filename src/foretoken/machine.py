@@ -34,6 +34,20 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def features() -> list[str]:
+    """The processor's instructions for many numbers at a time, as Linux names them; elsewhere
+    none are known."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return [flag for flag in flags.partition(":")[2].split() if flag.startswith(_VECTORS)]
+
+
+_VECTORS = ("avx", "amx", "f16c", "fma", "sse4", "asimd", "sve")
+
+
 def cores() -> int:
     """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):

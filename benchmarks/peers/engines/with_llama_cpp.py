@@ -1,6 +1,7 @@
 """llama.cpp's own server, one process a method; token ids in and out.
 
-It keeps its KV cache in float32 (its default is float16) and no prompt from one call to the next.
+It keeps its KV cache in float32 (its default is float16), or as "cache_type" says, and no prompt
+from one call to the next.
 The seconds are its own clock's for the prompt and the tokens, so that HTTP is not counted.
 """
 
@@ -27,7 +28,7 @@ class Server:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        threads = str(given["threads"])
+        threads, kept = str(given["threads"]), given.get("cache_type", "f32")
         flags = {
             "--model": given["target"],
             "--host": "127.0.0.1",
@@ -36,15 +37,15 @@ class Server:
             "--threads-batch": threads,
             "--parallel": "1",
             "--ctx-size": str(given["context"]),
-            "--cache-type-k": "f32",
-            "--cache-type-v": "f32",
+            "--cache-type-k": kept,
+            "--cache-type-v": kept,
         }
         if options.get("--spec-type") == "draft-simple":
             flags |= {
                 "--model-draft": given["draft"],
                 "--spec-draft-threads": threads,
-                "--spec-draft-type-k": "f32",
-                "--spec-draft-type-v": "f32",
+                "--spec-draft-type-k": kept,
+                "--spec-draft-type-v": kept,
             }
         words = [word for pair in (flags | options).items() for word in pair]
         self._process = subprocess.Popen([given["server"], *words, "--offline"])
@@ -67,18 +68,19 @@ class Server:
             results: dict[str, Any] = json.loads(connection.getresponse().read())
         return results
 
-    def complete(self, prompt: list[int], max_tokens: int) -> tuple[list[int], float]:
+    def complete(
+        self, prompt: list[int], max_tokens: int, drawn: dict[str, Any]
+    ) -> tuple[list[int], float]:
+        greedy = {"temperature": 0, "samplers": ["top_k"], "top_k": 1}
         answer = self._call(
             "POST",
             "/completion",
             {
                 "prompt": prompt,
                 "n_predict": max_tokens,
-                "temperature": 0,
-                "samplers": ["top_k"],
-                "top_k": 1,
                 "cache_prompt": False,
                 "return_tokens": True,
+                **({**drawn, "samplers": ["temperature"]} if drawn else greedy),
             },
         )
         if "timings" not in answer:
@@ -93,8 +95,10 @@ class LlamaServer:
         self.versions = {"llama.cpp": f"of llama-cpp-python {version('llama-cpp-python')}"}
         self._servers = {m: Server(given, options) for m, options in given["methods"].items()}
 
-    def generate(self, method: str, prompt: list[int], max_tokens: int) -> tuple[list[int], float]:
-        return self._servers[method].complete(prompt, max_tokens)
+    def generate(
+        self, method: str, prompt: list[int], max_tokens: int, **drawn: Any
+    ) -> tuple[list[int], float]:
+        return self._servers[method].complete(prompt, max_tokens, drawn)
 
 
 if __name__ == "__main__":

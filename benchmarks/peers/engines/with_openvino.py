@@ -1,7 +1,7 @@
 """OpenVINO GenAI: plain, with prompt lookup, and with a draft model; token ids in and out.
 
-Everything is stored in float32, the KV cache too (OpenVINO's default on x86 is 8 bits), and no
-prompt is kept from one call to the next.
+Everything is stored in float32, the KV cache too (OpenVINO's default on x86 is 8 bits), unless
+"properties" say otherwise, and no prompt is kept from one call to the next.
 """
 
 from __future__ import annotations
@@ -16,6 +16,13 @@ import openvino_genai
 from openvino_genai import GenerationConfig, LLMPipeline, SchedulerConfig, TokenizedInputs
 from protocol import serve
 
+_FLOAT32 = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+    "PERFORMANCE_HINT": "LATENCY",
+}
+
 
 class OpenVINO:
     def __init__(self, given: dict[str, Any]) -> None:
@@ -26,10 +33,7 @@ class OpenVINO:
 
     def _pipeline(self, given: dict[str, Any], method: str) -> Any:
         device = {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "KV_CACHE_PRECISION": "f32",
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-            "PERFORMANCE_HINT": "LATENCY",
+            **given.get("properties", _FLOAT32),
             "INFERENCE_NUM_THREADS": given["threads"],
         }
         scheduler = SchedulerConfig()
@@ -43,9 +47,14 @@ class OpenVINO:
             more["draft_model"] = openvino_genai.draft_model(given["draft"], "CPU", **device)
         return LLMPipeline(given["target"], "CPU", scheduler_config=scheduler, **device, **more)
 
-    def generate(self, method: str, prompt: list[int], max_tokens: int) -> tuple[list[int], float]:
+    def generate(
+        self, method: str, prompt: list[int], max_tokens: int, **drawn: Any
+    ) -> tuple[list[int], float]:
         config = GenerationConfig()
-        config.do_sample, config.max_new_tokens = False, max_tokens
+        config.do_sample, config.max_new_tokens = bool(drawn), max_tokens
+        if drawn:
+            config.temperature, config.rng_seed = drawn["temperature"], drawn["seed"]
+            config.top_p = 1.0
         config.set_eos_token_id(self._eos)
         for name, value in self._methods[method].items():
             if name != "drafts":

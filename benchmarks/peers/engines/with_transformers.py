@@ -1,6 +1,7 @@
 """transformers: `generate`, with prompt lookup, and with an assistant model.
 
 An assistant's options belong to its own generation config; prompt lookup's belong to the call.
+Weights are float32, or as "dtype" says; "draft" is null where no method needs one.
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ class Transformers:
         transformers.utils.logging.set_verbosity_error()
         self.versions = {"transformers": transformers.__version__, "torch": torch.__version__}
         self._methods = given["methods"]
-        self._target = self._load(given["target"])
-        self._draft = self._load(given["draft"])
-        self._draft_config = copy.deepcopy(self._draft.generation_config)
+        dtype = getattr(torch, given.get("dtype", "float32"))
+        self._target = self._load(given["target"], dtype)
+        self._draft = self._load(given["draft"], dtype) if given["draft"] else None
+        if self._draft is not None:
+            self._draft_config = copy.deepcopy(self._draft.generation_config)
 
     @staticmethod
-    def _load(folder: str) -> Any:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    def _load(folder: str, dtype: torch.dtype) -> Any:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
-    def generate(self, method: str, prompt: list[int], max_tokens: int) -> tuple[list[int], float]:
+    def generate(
+        self, method: str, prompt: list[int], max_tokens: int, **drawn: Any
+    ) -> tuple[list[int], float]:
         ids = torch.tensor([prompt])
         options = dict(self._methods[method])
         call = dict(options.pop("call", {}))
@@ -37,12 +42,15 @@ class Transformers:
             call["assistant_model"] = self._draft
             self._draft.generation_config = copy.deepcopy(self._draft_config)
             self._draft.generation_config.update(**options)
+        if drawn:
+            torch.manual_seed(drawn["seed"])
+            call |= {"temperature": drawn["temperature"], "top_k": 0, "top_p": 1.0}
         began = perf_counter()
         out = self._target.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=max_tokens,
-            do_sample=False,
+            do_sample=bool(drawn),
             **call,
         )
         seconds = perf_counter() - began

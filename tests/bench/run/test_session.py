@@ -24,10 +24,10 @@ def test_prompts_without_room_are_skipped_and_counted(checkpoints: Pair, tmp_pat
     """Never cut: 4096 tokens of context, of which 256 must be left after the last turn; the first
     turn's answer counts with all that it may have."""
     runner = Runner(plan(checkpoints, methods={}, temperatures=(0.0,), max_tokens=8))
-    empty = len(runner._input_ids(Prompt("e", "qa", ("",)), []))
+    empty = len(runner.input_ids(Prompt("e", "qa", ("",)), []))
     fits = Prompt("fits", "qa", ("x" * (4096 - 256 - empty),))
     long = Prompt("long", "qa", ("x" * (4096 - 256 - empty + 1),))
-    turns = len(runner._input_ids(Prompt("t", "qa", ("", "")), [""]))
+    turns = len(runner.input_ids(Prompt("t", "qa", ("", "")), [""]))
     edge = Prompt("edge", "qa", ("x" * (4096 - 256 - turns - 8), ""))
     over = Prompt("over", "qa", ("x" * (4096 - 256 - turns - 7), ""))
     kept, skipped = runner.fitting([fits, long, edge, over])

@@ -111,7 +111,7 @@ class Runner:
         skipped: list[str] = []
         for prompt in prompts:
             earlier = len(prompt.turns) - 1
-            tokens = len(self._input_ids(prompt, [""] * earlier)) + earlier * self._max_tokens(
+            tokens = len(self.input_ids(prompt, [""] * earlier)) + earlier * self._max_tokens(
                 prompt
             )
             if room_left(tokens, self.context) < LEAST_ROOM:
@@ -127,7 +127,7 @@ class Runner:
 
     def warm_up(self, prompt: Prompt) -> None:
         """See `Server.warm_up`: the first passes allocate memory and pick kernels."""
-        ids = self._input_ids(prompt, [])
+        ids = self.input_ids(prompt, [])
         for llm in self.llms.values():
             for temperature in self.plan.temperatures:
                 params = SamplingParams(
@@ -183,7 +183,7 @@ class Runner:
             stop=prompt.stop,
             seed=seed_of(self.plan.seed, prompt.id, turn),
         )
-        ids = self._input_ids(prompt, history)
+        ids = self.input_ids(prompt, history)
         name, dtype = self.target["name"], self.target["dtype"]
         return Question(name, dtype, label, unit, prompt, turn, ids, params)
 
@@ -246,7 +246,7 @@ class Runner:
         drawn = self.llms[label].engine.drafter.kinds - {Kind.CHOSEN, Kind.AUXILIARY}
         return params.greedy or not drawn
 
-    def _input_ids(self, prompt: Prompt, history: Seq[str]) -> list[int]:
+    def input_ids(self, prompt: Prompt, history: Seq[str]) -> list[int]:
         """The token ids of a turn and all before it. Raises `ForetokenError`, with the prompt's
         id, where there are none."""
         try:

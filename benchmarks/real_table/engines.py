@@ -1,0 +1,127 @@
+"""The models in each engine's format, and the other engines' workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from checkpoints import _convert, once
+from environments import libraries, prepare, python
+from lineup import ENGINES
+from protocol import Failed, Worker
+from run import HERE, script
+
+from foretoken.models.load import find
+from real_table.cells import Cell
+from real_table.lineup import PEERS, TARGETS, rows
+
+if TYPE_CHECKING:
+    from real_table.serve import Bench
+
+
+def file(name: str, bench: Bench) -> Path:
+    """The model's own file, or the folder of a bundled one."""
+    return bench.models / name if name.endswith(".gguf") else find(name)
+
+
+def checkpoint(name: str, bench: Bench) -> Path:
+    """What `LLM` reads."""
+    path = file(name, bench)
+    return dequantised(path, bench) if path.suffix == ".gguf" else path
+
+
+def dequantised(path: Path, bench: Bench) -> Path:
+    """A file's weights as a folder in float16, made once."""
+    return once(bench.work / "models" / path.stem, lambda out: _dequantise(path, out))
+
+
+def _dequantise(path: Path, out: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where = {"gguf_file": path.name}
+    model = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float16, **where)
+    model.hf_quantizer = None  # else it is refused as quantised, which it is no more
+    del model.config.quantization_config
+    model.save_pretrained(out)
+    AutoTokenizer.from_pretrained(path.parent, **where).save_pretrained(out)
+
+
+def given_to(peer: str, name: str, bench: Bench) -> Path:
+    """The model as a peer reads it, made once."""
+    weights, path = PEERS[peer].weights, file(name, bench)
+    if weights == "gguf" and path.suffix == ".gguf":
+        return path
+    folder = checkpoint(name, bench)
+    if weights == "gguf":
+        return once(bench.work / "models" / f"{path.name}.gguf", lambda out: _to_gguf(folder, out))
+    if weights == "folder":
+        return folder
+    made = bench.work / "models" / f"{folder.name}-openvino-{weights}"
+    return once(made, lambda out: _to_openvino(folder, weights, out))
+
+
+def _to_openvino(folder: Path, weights: str, out: Path) -> None:
+    command = str(python("openvino").with_name("optimum-cli"))
+    words = ["--task", "text-generation-with-past", "--weight-format", weights]
+    _convert(command, "export", "openvino", "--model", str(folder), *words, str(out))
+
+
+def _to_gguf(folder: Path, out: Path) -> None:
+    _convert(str(python("llama.cpp")), str(HERE / "to_gguf.py"), str(folder), str(out))
+
+
+@contextmanager
+def started(cell: Cell, bench: Bench, folder: Path, end: int) -> Iterator[dict[str, Worker]]:
+    """The workers of a cell's other engines, those that start; why others don't is in left_out.json
+    of the cell's folder. end: the token that ends a text."""
+    left_out: dict[str, str] = {}
+    with ExitStack() as stack:
+        workers: dict[str, Worker] = {}
+        for peer in cell.peers:
+            try:
+                workers[peer] = _worker(peer, cell, bench, folder, end)
+            except (Failed, OSError) as error:
+                left_out[peer] = str(error)
+                print(f"{peer} is left out: {error}", file=sys.stderr)
+                continue
+            stack.callback(workers[peer].close)
+        if cell.peers:
+            (folder / "left_out.json").write_text(json.dumps(left_out))
+        yield workers
+
+
+def _worker(peer: str, cell: Cell, bench: Bench, folder: Path, end: int) -> Worker:
+    engine, target = PEERS[peer].engine, TARGETS[cell.target]
+    home = ENGINES[engine]
+    assert home is not None
+    prepare(home)
+    wanted = {
+        row.method: row.options
+        for row in rows(peer, target)
+        if not cell.beside or (peer, row.method) in cell.beside
+    }
+    given: dict[str, Any] = {
+        **PEERS[peer].given,
+        "target": str(given_to(peer, target.model, bench)),
+        "draft": str(given_to(peer, target.draft, bench)) if target.draft else None,
+        "threads": bench.threads,
+        "eos": end,
+        "server": str(libraries() / "llama-server"),
+        "context": 2048 + 256,
+        "methods": wanted,
+    }
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(HERE),
+        "OMP_NUM_THREADS": str(bench.threads),
+        "HF_HUB_OFFLINE": "1",
+        "LLAMA_CPP_LIB_PATH": str(libraries()),
+    }
+    log = folder / f"{peer.replace(' ', '-')}.log"
+    return Worker([str(python(home)), str(script(engine)), json.dumps(given)], log, env=env)

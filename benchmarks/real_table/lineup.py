@@ -1,0 +1,132 @@
+"""Who is measured: targets, our methods, and the other engines with their rows.
+
+A method's config names the draft model by `DRAFT`, or `INT8` for the same in 8 bits; whoever loads
+the models puts them in. Options of other engines are read by their files in peers/engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lineup import DRAFT as DRAFTING
+from lineup import LOOKUP, PLAIN, Row
+
+from foretoken.bench.record import BASELINE
+
+DRAFT, INT8 = "<draft model>", "<draft model in int8>"
+LENGTHS = (2, 4, 6, 8)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model's file, or a checkpoint as `LLM` takes it, and its draft model's."""
+
+    model: str
+    draft: str | None = None
+
+    @property
+    def files(self) -> list[str]:
+        return [self.model, *([self.draft] if self.draft else [])]
+
+
+TARGETS = {
+    "qwen2.5-coder-1.5b": Target(
+        "qwen2.5-coder-1.5b-instruct.gguf", "qwen2.5-coder-0.5b-instruct.gguf"
+    ),
+    "smollm2-135m": Target("smollm2-135m-instruct.gguf"),
+    "qwen2.5-coder-0.5b": Target("qwen2.5-coder-0.5b-instruct.gguf"),
+    "mini": Target("mini", "mini-draft"),
+}
+PAIR, SMALL, OTHER_SIZE = "qwen2.5-coder-1.5b", "smollm2-135m", "qwen2.5-coder-0.5b"
+
+_SPS: dict[str, dict[str, Any]] = {
+    f"sps-{n}": {"method": "sps", "model": DRAFT, "num_speculative_tokens": n} for n in LENGTHS
+}
+_WITH_DRAFT: dict[str, dict[str, Any]] = {
+    **_SPS,
+    "sps-4-int8": {**_SPS["sps-4"], "model": INT8},
+    **{
+        name: {"method": name, "model": DRAFT}
+        for name in ("suffix+sps", "pld|sps", "cs_drafting", "specinfer", "sequoia")
+    },
+}
+_ALONE = ("pld", "suffix", "sam", "llma", "lookahead", "token_recycling", "swift", "draft_verify")
+_WITHOUT: dict[str, dict[str, Any]] = {name: {"method": name} for name in _ALONE}
+
+
+def methods(target: Target) -> dict[str, dict[str, Any]]:
+    """A target's methods by row name, plain decoding first."""
+    auto = {"method": "auto"} | ({"model": DRAFT} if target.draft else {})
+    drafting = _WITH_DRAFT if target.draft else {}
+    return {BASELINE: {"method": BASELINE}, **drafting, **_WITHOUT, "auto": auto}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another engine at one precision. engine: the name in peers/lineup.py. weights: how the file
+    is given to it: "gguf", "folder" (dequantised), or what OpenVINO's export calls its format."""
+
+    engine: str
+    weights: str
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+_THEIR_OWN = {"PERFORMANCE_HINT": "LATENCY"}
+"""OpenVINO's defaults for everything but the hint that one request at a time calls for."""
+PEERS = {
+    "llama.cpp": Peer("llama.cpp", "gguf", {"cache_type": "f16"}),
+    "transformers bfloat16": Peer("transformers", "folder", {"dtype": "bfloat16"}),
+    "transformers float32": Peer("transformers", "folder", {"dtype": "float32"}),
+    "openvino int8": Peer("openvino", "int8", {"properties": _THEIR_OWN}),
+    "openvino int4": Peer("openvino", "int4", {"properties": _THEIR_OWN}),
+}
+
+_LLAMA = (
+    ("", "ngram-simple", {}),
+    ("map-k", "ngram-map-k", {}),
+    ("map-k4v", "ngram-map-k4v", {}),
+    ("mod", "ngram-mod", {}),
+)
+
+
+def rows(peer: str, target: Target) -> list[Row]:
+    """The rows of an engine; those that draft with a model only where there is one."""
+    made = [Row(peer, PLAIN), *_OTHERS[PEERS[peer].engine](peer)]
+    return [row for row in made if target.draft or row.kind != DRAFTING]
+
+
+def _llama(peer: str) -> list[Row]:
+    drafting = {"--spec-type": "draft-simple", "--spec-draft-n-max": "4"}
+    copying = [Row(peer, LOOKUP, note, {"--spec-type": kind, **o}) for note, kind, o in _LLAMA]
+    return [
+        Row(peer, DRAFTING, "", {**drafting, "--spec-draft-p-min": "0"}),
+        Row(peer, DRAFTING, "its threshold", drafting),
+        *copying,
+    ]
+
+
+def _transformers(peer: str) -> list[Row]:
+    constant = {
+        "num_assistant_tokens": 4,
+        "num_assistant_tokens_schedule": "constant",
+        "assistant_confidence_threshold": 0.0,
+    }
+    copied = {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3}
+    return [
+        Row(peer, DRAFTING, "", {"assisted": True, **constant}),
+        Row(peer, DRAFTING, "its defaults", {"assisted": True}),
+        Row(peer, LOOKUP, "", {"call": copied}),
+    ]
+
+
+def _openvino(peer: str) -> list[Row]:
+    copied = {"drafts": "lookup", "num_assistant_tokens": 10, "max_ngram_size": 3}
+    return [
+        Row(peer, DRAFTING, "", {"drafts": "model", "num_assistant_tokens": 4}),
+        Row(peer, LOOKUP, "", copied),
+    ]
+
+
+_OTHERS = {"llama.cpp": _llama, "transformers": _transformers, "openvino": _openvino}

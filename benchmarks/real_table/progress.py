@@ -1,0 +1,171 @@
+"""What a working folder has, what the screen decided, what is left and how long that will take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from foretoken.bench.record import BASELINE
+from foretoken.bench.run.resume import check_same
+from foretoken.bench.suites.suite import Suite
+from foretoken.files import read_json, write_json
+from real_table import numbers, prompts
+from real_table.cells import (
+    GUESS,
+    Cell,
+    Choice,
+    LeftOut,
+    Pace,
+    screen,
+    seconds,
+    settle,
+)
+from real_table.lineup import PEERS, PLAIN
+from real_table.serve import CELL, CLOCK, read_lines
+
+PLAN, SETTLED, DONE = "plan.json", "settled.json", "done"
+STAGES = ("screen", "grid", "whole", "precision")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All that a working folder is for. limit: prompts of a stage, None for all."""
+
+    work: Path
+    targets: tuple[str, ...]
+    peers: tuple[str, ...]
+    suite: Suite
+    hours: float
+    limit: int | None = None
+
+    def keep(self, hashes: Mapping[str, str]) -> None:
+        """Note what is measured. Raises `ForetokenError` where the folder is for something else."""
+        plan = {
+            "targets": list(self.targets),
+            "peers": list(self.peers),
+            "hours": self.hours,
+            "limit": self.limit,
+            "models": dict(hashes),
+            "suite": self.suite.sha256,
+        }
+        if (self.work / PLAN).is_file():
+            check_same(self.work, read_json(self.work / PLAN, "this benchmark's plan"), plan)
+        write_json(self.work / PLAN, plan)
+
+    def prompts(self, stage: str) -> list[prompts.Prompt]:
+        return prompts.of_stage(stage, self.suite, self.limit)
+
+    @property
+    def works(self) -> dict[str, tuple[int, int]]:
+        """What there is to read and to answer in each stage."""
+        found = {}
+        for stage in STAGES:
+            asked, tokens = self.prompts(stage), Cell(stage, "", ()).tokens
+            turns = sum(len(prompt.turns) for prompt in asked)
+            found[stage] = (prompts.tokens_to_read(asked, tokens), turns)
+        return found
+
+    def screened(self) -> list[Cell]:
+        return screen(self.targets, self.peers)
+
+    def done(self, cell: Cell) -> bool:
+        return (self.work / cell.name / DONE).is_file()
+
+    def cells(self) -> list[Cell]:
+        """Everything to run, in order: the screen, and once that is done the rest."""
+        cells = self.screened()
+        if all(map(self.done, cells)):
+            cells = cells + [Cell.from_json(one) for one in self.settled()["cells"]]
+        return cells
+
+    def settled(self) -> dict[str, Any]:
+        """What follows from the screen: made once, then read. Raises `ForetokenError`."""
+        path = self.work / SETTLED
+        if not path.is_file():
+            write_json(path, self._settle())
+        return read_json(path, "what the screen decided")
+
+    def _settle(self) -> dict[str, Any]:
+        found = {
+            cell: numbers.cell([numbers.read(self.work / cell.name)]) for cell in self.screened()
+        }
+        choices = {
+            t: choice([c for at, c in found.items() if at.target == t])
+            for t in dict.fromkeys(cell.target for cell in found)
+        }
+        paces = {t: pace([c for at, c in found.items() if at.target == t]) for t in choices}
+        left = 3600 * self.hours - self.spent()
+        works = {target: self.works for target in GUESS}
+        cells, left_out = settle(choices, paces, works, left)
+        return {
+            "choices": {t: {"rows": one.rows, **asdict(one)} for t, one in choices.items()},
+            "paces": {t: asdict(one) for t, one in paces.items()},
+            "cells": [cell.to_json() for cell in cells],
+            "left_out": [asdict(one) for one in left_out],
+        }
+
+    def left_out(self) -> list[LeftOut]:
+        if not (self.work / SETTLED).is_file():
+            return []
+        return [
+            LeftOut(o["cell"], tuple(o["rows"]), o["hours"]) for o in self.settled()["left_out"]
+        ]
+
+    def spent(self) -> float:
+        """Seconds of measuring so far."""
+        return sum(_seconds(path.parent) for path in self.work.glob(f"*/{CLOCK}"))
+
+    def expected(self, cell: Cell) -> float:
+        """Seconds until a cell is done: from another round where there is one, else estimated."""
+        folder, pace = self.work / cell.name, GUESS[cell.target]
+        if (self.work / SETTLED).is_file() and cell.target in (own := self.settled()["paces"]):
+            pace = Pace(**own[cell.target])
+        alike = [p for p in self.work.glob(f"{cell.kind}_round*") if (p / DONE).is_file()]
+        whole = _seconds(alike[0]) if alike else seconds(cell, pace, self.works)
+        if not (folder / CELL).is_file():
+            return whole
+        units = read_json(folder / CELL, "a cell")["units"]
+        served = {line["unit"] for line in read_lines(folder / CLOCK) if "unit" in line}
+        return whole * (1 - len(served) / max(1, units))
+
+
+def _seconds(folder: Path) -> float:
+    return float(sum(line["seconds"] for line in read_lines(folder / CLOCK)))
+
+
+def choice(screened: Sequence[Mapping[str, Any]]) -> Choice:
+    """What a target's screen decides; `screened`: its cells' records."""
+    ours = next(c for c in screened if not c["peers"])
+    rated = {row["method"]: row["over_plain"]["ratio"] for row in ours["rows"] if row["over_plain"]}
+    best = sorted(rated.keys() - {BASELINE, "auto"}, key=lambda row: -rated[row])
+    beside: list[tuple[str, str]] = []
+    for engine in dict.fromkeys(peer.engine for peer in PEERS.values()):
+        speeds = {
+            (row["engine"], row["method"]): row["decoding"]["tokens_per_second"] or 0.0
+            for c in screened
+            for row in c["peers"]
+            if row["engine"] in PEERS and PEERS[row["engine"]].engine == engine
+        }
+        plain = {key: speed for key, speed in speeds.items() if key[1] == PLAIN}
+        if plain:
+            first = max(speeds, key=lambda key: speeds[key])
+            beside += dict.fromkeys([max(plain, key=lambda k: plain[k]), (first[0], PLAIN), first])
+    return Choice(tuple(best), tuple(beside))
+
+
+def pace(screened: Sequence[Mapping[str, Any]]) -> Pace:
+    """How fast a target's rows were in its screen."""
+    ours = next(c for c in screened if not c["peers"])
+    token = {
+        r["method"]: 1 / r["tokens_per_second"] for r in ours["rows"] if r["tokens_per_second"]
+    }
+    for row in (row for c in screened for row in c["peers"] if row["engine"] in PEERS):
+        if row["decoding"]["tokens_per_second"]:
+            name = f"{row['engine']}: {row['method']}"
+            token[name] = 1 / row["decoding"]["tokens_per_second"]
+    plain = next(row for row in ours["rows"] if row["method"] == BASELINE)
+    whole = plain["tokens"] / plain["whole"]["tokens_per_second"]
+    reading = whole - plain["tokens"] * token[BASELINE]
+    return Pace(token, max(0.0, reading) / max(1, ours["prompt_tokens"]))

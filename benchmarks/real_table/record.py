@@ -1,0 +1,202 @@
+"""The record, real.json, made from the answers of a working folder, and what is asked of it.
+
+    environment, features     the machine; the processor's vector instructions
+    models                    file -> {"bytes", "sha256"}
+    suite                     the official questions: name, sha256; ours: file, sha256
+    hours                     {"allowed", "spent", "left"}: of measuring; estimated what is left
+    bandwidth_gb_s            of every piece, as it read memory between the prompts
+    left_out                  [{"cell", "rows", "hours"}]: what the hours did not allow
+    peers_left_out            engine -> why it could not be started
+    choices                   target -> what the screen decided: {"rows", "best", "beside"}
+    memory                    [{"target", "method", "tokens", "peak_mib", "backend"}]
+    cells                     a cell each: see `numbers.cell`
+    missed                    what was asked for and not found, in words
+
+A cell: stage ("screen", "grid", "whole", "precision"), target, precision, backend, parameters,
+batch_size, temperature, memory ("cold", "warm"), complete, rounds, dates, commits, max_tokens,
+prompts, turns, groups (served together), prompt_tokens, skipped, looping, not_run, costs, rows and
+peers.
+
+A row: engine "foretoken", method, config, prompts, tokens, target_passes, tokens_per_second,
+over_plain {"ratio", "ci95"}, mean_acceptance_length, draft_acceptance_rate, ms_per_step, ideal,
+of_ideal, identity {"prompts", "identical", "near_tie", "different"} or null, peak_memory_mib,
+kv_cache_mib, failed, errors, without_looping, whole {"tokens_per_second", "over_plain"}, margins,
+and by_task: task -> the same numbers, where prompts are served one by one.
+
+A peers' row (ours stand there too, by the same definitions): engine, method, kind, options,
+version, prompts, tokens, failed, errors, same_as_own_plain of answers, and decoding and whole,
+each {"tokens_per_second", "over_own_plain", "over_foretoken_plain"}, and by_task: decoding's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from foretoken.bench.measure.environment import environment
+from foretoken.bench.record import BASELINE
+from foretoken.machine import features
+from real_table import numbers
+from real_table.cells import COLD, Cell
+from real_table.lineup import OTHER_SIZE, PAIR, SMALL, TARGETS
+from real_table.progress import SETTLED, Whole
+from real_table.prompts import OWN
+from real_table.serve import COSTS, read_lines
+
+MEMORY = "memory.json"
+LIMITS = {(PAIR, BASELINE): 4.5e9, (PAIR, "sps"): 5.6e9, (SMALL, BASELINE): 0.75e9}
+"""Bytes that one conversation of 2,000 tokens may take."""
+BEST, OF_IDEAL, LENGTH = 1.8, 0.95, 1.5
+"""Wanted: the best method's speed over plain on the pair; a method's speed over its ideal, of those
+that write more than so many tokens a pass."""
+
+
+def hashes(models: Path, targets: Mapping[str, Any] | tuple[str, ...]) -> dict[str, str]:
+    """The sha256 of each target's and draft model's file; bundled models have a version instead."""
+    names = dict.fromkeys(name for target in targets for name in TARGETS[target].files)
+    return {name: _sha256(models / name) for name in names if name.endswith(".gguf")}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def made(whole: Whole, models: Path, found: Mapping[str, str], left: float) -> dict[str, Any]:
+    """The whole record. left: seconds that what is left is expected to take."""
+    record: dict[str, Any] = {
+        "benchmark": "real",
+        "environment": environment(),
+        "features": features(),
+        "models": {
+            name: {"bytes": (models / name).stat().st_size, "sha256": sha}
+            for name, sha in found.items()
+        },
+        "suite": {
+            "name": whole.suite.name,
+            "sha256": whole.suite.sha256,
+            "own": OWN.name,
+            "own_sha256": _sha256(OWN),
+        },
+        "hours": {
+            "allowed": whole.hours,
+            "spent": whole.spent() / 3600,
+            "left": left / 3600,
+        },
+        "limit": whole.limit,
+        "bandwidth_gb_s": [
+            line["bandwidth_gb_s"] for path in _folders(whole) for line in _last(path)
+        ],
+        "left_out": [
+            {"cell": o.cell, "rows": list(o.rows), "hours": o.hours} for o in whole.left_out()
+        ],
+        "peers_left_out": _peers_left_out(whole),
+        "choices": whole.settled()["choices"] if (whole.work / SETTLED).is_file() else {},
+        "memory": _json(whole.work / MEMORY, {"rows": []})["rows"],
+        "cells": list(_cells(whole)),
+    }
+    return {**record, "missed": list(missed(record))}
+
+
+def _folders(whole: Whole) -> list[Path]:
+    names = [cell.name for cell in whole.cells()]
+    return [whole.work / name for name in names if (whole.work / name / "cell.json").is_file()]
+
+
+def _last(folder: Path) -> list[dict[str, Any]]:
+    """The last measured costs of each piece."""
+    return list({line["piece"]: line for line in read_lines(folder / COSTS)}.values())
+
+
+def _peers_left_out(whole: Whole) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path in _folders(whole):
+        found |= _json(path / "left_out.json", {})
+    return found
+
+
+def _json(path: Path, otherwise: Any) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else otherwise
+
+
+def _cells(whole: Whole) -> Iterator[dict[str, Any]]:
+    """Each kind of cell with its complete rounds, or with what there is of the first."""
+    kinds: dict[str, list[Cell]] = {}
+    for cell in whole.cells():
+        if (whole.work / cell.name / "cell.json").is_file():
+            kinds.setdefault(cell.kind, []).append(cell)
+    for cells in kinds.values():
+        done = [cell for cell in cells if whole.done(cell)] or cells[:1]
+        rounds = [numbers.read(whole.work / cell.name) for cell in done]
+        if all(one.answers for one in rounds):
+            yield numbers.cell(rounds)
+
+
+def missed(record: Mapping[str, Any]) -> Iterator[str]:
+    """What is asked for and not found, in words."""
+    for cell in record["cells"]:
+        yield from (f"{title(cell)}: {text}" for text in _of_cell(cell))
+    yield from _best(record["cells"])
+    for name, reason in record["peers_left_out"].items():
+        yield f"{name} is left out: {reason}"
+    for row in record["memory"]:
+        limit = LIMITS.get((row["target"], row["method"]))
+        if limit is not None and row["peak_mib"] * 2**20 > limit:
+            peak = row["peak_mib"] * 2**20 / 1e9
+            yield (
+                f"{row['target']}, {row['method']}: {peak:.2f} GB at the peak, and {limit / 1e9:g} "
+                "are allowed"
+            )
+    if record["hours"]["left"]:
+        yield f"{record['hours']['left']:.1f} hours of measuring are left"
+
+
+def title(cell: Mapping[str, Any]) -> str:
+    peers = dict.fromkeys(r["engine"] for r in cell["peers"] if r["engine"] != "foretoken")
+    return ", ".join(
+        [
+            cell["stage"],
+            cell["target"],
+            cell["precision"],
+            f"batch {cell['batch_size']}",
+            f"temperature {cell['temperature']:g}",
+            cell["memory"],
+            *([f"beside {' and '.join(peers)}"] if peers else []),
+        ]
+    )
+
+
+def _of_cell(cell: Mapping[str, Any]) -> Iterator[str]:
+    for name, reason in cell["not_run"].items():
+        yield f"{name} can't be run: {reason}"
+    for row in cell["rows"]:
+        name, same = row["method"], row["identity"]
+        if row["failed"]:
+            yield f"{name} failed {row['failed']} prompts ({row['errors'][0]})"
+        if cell["temperature"] == 0 and (same is None or same["different"]):
+            yield f"{name} writes other tokens than plain decoding for {same} prompts"
+        judged = name != BASELINE and cell["batch_size"] == 1 and row["of_ideal"] is not None
+        if judged and row["mean_acceptance_length"] > LENGTH and row["of_ideal"] < OF_IDEAL:
+            yield f"{name} has {row['of_ideal']:.2f} of its ideal, and {OF_IDEAL} are wanted"
+    for row in cell["peers"]:
+        if row["failed"]:
+            yield f"{row['engine']}, {row['method']} failed {row['failed']}: {row['errors'][0]}"
+
+
+def _best(cells: list[dict[str, Any]]) -> Iterator[str]:
+    """The pair's best single method, cold, greedy, one sequence."""
+    for cell in cells:
+        where = cell["stage"], cell["target"], cell["batch_size"], cell["temperature"]
+        if where != ("grid", PAIR, 1, 0.0) or cell["memory"] != COLD or cell["peers"]:
+            continue
+        single = [r for r in cell["rows"] if not {"+", "|"} & {*r["method"]}]
+        ratios = {r["method"]: r["over_plain"]["ratio"] for r in single if r["over_plain"]}
+        best = max((name for name in ratios if name != "auto"), key=lambda name: ratios[name])
+        if ratios[best] < BEST:
+            yield f"{PAIR}: the best, {best}, is {ratios[best]:.2f} times plain, not {BEST}"
+
+
+assert OTHER_SIZE in TARGETS

@@ -1,0 +1,401 @@
+"""benchmarks/real.py: its prompts, what is run and left out, resuming, the numbers, the checks.
+
+The target is the tests' tiny one and the other engine is made up.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from foretoken import ForetokenError
+from foretoken.bench.run.runner import Runner
+from foretoken.bench.suites import data
+from foretoken.bench.suites.suite import Prompt, Suite
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+if not BENCHMARKS.is_dir():
+    pytest.skip("the benchmarks are not part of this tree", allow_module_level=True)
+sys.path[:0] = [str(BENCHMARKS / "peers"), str(BENCHMARKS)]
+
+import real  # noqa: E402
+from real_table import cells, lineup, numbers, progress, prompts, record, serve  # noqa: E402
+from real_table.cells import Cell, Choice, Pace  # noqa: E402
+from real_table.progress import Whole  # noqa: E402
+
+ONE, TWO = ("translation", "summarization", "qa", "math_reasoning", "rag"), "mt_bench"
+SUITE = Suite(
+    "spec-bench",
+    "0" * 64,
+    (
+        *(Prompt(f"{TWO}-{i}", TWO, ("Write a line.", "And one more?")) for i in range(80)),
+        *(
+            Prompt(f"{t}-{i}", t, (f"Question {i} of {t}, please.",))
+            for t in ONE
+            for i in range(80)
+        ),
+    ),
+)
+METHODS = ("autoregressive", "sps-4", "suffix", "auto")
+
+
+def test_every_eighth_question_of_each_task_and_our_own() -> None:
+    """80 prompts with 90 turns; 24 of them, first turns, in the screen; all 480 in `whole`."""
+    grid = prompts.of_stage("grid", SUITE)
+    count = Counter(prompt.task for prompt in grid)
+    assert len(count) == 8 and set(count.values()) == {10}
+    assert {p.id for p in grid if p.task == "qa"} == {f"qa-{i}" for i in range(0, 80, 8)}
+    assert sum(len(prompt.turns) for prompt in grid) == 90
+    screened = prompts.of_stage("screen", SUITE)
+    assert set(Counter(p.task for p in screened).values()) == {3} and len(screened) == 24
+    assert all(len(p.turns) == 1 for p in screened)
+    assert {p.id for p in screened} < {p.id for p in grid}
+    assert len(prompts.of_stage("whole", SUITE)) == 480
+    assert len(prompts.of_stage("grid", SUITE, 5)) == 5
+
+
+def test_our_own_prompts_differ() -> None:
+    """Ten requests to edit code, each with code, and ten texts to correct."""
+    own = prompts.own().prompts
+    assert Counter(p.task for p in own) == {"code_editing": 10, "grammar": 10}
+    assert len({p.turns for p in own}) == 20
+    assert all("```" in p.turns[0] for p in own if p.task == "code_editing")
+
+
+@pytest.mark.skipif(data.folder() is None, reason="needs the folder that FORETOKEN_DATA names")
+def test_the_official_questions_are_found() -> None:
+    """By the packaged suite, with the sha256 that it names."""
+    whole = prompts.of_stage("whole", prompts.official())
+    assert (len(whole), sum(len(prompt.turns) for prompt in whole)) == (480, 560)
+
+
+def test_a_batch_mixes_tasks_and_never_turns() -> None:
+    """So that sixteen are served at a time; one by one, the order is the prompts'."""
+    grid = prompts.of_stage("grid", SUITE)
+    cell = Cell("grid", "mini", METHODS, batch_size=16)
+    sizes = [len(unit.prompts) for unit in serve.units(grid, cell)]
+    assert sorted(sizes) == [6, 10, 16, 16, 16, 16]
+    for unit in serve.units(grid, cell):
+        assert len({len(p.turns) for p in unit.prompts}) == 1
+    alone = serve.units(grid, replace(cell, batch_size=1))
+    assert [unit.prompts[0].id for unit in alone] == [p.id for p in grid]
+
+
+CHOICE = Choice(
+    ("suffix", "sps-4", "pld|sps", "sps-2", "swift", "sps-8", "sps-6", "lookahead"),
+    (("llama.cpp", "plain"), ("llama.cpp", "draft model")),
+)
+
+
+def test_the_screen_decides_the_rows() -> None:
+    """Plain, the best, auto, the other three of the best four, and all four lengths of sps."""
+    assert CHOICE.rows == (
+        "autoregressive",
+        "suffix",
+        "auto",
+        "sps-4",
+        "pld|sps",
+        "sps-2",
+        "sps-8",
+        "sps-6",
+    )
+    assert CHOICE.warm == ("autoregressive", "suffix", "swift", "auto")
+
+
+def test_what_does_not_fit_is_left_out_by_the_rule() -> None:
+    """Whole cells first, then five rows, then three, else none; rounds are never cut."""
+    choices = {lineup.PAIR: CHOICE}
+    paces = {lineup.PAIR: Pace({"autoregressive": 0.1}, 0.01)}
+    works = {name: dict.fromkeys(progress.STAGES, (1000, 90)) for name in cells.GUESS}
+    everything, nothing = cells.settle(choices, paces, works, 1e9)
+    assert nothing == [] and {c.round for c in everything if c.stage == "grid"} == {1, 2, 3}
+    order = [c.round for c in everything]
+    assert order == sorted(order)  # all first rounds before any second one
+    first = everything[0]
+    whole = 3 * cells.seconds(first, paces[lineup.PAIR], works[lineup.PAIR])
+    for share, rows in ((1.0, 8), (0.99, 5), (0.6, 3), (0.3, 0)):
+        kept, left_out = cells.settle(choices, paces, works, whole * share + 0.01)
+        got = [c for c in kept if c.kind == first.kind]
+        assert len(got) == (3 if rows else 0)
+        assert {c.rows for c in got} <= {CHOICE.rows[:rows]}
+        mine = [one for one in left_out if one.cell == first.kind]
+        assert [one.rows for one in mine] == ([CHOICE.rows[rows:]] if rows < 8 else [])
+
+
+def test_cells_are_read_back() -> None:
+    """As they were written."""
+    for cell in cells.grid({lineup.PAIR: CHOICE, lineup.SMALL: CHOICE}):
+        assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
+
+
+def spent(speeds: dict[int, list[float]]) -> numbers.Spent:
+    return {(r, f"p{i}"): (s, 1.0) for r, own in speeds.items() for i, s in enumerate(own)}
+
+
+def test_intervals_are_over_prompts_and_rounds() -> None:
+    """Rounds that disagree widen the interval, however many prompts agree within each."""
+    plain = spent({1: [1.0] * 20, 2: [1.0] * 20})
+    found = numbers.ratio(spent({1: [1.0] * 20, 2: [3.0] * 20}), plain)
+    assert found == {"ratio": 2.0, "ci95": [1.0, 3.0]}
+    found = numbers.ratio(spent({1: [2.0] * 20, 2: [2.0] * 20}), plain)
+    assert found == {"ratio": 2.0, "ci95": [2.0, 2.0]}
+    found = numbers.ratio(spent({1: [1.0, 3.0] * 10, 2: [1.0, 3.0] * 10}), plain)
+    assert found is not None and 1.4 < found["ci95"][0] < 1.8 < 2.2 < found["ci95"][1] < 2.6
+
+
+def test_a_ratio_is_of_prompts_that_both_have() -> None:
+    """In every round; one prompt has no interval, and nothing shared no ratio."""
+    plain = spent({1: [1.0, 1.0], 2: [1.0]})
+    assert numbers.ratio(spent({1: [2.0, 9.0], 2: [2.0, 9.0]}), plain) == {
+        "ratio": 2.0,
+        "ci95": None,
+    }
+    assert numbers.ratio({(1, "x"): (1.0, 1.0)}, plain) is None
+    assert numbers.ratio({}, plain) is None
+
+
+def test_costs_of_pieces_are_their_medians() -> None:
+    """Number by number; what isn't a number is the first's."""
+    lines = [
+        {"piece": str(ms), "context": 8, "target": {"passes": [{"ms": {"1": ms}}]}, "drafts": None}
+        for ms in (1.0, 5.0, 2.0)
+    ]
+    assert numbers.typical(lines) == {
+        "context": 8,
+        "target": {"passes": [{"ms": {"1": 2.0}}]},
+        "drafts": None,
+    }
+    assert numbers.typical([]) is None
+
+
+class Stub:
+    """An engine that reads a prompt in a second and writes a token in a tenth."""
+
+    def __init__(self) -> None:
+        self.versions = {"stub": "1"}
+        self.asked: list[tuple[str, tuple[int, ...], int, dict[str, float]]] = []
+
+    def ask(
+        self, method: str, prompt: list[int], max_tokens: int, **drawn: float
+    ) -> tuple[list[int], float]:
+        self.asked.append((method, tuple(prompt), max_tokens, drawn))
+        each = 0.1 if method == "plain" else 0.05
+        return [7] * max_tokens, 1.0 + (max_tokens - 1) * each
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, checkpoints: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> SimpleNamespace:
+    """A benchmark of the tiny pair with four methods and the stub; `whole` and `run`."""
+    target = lineup.Target(str(checkpoints[0]), str(checkpoints[1]))
+    monkeypatch.setitem(lineup.TARGETS, "tiny", target)
+    monkeypatch.setitem(cells.GUESS, "tiny", Pace({"autoregressive": 0.01}, 0.001))
+    monkeypatch.setitem(lineup.PEERS, "stub", lineup.Peer("stub", "folder"))
+    made = [lineup.Row("stub", "plain"), lineup.Row("stub", "prompt lookup")]
+    monkeypatch.setitem(lineup._OTHERS, "stub", lambda peer: made[1:])
+    every = {name: config for name, config in lineup.methods(target).items() if name in METHODS}
+    for module in (cells, serve):
+        monkeypatch.setattr(module, "methods", lambda target: every)
+    monkeypatch.setattr(cells, "TOKENS", {"screen": 6})
+    monkeypatch.setattr(cells, "ANSWER", 8)
+    stub = Stub()
+
+    @contextmanager
+    def started(cell: Cell, *_: Any) -> Iterator[dict[str, Stub]]:
+        yield dict.fromkeys(cell.peers, stub)
+
+    monkeypatch.setattr(serve, "started", started)
+    work = tmp_path / "work"
+    work.mkdir()
+    whole = Whole(work, ("tiny",), ("stub",), SUITE, 20.0, limit=3)
+    place = serve.Bench(tmp_path, work, 1)
+    return SimpleNamespace(whole=whole, bench=place, stub=stub)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> Callable[[], None]:
+    """Serving stops with Control-C after so many units; returns what undoes it."""
+    inner, count = Runner.serve, 0
+
+    def broken(self: Runner, unit: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > after:
+            raise KeyboardInterrupt
+        return inner(self, unit)
+
+    monkeypatch.setattr(Runner, "serve", broken)
+    return lambda: monkeypatch.setattr(Runner, "serve", inner)
+
+
+def tokens(folder: Path) -> list[Any]:
+    return [
+        (line["method"], line["id"], line["turn"], line["token_ids"], line["passes"])
+        for line in serve.read_lines(folder / "samples.jsonl")
+    ]
+
+
+def test_an_interrupted_screen_goes_on_and_becomes_a_record(
+    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is served twice, the same tokens are written, and the rows are whole."""
+    [ours, _] = bench.whole.screened()
+    repair = interrupt(monkeypatch, after=2)
+    with pytest.raises(KeyboardInterrupt):
+        real.run(bench.whole, bench.bench, ["screen"])
+    before = tokens(bench.bench.folder(ours))
+    assert len(before) == 2 * len(METHODS) and not bench.whole.done(ours)
+    assert bench.whole.expected(ours) > 0
+    repair()
+    real.run(bench.whole, bench.bench, ["screen"])
+    after = tokens(bench.bench.folder(ours))
+    assert after[: len(before)] == before and len(after) == 3 * len(METHODS)
+    assert real.following(bench.whole, ["screen"]) is None
+    made = record.made(bench.whole, Path(), {}, 0.0)
+    first, second = made["cells"]
+    assert [row["method"] for row in first["rows"]] == [*METHODS]
+    assert all(row["identity"]["different"] == 0 for row in first["rows"])
+    assert all(row["over_plain"]["ratio"] > 0 for row in first["rows"])
+    sps = first["rows"][1]
+    assert sps["config"]["model"] == lineup.TARGETS["tiny"].draft
+    assert sps["ideal"] > 0 and sps["tokens"] == 18 and len(sps["by_task"]) == 3
+    assert first["costs"]["bandwidth_gb_s"] > 0 and made["bandwidth_gb_s"]
+    plain, lookup = (row for row in second["peers"] if row["engine"] == "stub")
+    # 5 tokens in 0.5 s and in 1.25 - 1 s, after the first, which plain decoding writes in 1 s
+    assert plain["decoding"]["tokens_per_second"] == pytest.approx(10)
+    assert lookup["decoding"]["tokens_per_second"] == pytest.approx(20)
+    assert lookup["decoding"]["over_own_plain"]["ratio"] == pytest.approx(2)
+    assert lookup["whole"]["tokens_per_second"] == pytest.approx(6 / 1.25)
+    assert (plain["same_as_own_plain"], plain["answers"]) == (3, 3)
+    assert json.loads(json.dumps(made)) == made
+    real.show(made)
+
+
+def test_the_other_engine_reads_the_same_tokens(bench: SimpleNamespace) -> None:
+    """Of both turns, where the second follows our plain answer; only plain is asked for one."""
+    cell = Cell("grid", "tiny", METHODS[:1], peers=("stub",), temperature=1.0, round=2)
+    assert serve.serve(cell, [SUITE.prompts[0]], bench.bench)
+    asked = bench.stub.asked
+    assert Counter((method, most) for method, _, most, _ in asked) == {
+        ("plain", 1): 2,
+        ("plain", 8): 2,
+        ("prompt lookup", 8): 2,
+    }
+    one, two = sorted({prompt for _, prompt, _, _ in asked}, key=len)
+    lines = serve.read_lines(bench.bench.folder(cell) / "samples.jsonl")
+    assert [line["prompt_tokens"] for line in lines] == [len(one), len(two)]
+    assert {drawn["temperature"] for *_, drawn in asked} == {1.0}
+    assert len({drawn["seed"] for *_, drawn in asked}) == 2
+
+
+def test_what_is_learned_survives_an_interruption(
+    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A warm cell writes as many tokens a pass as one that was never interrupted, and a cold one
+    doesn't."""
+    asked = [Prompt(f"p{i}", "qa", ("Tell me the same thing.",)) for i in range(4)]
+    cell = Cell("grid", "tiny", ("autoregressive", "suffix"), memory=cells.WARM)
+    for work in ("straight", "broken", "cold"):
+        (tmp_path / work).mkdir()
+    straight, broken, cold = (
+        serve.Bench(tmp_path, tmp_path / work, 1) for work in ("straight", "broken", "cold")
+    )
+    assert serve.serve(cell, asked, straight)
+    assert serve.serve(replace(cell, memory=cells.COLD), asked, cold)
+    repair = interrupt(monkeypatch, after=2)
+    with pytest.raises(KeyboardInterrupt):
+        serve.serve(cell, asked, broken)
+    repair()
+    assert serve.serve(cell, asked, broken)
+    assert tokens(broken.folder(cell)) == tokens(straight.folder(cell))
+    passes = [
+        sum(t[4] for t in tokens(b.folder(c)) if t[0] == "suffix")
+        for b, c in (
+            (straight, cell),
+            (cold, replace(cell, memory=cells.COLD)),
+        )
+    ]
+    assert passes[0] < passes[1]
+
+
+def test_it_stops_when_the_time_is_over(bench: SimpleNamespace) -> None:
+    """Between two prompts, when one as long as the longest would not end in time."""
+    bench.bench.until = 0.0
+    cell = bench.whole.screened()[0]
+    assert not serve.serve(cell, bench.whole.prompts("screen"), bench.bench)
+    real.run(bench.whole, bench.bench, ["screen"])
+    assert not bench.whole.done(cell) and real.ahead(bench.whole, ["screen"])
+
+
+def test_a_folder_is_for_one_plan(bench: SimpleNamespace) -> None:
+    """Other weights, prompts or hours are refused, and the difference named."""
+    bench.whole.keep({"a.gguf": "1"})
+    bench.whole.keep({"a.gguf": "1"})
+    with pytest.raises(ForetokenError, match="models"):
+        bench.whole.keep({"a.gguf": "2"})
+
+
+def row(method: str, ratio: float, **more: Any) -> dict[str, Any]:
+    same = {"prompts": 3, "identical": 3, "near_tie": 0, "different": 0}
+    return {
+        "method": method,
+        "over_plain": {"ratio": ratio, "ci95": None},
+        "identity": same,
+        "failed": 0,
+        "errors": [],
+        "of_ideal": None,
+        "mean_acceptance_length": 1.0,
+        **more,
+    }
+
+
+def missed(rows: list[dict[str, Any]], **more: Any) -> str:
+    cell = {
+        "stage": "grid",
+        "target": lineup.PAIR,
+        "precision": "float16",
+        "batch_size": 1,
+        "temperature": 0.0,
+        "memory": "cold",
+        "not_run": {},
+        "rows": rows,
+        "peers": [],
+    }
+    made = {
+        "cells": [cell],
+        "peers_left_out": {},
+        "memory": [],
+        "hours": {"left": 0.0},
+        **more,
+    }
+    return "; ".join(record.missed(made))
+
+
+def test_what_is_asked_of_the_record() -> None:
+    """Plain decoding's tokens, the share of the ideal, the best method's speed, memory, all run."""
+    good = [row("autoregressive", 1.0), row("sps-4", 1.9, of_ideal=0.96, mean_acceptance_length=4)]
+    assert missed(good) == ""
+    different = {"prompts": 3, "identical": 2, "near_tie": 0, "different": 1}
+    assert "writes other tokens" in missed([*good, row("pld", 1.0, identity=different)])
+    tie = {"prompts": 3, "identical": 2, "near_tie": 1, "different": 0}
+    assert missed([*good, row("pld", 1.0, identity=tie)]) == ""
+    assert "0.94 of its ideal" in missed(
+        [*good, row("pld", 1.0, of_ideal=0.94, mean_acceptance_length=1.6)]
+    )
+    assert missed([*good, row("pld", 1.0, of_ideal=0.9, mean_acceptance_length=1.4)]) == ""
+    assert "1.70 times plain" in missed([*good[:1], row("sps-4", 1.7), row("pld|sps", 1.9)])
+    peak = {"target": lineup.SMALL, "method": "autoregressive", "peak_mib": 720.0}
+    assert "0.75 GB" in missed(good, memory=[peak]).replace("0.75 are", "0.75 GB are")
+    assert missed(good, memory=[{**peak, "peak_mib": 700.0}]) == ""
+    assert "failed 2" in missed([*good, row("pld", 1.0, failed=2, errors=["no memory"])])
+    assert "hours of measuring are left" in missed(good, hours={"left": 3.0})
+    assert "llama.cpp is left out" in missed(good, peers_left_out={"llama.cpp": "no compiler"})
