@@ -29,6 +29,7 @@ from foretoken.engine.worker import Worker
 from foretoken.errors import ForetokenError, caught, described, shown
 from foretoken.errors.values import typed
 from foretoken.errors.vllm_names import check_keywords
+from foretoken.models import gguf
 from foretoken.models.load import (
     check_tokenizer,
     find,
@@ -379,7 +380,8 @@ def _tokenizer(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -> 
     except ForetokenError as error:
         if tokenizer is not None:
             raise
-        if any((Path(source) / name).is_file() for name in _TOKENIZERS):
+        file = gguf.is_named(source)
+        if file or any((Path(source) / name).is_file() for name in _TOKENIZERS):
             warnings.warn(f"{error} Until then prompts are token ids only.", stacklevel=3)
         return None  # prompts can still be token ids; a text is refused when it comes
 

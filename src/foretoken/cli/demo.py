@@ -60,6 +60,7 @@ def demo(
     Example: [bold]foretoken demo --out my-demo --limit 4[/bold]
     """
     now = perf_counter()
+    running.check_no_gguf_file()
     if running.speculative_config is not None:
         raise ForetokenError(
             "foretoken demo always compares the same methods; measure yours by foretoken bench "

@@ -15,7 +15,9 @@ from foretoken.files import read_json
 if TYPE_CHECKING:
     from foretoken.trainable.formats.write import Target
 
-_Folder = Annotated[str, typer.Argument(help="A drafter: folder, hub id or bundled name.")]
+_Folder = Annotated[
+    str, typer.Argument(help="A drafter: folder, hub id or bundled name; or a GGUF file.")
+]
 _To = Annotated[str, typer.Option("--to", help="speculators, vllm or hf.")]
 _Out = Annotated[Path, typer.Option(help="The folder to write, which must be new or empty.")]
 _Target = Annotated[
@@ -27,9 +29,13 @@ def export(drafter: _Folder, to: _To, out: _Out, target: _Target = None) -> None
     """Write a drafter in another program's format: eagle3, dflash, or a model that drafts alone.
 
     Example: [bold]foretoken export my-eagle3 --to vllm --out my-eagle3-vllm[/bold]
+
+    A GGUF file becomes a folder, dequantised: [bold]foretoken export model.gguf --to hf --out
+    model[/bold]
     """
     from safetensors.torch import load_file
 
+    from foretoken.models import gguf
     from foretoken.models.load import read_config as read_model
     from foretoken.trainable import formats
     from foretoken.trainable.checkpoint import read_config
@@ -40,6 +46,12 @@ def export(drafter: _Folder, to: _To, out: _Out, target: _Target = None) -> None
     if out.exists() and any(out.iterdir()):
         raise ForetokenError(f"{out} holds files already; name a new folder.")
     folder = formats.find(drafter)
+    if gguf.is_named(folder):
+        if to != "hf":
+            raise ForetokenError(f"{drafter} is a GGUF file, which is written for 'hf' alone.")
+        gguf.write_folder(folder, out)
+        output.write(f"{out} · for {to}")
+        return
     if formats.recognise(folder) is not None:
         raise ForetokenError(f"{drafter} is in another program's format already.")
     if "foretoken_method" in _json(folder):
@@ -54,8 +66,7 @@ def export(drafter: _Folder, to: _To, out: _Out, target: _Target = None) -> None
 
 def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
     """Raises `ForetokenError` for one that the drafter wasn't trained for."""
-    from foretoken.models.checkpoint import Checkpoint
-    from foretoken.models.load import find, read_config
+    from foretoken.models.load import find, read_config, weights
     from foretoken.models.native import block
     from foretoken.trainable.checkpoint import Facts
     from foretoken.trainable.formats.write import Target
@@ -70,8 +81,8 @@ def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
     scale = block.embedding_scale(config) if config.model_type in block.FAMILIES else 1.0
     return Target(
         str(folder) if bundled else name,
-        _json(folder),
-        lambda: Checkpoint(folder)("model.embed_tokens.weight") * scale,
+        config.to_dict(),
+        lambda: weights(folder)("model.embed_tokens.weight") * scale,
     )
 
 

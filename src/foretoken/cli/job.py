@@ -130,6 +130,7 @@ def make_job(settings: BenchOptions, running: ModelOptions) -> Job:
     from foretoken.bench.plan import Plan, select, shard_of
     from foretoken.bench.suites.suite import find_suite
 
+    running.check_no_gguf_file()
     if settings.engine not in _ENGINES:
         raise unknown("engine", settings.engine, _ENGINES)
     if settings.remote:
@@ -221,10 +222,15 @@ def _dtypes(settings: BenchOptions, running: ModelOptions) -> list[str]:
 
 
 def _dtype(name: str, model: str, running: ModelOptions) -> str:
-    """The precision that a name stands for with this model on its device."""
+    """The precision that a name stands for with this model on its device; "auto" of a GGUF file is
+    one of its own."""
+    from foretoken.models import gguf
     from foretoken.models.load import find, pick_device, pick_dtype, read_config
 
-    config = read_config(find(model), running.trust_remote_code)
+    place = find(model)
+    if name == "auto" and gguf.is_named(place):
+        return name
+    config = read_config(place, running.trust_remote_code)
     return str(pick_dtype(name, config, pick_device(running.device))).removeprefix("torch.")
 
 

@@ -32,7 +32,7 @@ def target_name(model: str, shape: str) -> str:
     """A target's name in results."""
     from foretoken.models.load import find
 
-    name = find(model).name
+    name = find(model).name.removesuffix(".gguf")
     return name if shape == AS_IT_IS else f"{name}-{shape}"
 
 
@@ -46,17 +46,17 @@ def placed(
     """
     from foretoken.bench.plan import draft_models, relocated
     from foretoken.cli.zoo import write
-    from foretoken.models.load import find
+    from foretoken.models.load import folder_of
 
     if shape == AS_IT_IS:
         yield model, {label: dict(config) for label, config in configs.items()}
         return
-    target = find(model)
+    target = folder_of(model)
     with tempfile.TemporaryDirectory(prefix="foretoken-") as name:
         folder = Path(name)
         large = write(target, folder / "target", shape, None, dtype)
         drafts = {
-            draft: write(find(draft), folder / f"draft-{i}", shape, target, dtype)
+            draft: write(folder_of(draft), folder / f"draft-{i}", shape, target, dtype)
             for i, draft in enumerate(draft_models(configs))
         }
         yield large, relocated(configs, drafts)

@@ -32,7 +32,12 @@ def in_panel(panel: str, *names: str, **settings: Any) -> Any:
 
 
 Model = Annotated[
-    str, in_panel(_WHAT, "--model", "-m", help="Checkpoint folder, hub id or bundled name.")
+    str,
+    in_panel(_WHAT, "--model", "-m", help="Checkpoint folder, GGUF file, hub id or bundled name."),
+]
+GGUFFile = Annotated[
+    str | None,
+    in_panel(_WHAT, "--gguf-file", help="The GGUF file to take in the folder or repository."),
 ]
 Tokenizer = Annotated[
     str | None, in_panel(_WHAT, "--tokenizer", help="Where to find another tokenizer.")
@@ -87,6 +92,7 @@ class ModelOptions:
     """How a target runs and by which method it decodes: every command that loads one takes
     these."""
 
+    gguf_file: GGUFFile = None
     dtype: Dtype = "auto"
     device: Device = "auto"
     backend: Backend = "auto"
@@ -103,6 +109,7 @@ class ModelOptions:
         return LLM(
             model,
             speculative_config=config,
+            gguf_file=self.gguf_file,
             dtype=self.dtype,
             device=self.device,
             backend=self.backend,
@@ -110,6 +117,14 @@ class ModelOptions:
             trust_remote_code=self.trust_remote_code,
             **others,
         )
+
+    def check_no_gguf_file(self) -> None:
+        """Raise `ForetokenError` in a command whose models have a file each, if any."""
+        if self.gguf_file is not None:
+            raise ForetokenError(
+                "--gguf-file goes with a command that loads one model; name the file in --model, "
+                "e.g. org/name/model.gguf."
+            )
 
     def use_threads(self) -> None:
         """Compute with as many threads as were asked for."""

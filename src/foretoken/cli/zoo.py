@@ -59,6 +59,22 @@ def _read(folder: Path) -> int:
         return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
 
 
+@app.command("fetch")
+def fetch(
+    name: Annotated[str, typer.Argument(help="smollm2-135m-instruct, or a hub id.")],
+    gguf_file: Annotated[
+        str | None, typer.Option("--gguf-file", help="A GGUF file of the repository.")
+    ] = None,
+) -> None:
+    """Download a model, and print where it lies; what is there is not fetched again.
+
+    Example: [bold]foretoken zoo fetch smollm2-135m-instruct[/bold]
+    """
+    from foretoken.zoo.fetch import fetch
+
+    output.write(str(fetch(name, gguf_file)))
+
+
 @app.command("inflate")
 def inflate(
     name: Annotated[str, typer.Argument(help="Bundled model, or a checkpoint folder.")],
@@ -81,10 +97,10 @@ def inflate(
 
     Its drafter: [bold]foretoken zoo inflate mini-draft --shape 135m --for mini --out small[/bold]
     """
-    from foretoken.models.load import find
+    from foretoken.models.load import folder_of
 
-    source = find(name)
-    folder = write(source, out, shape, find(target) if target else None, dtype, seed)
+    source = folder_of(name)
+    folder = write(source, out, shape, folder_of(target) if target else None, dtype, seed)
     size = sum(f.stat().st_size for f in folder.glob("*.safetensors"))
     output.write(f"{folder} ({size / 2**30:.2f} GiB)")
 

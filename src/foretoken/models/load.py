@@ -17,6 +17,7 @@ import torch
 
 from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import read_json
+from foretoken.machine import cache_folder
 from foretoken.models import bundled, gguf
 from foretoken.models.checkpoint import Checkpoint, check_layers
 from foretoken.models.model import CausalLM
@@ -31,6 +32,10 @@ _DTYPES = {
     "half": torch.float16,
     "float64": torch.float64,
 }
+
+
+FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+"""Patterns of a repository's files that belong to a checkpoint."""
 
 
 def load_model(
@@ -71,13 +76,15 @@ def load_model(
 
 
 def find(source: str | Path, also: Sequence[str] = ()) -> Path:
-    """The folder of a checkpoint, or its GGUF file: a path, a bundled name, or a hub id (of a GGUF
-    file org/name/file.gguf), which is downloaded unless it is cached. also: patterns of files to
-    download in addition to the usual ones."""
+    """The folder of a checkpoint, or its GGUF file: a path, a name that is bundled or was fetched,
+    or a hub id (of a GGUF file org/name/file.gguf), which is downloaded unless it is cached. also:
+    patterns of files to download in addition to the usual ones."""
     folder, names = Path(source), bundled.names()
     with contextlib.suppress(OSError, ValueError):  # of names that no file can have
         if folder.is_dir() or gguf.is_one(folder):
             return folder
+        if folder.name == str(source) and fetched(folder.name).is_file():
+            return fetched(folder.name)
     if str(source) in names:
         return bundled.path(str(source))
     slashes, file = str(source).count("/"), gguf.is_named(source)
@@ -94,13 +101,28 @@ def find(source: str | Path, also: Sequence[str] = ()) -> Path:
             return gguf.download(str(source))
         from huggingface_hub import snapshot_download
 
-        wanted = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", *also]
-        return Path(snapshot_download(str(source), allow_patterns=wanted))
+        return Path(snapshot_download(str(source), allow_patterns=[*FILES, *also]))
     except Exception as error:
         raise ForetokenError(
             f"Could not find {shown(str(source))} on disk or fetch it from the hub "
             f"({type(error).__name__}); check the name, or give the folder of a downloaded copy."
         ) from error
+
+
+def fetched(name: str) -> Path:
+    """Where `foretoken zoo fetch` keeps a model with a name of its own."""
+    return cache_folder() / "models" / f"{name}{gguf.SUFFIX}"
+
+
+def folder_of(source: str | Path) -> Path:
+    """`find`, for what needs a folder. Raises `ForetokenError` for a GGUF file."""
+    place = find(source)
+    if gguf.is_named(place):
+        raise ForetokenError(
+            f"{place} is a GGUF file, and this takes a folder; write one by foretoken export "
+            f"{place} --to hf --out FOLDER."
+        )
+    return place
 
 
 def in_checkpoint(source: Any, gguf_file: Any) -> str:

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from foretoken.access import Access
 from foretoken.errors import ForetokenError
-from foretoken.models.checkpoint import Checkpoint
-from foretoken.models.load import find, read_config
+from foretoken.models.load import find, read_config, weights
 from foretoken.models.model import CausalLM
 from foretoken.models.native import check, transformer
 from foretoken.models.native.backends import NAMES
@@ -41,8 +40,8 @@ class Kept(NamedTuple):
 def prune(source: Any, heads: float, columns: float, access: Access) -> CausalLM:
     """The copy, with these shares of key/value heads and feed-forward columns, at least one each.
 
-    source: a folder, hub id, bundled name or loaded transformers model of a family that is served
-    natively. It runs where and as `access`' target does.
+    source: a folder, GGUF file, hub id, bundled name or loaded transformers model of a family that
+    is served natively. It runs where and as `access`' target does.
     """
     config, stored = _open(source)
     if reason := transformer.unsupported(config):
@@ -54,15 +53,15 @@ def prune(source: Any, heads: float, columns: float, access: Access) -> CausalLM
     small.num_key_value_heads = max(1, round(heads * shape.kv_heads))
     small.num_attention_heads = groups * small.num_key_value_heads
     small.intermediate_size = max(1, round(columns * config.intermediate_size))
-    weights = _pruned(stored, small, groups, width)
+    pruned = _pruned(stored, small, groups, width)
     backend = access.backend if access.backend in NAMES else "auto"
-    return build_native(small, weights, access.dtype, access.device, backend)
+    return build_native(small, pruned, access.dtype, access.device, backend)
 
 
 def _open(source: Any) -> tuple[Any, check.Weights]:
     if isinstance(source, (str, Path)):
         folder = find(source)
-        return read_config(folder), Checkpoint(folder)
+        return read_config(folder), weights(folder)
     if not isinstance(source, torch.nn.Module):
         raise ForetokenError(
             "It isn't known where the target's weights are from; name the checkpoint, e.g. "

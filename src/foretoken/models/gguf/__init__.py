@@ -13,10 +13,12 @@ from typing import Any
 from foretoken.errors import ForetokenError, one_line
 from foretoken.models.gguf import config, tokenizer
 from foretoken.models.gguf.checkpoint import GGUFCheckpoint
+from foretoken.models.gguf.folder import write as write_folder
 from foretoken.models.gguf.names import FAMILIES
 from foretoken.models.gguf.reader import SUFFIX, GGUFFile, check_installed
 
 __all__ = [
+    "SUFFIX",
     "GGUFCheckpoint",
     "config_of",
     "download",
@@ -27,6 +29,7 @@ __all__ = [
     "numbers_in",
     "tokenizer_of",
     "weights_of",
+    "write_folder",
 ]
 
 

