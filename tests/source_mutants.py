@@ -89,15 +89,21 @@ SERVING: dict[str, Mutant] = {
         "not model.eos_ids and folder is not None and (ends := generation_ends(folder))",
         ("test_llm.py::test_ends_come_from_the_checkpoint",),
     ),
-    "padding stays in a slot": Mutant(
-        f"{CACHE}.reserve",
-        "start + widest",
-        "start + count",
-        ("models/test_cache.py::test_a_short_rows_padding_is_cleaned_too",),
+    "padding is written after its row": Mutant(
+        "foretoken.models.feed:Feed.cells",
+        "ahead >= counts",
+        "ahead > counts",
+        ("models/test_cache.py::test_a_short_rows_padding_goes_to_the_last_cell",),
+    ),
+    "a slot is handed on as it was": Mutant(
+        f"{CACHE}._clear",
+        "self._ends[slot]",
+        "False",
+        ("models/test_cache.py::test_a_slot_is_handed_on_clean",),
     ),
     "a copy forgets what was written": Mutant(
         f"{CACHE}.copy",
-        "max(self._written[target], length)",
+        "max(self._ends[target], length)",
         "length",
         ("models/test_cache.py::test_what_was_written_before_a_copy_is_cleaned_too",),
     ),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from foretoken import machine
 from foretoken.machine import cache_folder, cores, features, processor, return_memory
 
 
@@ -62,3 +63,19 @@ def test_memory_is_returned() -> None:
 def resident() -> int:
     """Bytes of this process that are in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_free_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the system has available, or what a control group has left, cached files included."""
+    files = {"max": "1000000\n", "now": "900000\n", "stat": "anon 5\ninactive_file 50000\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    free = machine.free_memory()
+    assert 2**20 < free < 2**50
+    group = tuple(str(tmp_path / name) for name in files)
+    monkeypatch.setattr(machine, "_GROUPS", (group, ("/none", "/none", "/none")))
+    assert machine.free_memory() == 150_000
+    (tmp_path / "max").write_text("max\n")
+    assert machine.free_memory() > 2**20
+    (tmp_path / "max").write_text("1000\n")
+    assert machine.free_memory() == 1  # more is taken than allowed: a budget is never empty

@@ -63,7 +63,7 @@ class Access(Protocol):
 
     tokenizer: the target's, if it was given one. source: the folder or the loaded transformers
     model that its weights are from, None where that isn't known. trust_remote_code: whether code
-    that comes with a checkpoint may run.
+    that comes with a checkpoint may run. budget: the `CacheBudget` that a drafter's caches join.
 
     A *draft pass* is a drafter's pass through the target. It writes its keys and values after each
     committed length, where the next pass over that sequence overwrites them.
@@ -83,6 +83,7 @@ class Access(Protocol):
     tokenizer: Any
     source: Any
     trust_remote_code: bool
+    budget: Any
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D] (level c)."""

@@ -18,6 +18,7 @@ import torch
 
 from foretoken.config import build
 from foretoken.engine import prompts as reader
+from foretoken.engine.cache_memory import set_limit, state
 from foretoken.engine.conversations import Messages
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
@@ -30,6 +31,7 @@ from foretoken.errors import ForetokenError, caught, described, shown
 from foretoken.errors.values import typed
 from foretoken.errors.vllm_names import check_keywords
 from foretoken.models import gguf
+from foretoken.models.budget import CacheBudget
 from foretoken.models.load import (
     check_tokenizer,
     find,
@@ -89,6 +91,10 @@ class LLM:
         eos_ids: the tokens that end a text; by default those that the model's files name.
         seed: makes requests without a seed of their own repeatable, in the order of calls.
         enforce_eager: whether a backend that compiles passes is refused.
+        kv_cache_memory: bytes that the caches may fill, the draft model's too: a number, "4GiB", or
+            as 0.5 a share of what is free after loading; by default all of that but 1 GiB. Requests
+            reserve what prompt and max_tokens need, and wait for it.
+        gpu_memory_utilization: the same bound, as the share of a GPU that all may take.
         others: vLLM's other names, where they ask for what is done anyway (tensor_parallel_size=1);
             any other is refused by name.
 
@@ -115,6 +121,8 @@ class LLM:
         eos_ids: Collection[int] | None = None,
         seed: int | None = None,
         enforce_eager: bool = False,
+        kv_cache_memory: int | float | str | None = None,
+        gpu_memory_utilization: float | None = None,
         **others: Any,
     ) -> None:
         check_keywords(others, [*LLM.__init__.__annotations__])
@@ -129,6 +137,8 @@ class LLM:
             eos_ids=eos_ids,
             seed=seed,
             enforce_eager=enforce_eager,
+            kv_cache_memory=kv_cache_memory,
+            gpu_memory_utilization=gpu_memory_utilization,
         )
         method = build(speculative_config)
         self.method = method.name
@@ -156,18 +166,19 @@ class LLM:
             settings.length(loaded),
             tokenizer=self.tokenizer,
             trust_remote_code=trust_remote_code,
+            budget=CacheBudget(widest=settings.max_num_batched_tokens),
         )
-        self._worker = Worker(
-            Engine(
-                method.wrapped(target),
-                method.drafter,
-                method.verifier,
-                eos_ids=settings.ends(loaded, _eos_ids(loaded, folder, self.tokenizer)),
-                chunk=settings.max_num_batched_tokens,
-                max_queued=settings.max_queued,
-                seed=settings.seed,
-            )
+        engine = Engine(
+            method.wrapped(target),
+            method.drafter,
+            method.verifier,
+            eos_ids=settings.ends(loaded, _eos_ids(loaded, folder, self.tokenizer)),
+            chunk=settings.max_num_batched_tokens,
+            max_queued=settings.max_queued,
+            seed=settings.seed,
         )
+        set_limit(target.budget, settings.cache_bound, loaded.device, target.max_length)
+        self._worker = Worker(engine)
 
     def __repr__(self) -> str:
         if self._worker.closed:
@@ -175,7 +186,8 @@ class LLM:
         model = self.model
         return (
             f"LLM({self._source}, method={self.method!r}, backend={model.backend!r}, "
-            f"dtype={str(model.dtype).removeprefix('torch.')}, device={str(model.device)!r})"
+            f"dtype={str(model.dtype).removeprefix('torch.')}, device={str(model.device)!r}, "
+            f"kv_cache={state(self.engine.target.budget)!r})"
         )
 
     def __reduce__(self) -> Any:

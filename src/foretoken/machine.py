@@ -1,5 +1,5 @@
-"""Names the machine: its processor, its cores, and the folder where files may be cached. Hands the
-cores from one thread to another, and memory back."""
+"""Names the machine: its processor, its cores, its free memory, and the folder where files may be
+cached. Hands the cores from one thread to another, and memory back."""
 
 from __future__ import annotations
 
@@ -53,6 +53,48 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+_GROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "/sys/fs/cgroup/memory/memory.stat",
+    ),
+)
+"""The limit of a control group, what of it is taken, and how much of that is cached files; of the
+second version and of the first."""
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take: what the system has, or what is left to its control
+    group."""
+    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        free = 2**32  # a system that doesn't say: what every machine of today has
+    free = _field("/proc/meminfo", "MemAvailable:", 1024) or free
+    return min([free, *filter(None, (_left(*files) for files in _GROUPS))])
+
+
+def _left(limit: str, taken: str, stat: str) -> int | None:
+    """What a control group has left; None where there is no limit."""
+    try:
+        left = int(Path(limit).read_text()) - int(Path(taken).read_text())
+    except (OSError, ValueError):  # "max"
+        return None
+    return max(1, left + (_field(stat, "inactive_file") or 0))
+
+
+def _field(file: str, name: str, unit: int = 1) -> int | None:
+    """A number of a file of names and numbers."""
+    try:
+        lines = Path(file).read_text().splitlines()
+    except OSError:
+        return None
+    found = (line.split()[1] for line in lines if line.split()[:1] == [name])
+    return next((int(number) * unit for number in found), None)
 
 
 _SOFT = 1  # OpenMP 5.0, section 3.6: a pause that keeps what the program has set

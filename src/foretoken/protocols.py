@@ -114,7 +114,7 @@ class Scorer(Protocol):
 class Target(Scorer, Protocol):
     """The model whose text is wanted. model: the `CausalLM` that makes the passes. tokenizer: the
     model's, if there is one. levels: of access, see `access.LEVELS`. nodes: the largest tree of a
-    sequence."""
+    sequence. budget: a `CacheBudget`, of all caches."""
 
     model: Any
     tokenizer: Any
@@ -122,6 +122,7 @@ class Target(Scorer, Protocol):
     max_length: int
     levels: frozenset[str]
     nodes: int
+    budget: Any
 
     @property
     def free(self) -> int:
@@ -134,7 +135,7 @@ class Target(Scorer, Protocol):
         """Take a cache slot."""
 
     def holds(self, sequence: Sequence) -> bool:
-        """Whether the sequence has a cache slot."""
+        """Whether a cache slot has all of the sequence's prompt that a copy needs."""
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         """Copy the prompt's keys and values to another sample of the same request."""

@@ -10,6 +10,7 @@ from foretoken import SamplingParams
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.draws import GreedyDraws
 from foretoken.errors import ForetokenError
+from foretoken.models.budget import CacheBudget
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, serve
@@ -64,6 +65,8 @@ def test_a_model_is_needed() -> None:
 def test_a_model_of_another_vocabulary_is_refused(pair: Pair) -> None:
     """Both sizes are named."""
     drafter = SmallLM(pair.draft)
-    access = SimpleNamespace(vocab_size=354, max_length=10, slots=1, backend="plain")
+    access = SimpleNamespace(
+        vocab_size=354, max_length=10, slots=1, backend="plain", budget=CacheBudget()
+    )
     with pytest.raises(ForetokenError, match="97 tokens and the target's 354"):
         drafter.bind(access)  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def test_every_name_is_refused_with_a_remedy_or_means_nothing(names: dict[str, A
     ("options", "said"),
     [
         ({"tensor_parallel_size": 4}, "tensor_parallel_size of LLM is 4, and only 1 and None"),
-        ({"gpu_memory_utilization": 0.8}, "max_model_len and max_num_seqs"),
+        ({"num_gpu_blocks_override": 80}, "kv_cache_memory"),
         ({"quantization": "awq"}, "backend='int8'"),
         ({"max_modell_len": 9}, "Did you mean 'max_model_len'"),
         ({"enforce_eager": True, "backend": "compiled+plain"}, "compiles passes"),

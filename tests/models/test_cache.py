@@ -8,10 +8,12 @@ from functools import cache
 import pytest
 import torch
 
+from caches import stored
 from foretoken.errors import ForetokenError
-from foretoken.models.cache import KVCache
+from foretoken.models.cache import KVCache, KVShape, alike
 from foretoken.models.feed import Feed, chain_feed, token_feed, tree_feed
 from foretoken.models.model import CausalLM
+from foretoken.models.native import attention
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
@@ -137,18 +139,26 @@ def test_a_tree_is_its_paths(kind: str) -> None:
 
 
 def small(slots: int = 2, length: int = 6) -> KVCache:
-    return KVCache(1, slots, 1, length, 1, torch.float64, CPU)
+    return KVCache(alike(1, 1, 1), slots, length, torch.float64, CPU)
+
+
+def filled(cache: KVCache, slot: int, cells: int, value: float) -> None:
+    """Put a value into a slot's first cells, after saying so to the cache."""
+    cache.reserve([slot], [cells - cache.lengths[slot]])
+    for layer in cache.layer:
+        for tensor in layer:
+            tensor[slot, :, :cells] = value
 
 
 def test_slots_are_the_first_ones() -> None:
     """Owners get slots in order; the last one moves into a hole, with what it holds."""
     held = small(3)
     assert [held.acquire(owner) for owner in (10, 11, 12)] == [0, 1, 2]
-    held.data[:, :, 2, :, :3] = 7
+    filled(held, 2, 3, 7)
     held.lengths[2] = 3
     held.release(10)
     assert (held.slot(12), held.slot(11), held.free) == (0, 1, 1)
-    assert held.lengths[0] == 3 and bool((held.data[:, :, 0, :, :3] == 7).all())
+    assert held.lengths[0] == 3 and bool((stored(held)[:, :, 0, :, :3] == 7).all())
     assert held.owns(12) and not held.owns(10)
     held.release(11)
     held.release(12)
@@ -171,22 +181,25 @@ def test_a_slot_is_handed_on_clean() -> None:
     held = small(1)
     slot = held.acquire(1)
     feed = chain_feed(held, [slot], [[1, 2, 3]])
-    held.data[:, :, slot, :, :3] = torch.nan
+    filled(held, slot, 3, torch.nan)
     assert feed.starts == [0]
     held.release(1)
     held.acquire(2)
-    assert bool((held.data == 0).all())
+    assert not stored(held).any()
 
 
-def test_a_short_rows_padding_is_cleaned_too() -> None:
-    """In a ragged pass the shorter row is written as far as the longest one."""
+def test_a_short_rows_padding_goes_to_the_last_cell() -> None:
+    """In a ragged pass the shorter row is written no further than its own tokens, and in the cell
+    that is never read; the slot is handed on clean."""
     held = small(2)
     slots = [held.acquire(1), held.acquire(2)]
-    chain_feed(held, slots, [[1, 2, 3, 4], [1]])
-    held.data[:, :, slots[1], :, :4] = torch.nan
+    feed = chain_feed(held, slots, [[1, 2, 3, 4], [1]])
+    attention.write(held.layer[0], torch.full((2, 4, 2, 1, 1), torch.nan).double(), feed)
+    found = stored(held)[0, 0, :, 0, :, 0].isnan().nonzero().tolist()
+    assert found == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 6]]
     held.release(2)
     held.acquire(3)
-    assert bool((held.data == 0).all())
+    assert not stored(held)[:, :, 1].any()
 
 
 def test_what_was_written_before_a_copy_is_cleaned_too() -> None:
@@ -194,11 +207,63 @@ def test_what_was_written_before_a_copy_is_cleaned_too() -> None:
     held = small(2)
     one, two = held.acquire(1), held.acquire(2)
     chain_feed(held, [two], [[1, 2, 3, 4]])
-    held.data[:, :, two, :, :4] = torch.nan
-    held.copy(one, two, 1)
+    filled(held, two, 4, torch.nan)
+    held.copy(one, two, 0)
     held.release(2)
     held.acquire(3)
-    assert bool((held.data == 0).all())
+    assert not stored(held).any()
+
+
+def long(window: int | None = 30) -> KVCache:
+    """Two slots; the second layer looks back 30 tokens. A page is 32 cells of it."""
+    shapes = [KVShape(2, 8, 16), KVShape(1, 16, 8, window)]
+    return KVCache(shapes, 2, 4000, torch.float64, CPU, spare=10)
+
+
+def grow(cache: KVCache, slot: int, length: int) -> None:
+    """Commit ones up to this length, 64 at a time."""
+    while cache.lengths[slot] < length:
+        start = cache.lengths[slot]
+        end = min(start + 64, length)
+        cache.reserve([slot], [end - start])
+        for layer in cache.layer:
+            for tensor in layer:
+                tensor[slot, :, start:end] = 1
+        cache.lengths[slot] = end
+
+
+@pytest.mark.skipif(not long().lazy, reason="this system backs memory at once")
+def test_a_window_gives_back_what_it_has_passed() -> None:
+    """What a layer will look back at stays, also for texts that are `spare` tokens shorter; a copy
+    has it, where it is still there."""
+    held = long()
+    one, two = held.acquire(1), held.acquire(2)
+    grow(held, one, 3000)
+    full, windowed = held.layer
+    assert full.keys[one, :, :3000].all() and full.values[one, :, :3000].all()
+    for tensor in windowed:
+        there = tensor[one, 0, :3000].all(-1).nonzero()[:, 0].tolist()
+        assert there == list(range(there[0], 3000)) and 2400 < there[0] <= 3000 - 10 - 30
+    assert held.written <= held.needs(3000) < long(None).needs(3000)
+    assert held.keeps(one, 3000) and held.keeps(one, 2990) and not held.keeps(one, 1000)
+    held.copy(one, two, 2990)
+    assert all(tensor[two, :, 2960:2990].all() for tensor in (*windowed, *full))
+    assert held.keeps(two, 2990) and not held.keeps(two, 1000)
+    grow(held, two, 3600)
+    held.release(1)  # the second one moves into its place
+    assert held.slot(2) == one and not any(tensor[two].any() for tensor in (*windowed, *full))
+    assert all(tensor[one, :, 3570:3600].all() for tensor in (*windowed, *full))
+    held.release(2)
+    assert held.written == 0 and held.keeps(one, 0)
+
+
+def test_windows_can_be_kept() -> None:
+    """For drafters that read a layer's whole history."""
+    held = long()
+    held.keep_windows()
+    grow(held, held.acquire(1), 3000)
+    assert all(tensor[0, :, :3000].all() for layer in held.layer for tensor in layer)
+    assert held.written <= held.needs(3000) == long(None).needs(3000)
 
 
 @torch.inference_mode()
@@ -210,7 +275,9 @@ def test_a_nan_stays_in_its_row() -> None:
     for sequence in sequences:
         target.begin(sequence)
         target.prefill([sequence], 9)
-    target.cache.data[:, :, 1] = torch.nan
+    for layer in target.cache.layer:
+        for tensor in layer:
+            tensor[1] = torch.nan
     logits = target.score(sequences, empty(2, CPU)).logits
     assert bool(logits[1].isnan().all())
     torch.testing.assert_close(logits[0, 0], logits_after(model, [5, 9, 2]), atol=1e-9, rtol=0)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from caches import fill, stored
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.access import Wants
 from foretoken.drafters.nothing import Nothing
@@ -195,11 +196,12 @@ def test_a_freed_slot_is_empty_in_both_caches() -> None:
     slot = cache.acquire(1)
     cache.reserve([slot], [4])
     for part in (cache.expert, cache.amateur):
-        part.data[:, :, slot, :, :4] = torch.nan
+        fill(part, torch.nan)
     cache.keep([slot], [[1]])
     cache.release(1)
     assert cache.free == 2 and cache.acquire(2) == slot and cache.lengths == [0, 0]
-    assert not cache.expert.data.any() and not cache.amateur.data.any()
+    assert not stored(cache.expert)[:, :, slot].any()
+    assert not stored(cache.amateur)[:, :, slot].any()
 
 
 def slow_expert(models: Pair, prompt: list[int], tokens: int) -> list[int]:

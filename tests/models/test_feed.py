@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from foretoken.models.cache import KVCache
+from foretoken.models.cache import KVCache, alike
 from foretoken.models.feed import (
     block_feed,
     chain_feed,
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def cache(*lengths: int) -> KVCache:
-    made = KVCache(1, len(lengths), 1, 32, 1, torch.float64, CPU)
+    made = KVCache(alike(1, 1, 1), len(lengths), 32, torch.float64, CPU)
     made.lengths[:] = lengths
     return made
 

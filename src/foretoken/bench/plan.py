@@ -52,6 +52,7 @@ class Plan:
     seed: int = 0
     repeats: int = 1
     max_model_len: int = 4096
+    kv_cache_memory: str | None = None
     device: str = "auto"
     backend: str = "auto"
     trust_remote_code: bool = False

@@ -63,7 +63,7 @@ class Measured(TypedDict):
     nodes_per_step: number of drafted tokens -> steps that drafted as many. chosen: how many passes
     each drafter drafted for, of a method that chooses at every step. log_likelihood_per_token and
     stray_rate show what an approximate method costs; the first is also given for plain decoding,
-    for comparison.
+    for comparison. kv_cache_mib: the most that caches held.
     """
 
     tokens_per_second: float | None
@@ -77,6 +77,7 @@ class Measured(TypedDict):
     tokens: int
     latency_ms: dict[str, float | None]
     peak_memory_mib: float | None
+    kv_cache_mib: NotRequired[float]
     identical_to_autoregressive: Identity | None
     nodes_per_step: NotRequired[dict[str, int]]
     chosen: NotRequired[dict[str, int]]
@@ -226,6 +227,7 @@ class Answer:
     energy_j: float | None = None
     engine_steps: float = 0.0
     counted: int | None = None
+    kv_cache_mib: float | None = None
     chosen: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -77,6 +77,7 @@ def demo(
         max_tokens=max_tokens,
         seed=seed or 0,
         max_model_len=running.max_model_len or Plan.max_model_len,
+        kv_cache_memory=running.kv_cache_memory,
         device=running.device,
         backend=running.backend,
         trust_remote_code=running.trust_remote_code,

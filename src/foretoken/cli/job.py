@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 _T = TypeVar("_T", int, float)
 _ENGINES = ("foretoken", "openai")
 _OURS = ("method_config", "draft_model", "num_speculative_tokens", "inflate", "dtypes")
-_RUNNING = ("dtype", "device", "backend", "threads", "trust_remote_code", "speculative_config")
+_RUNNING = (
+    "dtype",
+    "device",
+    "backend",
+    "threads",
+    "kv_cache_memory",
+    "trust_remote_code",
+    "speculative_config",
+)
 _SERVERS = ("base_url", "baseline_url", "tokenizer")
 
 
@@ -150,6 +158,7 @@ def make_job(settings: BenchOptions, running: ModelOptions) -> Job:
         lenient=settings.methods == "all",
         max_tokens=settings.max_tokens,
         max_model_len=running.max_model_len or Plan.max_model_len,
+        kv_cache_memory=running.kv_cache_memory,
         repeats=settings.repeats,
         seed=settings.seed,
         own_history=settings.own_history,

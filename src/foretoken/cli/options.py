@@ -58,6 +58,12 @@ MaxModelLen = Annotated[
     int | None,
     in_panel(_WHAT, "--max-model-len", min=1, help="Context: prompt and output together."),
 ]
+KVCacheMemory = Annotated[
+    str | None,
+    in_panel(
+        _WHAT, "--kv-cache-memory", help="What caches may fill: 4GiB, or 0.5 of the free memory."
+    ),
+]
 TrustRemoteCode = Annotated[
     bool, in_panel(_WHAT, "--trust-remote-code", help="Run code that comes with a checkpoint.")
 ]
@@ -98,6 +104,7 @@ class ModelOptions:
     backend: Backend = "auto"
     threads: Threads = None
     max_model_len: MaxModelLen = None
+    kv_cache_memory: KVCacheMemory = None
     trust_remote_code: TrustRemoteCode = False
     speculative_config: SpeculativeConfig = None
 
@@ -114,6 +121,7 @@ class ModelOptions:
             device=self.device,
             backend=self.backend,
             max_model_len=self.max_model_len,
+            kv_cache_memory=self.kv_cache_memory,
             trust_remote_code=self.trust_remote_code,
             **others,
         )

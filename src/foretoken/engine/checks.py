@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from foretoken.access import check_levels
+from foretoken.engine.cache_memory import of
 from foretoken.errors import ForetokenError, shown
+from foretoken.models.budget import CacheBudget
 from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
 from foretoken.tree import DraftTree
@@ -54,7 +56,22 @@ def check_request(
             f"logprobs is {params.logprobs} and the vocabulary has {target.vocab_size} tokens; "
             "ask for fewer."
         )
-    return min(room, params.max_tokens or room)
+    return _affordable(target.budget, len(prompt), min(room, params.max_tokens or room), params)
+
+
+def _affordable(budget: CacheBudget, prompt: int, limit: int, params: SamplingParams) -> int:
+    """How many of `limit` tokens the caches can hold after a prompt; all of them, where `params`
+    ask for that many."""
+    if budget.holds(prompt + limit):
+        return limit
+    fits = budget.longest(prompt + limit) - prompt
+    if params.max_tokens is None and fits > 0:
+        return fits
+    raise ForetokenError(
+        f"The request needs {of(budget.needs(prompt + limit))} of cache for a prompt of {prompt} "
+        f"tokens and {limit} new ones, and the caches may fill {of(budget.limit or 0)}; shorten "
+        "the prompt, lower max_tokens or raise kv_cache_memory."
+    )
 
 
 def _room(target: Target, prompt: Seq[int]) -> int:

@@ -112,7 +112,7 @@ class PassProbe:
             self._target.prefill([first], context)
             for other in others:
                 self._target.fork(first, other)
-        self.kv_bytes = context * self._target.cache.data[:, :, 0, :, 0].nbytes
+        self.kv_bytes = context * self._target.cache.token_bytes
 
     def run(self, width: int) -> Pass:
         """One pass over `width` tokens of each sequence; nothing is committed."""

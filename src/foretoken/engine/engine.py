@@ -166,7 +166,8 @@ class Engine:
                 self._end(request, "timeout")
 
     def _admit(self) -> None:
-        while self._waiting and self.target.free:
+        """Begin what fits, in the order of arrival: what is next in turn waits for its memory."""
+        while self._waiting and self.target.free and self._fits(self._waiting[0]):
             sample = self._waiting.popleft()
             self._running.append(sample)
             try:
@@ -174,7 +175,11 @@ class Engine:
             except caught() as error:
                 self._fail(sample.request, "Admission", error)
 
+    def _fits(self, sample: Sample) -> bool:
+        return bool(self.target.budget.fits(sample.longest))
+
     def _begin(self, sample: Sample) -> None:
+        self.target.budget.reserve(sample.sequence.id, sample.longest)
         self.target.begin(sample.sequence)
         self._guarded.begin(sample.sequence)
 
@@ -362,6 +367,7 @@ class Engine:
     def _release(self, sample: Sample) -> None:
         """Free the sample's slots. As in the cache, the last sample moves into the free place."""
         sequence = sample.sequence
+        self.target.budget.free(sequence.id)
         insist(partial(self._guarded.end, [sequence]), sequence)
         insist(partial(self.target.end, sequence), sequence)
         sequence.state.clear()

@@ -102,6 +102,11 @@ class Sample:
         self._limit = limit
 
     @property
+    def longest(self) -> int:
+        """Tokens that the sequence may have in the end."""
+        return len(self.request.prompt) + self._limit
+
+    @property
     def left(self) -> int:
         """Tokens that may still be written."""
         return self._limit - len(self.output.token_ids)

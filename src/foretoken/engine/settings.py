@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 
 import torch
 
+from foretoken.engine.cache_memory import bound_of
 from foretoken.errors import ForetokenError, shown
 from foretoken.errors.values import check_range, typed
 from foretoken.models.model import CausalLM
@@ -33,6 +34,8 @@ class Settings:
     eos_ids: Collection[int] | None
     seed: int | None
     enforce_eager: bool
+    kv_cache_memory: int | float | str | None
+    gpu_memory_utilization: float | None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -46,6 +49,7 @@ class Settings:
             max_num_batched_tokens=self.max_num_batched_tokens,
         )
         check_range(0, math.inf, max_queued=self.max_queued)
+        self.cache_bound = bound_of(self.kv_cache_memory, self.gpu_memory_utilization)
         if self.enforce_eager and backends.split(self.backend)[0] is not None:
             raise ForetokenError(
                 f"enforce_eager is true and backend {self.backend!r} compiles passes; leave one "

@@ -10,7 +10,7 @@ from typing import Any
 from foretoken.errors import ForetokenError, shown, unknown
 
 _ONE = "one device runs the model"
-_MEMORY = "memory follows from max_model_len and max_num_seqs"
+_MEMORY = "kv_cache_memory bounds the caches"
 _WEIGHTS = "give the folder of the weights that you mean"
 
 LLM_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -19,7 +19,7 @@ LLM_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
     "quantization": ((None,), "backend='int8' or 'int4' quantises while loading"),
     "kv_cache_dtype": (("auto", None), "the cache has the model's dtype"),
     "swap_space cpu_offload_gb": ((0, None), _MEMORY),
-    "gpu_memory_utilization kv_cache_memory_bytes num_gpu_blocks_override": ((None,), _MEMORY),
+    "kv_cache_memory_bytes num_gpu_blocks_override": ((None,), _MEMORY),
     "block_size max_seq_len_to_capture": ((None,), _MEMORY),
     "enable_prefix_caching": ((False, None), "prompts are read anew for each request"),
     "enable_chunked_prefill": (

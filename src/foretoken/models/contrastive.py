@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
+from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
 from foretoken.models.load import load_model, wrapped
@@ -81,9 +82,14 @@ class Contrastive:
         # models in the middle (d to f) can't be offered.
         self.levels = self.expert.levels & (self.amateur.levels | {"c"}) & frozenset("abc")
 
-    def new_cache(self, slots: int, max_length: int) -> PairedCache:
+    def new_cache(
+        self, slots: int, max_length: int, *, spare: int = 0, budget: CacheBudget | None = None
+    ) -> PairedCache:
         return PairedCache(
-            self.expert.new_cache(slots, max_length), self.amateur.new_cache(slots, max_length)
+            *(
+                model.new_cache(slots, max_length, spare=spare, budget=budget)
+                for model in (self.expert, self.amateur)
+            )
         )
 
     def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
@@ -120,14 +126,20 @@ class PairedCache(KVCache):
 
     def __init__(self, expert: KVCache, amateur: KVCache) -> None:
         self.expert, self.amateur = expert, amateur
-        vars(self).update(data=expert.data, layer=expert.layer, lengths=expert.lengths)
+        vars(self).update(vars(expert))  # the same objects
         self.max_length = min(expert.max_length, amateur.max_length)
         self.positions = min(expert.positions, amateur.positions)
-        self._slots, self._written = expert._slots, expert._written  # the same objects
 
     def _both(self) -> tuple[KVCache, KVCache]:
         self.amateur.lengths[:] = self.lengths
         return self.expert, self.amateur
+
+    def keep_windows(self) -> None:
+        for cache in self._both():
+            cache.keep_windows()
+
+    def keeps(self, slot: int, length: int) -> bool:
+        return all(cache.keeps(slot, length) for cache in self._both())
 
     def acquire(self, owner: int) -> int:
         [slot, _] = [cache.acquire(owner) for cache in self._both()]

@@ -29,8 +29,9 @@ class Feed:
     ancestors: [B, T, E + T] bool, which of the E tokens before the pass and of its own T tokens
     each token attends to; all attend to everything before these. E is 0 except for `frontier_feed`
     and `rerun_feed`.
-    starts: C of each row. slots: cache row of each. limit: cells of a cache row; the padding of a
-    ragged pass that would stand after them goes to the last one, which is never read.
+    starts: C of each row. slots: cache row of each. limit: cells of a cache row. counts: tokens of
+    each row, None where all have T; the padding after them goes to the last cell, which is never
+    read.
     last: the only place of each row at which logits are computed; None for all.
     replaced: (mask [B, T] bool, embeddings [B, T, D]) that are used instead of token embeddings.
     earlier: positions [B, E], where E is not 0.
@@ -46,6 +47,7 @@ class Feed:
     logits: bool = True
     replaced: tuple[Tensor, Tensor] | None = None
     earlier: Tensor | None = None
+    counts: list[int] | None = None
     _masks: dict[tuple[object, ...], Tensor | None] = field(default_factory=dict)
     _index: tuple[Tensor, Tensor] | None = None
 
@@ -57,7 +59,12 @@ class Feed:
     @property
     def alone(self) -> bool:
         """There is one row, whose cells lie together and can be written as a slice."""
-        return len(self.slots) == 1
+        return len(self.slots) == 1 and not self.ragged
+
+    @property
+    def ragged(self) -> bool:
+        """Some rows have padding."""
+        return self.counts is not None and min(self.counts) < self.tokens.shape[1]
 
     @property
     def length(self) -> int:
@@ -74,8 +81,11 @@ class Feed:
         if self._index is None:
             device = self.tokens.device
             starts = torch.tensor(self.starts, device=device)[:, None]
-            places = starts + torch.arange(self.tokens.shape[1], device=device)
-            places.clamp_(max=self.limit - 1)
+            ahead = torch.arange(self.tokens.shape[1], device=device)
+            places = starts + ahead
+            if self.ragged:
+                counts = torch.tensor(self.counts, device=device)[:, None]
+                places.masked_fill_(ahead >= counts, self.limit - 1)
             self._index = (torch.tensor(self.slots, device=device)[:, None], places)
         return self._index
 
@@ -158,10 +168,11 @@ def chain_feed(
     cache: KVCache, slots: list[int], tokens: Seq[Seq[int]], *, logits: bool = True
 ) -> Feed:
     """Append plain tokens, rows of different lengths; logits, if wanted, at each row's last one."""
-    device = cache.data.device
+    device = cache.device
     width = max(len(row) for row in tokens)
     padded = torch.tensor([[*row, *([0] * (width - len(row)))] for row in tokens], device=device)
-    cache.reserve(slots, [len(row) for row in tokens])
+    counts = [len(row) for row in tokens]
+    cache.reserve(slots, counts)
     starts = [cache.lengths[slot] for slot in slots]
     begin = torch.tensor(starts, device=device)[:, None]
     ancestors = torch.ones(width, width, dtype=torch.bool, device=device).tril()
@@ -173,15 +184,17 @@ def chain_feed(
         slots,
         starts,
         cache.max_length + 1,
-        last=[len(row) - 1 for row in tokens],
+        last=[count - 1 for count in counts],
         logits=logits,
+        counts=counts,
     )
 
 
 def tree_feed(cache: KVCache, slots: list[int], roots: Seq[int], trees: DraftTree) -> Feed:
     """Append a root and its tree to each row."""
-    device = cache.data.device
-    cache.reserve(slots, [count + 1 for count in trees.counts])
+    device = cache.device
+    counts = [count + 1 for count in trees.counts]
+    cache.reserve(slots, counts)
     starts = [cache.lengths[slot] for slot in slots]
     root = torch.tensor(roots, device=device)[:, None]
     begin = torch.tensor(starts, device=device)[:, None]
@@ -193,6 +206,7 @@ def tree_feed(cache: KVCache, slots: list[int], roots: Seq[int], trees: DraftTre
         slots,
         starts,
         cache.max_length + 1,
+        counts=counts,
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Pass
+from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
 
@@ -45,7 +46,12 @@ class CausalLM(Protocol):
     @property
     def source(self) -> Any: ...
 
-    def new_cache(self, slots: int, max_length: int) -> KVCache: ...
+    def new_cache(
+        self, slots: int, max_length: int, *, spare: int = 0, budget: CacheBudget | None = None
+    ) -> KVCache:
+        """An empty cache for texts of `max_length` tokens, with `spare` cells after them; its bytes
+        count against the budget."""
+        ...
 
     def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
         """One pass; its keys and values stand in the cache after each row's committed length."""

@@ -181,7 +181,7 @@ class PipelinedTarget(WrappedTarget):
             return None
         place = guesses.tokens.index(token)
         if place:
-            self.cache.data[:, :, slot, :, start] = self.cache.data[:, :, slot, :, start + place]
+            self.cache.move(slot, start + place, start)
         return guesses.states[place]
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from foretoken.access import Pass
 from foretoken.errors import ForetokenError
+from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed, rerun_feed, scratch_feed, tree_feed
 from foretoken.models.model import CausalLM
@@ -41,11 +42,13 @@ class ModelTarget:
         tokenizer: Any = None,
         trust_remote_code: bool = False,
         hidden: Seq[int] = (),
+        budget: CacheBudget | None = None,
     ) -> None:
         """`slots` sequences at a time, each up to `max_length` tokens and trees of `nodes`, or of
         as many as the drafter needs that is bound.
 
-        trust_remote_code: of the checkpoints that drafters load."""
+        trust_remote_code: of the checkpoints that drafters load. budget: of all caches, the
+        drafter's included; None allows any number of bytes."""
         self.model = model
         self.vocab_size, self.max_length, self.slots = model.vocab_size, max_length, slots
         self.levels, self.width, self.layers = model.levels, model.width, model.layers
@@ -54,7 +57,8 @@ class ModelTarget:
         self.source, self.tokenizer = model.source, tokenizer
         self.trust_remote_code = trust_remote_code
         self.nodes, self.hidden = nodes, tuple(hidden)
-        self.cache: KVCache = model.new_cache(slots, max_length + nodes + 1)
+        self.budget = budget or CacheBudget()
+        self.cache = self._new_cache()
         self._extra = torch.empty(0, self.width, dtype=self.dtype, device=self.device)
         self.draft_passes = 0
         self._changes = 0  # to the cache: passes, and sequences that take or leave slots
@@ -70,13 +74,22 @@ class ModelTarget:
         self.hidden = drafter.wants.hidden  # read after `bind`, which may set it, as are its nodes
         if drafter.nodes > self.nodes:
             self.nodes = drafter.nodes
-            self.cache = self.model.new_cache(self.slots, self.max_length + self.nodes + 1)
+            self.cache = self._new_cache()
+        if "f" in drafter.wants.levels:
+            self.cache.keep_windows()
+
+    def _new_cache(self) -> KVCache:
+        return self.model.new_cache(
+            self.slots, self.max_length, spare=self.nodes + 1, budget=self.budget
+        )
 
     def begin(self, sequence: Sequence) -> None:
         self.cache.acquire(sequence.id)
 
     def holds(self, sequence: Sequence) -> bool:
-        return self.cache.owns(sequence.id)
+        return self.cache.owns(sequence.id) and self.cache.keeps(
+            self.cache.slot(sequence.id), sequence.prompt_length - 1
+        )
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         source, target = self._slots([sequence, copy])
@@ -159,8 +172,9 @@ class ModelTarget:
 
     def kv(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor]:
         slot = self.cache.slot(sequence.id)
-        keys, values = self.cache.layer[layer][:, slot, :, : self.cache.lengths[slot]]
-        return keys, values
+        keys, values = self.cache.layer[layer]
+        length = self.cache.lengths[slot]
+        return keys[slot, :, :length], values[slot, :, :length]
 
     @property
     def native(self) -> Transformer:

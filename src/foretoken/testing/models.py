@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretoken.models.cache import KVCache
+from foretoken.models.budget import CacheBudget
+from foretoken.models.cache import KVCache, KVShape
 from foretoken.models.feed import Feed, chain_feed
 from foretoken.models.model import CausalLM, Output
 from foretoken.models.native import attention
@@ -148,8 +149,13 @@ class TableModel:
         added = torch.randn(self.table.shape, generator=random, dtype=torch.float64)
         return TableModel(self.table + noise * added, self.window, self.max_length)
 
-    def new_cache(self, slots: int, max_length: int) -> KVCache:
-        return KVCache(1, slots, 1, max_length, 1, self.dtype, self.device)
+    def new_cache(
+        self, slots: int, max_length: int, *, spare: int = 0, budget: CacheBudget | None = None
+    ) -> KVCache:
+        shapes = [KVShape(1, 1, 1, self.window)]
+        return KVCache(
+            shapes, slots, max_length, self.dtype, self.device, spare=spare, budget=budget
+        )
 
     def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
         ids = feed.tokens[..., None, None, None].to(self.dtype)
@@ -157,7 +163,7 @@ class TableModel:
         if not feed.logits:
             return Output(None)
         slots, _ = feed.cells()
-        cached = cache.data[0, 0, slots[:, 0], 0, : feed.length, 0].long()  # [B, L]
+        cached = cache.layer[0].keys[slots[:, 0], 0, : feed.length, 0].long()  # [B, L]
         terms = self.table[feed.key_positions() % self.table.shape[0], cached]  # [B, L, V]
         logits = _sum_seen(feed.visible(self.window), terms)  # [B, T, V]
         if feed.last is not None:

@@ -108,8 +108,8 @@ class FrozenTarget:
     def _kv(self, feed: Feed, layer: int) -> tuple[Tensor, Tensor]:
         """A layer's keys and values of the text [B, K, T, W], valid until the next pass."""
         batch, length = feed.tokens.shape
-        both = self._cache_with(feed).layer[layer][:, :batch, :, :length].to(self.dtype)
-        return both[0], both[1]
+        keys, values = self._cache_with(feed).layer[layer]
+        return keys[:batch, :, :length].to(self.dtype), values[:batch, :, :length].to(self.dtype)
 
     def _cache_with(self, feed: Feed) -> KVCache:
         """The cache with the keys and values of this text."""

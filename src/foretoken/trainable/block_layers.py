@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretoken.access import Access
-from foretoken.models.cache import KVCache
+from foretoken.models.cache import KVCache, alike
 from foretoken.models.feed import block_feed, chain_feed
 from foretoken.models.native import attention
 from foretoken.protocols import Step
@@ -232,13 +232,13 @@ class BlockModel:
         self.device = access.device
         self._module, self._access = module, access
         self._cache = KVCache(
-            len(module.layers),
+            alike(len(module.layers), module.layer_shape.kv_heads, module.layer_shape.head_dim),
             access.slots,
-            module.layer_shape.kv_heads,
-            access.max_length + module.block_size,
-            module.layer_shape.head_dim,
+            access.max_length,
             access.dtype,
             access.device,
+            spare=module.block_size,
+            budget=access.budget,
         )
         self._logits: Tensor | None = None  # [B, N, V] of the block that is being read
         self._next = 0

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretoken.access import Access
-from foretoken.models.cache import KVCache
+from foretoken.models.cache import KVCache, alike
 from foretoken.models.feed import chain_feed, scratch_feed
 from foretoken.models.native import attention
 from foretoken.protocols import Step
@@ -204,13 +204,13 @@ class CrossAttentionModel:
         self.device = access.device
         self._module, self._access = module, access
         self._cache = KVCache(
-            1,
+            alike(1, module.layer_shape.kv_heads, module.layer_shape.head_dim),
             access.slots,
-            module.layer_shape.kv_heads,
-            access.max_length + _SPARE,
-            module.layer_shape.head_dim,
+            access.max_length,
             access.dtype,
             access.device,
+            spare=_SPARE,
+            budget=access.budget,
         )
         self._ahead = 0  # tokens of this draft so far
         self._target_kv: list[tuple[Tensor, Tensor]] = []  # of each row [K, C, W]

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretoken.access import Access
-from foretoken.models.cache import KVCache
+from foretoken.models.cache import KVCache, alike
 from foretoken.models.feed import Feed, chain_feed, frontier_feed
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
@@ -146,13 +146,13 @@ class FeatureModel:
         self.device = access.device
         self._module, self._access = module, access
         self._cache = KVCache(
-            1,
+            alike(1, shape.kv_heads, shape.head_dim),
             access.slots,
-            shape.kv_heads,
-            access.max_length + _SPARE,
-            shape.head_dim,
+            access.max_length,
             access.dtype,
             access.device,
+            spare=_SPARE,
+            budget=access.budget,
         )
         self._depths: list[int] = []  # of a growing tree's nodes so far, the root first
         self._outputs: Tensor | None = None  # [B, M, D] of the frontier before

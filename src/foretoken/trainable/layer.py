@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from foretoken.models.cache import KV
 from foretoken.models.feed import Feed
 from foretoken.models.native import attention, rope
 
@@ -136,8 +137,8 @@ class Mlp(nn.Module):
         return out
 
 
-def attend_cached(layer: Tensor, feed: Feed) -> Attend:
-    """Attention of one pass over a layer's cache [2, slots, K, max, W], to which it writes."""
+def attend_cached(layer: KV, feed: Feed) -> Attend:
+    """Attention of one pass over a layer's cache, to which it writes."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         attention.write(layer, torch.stack((k, v), 2), feed)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.access import Access
-from foretoken.models.cache import KVCache
+from foretoken.models.cache import KVCache, alike
 from foretoken.models.feed import Feed, chain_feed, scratch_feed
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
@@ -38,13 +38,13 @@ class ShallowModel:
         self.device = access.device
         self._access, self._layers, self._adapter = access, layers, adapter
         self._cache = KVCache(
-            1,
+            alike(1, shape.kv_heads, shape.head_dim),
             access.slots,
-            shape.kv_heads,
-            access.max_length + _SPARE,
-            shape.head_dim,
+            access.max_length,
             access.dtype,
             access.device,
+            spare=_SPARE,
+            budget=access.budget,
         )
         self._tokens: list[Tensor] = []  # [B, 1] each, of this draft, the root's first,
         self._states: list[Tensor] = []  # and [B, 1, D] what the shallow layers made of them

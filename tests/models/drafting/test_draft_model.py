@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import dynamic_module_utils
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.models.budget import CacheBudget
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.model import CausalLM
@@ -55,7 +56,9 @@ MODELS = {
 
 def started(model: CausalLM, texts: list[list[int]] = TEXTS) -> tuple[DraftModel, list[Sequence]]:
     """A draft model that serves these texts, in other slots than their order."""
-    access: Any = SimpleNamespace(vocab_size=97, max_length=60, slots=3, backend="plain")
+    access: Any = SimpleNamespace(
+        vocab_size=97, max_length=60, slots=3, backend="plain", budget=CacheBudget()
+    )
     drafting = DraftModel(model, access)
     sequences = [Sequence.start(text, SamplingParams()) for text in texts]
     for sequence in reversed(sequences):
@@ -161,7 +164,9 @@ def test_prompts_are_read_together(kind: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("foretoken.models.drafting.draft_model._CHUNK", 24)
     model, tree = MODELS[kind](), None
     texts = [list(range(1, 45)), [7, 7, 3], list(range(60, 80)), [11]]
-    access: Any = SimpleNamespace(vocab_size=97, max_length=60, slots=4, backend="plain")
+    access: Any = SimpleNamespace(
+        vocab_size=97, max_length=60, slots=4, backend="plain", budget=CacheBudget()
+    )
     drafting = DraftModel(model, access)
     sequences = [Sequence.start(text, SamplingParams()) for text in texts]
     for sequence in reversed(sequences):
@@ -191,7 +196,9 @@ def test_prompts_are_read_together(kind: str, monkeypatch: pytest.MonkeyPatch) -
 def test_logits_have_the_targets_width(size: int) -> None:
     """Of every kind of pass; a token that one of them lacks has no mass or no place, and is read as
     the last one."""
-    access: Any = SimpleNamespace(vocab_size=97, max_length=60, slots=3, backend="plain")
+    access: Any = SimpleNamespace(
+        vocab_size=97, max_length=60, slots=3, backend="plain", budget=CacheBudget()
+    )
     model = native(tiny_transformers(size))
     drafting = DraftModel(model, access)
     sequence = Sequence.start([5, 96, 9], SamplingParams())
@@ -218,7 +225,9 @@ def test_logits_have_the_targets_width(size: int) -> None:
 
 def test_another_vocabulary_is_refused() -> None:
     """Both sizes are named."""
-    access: Any = SimpleNamespace(vocab_size=354, max_length=60, slots=3, backend="plain")
+    access: Any = SimpleNamespace(
+        vocab_size=354, max_length=60, slots=3, backend="plain", budget=CacheBudget()
+    )
     with pytest.raises(ForetokenError, match="97 tokens and the target's 354"):
         DraftModel(TableModel.random(97), access)
 

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, MistralConfig
 from transformers.cache_utils import DynamicCache
 
 from foretoken.errors import ForetokenError
-from foretoken.models.cache import KVCache
+from foretoken.models.cache import KVCache, KVShape, alike
 from foretoken.models.feed import chain_feed
 from foretoken.models.hf.cache import Answers, Storage, evaluating, masks, max_length, windows
 
@@ -37,11 +37,11 @@ def test_windows(config: dict[str, Any], expected: dict[str, int | None]) -> Non
 
 def test_masks_of_kinds_of_layers() -> None:
     """One for all where there is one kind; else each kind's by its name."""
-    cache = KVCache(1, 1, 1, 32, 1, torch.float32, torch.device("cpu"))
+    cache = KVCache(alike(1, 1, 1), 1, 32, torch.float32, torch.device("cpu"))
     cache.lengths[:] = [6]
     feed = chain_feed(cache, [0], [[1, 2]])
-    alike = masks(MistralConfig(sliding_window=3), feed, torch.float32)
-    assert (alike == 0).sum(-1).flatten().tolist() == [3, 3]
+    one = masks(MistralConfig(sliding_window=3), feed, torch.float32)
+    assert (one == 0).sum(-1).flatten().tolist() == [3, 3]
     kinds = {"layer_types": ["full_attention", "chunked_attention"], "attention_chunk_size": 7}
     mixed = masks(SimpleNamespace(**kinds), feed, torch.float32)
     seen = {kind: (mask == 0).sum(-1).flatten().tolist() for kind, mask in mixed.items()}
@@ -99,15 +99,17 @@ def test_answers_are_for_the_thread_that_asks() -> None:
     assert seen == ["theirs"] and module("theirs") == "theirs"
 
 
-def test_layers_that_differ_in_shape_are_refused() -> None:
-    """One cache for all layers needs one shape of keys and values."""
-    alike, unlike = DynamicCache(), DynamicCache()
-    for cache, widths in ((alike, (4, 4)), (unlike, (4, 8))):
-        for layer, width in enumerate(widths):
-            cache.update(torch.zeros(1, 2, 3, width), torch.zeros(1, 2, 3, width), layer)
-    storage = Storage("Tiny", alike)
-    assert (storage.layers, storage.heads, storage.width) == (2, 2, 4)
-    with pytest.raises(ForetokenError, match="2×4, 2×8"):
+def test_each_layer_stores_its_own_shape() -> None:
+    """Layers may differ, and keys from values in their width; not in their heads."""
+    seen, unlike = DynamicCache(), DynamicCache()
+    for layer, (keys, values) in enumerate(((4, 4), (6, 8))):
+        seen.update(torch.zeros(1, 2, 3, keys), torch.zeros(1, 2, 3, values), layer)
+    storage = Storage("Tiny", seen)
+    assert storage.shapes == [KVShape(2, 4, 4), KVShape(2, 6, 8)]
+    held = storage.new(3, 16, 16, 0, None)
+    assert [tuple(x.shape[i] for i in (0, 1, 3)) for x in held.layer[1]] == [(3, 2, 6), (3, 2, 8)]
+    unlike.update(torch.zeros(1, 2, 3, 4), torch.zeros(1, 1, 3, 4), 0)
+    with pytest.raises(ForetokenError, match="number of heads"):
         Storage("Tiny", unlike)
     with pytest.raises(ForetokenError, match="not every layer"):
         Storage("Tiny", DynamicCache())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foretoken.models.cache import KVCache
+from caches import randomize, stored
+from foretoken.models.cache import KV, KVCache, alike
 from foretoken.models.feed import Feed, tree_feed
 from foretoken.models.native import attention
 from foretoken.trees.from_lists import from_paths
@@ -14,14 +15,14 @@ CPU = torch.device("cpu")
 HEADS, KV_HEADS, WIDTH = 4, 2, 8
 
 
-def slow(query: torch.Tensor, layer: torch.Tensor, feed: Feed, window: int | None) -> torch.Tensor:
+def slow(query: torch.Tensor, layer: KV, feed: Feed, window: int | None) -> torch.Tensor:
     """Head by head and token by token, over the cells that are seen."""
     seen, out = feed.visible(window), torch.zeros_like(query)
     for b, slot in enumerate(feed.slots):
         for t in range(query.shape[1]):
             cells = seen[b, t].nonzero()[:, 0]
             for head in range(HEADS):
-                keys, values = layer[:, slot, head // (HEADS // KV_HEADS)][:, cells]
+                keys, values = (x[slot, head // (HEADS // KV_HEADS)][cells] for x in layer)
                 weights = (keys @ query[b, t, head] * WIDTH**-0.5).softmax(0)
                 out[b, t, head] = weights @ values
     return out.flatten(2)
@@ -32,8 +33,8 @@ def slow(query: torch.Tensor, layer: torch.Tensor, feed: Feed, window: int | Non
 def test_each_token_sees_its_path(slots: list[int], window: int | None) -> None:
     """Ragged rows with trees, whether the rows lie in order or not, with a window or without."""
     torch.manual_seed(0)
-    cache = KVCache(1, 3, KV_HEADS, 24, WIDTH, torch.float64, CPU)
-    cache.data.normal_()
+    cache = KVCache(alike(1, KV_HEADS, WIDTH), 3, 24, torch.float64, CPU)
+    randomize(cache)
     cache.lengths[:] = [5, 2, 9]
     trees = from_paths([[[1, 2], [1, 3], [4]], [[5, 6]]][: len(slots)], CPU)
     feed = tree_feed(cache, slots, [0] * len(slots), trees)
@@ -47,11 +48,12 @@ def test_each_token_sees_its_path(slots: list[int], window: int | None) -> None:
 
 def test_keys_and_values_land_in_their_cells() -> None:
     """After the committed length of each slot, and nowhere else but in the last, unread cell."""
-    cache = KVCache(1, 2, 1, 6, 2, torch.float64, CPU)
+    cache = KVCache(alike(1, 1, 2), 2, 6, torch.float64, CPU)
     cache.lengths[:] = [1, 3]
     feed = tree_feed(cache, [1, 0], [0, 0], from_paths([[[1]], [[2]]], CPU))
     new = torch.arange(16, dtype=torch.float64).view(2, 2, 2, 1, 2)
     attention.write(cache.layer[0], new, feed)
-    assert torch.equal(cache.layer[0][:, 1, 0, 3:5], new[0, :, :, 0].transpose(0, 1))
-    assert torch.equal(cache.layer[0][:, 0, 0, 1:3], new[1, :, :, 0].transpose(0, 1))
-    assert not cache.layer[0][:, 0, 0, 3:].any() and not cache.layer[0][:, 1, 0, :3].any()
+    layer = stored(cache)[0]
+    assert torch.equal(layer[:, 1, 0, 3:5], new[0, :, :, 0].transpose(0, 1))
+    assert torch.equal(layer[:, 0, 0, 1:3], new[1, :, :, 0].transpose(0, 1))
+    assert not layer[:, 0, 0, 3:].any() and not layer[:, 1, 0, :3].any()

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from caches import randomize, stored
 from foretoken.errors import ForetokenError
+from foretoken.models.cache import KV
 from foretoken.models.feed import chain_feed, tree_feed
 from foretoken.models.native import attention, loop_attention
 from foretoken.models.native.backends import kernels
@@ -64,7 +66,7 @@ def test_equals_torchs_own(window: int | None, cap: float | None, history: int, 
     """Ragged rows in any order of slots, chains, windows, soft caps: equal up to rounding."""
     model = model_of("panels", window)
     cache = model.new_cache(3, 300)
-    cache.data.normal_(generator=torch.Generator().manual_seed(0))
+    randomize(cache)
     cache.lengths = [history, history + 7, 0]
     feed = chain_feed(cache, [2, 0, 1], [tokens(width), tokens(width, 1), tokens(2, 2)])
     shape = model.shape
@@ -155,18 +157,19 @@ def test_what_does_not_fit_is_refused() -> None:
     cache, shape = model.new_cache(2, 40), model.shape
     turned = torch.ones(1, 3, shape.heads + 2 * shape.kv_heads, shape.head_dim)
 
-    def refused(match: str, turned: Tensor, layer: Tensor, **numbers: Any) -> None:
+    def refused(match: str, turned: Tensor, layer: KV, **numbers: Any) -> None:
         given = {"_masks": {(None,): None}, **numbers}  # nothing is hidden
         feed = dataclasses.replace(chain_feed(cache, [0], [[1, 2, 3]]), **given)
         with pytest.raises(ForetokenError, match=match):
             loop_attention.mix(turned, layer, feed, shape.heads, 0.3)
 
     own = cache.layer[0]
-    refused("with a cache of", turned, own[:, :, :1].contiguous())
-    refused("with a cache of", turned, own[..., :16].contiguous())
+    refused("with a cache of", turned, KV(*(x[:, :1].contiguous() for x in own)))
+    refused("with a cache of", turned, KV(*(x[..., :16].contiguous() for x in own)))
+    refused("with a cache of", turned, KV(own.keys, own.values[..., :16].contiguous()))
     refused("places", turned[:, :2].contiguous(), own)
     refused("float64", turned.double(), own)
-    refused("float64", turned, own.double())
+    refused("float64", turned, KV(*(x.double() for x in own)))
     for numbers in (
         {"slots": [2]},
         {"slots": [-1]},
@@ -176,4 +179,4 @@ def test_what_does_not_fit_is_refused() -> None:
         refused("a slot or a place", turned, own, **numbers)
     mask = {(None,): torch.ones(1, 3, 2, dtype=torch.bool)}
     refused("a mask of", turned, own, _masks=mask)
-    assert not cache.data.any()
+    assert not stored(cache).any()

@@ -106,6 +106,8 @@ def measure(
         "energy_j_per_token": _energy(answers),
         "ideal": None,
     }
+    if cached := max((a.kv_cache_mib or 0.0 for a in answers), default=0.0):
+        measured["kv_cache_mib"] = cached
     if chosen := sum((Counter(a.chosen) for a in answers), Counter[str]()):
         measured["chosen"] = dict(chosen)
     return measured

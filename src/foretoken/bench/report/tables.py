@@ -230,6 +230,7 @@ def resources(part: Results) -> Table | None:
         Head("median", later),
         Head("99 %", later),
         Head("peak memory, MiB"),
+        Head("keys and values, MiB"),
         Head("joules a token"),
         Head("prompts"),
         Head("failed"),
@@ -241,6 +242,7 @@ def resources(part: Results) -> Table | None:
         return [
             *(number(run["latency_ms"].get(key), ".1f") for key in LATENCIES),
             number(run["peak_memory_mib"], ",.0f"),
+            number(run.get("kv_cache_mib"), ",.1f"),
             number(run["energy_j_per_token"], ".3g"),
             str(run["prompts"]),
             str(run["failed"]) if run["failed"] else NONE,

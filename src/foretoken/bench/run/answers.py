@@ -67,6 +67,7 @@ class GroupUsage:
 
     stats: EngineStats
     peak_memory_mib: float | None
+    kv_cache_mib: float
     energy_j: float | None
 
 
@@ -104,6 +105,7 @@ def _answer(
         seconds=_seconds(out, usage, members),
         decodings=[],
         peak_memory_mib=usage.peak_memory_mib,
+        kv_cache_mib=usage.kv_cache_mib,
         chosen=dict(stats.chosen),
         energy_j=None if usage.energy_j is None else usage.energy_j / members,
     )

@@ -53,6 +53,7 @@ class Runner:
                 trust_remote_code=plan.trust_remote_code,
                 max_model_len=self.context,
                 max_num_seqs=max(plan.batch_sizes),
+                kv_cache_memory=plan.kv_cache_memory,
             )
         }
         self.not_run: dict[str, str] = {}
@@ -79,6 +80,7 @@ class Runner:
             speculative_config=self.plan.methods.get(label),
             max_model_len=self.context,
             max_num_seqs=max(self.plan.batch_sizes),
+            kv_cache_memory=self.plan.kv_cache_memory,
             trust_remote_code=self.plan.trust_remote_code,
             eos_ids=self.plain.engine.eos_ids,
         )
@@ -212,13 +214,17 @@ class Runner:
             _reset_drafter(llm)
         llm.reset_stats()
         self._memory.reset()
+        budget = llm.engine.target.budget
+        budget.reset_peak()
         self._energy.reset()
         try:
             outputs = llm.generate([q.ids for q in asked], [q.params for q in asked])
         except Exception as error:  # whatever it was: the rest of the run is worth having
             self.llms[label] = self._load(label)  # the old one may be in any state
             return [q.failed(f"{type(error).__name__}: {error}") for q in asked]
-        usage = GroupUsage(llm.stats, self._memory.mib(), self._energy.joules())
+        usage = GroupUsage(
+            llm.stats, self._memory.mib(), budget.peak / 2**20, self._energy.joules()
+        )
         return answers(asked, outputs, usage, llm.tokenizer)
 
     def _rate(self, asked: Mapping[str, Seq[Question]], served: Mapping[str, Seq[Answer]]) -> None:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from foretoken.access import Pass
 from foretoken.errors import ForetokenError
+from foretoken.models.budget import CacheBudget
 from foretoken.models.feed import Feed, chain_feed, frontier_feed, token_feed, tree_feed
 from foretoken.models.load import load_model, wrapped
 from foretoken.models.model import CausalLM
@@ -45,6 +46,7 @@ class Surroundings(Protocol):
 
     vocab_size: of the tokens that it drafts. max_length: of the texts that it reads. slots:
     sequences at a time. trust_remote_code: whether code that comes with a draft model may run.
+    budget: that the model's cache joins.
     """
 
     vocab_size: int
@@ -54,6 +56,7 @@ class Surroundings(Protocol):
     dtype: torch.dtype
     backend: str
     trust_remote_code: bool
+    budget: CacheBudget
 
 
 class DraftModel:
@@ -74,7 +77,9 @@ class DraftModel:
         self.vocab_size, self.device = access.vocab_size, self.lm.device
         self.levels = self.lm.levels & frozenset("ab")
         self.max_length = min(self.lm.max_length, access.max_length) + 1
-        self._cache = self.lm.new_cache(access.slots, self.max_length + max(nodes, _SPARE))
+        self._cache = self.lm.new_cache(
+            access.slots, self.max_length, spare=max(nodes, _SPARE), budget=access.budget
+        )
         self._depths: list[int] = []  # of the nodes that a growing tree has run, the root first
 
     def replace(self, lm: CausalLM) -> None:
@@ -92,7 +97,8 @@ class DraftModel:
         """Copy what is cached of the prompt."""
         source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
         length = min(self._cache.lengths[source], copy.prompt_length - 1)
-        self._cache.copy(source, target, length)
+        if self._cache.keeps(source, length):  # else the copy reads its prompt
+            self._cache.copy(source, target, length)
 
     def end(self, sequence: Sequence) -> None:
         self._cache.release(sequence.id)

@@ -22,6 +22,7 @@ from torch import Tensor
 from foretoken.access import Access
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
+from foretoken.models.budget import CacheBudget
 from foretoken.models.drafting.draft_model import DraftModel, as_causal_lm
 from foretoken.models.drafting.vocabulary import Vocabulary, shared
 from foretoken.models.load import check_tokenizer, load_tokenizer
@@ -49,6 +50,8 @@ class _Texts:
         self.slots, self.device = access.slots, access.device
         self.dtype, self.backend = access.dtype, access.backend
         self.trust_remote_code = access.trust_remote_code
+        self.budget = CacheBudget(widest=access.budget.widest, longer=_LONGER)
+        access.budget.join(self.budget)
 
 
 class ForeignModel:

@@ -25,6 +25,7 @@ from transformers.cache_utils import DynamicCache
 
 from foretoken.errors import ForetokenError, one_line
 from foretoken.models import gguf
+from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed, tree_feed
 from foretoken.models.hf.cache import (
@@ -133,12 +134,15 @@ class HFModel:
         self.levels = frozenset("abcdf" if self._stack is not None else "abcf")
         with torch.no_grad(), evaluating(model):
             self._check()
-        self.kv_heads, self.head_dim = self._storage.heads, self._storage.width
-        if self._storage.layers != self.layers:  # some read other layers' keys and values
+        first = self._storage.shapes[0]
+        self.kv_heads, self.head_dim = first.heads, first.key_width
+        if len(self._storage.shapes) != self.layers:  # some read other layers' keys and values
             self.levels -= {"f"}
 
-    def new_cache(self, slots: int, max_length: int) -> KVCache:
-        return self._storage.new(slots, max_length, self.max_length)
+    def new_cache(
+        self, slots: int, max_length: int, *, spare: int = 0, budget: CacheBudget | None = None
+    ) -> KVCache:
+        return self._storage.new(slots, max_length, self.max_length, spare, budget)
 
     def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
         """One pass, in evaluation mode whatever mode the model is in."""

@@ -21,7 +21,8 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from foretoken.errors import ForetokenError
-from foretoken.models.cache import KVCache
+from foretoken.models.budget import CacheBudget
+from foretoken.models.cache import KV, KVCache, KVShape
 from foretoken.models.feed import Feed
 
 _FALLBACK_LENGTH = 2048  # where the configuration names no longest context
@@ -132,11 +133,11 @@ def masks(config: Any, feed: Feed, dtype: torch.dtype) -> Any:
 
 
 class Rows(CacheLayerMixin):
-    """One layer of the cache, [2, slots, K, max_length, W], for one pass."""
+    """One layer of the cache for one pass."""
 
     is_sliding = False  # a window is left to the mask: the cache holds every position
 
-    def __init__(self, data: Tensor, feed: Feed, together: bool) -> None:
+    def __init__(self, data: KV, feed: Feed, together: bool) -> None:
         """`together`: the rows are neighbouring slots, in order, and can be read as a view."""
         super().__init__()
         self.is_initialized = True
@@ -149,24 +150,22 @@ class Rows(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Write [B, K, T, W] each; hand back everything up to L, [B, K, L, W] each."""
-        slots, places = self.feed.cells()
-        if len(self.feed.slots) == 1:
-            slot, start = self.feed.slots[0], self.feed.starts[0]
-            end = start + key_states.shape[2]
-            self.data[0, slot, :, start:end] = key_states[0]
-            self.data[1, slot, :, start:end] = value_states[0]
-        else:
-            self.data[0][slots, :, places] = key_states.transpose(1, 2)
-            self.data[1][slots, :, places] = value_states.transpose(1, 2)
-        keys, values = self._rows(slots)
-        return keys, values
+        return self._put(self.data.keys, key_states), self._put(self.data.values, value_states)
 
-    def _rows(self, slots: Tensor) -> Tensor:
-        """[2, B, K, L, W]: a view where the rows lie together, else a copy."""
-        first, length = self.feed.slots[0], self.feed.length
+    def _put(self, kept: Tensor, new: Tensor) -> Tensor:
+        """Write [B, K, T, W]; all rows up to L, [B, K, L, W]: a view where they lie together, else
+        a copy."""
+        feed = self.feed
+        slots, places = feed.cells()
+        if feed.alone:
+            start = feed.starts[0]
+            kept[feed.slots[0], :, start : start + new.shape[2]] = new[0]
+        else:
+            kept[slots, :, places] = new.transpose(1, 2)
         if self.together:
-            return self.data[:, first : first + len(self.feed.slots), :, :length]
-        return self.data[:, :, :, :length].index_select(1, slots[:, 0])
+            first = feed.slots[0]
+            return kept[first : first + len(feed.slots), :, : feed.length]
+        return kept[:, :, : feed.length].index_select(0, slots[:, 0])
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.feed.length, 0
@@ -175,7 +174,7 @@ class Rows(CacheLayerMixin):
         return max(self.feed.starts)
 
     def get_max_length(self) -> int:
-        return int(self.data.shape[3])
+        return int(self.data.keys.shape[2])
 
     def get_max_cache_shape(self) -> int:  # what transformers 5.10 calls `get_max_length`
         return self.get_max_length()
@@ -268,26 +267,27 @@ class Storage:
                 f"{name} can't be served: not every layer puts keys and values into the cache it "
                 "is given; use a model with ordinary attention in every layer."
             )
-        shapes = {(x.shape[1], x.shape[3]) for x in (*keys, *values)}
-        if len(shapes) > 1:
-            listed = ", ".join(f"{heads}×{width}" for heads, width in sorted(shapes))
+        self.shapes = [
+            KVShape(k.shape[1], k.shape[3], v.shape[3]) for k, v in zip(keys, values, strict=True)
+        ]
+        if [k.shape[1] for k in keys] != [v.shape[1] for v in values]:
             raise ForetokenError(
-                f"{name} can't be served: its keys and values differ in shape (heads × width: "
-                f"{listed}) and one cache can't store them; use a model where all are alike."
+                f"{name} can't be served: a layer's keys and values differ in their number of "
+                "heads; use a model where they are alike."
             )
-        self.layers = len(keys)
-        self.heads, self.width = keys[0].shape[1], keys[0].shape[3]
         self.dtype: torch.dtype = keys[0].dtype
         self.device: torch.device = keys[0].device
 
-    def new(self, slots: int, max_length: int, positions: int) -> KVCache:
+    def new(
+        self, slots: int, max_length: int, positions: int, spare: int, budget: CacheBudget | None
+    ) -> KVCache:
         return KVCache(
-            self.layers,
+            self.shapes,
             slots,
-            self.heads,
             max_length,
-            self.width,
             self.dtype,
             self.device,
+            spare=spare,
             positions=positions,
+            budget=budget,
         )

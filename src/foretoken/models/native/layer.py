@@ -13,7 +13,7 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretoken.models.cache import KVCache
+from foretoken.models.cache import KV, KVCache
 from foretoken.models.feed import Feed
 from foretoken.models.native.norm import Norm
 
@@ -23,7 +23,7 @@ Linear = Callable[[Tensor], Tensor]
 MakeLinear = Callable[[Tensor, Tensor | None], Linear]
 """(weight [out, in], bias [out] or None) -> Linear; it may take the weight over."""
 
-Mix = Callable[[Tensor, Tensor, Feed], Tensor]
+Mix = Callable[[Tensor, KV, Feed], Tensor]
 """Queries, keys and values [B, T, H + 2K, W], a layer's cache, the feed -> [B, T, H·W]."""
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
+from foretoken.models.cache import KV
 from foretoken.models.feed import Feed
 from foretoken.models.native.backends import kernels
 
@@ -27,24 +28,24 @@ def supports(dtype: torch.dtype, device: torch.device, width: int) -> bool:
 
 def mix(
     turned: Tensor,
-    layer: Tensor,
+    layer: KV,
     feed: Feed,
     heads: int,
     scale: float,
     window: int | None = None,
     cap: float | None = None,
 ) -> Tensor:
-    """`attention.mix` by the compiled loops: [B, T, H + 2K, W] and a layer's cache -> [B, T,
-    H·W]. Raises `ForetokenError` where these don't fit each other."""
+    """`attention.mix` by the compiled loops: [B, T, H + 2K, W] and a layer's cache -> [B, T, H·W].
+    Raises `ForetokenError` where these don't fit each other."""
     batch, width, all_heads, size = turned.shape
     seen, (slots, places), loops = feed.seen(window), feed.cells(), kernels.library()
-    assert loops is not None and turned.is_contiguous() and layer.is_contiguous()
+    assert loops is not None and turned.is_contiguous()
     out = turned.new_empty(batch, width, heads * size)
     _check(turned, layer, heads, places, feed.length, seen)
     outside = loops.attend(
         turned.data_ptr(),
-        layer[0].data_ptr(),
-        layer[1].data_ptr(),
+        layer.keys.data_ptr(),
+        layer.values.data_ptr(),
         slots.data_ptr(),
         places.data_ptr(),
         None if seen is None else seen.data_ptr(),
@@ -55,8 +56,8 @@ def mix(
         (all_heads - heads) // 2,
         size,
         feed.length,
-        layer.shape[1],
-        layer.shape[3],
+        layer.keys.shape[0],
+        layer.keys.shape[2],
         scale,
         cap or 0.0,
         torch.get_num_threads(),
@@ -67,14 +68,17 @@ def mix(
 
 
 def _check(
-    turned: Tensor, layer: Tensor, heads: int, places: Tensor, length: int, seen: Tensor | None
+    turned: Tensor, layer: KV, heads: int, places: Tensor, length: int, seen: Tensor | None
 ) -> None:
     tokens, others, size = turned.shape[:2], turned.shape[2] - heads, turned.shape[3]
-    if {turned.dtype, layer.dtype} != {torch.float32} or places.shape != tokens:
-        kinds = f"{turned.dtype} and a cache of {layer.dtype}"
+    keys, values = layer
+    if {turned.dtype, keys.dtype} != {torch.float32} or places.shape != tokens:
+        kinds = f"{turned.dtype} and a cache of {keys.dtype}"
         raise _misfit(f"{list(turned.shape)} at {list(places.shape)} places, {kinds}")
-    if (2 * layer.shape[2], layer.shape[4]) != (others, size):
-        raise _misfit(f"{list(turned.shape)} with a cache of {list(layer.shape)}")
+    alike = keys.shape == values.shape and keys.is_contiguous() and values.is_contiguous()
+    if not alike or (2 * keys.shape[1], keys.shape[3]) != (others, size):
+        shapes = f"{list(keys.shape)} and {list(values.shape)}"
+        raise _misfit(f"{list(turned.shape)} with a cache of {shapes}")
     if seen is not None and tuple(seen.shape) != (*tokens, length):
         raise _misfit(f"a mask of {list(seen.shape)} over {length} cells")
 

@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretoken.models.cache import KVCache
+from foretoken.models.budget import CacheBudget
+from foretoken.models.cache import KVCache, alike
 from foretoken.models.feed import Feed
 from foretoken.models.model import Output
 from foretoken.models.native import block, rope
@@ -102,17 +103,19 @@ class Transformer:
         self.runner = make(self)
         self.backend = f"{name}+{self.backend}"
 
-    def new_cache(self, slots: int, max_length: int) -> KVCache:
+    def new_cache(
+        self, slots: int, max_length: int, *, spare: int = 0, budget: CacheBudget | None = None
+    ) -> KVCache:
         shape = self.shape
         cache = KVCache(
-            self.layers,
+            alike(self.layers, shape.kv_heads, shape.head_dim),
             slots,
-            shape.kv_heads,
             max_length,
-            shape.head_dim,
             self.dtype,
             self.device,
+            spare=spare,
             positions=shape.max_length,
+            budget=budget,
         )
         if self.runner is not None:
             self.runner.prepare(cache)

@@ -141,7 +141,7 @@ cache = model.new_cache(1, 512)
 with torch.inference_mode():
     model.forward(chain_feed(cache, [cache.acquire(0)], [list(range(16))]), cache)
 weights = model.bytes_read + model._embedding.nbytes
-mib = {"weights": weights / 2**20, "cache": cache.data.nbytes / 2**20}
+mib = {"weights": weights / 2**20, "cache": cache.written / 2**20}
 print(json.dumps({"peak": status("VmHWM") - before, **mib}))
 """
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from caches import stored
 from foretoken.errors import ForetokenError
-from foretoken.models.cache import KVCache
+from foretoken.models.cache import KVCache, alike
 from foretoken.models.feed import Feed, chain_feed, tree_feed
 from foretoken.models.native import norm
 from foretoken.models.native.backends import kernels, panels, whole
@@ -101,7 +102,8 @@ def test_equals_the_layers_one_by_one(kind: str, monkeypatch: pytest.MonkeyPatch
     assert len(mine) == len(theirs) == 6
     for one, two in zip(mine, theirs, strict=True):
         assert torch.allclose(one, two, rtol=1e-4, atol=2e-4)
-    assert torch.allclose(cache_of_mine.data, cache_of_theirs.data, rtol=1e-4, atol=2e-4)
+    one, two = (stored(x)[..., : x.max_length, :] for x in (cache_of_mine, cache_of_theirs))
+    assert torch.allclose(one, two, rtol=1e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("kind", ["large enough for two threads", "narrow heads", "gemma3_text"])
@@ -218,15 +220,15 @@ def test_a_pass_that_does_not_fit_is_refused() -> None:
     def refused(match: str, cache: KVCache = held, states: Tensor | None = None, **numbers: Any):
         given = {"_masks": {(None,): None}, **numbers}  # nothing is hidden
         feed = dataclasses.replace(chain_feed(held, [0], [[1, 2, 3]]), **given)
-        before = held.data.clone()
+        before = stored(held)
         with pytest.raises(ForetokenError, match=match) as caught:
             run(model.embed(feed.tokens) if states is None else states, feed, cache, 0, 6)
-        assert "backend='plain'" in str(caught.value) and torch.equal(held.data, before)
+        assert "backend='plain'" in str(caught.value) and torch.equal(stored(held), before)
 
     for layers, slots, heads, width in ((2, 2, 2, 32), (3, 2, 1, 32), (3, 2, 2, 16)):
-        refused("widths", KVCache(layers, slots, heads, 64, width, torch.float32, CPU))
-    refused("widths", KVCache(3, 2, 2, 64, 32, torch.float64, CPU))
-    refused("widths", states=torch.zeros(1, 3, 65))
+        refused("a cache has", KVCache(alike(layers, heads, width), slots, 64, torch.float32, CPU))
+    refused("a cache has", KVCache(alike(3, 2, 32), 2, 64, torch.float64, CPU))
+    refused("width", states=torch.zeros(1, 3, 65))
     refused("rows", states=torch.zeros(2, 3, 64))
     refused("rows", starts=[0, 0])
     refused("rows", positions=torch.zeros(1, 2, dtype=torch.long))

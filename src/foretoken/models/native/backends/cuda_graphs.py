@@ -43,7 +43,7 @@ class StaticFeed(Feed):
     @classmethod
     def of(cls, size: Size, cache: KVCache) -> StaticFeed:
         rows, width, length = size
-        device = cache.data.device
+        device = cache.device
         none = torch.zeros(rows, width, dtype=torch.long, device=device)
         feed = cls(none, none.clone(), none.bool(), list(range(rows)), [0] * rows, length)
         slots = torch.arange(rows, device=device)[:, None]
@@ -127,7 +127,7 @@ class Graphs:
 
     def _captured(self, size: Size, cache: KVCache) -> _Graph:
         model, feed = self._model, StaticFeed.of(size, cache)
-        states = torch.zeros(*size[:2], model.width, dtype=model.dtype, device=cache.data.device)
+        states = torch.zeros(*size[:2], model.width, dtype=model.dtype, device=cache.device)
         run = self._capture(lambda: model.run(states, feed, cache, range(2 * model.layers)))
         return _Graph(feed, states, *run)
 

@@ -84,8 +84,8 @@ int layers(const Whole *given, const Layer *stack, long first, long last, int th
   Room room = {floats(M * p.D), floats(M * heads), floats(M * p.H * p.W), floats(M * wide),
                floats(M * p.F), floats(M * added), std::unique_ptr<int64_t[]>(new int64_t[M])};
   for (long i = 0; i < M; i++) {
-    long place = p.starts[i / p.T] + i % p.T;
-    room.places[i] = place < p.cells ? place : p.cells - 1;
+    long b = i / p.T, ahead = i % p.T, place = p.starts[b] + ahead;
+    room.places[i] = ahead < p.counts[b] && place < p.limit ? place : p.limit - 1;
   }
 #pragma omp parallel num_threads(threads)
   {

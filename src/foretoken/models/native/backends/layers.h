@@ -17,14 +17,14 @@ struct Layer {
 };
 
 // A pass through layers: states [B, T, D] are changed in place. ropes, each [.., 2, W]: cosines, and
-// sines of which the first half is negated, of `turns` positions. cache [layers, 2, slots, K, cells, W]. A token that would
-// stand after the last cell goes there.
+// sines of which the first half is negated, of `turns` positions. cache: keys and values of each
+// layer, [slots, K, cells, W]. Row b has counts[b] tokens; what follows is written to cell limit - 1.
 struct Whole {
-  float *states, *cache;
+  float *states, *const *cache;
   const float *const *ropes;
-  const int64_t *positions, *slots, *starts;
+  const int64_t *positions, *slots, *starts, *counts;
   const uint8_t *const *seen;
-  long B, T, D, H, K, W, F, L, all_slots, cells, turns;
+  long B, T, D, H, K, W, F, L, all_slots, cells, limit, turns;
   float eps;
 };
 
@@ -42,9 +42,10 @@ static bool fits(const Whole &p, const Layer &layer) {
 
 // Whether all that a pass names by number is there.
 static bool inside(const Whole &p) {
-  bool there = p.H % p.K == 0 && 0 < p.L && p.L <= p.cells;
+  bool there = p.H % p.K == 0 && 0 < p.L && p.L <= p.limit && p.limit <= p.cells;
   for (long b = 0; b < p.B; b++)
-    there = there && 0 <= p.slots[b] && p.slots[b] < p.all_slots && 0 <= p.starts[b];
+    there = there && 0 <= p.slots[b] && p.slots[b] < p.all_slots && 0 <= p.starts[b] &&
+            p.starts[b] <= p.limit;
   for (long i = 0; i < p.B * p.T; i++)
     there = there && 0 <= p.positions[i] && p.positions[i] < p.turns;
   return there;
@@ -114,15 +115,15 @@ static void add(const Whole &p, const float *x, const Matrix &w, const float *we
 // One thread's share of a layer's attention; ends with all threads having done theirs.
 static void attention(const Whole &p, const Layer &layer, long index, const Room &room, long who,
                       long of) {
-  long M = p.B * p.T, row = layer.qkv.N, size = p.all_slots * p.K * p.cells * p.W;
+  long M = p.B * p.T, row = layer.qkv.N;
 #pragma omp for
   for (long i = 0; i < M; i++)
     norm(p.states + i * p.D, layer.attention_norm, room.normed.get() + i * p.D, p.D, p.eps);
   share(room.normed.get(), layer.qkv, room.qkv.get(), M, 0, 0, who, of);
 #pragma omp barrier
-  float *keys = p.cache + 2 * index * size;
-  Pass pass = {room.qkv.get(), keys, keys + size, p.slots, room.places.get(), p.seen[layer.mask],
-               room.mixed.get(), p.T, p.H, p.K, p.W, p.L, p.cells, layer.scale, layer.cap};
+  Pass pass = {room.qkv.get(), p.cache[2 * index], p.cache[2 * index + 1], p.slots,
+               room.places.get(), p.seen[layer.mask], room.mixed.get(), p.T, p.H, p.K, p.W, p.L,
+               p.cells, layer.scale, layer.cap};
 #pragma omp for
   for (long i = 0; i < M; i++) {
     for (long head = 0; head < p.H + p.K; head++) {

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -44,7 +45,8 @@ class _Layer(ctypes.Structure):
     )
 
 
-_PLACES = ("states", "cache", "ropes", "positions", "slots", "starts", "seen")
+_Tensors = ctypes.Array[ctypes.c_void_p]
+_PLACES = ("states", "cache", "ropes", "positions", "slots", "starts", "counts", "seen")
 _NUMBERS = (
     "rows",
     "width",
@@ -56,6 +58,7 @@ _NUMBERS = (
     "length",
     "slots_",
     "cells",
+    "limit",
     "turns",
 )
 
@@ -106,6 +109,7 @@ class Whole:
         self._feed, self._eps = first.down.inputs, first.attention_norm.eps
         self._shared = first.gate_up.shared
         self._masks = _place * len(self._windows)
+        self._caches: WeakKeyDictionary[KVCache, _Tensors] = WeakKeyDictionary()
         loops = kernels.library()
         assert loops is not None
         self._run = loops.layers
@@ -132,17 +136,19 @@ class Whole:
         self._check(states, feed, cache, seen)
         masks = self._masks(*(None if x is None else x.data_ptr() for x in seen))
         batch, width, size = states.shape
-        slots, starts = ((ctypes.c_int64 * batch)(*x) for x in (feed.slots, feed.starts))
+        lists = (feed.slots, feed.starts, feed.counts or [width] * batch)
+        slots, starts, counts = ((ctypes.c_int64 * batch)(*x) for x in lists)
         positions, tables = feed.positions.contiguous(), [t.upto(feed.reach) for t in self._ropes]
         ropes = (_place * len(tables))(*(table.data_ptr() for table in tables))
         shape = self._shape
         given = _Pass(
             states.data_ptr(),
-            cache.data.data_ptr(),
+            ctypes.addressof(self._tensors(cache)),
             ctypes.addressof(ropes),
             positions.data_ptr(),
             ctypes.addressof(slots),
             ctypes.addressof(starts),
+            ctypes.addressof(counts),
             ctypes.addressof(masks),
             batch,
             width,
@@ -152,8 +158,8 @@ class Whole:
             shape.head_dim,
             self._feed,
             feed.length,
-            cache.data.shape[2],
-            cache.data.shape[4],
+            *cache.layer[0].keys.shape[0:3:2],
+            feed.limit,
             min(map(len, tables)),
             self._eps,
         )
@@ -163,16 +169,25 @@ class Whole:
         return states
 
     def _check(self, states: Tensor, feed: Feed, cache: KVCache, seen: Seq[Tensor | None]) -> None:
-        shape, data = self._shape, cache.data
         rows, mask = (len(feed.slots), len(feed.starts)), (*states.shape[:2], feed.length)
-        have = (states.shape[2], *data.shape[:2], data.shape[3], data.shape[5])
-        need = (shape.width, len(self._layers), 2, shape.kv_heads, shape.head_dim)
-        if have != need or not data.is_contiguous() or {states.dtype, data.dtype} != {_FLOAT}:
-            raise _misfit(f"states and cache have widths {have}, and the model {need}")
+        if states.shape[2] != self._shape.width or states.dtype != _FLOAT:
+            raise _misfit(f"states of {states.dtype} have width {states.shape[2]}")
         if rows != (len(states),) * 2 or feed.positions.shape != states.shape[:2]:
             raise _misfit(f"a pass of {tuple(states.shape[:2])} tokens has {rows} rows")
         if any(x is not None and tuple(x.shape) != mask for x in seen):
             raise _misfit(f"a mask is not {mask}")
+
+    def _tensors(self, cache: KVCache) -> _Tensors:
+        """Where each layer's keys and values stand, once they have been compared with the model."""
+        if (known := self._caches.get(cache)) is not None:
+            return known
+        shape, tensors = self._shape, [tensor for layer in cache.layer for tensor in layer]
+        have = {(len(tensors), x.dtype, *x.shape[1::2], x.is_contiguous()) for x in tensors}
+        need = (2 * len(self._layers), _FLOAT, shape.kv_heads, shape.head_dim, True)
+        if have != {need}:
+            raise _misfit(f"a cache has {have}, and the model {need}")
+        places = (_place * len(tensors))(*(x.data_ptr() for x in tensors))
+        return self._caches.setdefault(cache, places)
 
 
 _FLOAT = torch.float32

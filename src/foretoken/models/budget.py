@@ -1,0 +1,93 @@
+"""How many bytes the caches of an engine may fill, and which sequence may fill how many of them.
+
+A sequence reserves what its longest possible text takes in every cache, the target's and the
+drafter's, before it is admitted; so no running sequence is ever in want of a place. What it has not
+written yet takes no memory (`memory`), but is nobody else's either.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Counted(Protocol):
+    """A cache as a budget sees it."""
+
+    def needs(self, tokens: int) -> int:
+        """Bytes that a text of this length fills at most."""
+        ...
+
+    @property
+    def written(self) -> int:
+        """Bytes that are filled now."""
+        ...
+
+    @property
+    def lazy(self) -> bool:
+        """Whether bytes are taken when they are filled, and not all from the beginning."""
+        ...
+
+
+class CacheBudget:
+    """limit: bytes that all caches may fill together, None for any number. widest: tokens of a
+    sequence in a pass at most. longer: how many tokens the caches store for one of the text, where
+    they are another tokenizer's; such a budget joins the text's. peak: the most bytes that were
+    filled when a sequence left, since `reset_peak`."""
+
+    def __init__(self, limit: int | None = None, widest: int = 512, longer: int = 1) -> None:
+        self.limit, self.widest, self.longer, self.peak = limit, widest, longer, 0
+        self._caches: WeakSet[Counted] = WeakSet()
+        self._reserved: dict[int, int] = {}
+
+    def join(self, cache: Counted) -> None:
+        """Count this cache from now on."""
+        self._caches.add(cache)
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that sequences have reserved."""
+        return sum(self._reserved.values())
+
+    @property
+    def written(self) -> int:
+        """Bytes that are filled now."""
+        return sum(cache.written for cache in self._caches)
+
+    @property
+    def lazy(self) -> bool:
+        """Whether all caches' bytes are taken when they are filled."""
+        return all(cache.lazy for cache in self._caches)
+
+    def needs(self, tokens: int) -> int:
+        """Bytes that a text of this length may fill in all caches."""
+        return sum(cache.needs(self.longer * tokens) for cache in self._caches)
+
+    def holds(self, tokens: int) -> bool:
+        """Whether one text of this length fits where there is no other."""
+        return self.limit is None or self.needs(tokens) <= self.limit
+
+    def fits(self, tokens: int) -> bool:
+        """Whether a text of this length fits beside those that have reserved."""
+        return self.limit is None or self.reserved + self.needs(tokens) <= self.limit
+
+    def longest(self, most: int) -> int:
+        """The longest text, of up to `most` tokens, that fits where there is no other."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.holds(middle) else (low, middle - 1)
+        return low
+
+    def reserve(self, owner: int, tokens: int) -> None:
+        """Keep what a text of this length may fill for this sequence."""
+        self._reserved[owner] = self.needs(tokens)
+
+    def free(self, owner: int) -> None:
+        """Give back what a sequence reserved, if it did. Call it before its cells are given up."""
+        self.peak = max(self.peak, self.written)
+        self._reserved.pop(owner, None)
+
+    def reset_peak(self) -> None:
+        """Start again from what is filled now."""
+        self.peak = self.written

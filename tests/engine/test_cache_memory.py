@@ -1,0 +1,210 @@
+"""The caches' memory: what is asked for, what requests reserve, who waits and who is refused."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from engines import GREEDY, PROMPTS, engine_of, finish, known
+from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.engine.cache_memory import Bound, bound_of, set_limit
+from foretoken.engine.engine import Engine
+from foretoken.models.budget import CacheBudget
+from foretoken.models.target import ModelTarget
+from foretoken.protocols import Drafter
+from foretoken.testing import Pair, TableModel
+from foretoken.testing.checks import greedy_reference
+from foretoken.verify.speculative import Speculative
+
+CPU = torch.device("cpu")
+GIB = 2**30
+
+
+def bounded(pair: Pair, texts: int, drafter: Drafter | None = None, slots: int = 64) -> Engine:
+    """An engine whose caches hold this many texts of 27 tokens, the longest here."""
+    engine = engine_of(pair, drafter, slots=slots, length=64, rule=Speculative())
+    budget = engine.target.budget
+    budget.limit = texts * budget.needs(27)
+    return engine
+
+
+@pytest.mark.parametrize("drafting", [False, True])
+def test_more_requests_than_the_budget_holds(pair: Pair, drafting: bool) -> None:
+    """64 requests, and memory for 5: at most these run at a time, in the order of arrival, and all
+    get their texts. A draft model's cache counts too."""
+    drafter = SmallLM(pair.draft, 3) if drafting else None
+    engine, texts = bounded(pair, 5, drafter), known(pair)
+    requests = [engine.add(PROMPTS[i % 5], GREEDY) for i in range(64)]
+    most, seen = 0, []
+    while engine.busy:
+        engine.step()
+        budget = engine.target.budget
+        assert budget.written <= budget.reserved <= budget.limit
+        running = {sample.request.id for sample in engine._running}
+        most = max(most, len(running))
+        seen += sorted(running - set(seen))
+    assert most >= 5 and seen == [request.id for request in requests]
+    assert most < 12  # shorter ones need fewer pages
+    for request in requests:
+        assert request.samples[0].output.token_ids == texts[tuple(request.prompt)]
+    assert (engine.target.budget.reserved, engine.target.budget.written) == (0, 0)
+
+
+def test_a_request_that_never_fits(pair: Pair) -> None:
+    """It is refused with both numbers; without max_tokens its text ends where the memory does."""
+    engine = engine_of(pair, length=2048)
+    budget = engine.target.budget
+    budget.limit = budget.needs(700)
+    most = budget.longest(2048)
+    assert 700 <= most < 1200
+    with pytest.raises(ForetokenError) as refused:
+        engine.add([1] * 10, SamplingParams(temperature=0, max_tokens=2000))
+    needed, given = (f"{size / 2**20:.3g} MiB" for size in (budget.needs(2010), budget.limit))
+    assert str(refused.value) == (
+        f"The request needs {needed} of cache for a prompt of 10 tokens and 2000 new ones, and the "
+        f"caches may fill {given}; shorten the prompt, lower max_tokens or raise kv_cache_memory."
+    )
+    with pytest.raises(ForetokenError, match="shorten the prompt"):
+        engine.add([1] * (most + 1), SamplingParams(temperature=0, max_tokens=None))
+    request = engine.add([1] * (most - 3), SamplingParams(temperature=0, max_tokens=None))
+    finish(engine)
+    [sample] = request.samples
+    assert len(sample.output.token_ids) == 3 and sample.output.finish_reason == "length"
+
+
+def test_any_history_with_a_budget(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
+    """Random arrivals, lengths and cancellations: the texts are those with a fixed cache, all of
+    which is there from the beginning, and in the end nothing is filled or reserved."""
+    for seed in range(4):
+        with monkeypatch.context() as patched:
+            patched.setattr("sys.platform", "other")
+            fixed = engine_of(
+                pair, SmallLM(pair.draft, 3), slots=40, length=128, rule=Speculative()
+            )
+        assert not fixed.target.cache.lazy
+        free = bounded(pair, 3, SmallLM(pair.draft, 3))
+        assert drive(fixed, seed) == drive(free, seed)
+        assert (free.target.budget.reserved, free.target.budget.written) == (0, 0)
+
+
+def drive(engine: Engine, seed: int) -> list[tuple[list[int], ...]]:
+    """The texts of random requests, some of which are cancelled after random steps of their own."""
+    rng, requests = random.Random(seed), []
+    for _ in range(24):
+        prompt = [rng.randrange(90) for _ in range(rng.randrange(1, 20))]
+        params = SamplingParams(
+            temperature=rng.choice([0, 1]), seed=rng.randrange(99), max_tokens=rng.randrange(1, 44)
+        )
+        requests.append(engine.add(prompt, replace(params, n=rng.choice([1, 1, 2]))))
+    cancelled = rng.sample(requests, 4)
+    waiting = list(cancelled)
+    while engine.busy:
+        engine.step()
+        if waiting and rng.random() < 0.2:
+            engine.cancel(waiting.pop().id)
+    return [
+        tuple(sample.output.token_ids for sample in request.samples)
+        for request in requests
+        if request not in cancelled
+    ]
+
+
+def test_windows_keep_what_they_see() -> None:
+    """A model that looks back 40 tokens fills a bounded part of a long text's cache, and writes
+    what it writes with all of it; a second sample whose prompt is gone reads it again."""
+    model = TableModel.random(7, seed=3, window=40)
+    target = ModelTarget(model, 2, 4000, 8)
+    engine = Engine(target, SmallLM(model.noisy(0.3), 4), Speculative())
+    target.budget.limit = target.budget.needs(4000)
+    assert target.budget.needs(4000) == target.budget.needs(3000)
+    prompt = [1, 2, 3] * 500
+    request = engine.add(prompt, SamplingParams(temperature=0, max_tokens=1000))
+    most = 0
+    while engine.busy:
+        engine.step()
+        most = max(most, target.cache.written)
+    assert request.samples[0].output.token_ids == greedy_reference(model, prompt, 1000)
+    assert most <= target.cache.needs(4000) < 2500 * target.cache.token_bytes
+
+
+@pytest.mark.parametrize(
+    ("memory", "found"),
+    [
+        (None, None),
+        (4096, 4096),
+        (0.25, 0.25),
+        ("0.25", 0.25),
+        ("4096", 4096),
+        ("2GiB", 2 * GIB),
+        ("1.5 gib", 3 * GIB // 2),
+        ("3M", 3_000_000),
+        ("1.5GB", 1_500_000_000),
+    ],
+)
+def test_what_is_asked_for(memory: Any, found: float | None) -> None:
+    assert bound_of(memory, None) == Bound(found, None)
+
+
+@pytest.mark.parametrize("memory", [0, -1, 0.0, 1.5, "much", "", "-3", "4XB", "0", "1.5"])
+def test_what_is_no_memory(memory: Any) -> None:
+    with pytest.raises(ForetokenError, match="give bytes"):
+        bound_of(memory, None)
+
+
+def test_a_share_of_the_gpu() -> None:
+    for given, why in (((4, 0.5), "give one"), ((None, 1.2), "at most 1"), ((None, 0.0), "above")):
+        with pytest.raises(ForetokenError, match=why):
+            bound_of(*given)
+    with pytest.raises(ForetokenError, match="kv_cache_memory"):
+        set_limit(CacheBudget(), bound_of(None, 0.9), CPU, 10)
+
+
+def test_what_is_free(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """By default all that is free but 1 GiB; a warning where one text of the context needs more."""
+    monkeypatch.setattr("foretoken.engine.cache_memory.free_memory", lambda: 10 * GIB)
+    cache: Any = SimpleCache(GIB)
+    limits = []
+    for memory in (None, 0.5, 3 * GIB):
+        budget = CacheBudget()
+        budget.join(cache)
+        with caplog.at_level(logging.INFO, "foretoken"):
+            set_limit(budget, bound_of(memory, None), CPU, 5)
+        limits.append(budget.limit)
+    assert limits == [9 * GIB, 5 * GIB, 3 * GIB]
+    [warned] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert "may fill 3 GiB" in warned and "5 tokens, needs 5 GiB: texts end after 3;" in warned
+    assert "The caches may fill 9 GiB; a text of 5 tokens needs 5 GiB." in caplog.text
+    cache.lazy, cache.written = False, 4 * GIB
+    with pytest.raises(ForetokenError, match="take 4 GiB on cpu and may fill 3 GiB"):
+        set_limit(budget, bound_of(3 * GIB, None), CPU, 5)
+
+
+class SimpleCache:
+    """`each` bytes a token."""
+
+    lazy, written = True, 0
+
+    def __init__(self, each: int) -> None:
+        self.each = each
+
+    def needs(self, tokens: int) -> int:
+        return self.each * tokens
+
+
+def test_an_llm_says_its_bytes(pair: Pair) -> None:
+    """In its repr; the option bounds them, and a request that needs more is refused."""
+    with LLM(pair.target, eos_ids=(), kv_cache_memory="1MiB", max_num_seqs=256) as llm:
+        assert "kv_cache='0 MiB of 1 MiB'" in repr(llm)
+        [output] = llm.generate([PROMPTS[0]], GREEDY)
+        assert output.token_ids == known(pair)[tuple(PROMPTS[0])]
+    with (
+        LLM(pair.target, eos_ids=(), kv_cache_memory=5) as llm,
+        pytest.raises(ForetokenError, match=r"may fill 4.77e-06 MiB"),
+    ):
+        llm.generate(PROMPTS[0], GREEDY)

@@ -1,0 +1,64 @@
+"""What caches may fill, counted over all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from foretoken.models.budget import CacheBudget
+
+
+@dataclass(eq=False)
+class Cache:
+    """`each` bytes a token, after a first of `ahead`."""
+
+    each: int
+    ahead: int = 0
+    written: int = 0
+    lazy: bool = True
+
+    def needs(self, tokens: int) -> int:
+        return self.ahead + self.each * tokens
+
+
+def test_all_caches_count() -> None:
+    """Until they are gone; those of another tokenizer by their own longer texts."""
+    budget, target, draft = CacheBudget(100), Cache(3, 1, written=7), Cache(2, written=5)
+    budget.join(target)
+    budget.join(draft)
+    assert budget.needs(4) == 13 + 8 and budget.written == 12
+    own, foreign = CacheBudget(longer=2), Cache(5)
+    own.join(foreign)
+    budget.join(own)
+    assert budget.needs(4) == 21 + 40
+    del own, draft
+    assert budget.needs(4) == 13 and budget.written == 7
+
+
+def test_reserving() -> None:
+    """A text fits beside those that have reserved, or not; what left is free again."""
+    budget, cache = CacheBudget(100), Cache(10)
+    budget.join(cache)
+    budget.reserve(1, 4)
+    budget.reserve(2, 3)
+    assert budget.reserved == 70 and budget.fits(3) and not budget.fits(4)
+    assert budget.holds(10) and not budget.holds(11)
+    cache.written = 33
+    budget.free(1)
+    budget.free(7)  # which reserved nothing
+    assert budget.reserved == 30 and budget.fits(7) and budget.peak == 33
+    cache.written = 4
+    budget.reset_peak()
+    budget.free(2)
+    assert (budget.reserved, budget.peak) == (0, 4)
+
+
+@pytest.mark.parametrize(("limit", "longest"), [(None, 64), (5, 0), (49, 4), (50, 5), (10**9, 64)])
+def test_the_longest_text(limit: int | None, longest: int) -> None:
+    budget, cache = CacheBudget(limit), Cache(10)
+    budget.join(cache)
+    assert budget.longest(64) == longest
+    assert budget.lazy
+    cache.lazy = False
+    assert not budget.lazy
