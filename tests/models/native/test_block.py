@@ -16,6 +16,7 @@ from foretoken.drafters.early_exit import EarlyExit
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
+from foretoken.models.cache import KVCache
 from foretoken.models.feed import chain_feed
 from foretoken.models.load import load_model
 from foretoken.models.native import block
@@ -69,6 +70,40 @@ def test_the_text_is_what_transformers_writes(family: str) -> None:
         assert sum(output.stats.accepted for output in outputs) > 5
     copies = PromptLookup(3)
     check_seeded(lambda _: PromptLookup(3), build({"method": copies}).verifier, pair, slots=2)
+
+
+def test_windows_return_what_they_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long texts, whose windows' memory is given back on the way, and that of a draft model: they
+    are what transformers writes, also in copies that come when the prompt is gone."""
+    monkeypatch.setattr("foretoken.models.cache._TRIMMED", 1)
+    numbers = {"num_hidden_layers": 4, "head_dim": 16, "max_position_embeddings": 512}
+    model = original("gemma3_text", sliding_window=5, **numbers).double()
+    model.generation_config.eos_token_id = None
+    small, rng = native(related(model)), random.Random(0)
+    prompts = [[rng.randrange(97) for _ in range(n)] for n in (190, 40)]
+    wanted = [
+        model.generate(torch.tensor([p]), max_new_tokens=60, do_sample=False)[0, len(p) :].tolist()
+        for p in prompts
+    ]
+    params = SamplingParams(temperature=0, max_tokens=60, n=2)
+    for method in ({"method": "sps", "model": small}, {"method": "specinfer", "model": small}):
+        llm = LLM(
+            native(model),
+            speculative_config=method,
+            max_num_seqs=3,
+            max_num_batched_tokens=32,
+            eos_ids=(),
+        )
+        outputs = llm.generate(prompts, params)
+        cache = llm.engine.target.cache
+        for output, text in zip(outputs, wanted, strict=True):
+            assert [list(sample.token_ids) for sample in output.outputs] == [text, text]
+        assert not cache.written and cache.needs(400) < 0.7 * _unwindowed(cache, 400)
+
+
+def _unwindowed(cache: KVCache, tokens: int) -> int:
+    shapes = [shape._replace(window=None) for shape in cache.shapes]
+    return KVCache(shapes, 3, 512, cache.dtype, cache.device, spare=cache.spare).needs(tokens)
 
 
 @pytest.mark.parametrize("family", ["llama", *GEMMAS])

@@ -174,15 +174,16 @@ def _layers(parts: _Parts, config: Any, shape: Shape, mixing: Callable[..., Tens
 
 def _own(config: Any, shape: Shape, mixing: Callable[..., Tensor], i: int) -> dict[str, Any]:
     """What layer i has of its own even where it repeats another's weights."""
-    ropes = block.rope_kinds(config)
+    ropes, window = block.rope_kinds(config), block.window(config, i)
     mix = partial(
         mixing,
         heads=shape.heads,
         scale=block.score_scale(config, shape.head_dim),
-        window=block.window(config, i),
+        window=window,
         cap=block.cap(config, block.family(config).score_cap),
     )
-    return {"mix": mix, "rope": 0 if ropes == [None] else ropes.index(config.layer_types[i])}
+    rope = 0 if ropes == [None] else ropes.index(config.layer_types[i])
+    return {"mix": mix, "rope": rope, "window": window}
 
 
 def _layer(parts: _Parts, config: Any, i: int, own: dict[str, Any]) -> Layer:

@@ -49,14 +49,16 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 @dataclass(slots=True)
 class Layer:
     """One decoder layer. qkv: D -> (H + 2K)·W; rope: which of the model's rotary tables turns
-    queries and keys; mix: the attention itself; gate_up: D -> 2F; activation: one of `ACTIVATIONS`.
-    attention_out_norm, mlp_out_norm: of what a sub-layer adds to the states."""
+    queries and keys; window: how many tokens it looks back, itself included; mix: the attention
+    itself; gate_up: D -> 2F; activation: one of `ACTIVATIONS`. attention_out_norm, mlp_out_norm: of
+    what a sub-layer adds to the states."""
 
     attention_norm: Norm
     qkv: Linear
     q_norm: Norm | None
     k_norm: Norm | None
     rope: int
+    window: int | None
     mix: Mix
     out: Linear
     attention_out_norm: Norm | None

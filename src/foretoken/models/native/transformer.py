@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.models.budget import CacheBudget
-from foretoken.models.cache import KVCache, alike
+from foretoken.models.cache import KVCache, KVShape
 from foretoken.models.feed import Feed
 from foretoken.models.model import Output
 from foretoken.models.native import block, rope
@@ -107,8 +107,10 @@ class Transformer:
         self, slots: int, max_length: int, *, spare: int = 0, budget: CacheBudget | None = None
     ) -> KVCache:
         shape = self.shape
+        width = shape.head_dim
+        shapes = [KVShape(shape.kv_heads, width, width, layer.window) for layer in self.stack]
         cache = KVCache(
-            alike(self.layers, shape.kv_heads, shape.head_dim),
+            shapes,
             slots,
             max_length,
             self.dtype,

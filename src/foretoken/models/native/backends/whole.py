@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -102,7 +101,7 @@ class Whole:
         for layer in layers:
             _check(layer, shape)
         self._shape, self._ropes = shape, list(ropes)
-        self._windows = list(dict.fromkeys(map(_window, layers)))
+        self._windows = list(dict.fromkeys(layer.window for layer in layers))
         self._stack = (_Layer * len(layers))(*map(self._layer, layers))
         self._layers = list(layers)  # whose memory the structures point to
         first: Any = layers[0]
@@ -119,7 +118,7 @@ class Whole:
         return _Layer(
             *(None if x is None else x.weight.data_ptr() for x in _norms(layer)),
             *(x.matrix for x in products),
-            self._windows.index(_window(layer)),
+            self._windows.index(layer.window),
             layer.rope,
             _ACTIVATIONS.index(layer.activation),
             layer.mix.keywords["scale"],
@@ -211,13 +210,6 @@ def _check(layer: Any, shape: Shape) -> None:
 
 def _misfit(what: str) -> ForetokenError:
     return ForetokenError(f"The compiled loops can't run this: {what}; use backend='plain'.")
-
-
-def _window(layer: Layer) -> int | None:
-    mix: Any = layer.mix
-    assert isinstance(mix, partial)
-    window: int | None = mix.keywords["window"]
-    return window
 
 
 def spans(sublayers: Iterable[int]) -> list[tuple[int, int]]:
