@@ -84,17 +84,15 @@ class LLM:
         max_model_len: context, prompt and output together; by default the model's.
         max_num_seqs: sequences served at a time.
         max_num_batched_tokens: prompt tokens read in one step.
-        max_queued: sequences that may wait for their turn, beyond which a request is refused; None
-            for any number.
+        max_queued: sequences that may wait, beyond which requests are refused; None for any.
         trust_remote_code: whether code that comes with a checkpoint may run, the target's or a
             draft model's.
         eos_ids: the tokens that end a text; by default those that the model's files name.
         seed: makes requests without a seed of their own repeatable, in the order of calls.
         enforce_eager: whether a backend that compiles passes is refused.
-        kv_cache_memory: bytes that the caches may fill, the draft model's too: a number, "4GiB", or
-            as 0.5 a share of what is free after loading; by default all of that but 1 GiB. Requests
-            reserve what prompt and max_tokens need, and wait for it.
-        gpu_memory_utilization: the same bound, as the share of a GPU that all may take.
+        kv_cache_memory: what caches may fill: bytes, "4GiB", 0.5 of what is free; all but 1 GiB.
+        gpu_memory_utilization: the same, as the share of a GPU that all may take.
+        kv_cache_dtype: how keys and values are stored: "auto", "float16", "bfloat16", "float32".
         others: vLLM's other names, where they ask for what is done anyway (tensor_parallel_size=1);
             any other is refused by name.
 
@@ -123,6 +121,7 @@ class LLM:
         enforce_eager: bool = False,
         kv_cache_memory: int | float | str | None = None,
         gpu_memory_utilization: float | None = None,
+        kv_cache_dtype: str = "auto",
         **others: Any,
     ) -> None:
         check_keywords(others, [*LLM.__init__.__annotations__])
@@ -139,6 +138,7 @@ class LLM:
             enforce_eager=enforce_eager,
             kv_cache_memory=kv_cache_memory,
             gpu_memory_utilization=gpu_memory_utilization,
+            kv_cache_dtype=kv_cache_dtype,
         )
         method = build(speculative_config)
         self.method = method.name
@@ -166,7 +166,7 @@ class LLM:
             settings.length(loaded),
             tokenizer=self.tokenizer,
             trust_remote_code=trust_remote_code,
-            budget=CacheBudget(widest=settings.max_num_batched_tokens),
+            budget=settings.budget(),
         )
         engine = Engine(
             method.wrapped(target),

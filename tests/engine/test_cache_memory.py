@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -208,3 +209,25 @@ def test_an_llm_says_its_bytes(pair: Pair) -> None:
         pytest.raises(ForetokenError, match=r"may fill 4.77e-06 MiB"),
     ):
         llm.generate(PROMPTS[0], GREEDY)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("impl", ["native", "transformers"])
+def test_caches_of_16_bits(kind: str, impl: str, checkpoints: tuple[Path, Path]) -> None:
+    """Half the bytes; speculation writes what plain decoding writes with the same cache, and the
+    text of full precision differs in a late token at most."""
+    target, draft = checkpoints
+    given: dict[str, Any] = {"model_impl": impl, "eos_ids": (), "kv_cache_memory": "64MiB"}
+    params = SamplingParams(temperature=0, max_tokens=24)
+    texts, needs = [], []
+    for dtype, method in ((kind, None), (kind, {"method": "sps", "model": draft}), ("auto", None)):
+        with LLM(target, kv_cache_dtype=dtype, speculative_config=method, **given) as llm:
+            texts.append([output.token_ids for output in llm.generate(PROMPTS, params)])
+            needs.append(llm.engine.target.cache.token_bytes)
+    assert texts[0] == texts[1] and 2 * needs[0] == 2 * needs[1] == needs[2]
+    assert [text[:2] for text in texts[0]] == [text[:2] for text in texts[2]]
+
+
+def test_an_unknown_dtype() -> None:
+    with pytest.raises(ForetokenError, match="kv_cache_dtype 'fp8'"):
+        LLM("mini", kv_cache_dtype="fp8")

@@ -11,10 +11,19 @@ from typing import Any, get_type_hints
 import torch
 
 from foretoken.engine.cache_memory import bound_of
-from foretoken.errors import ForetokenError, shown
+from foretoken.errors import ForetokenError, shown, unknown
 from foretoken.errors.values import check_range, typed
+from foretoken.models.budget import CacheBudget
 from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
+
+STORED = {
+    "auto": None,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+}
+"""kv_cache_dtype -> in which keys and values are stored; None as the model computes them."""
 
 
 @dataclass(kw_only=True)
@@ -36,6 +45,7 @@ class Settings:
     enforce_eager: bool
     kv_cache_memory: int | float | str | None
     gpu_memory_utilization: float | None
+    kv_cache_dtype: str
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -49,12 +59,18 @@ class Settings:
             max_num_batched_tokens=self.max_num_batched_tokens,
         )
         check_range(0, math.inf, max_queued=self.max_queued)
+        if self.kv_cache_dtype not in STORED:
+            raise unknown("kv_cache_dtype", self.kv_cache_dtype, STORED)
         self.cache_bound = bound_of(self.kv_cache_memory, self.gpu_memory_utilization)
         if self.enforce_eager and backends.split(self.backend)[0] is not None:
             raise ForetokenError(
                 f"enforce_eager is true and backend {self.backend!r} compiles passes; leave one "
                 "out."
             )
+
+    def budget(self) -> CacheBudget:
+        """For the caches of the engine, without a limit yet."""
+        return CacheBudget(widest=self.max_num_batched_tokens, dtype=STORED[self.kv_cache_dtype])
 
     def length(self, model: CausalLM) -> int:
         """The context. Raises `ForetokenError` for one that is longer than the model's."""

@@ -17,7 +17,6 @@ LLM_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
     "tensor_parallel_size pipeline_parallel_size data_parallel_size": ((1, None), _ONE),
     "distributed_executor_backend": ((None,), _ONE),
     "quantization": ((None,), "backend='int8' or 'int4' quantises while loading"),
-    "kv_cache_dtype": (("auto", None), "the cache has the model's dtype"),
     "swap_space cpu_offload_gb": ((0, None), _MEMORY),
     "kv_cache_memory_bytes num_gpu_blocks_override": ((None,), _MEMORY),
     "block_size max_seq_len_to_capture": ((None,), _MEMORY),

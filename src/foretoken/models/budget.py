@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Protocol
 from weakref import WeakSet
 
+import torch
+
 
 class Counted(Protocol):
     """A cache as a budget sees it."""
@@ -32,11 +34,19 @@ class Counted(Protocol):
 class CacheBudget:
     """limit: bytes that all caches may fill together, None for any number. widest: tokens of a
     sequence in a pass at most. longer: how many tokens the caches store for one of the text, where
-    they are another tokenizer's; such a budget joins the text's. peak: the most bytes that were
+    they are another tokenizer's; such a budget joins the text's. dtype: in
+    which keys and values are stored, None as they are computed. peak: the most bytes that were
     filled when a sequence left, since `reset_peak`."""
 
-    def __init__(self, limit: int | None = None, widest: int = 512, longer: int = 1) -> None:
-        self.limit, self.widest, self.longer, self.peak = limit, widest, longer, 0
+    def __init__(
+        self,
+        limit: int | None = None,
+        widest: int = 512,
+        longer: int = 1,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.limit, self.widest, self.longer, self.dtype = limit, widest, longer, dtype
+        self.peak = 0
         self._caches: WeakSet[Counted] = WeakSet()
         self._reserved: dict[int, int] = {}
 

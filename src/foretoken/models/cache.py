@@ -24,6 +24,8 @@ from foretoken.errors import ForetokenError, shown
 from foretoken.models.budget import CacheBudget
 from foretoken.models.memory import PAGE, Memory
 
+_HALF_MOST = 65504.0
+
 
 class KVShape(NamedTuple):
     """What one layer stores of a token: K heads, W and W' numbers each. window: how many tokens
@@ -40,6 +42,14 @@ class KV(NamedTuple):
 
     keys: Tensor
     values: Tensor
+
+
+def as_stored(new: Tensor, dtype: torch.dtype) -> Tensor:
+    """Keys or values as they are stored. What float16 has no number for becomes its largest: an
+    infinity would reach those that don't see it, as 0 · inf is NaN."""
+    if dtype == torch.float16 != new.dtype:
+        new = new.clamp(-_HALF_MOST, _HALF_MOST)
+    return new.to(dtype)
 
 
 def alike(layers: int, heads: int, width: int) -> list[KVShape]:
@@ -84,8 +94,9 @@ class KVCache:
     ) -> None:
         """A row holds texts of `max_length` tokens, and `spare` cells for what may come after them
         in a pass or be taken back. `positions`: how many the model's position embedding knows
-        (padding stays below it)."""
-        self.shapes, self.dtype, self.device = list(shapes), dtype, device
+        (padding stays below it). dtype: of what is stored, unless the budget names another."""
+        stored = None if budget is None else budget.dtype
+        self.shapes, self.dtype, self.device = list(shapes), stored or dtype, device
         self.max_length, self.spare = max_length + spare, spare
         self.positions = positions or self.max_length
         widths = {width for s in shapes for width in (s.key_width, s.value_width)}

@@ -174,7 +174,7 @@ class ModelTarget:
         slot = self.cache.slot(sequence.id)
         keys, values = self.cache.layer[layer]
         length = self.cache.lengths[slot]
-        return keys[slot, :, :length], values[slot, :, :length]
+        return keys[slot, :, :length].to(self.dtype), values[slot, :, :length].to(self.dtype)
 
     @property
     def native(self) -> Transformer:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from caches import randomize, stored
 from foretoken.errors import ForetokenError
+from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KV
 from foretoken.models.feed import chain_feed, tree_feed
 from foretoken.models.native import attention, loop_attention
@@ -81,6 +82,34 @@ def test_equals_torchs_own(window: int | None, cap: float | None, history: int, 
     wanted = attention.mix(turned, cache.layer[0], feed, **given)
     got = loop_attention.mix(turned, cache.layer[0], feed, **given)
     assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@torch.inference_mode()
+def test_keys_and_values_of_16_bits(dtype: torch.dtype) -> None:
+    """Rounded as torch rounds them, subnormals too, and to the largest number where there is none;
+    a token alone has the bits that it has among others."""
+    model, random_numbers = model_of("panels"), torch.Generator().manual_seed(1)
+    shape, many = model.shape, 70
+    cache, torchs, alone = (
+        model.new_cache(1, 300, budget=CacheBudget(dtype=dtype)) for _ in range(3)
+    )
+    size = (1, many, shape.heads + 2 * shape.kv_heads, shape.head_dim)
+    turned = torch.randn(size, generator=random_numbers) * 2.0 ** torch.randint(
+        -30, 3, size, generator=random_numbers
+    )
+    turned[0, 3, -1, :4] = torch.tensor([65519.0, 65520.0, -1e9, 2.0**-25])
+    given = {"heads": shape.heads, "scale": 0.3}
+    feed = chain_feed(cache, [cache.acquire(0)], [tokens(many)])
+    got = loop_attention.mix(turned, cache.layer[0], feed, **given)
+    wanted = attention.mix(turned, torchs.layer[0], feed, **given)
+    assert torch.equal(stored(cache)[0], stored(torchs)[0])
+    assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-5) and bool(got.isfinite().all())
+    for i in range(many):
+        cell = chain_feed(alone, [0], [[7]])
+        one = loop_attention.mix(turned[:, i : i + 1].contiguous(), alone.layer[0], cell, **given)
+        assert torch.equal(one[0, 0], got[0, i])
+        alone.lengths[0] += 1
 
 
 @torch.inference_mode()

@@ -50,7 +50,9 @@ class _Texts:
         self.slots, self.device = access.slots, access.device
         self.dtype, self.backend = access.dtype, access.backend
         self.trust_remote_code = access.trust_remote_code
-        self.budget = CacheBudget(widest=access.budget.widest, longer=_LONGER)
+        self.budget = CacheBudget(
+            widest=access.budget.widest, longer=_LONGER, dtype=access.budget.dtype
+        )
         access.budget.join(self.budget)
 
 

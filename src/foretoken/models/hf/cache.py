@@ -22,7 +22,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from foretoken.errors import ForetokenError
 from foretoken.models.budget import CacheBudget
-from foretoken.models.cache import KV, KVCache, KVShape
+from foretoken.models.cache import KV, KVCache, KVShape, as_stored
 from foretoken.models.feed import Feed
 
 _FALLBACK_LENGTH = 2048  # where the configuration names no longest context
@@ -159,13 +159,13 @@ class Rows(CacheLayerMixin):
         slots, places = feed.cells()
         if feed.alone:
             start = feed.starts[0]
-            kept[feed.slots[0], :, start : start + new.shape[2]] = new[0]
+            kept[feed.slots[0], :, start : start + new.shape[2]] = as_stored(new[0], kept.dtype)
         else:
-            kept[slots, :, places] = new.transpose(1, 2)
+            kept[slots, :, places] = as_stored(new.transpose(1, 2), kept.dtype)
         if self.together:
             first = feed.slots[0]
-            return kept[first : first + len(feed.slots), :, : feed.length]
-        return kept[:, :, : feed.length].index_select(0, slots[:, 0])
+            return kept[first : first + len(feed.slots), :, : feed.length].to(new.dtype)
+        return kept[:, :, : feed.length].index_select(0, slots[:, 0]).to(new.dtype)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.feed.length, 0

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretoken.models.cache import KV
+from foretoken.models.cache import KV, as_stored
 from foretoken.models.feed import Feed
 
 
@@ -36,7 +36,9 @@ def mix(
 
 
 def write(layer: KV, new: Tensor, feed: Feed) -> None:
-    """Put keys and values `new` [B, T, 2, K, W] into a layer's cache."""
+    """Put keys and values `new` [B, T, 2, K, W] into a layer's cache, rounded where it stores them
+    in fewer bits."""
+    new = as_stored(new, layer.keys.dtype)
     for which, tensor in enumerate(layer):
         if feed.alone:
             start = feed.starts[0]
@@ -59,20 +61,21 @@ def attend(
     groups = query.shape[2] // layer.keys.shape[1]
     mask = feed.mask(query.dtype, window, groups)  # [B, 1, G·T, L]
     if feed.aligned or len(feed.slots) == 1:
-        cached = _seen(layer, feed.slots[0], len(feed.slots), feed.length)
+        cached = _seen(layer, feed.slots[0], len(feed.slots), feed.length, query.dtype)
         return _grouped(query, cached, mask, scale, cap)
     rows = []
     for b, slot in enumerate(feed.slots):
         end = feed.starts[b] + query.shape[1]
         row_mask = None if mask is None else mask[b : b + 1, :, :, :end]
-        cached = _seen(layer, slot, 1, end)
+        cached = _seen(layer, slot, 1, end, query.dtype)
         rows.append(_grouped(query[b : b + 1], cached, row_mask, scale, cap))
     return torch.cat(rows)
 
 
-def _seen(layer: KV, first: int, rows: int, length: int) -> KV:
-    """The first `length` places of neighbouring slots, [B, K, L, W] each."""
-    keys, values = (tensor[first : first + rows, :, :length] for tensor in layer)
+def _seen(layer: KV, first: int, rows: int, length: int, dtype: torch.dtype) -> KV:
+    """The first `length` places of neighbouring slots, [B, K, L, W] each: views, where they are
+    stored in this dtype."""
+    keys, values = (tensor[first : first + rows, :, :length].to(dtype) for tensor in layer)
     return KV(keys, values)
 
 

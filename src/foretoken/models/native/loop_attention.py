@@ -46,6 +46,7 @@ def mix(
         turned.data_ptr(),
         layer.keys.data_ptr(),
         layer.values.data_ptr(),
+        kernels.STORED.index(layer.keys.dtype),
         slots.data_ptr(),
         places.data_ptr(),
         None if seen is None else seen.data_ptr(),
@@ -72,7 +73,8 @@ def _check(
 ) -> None:
     tokens, others, size = turned.shape[:2], turned.shape[2] - heads, turned.shape[3]
     keys, values = layer
-    if {turned.dtype, keys.dtype} != {torch.float32} or places.shape != tokens:
+    served = turned.dtype == torch.float32 and keys.dtype in kernels.STORED
+    if not served or places.shape != tokens:
         kinds = f"{turned.dtype} and a cache of {keys.dtype}"
         raise _misfit(f"{list(turned.shape)} at {list(places.shape)} places, {kinds}")
     alike = keys.shape == values.shape and keys.is_contiguous() and values.is_contiguous()

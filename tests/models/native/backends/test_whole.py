@@ -226,8 +226,8 @@ def test_a_pass_that_does_not_fit_is_refused() -> None:
         assert "backend='plain'" in str(caught.value) and torch.equal(stored(held), before)
 
     for layers, slots, heads, width in ((2, 2, 2, 32), (3, 2, 1, 32), (3, 2, 2, 16)):
-        refused("a cache has", KVCache(alike(layers, heads, width), slots, 64, torch.float32, CPU))
-    refused("a cache has", KVCache(alike(3, 2, 32), 2, 64, torch.float64, CPU))
+        refused("a cache of", KVCache(alike(layers, heads, width), slots, 64, torch.float32, CPU))
+    refused("a cache of", KVCache(alike(3, 2, 32), 2, 64, torch.float64, CPU))
     refused("width", states=torch.zeros(1, 3, 65))
     refused("rows", states=torch.zeros(2, 3, 64))
     refused("rows", starts=[0, 0])

@@ -31,10 +31,44 @@ static inline lanes hyperbolic(lanes x) {
   return size < 0.625f ? x + x * square * p : x > 0.0f ? far : -far;
 }
 
+// How keys and values are stored.
+enum Stored { STORED_FLOAT32, STORED_FLOAT16, STORED_BFLOAT16 };
+
+static inline uint32_t bits_of(float x) {
+  uint32_t bits;
+  return memcpy(&bits, &x, 4), bits;
+}
+
+// float32 to the nearest number of 16 bits, of two the even one. NaN stays NaN; what float16 has no
+// number for becomes its largest, as an infinity would reach those that don't see it: 0 · inf is NaN.
+static inline uint16_t narrowed(float x, long kind) {
+  uint32_t bits = bits_of(x), size = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
+  if (size > 0x7f800000) return kind == STORED_FLOAT16 ? 0x7e00 : 0x7fc0;
+  if (kind == STORED_BFLOAT16) return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  if (size >= 0x477ff000) return sign | 0x7bff;
+  if (size < 0x38800000)  // below 2^-14 half's numbers lie as far apart as float's from 0.5 on
+    return sign | (bits_of((x < 0 ? -x : x) + 0.5f) - bits_of(0.5f));
+  return sign | (size + 0xc8000fff + (size >> 13 & 1)) >> 13;
+}
+
+// `count` rows of W numbers, from number `first` of a cache on: where they lie, or widened in `room`.
+static const float *widened(const void *cache, long kind, long first, long count, long W,
+                            float *room) {
+  if (kind == STORED_FLOAT32) return (const float *)cache + first;
+  const uint16_t *from = (const uint16_t *)cache + first;
+  for (long i = 0; i < count * W; i += LANES)  // W is whole vectors
+    if (kind == STORED_FLOAT16)
+      at(room + i) = loaded(from + i);
+    else
+      at(room + i) = (lanes)(__builtin_convertvector(*(const halves *)(from + i), whole) << 16);
+  return room;
+}
+
 // One pass's attention; see `attend` below. cap: scores s become cap · tanh(s / cap); 0 for none.
 struct Pass {
   const float *turned;
-  float *keys, *values;
+  void *keys, *values;
+  long kind;
   const int64_t *slots, *places;
   const uint8_t *seen;
   float *out;
@@ -46,9 +80,12 @@ struct Pass {
 static void write(const Pass &p, long i) {
   const float *own = p.turned + (i * (p.H + 2 * p.K) + p.H) * p.W;
   for (long head = 0; head < 2 * p.K; head++, own += p.W) {
-    float *cache = head < p.K ? p.keys : p.values;
-    long place = (p.slots[i / p.T] * p.K + head % p.K) * p.cells + p.places[i];
-    memcpy(cache + place * p.W, own, 4 * p.W);
+    void *cache = head < p.K ? p.keys : p.values;
+    long first = ((p.slots[i / p.T] * p.K + head % p.K) * p.cells + p.places[i]) * p.W;
+    if (p.kind == STORED_FLOAT32)
+      memcpy((float *)cache + first, own, 4 * p.W);
+    else
+      for (long d = 0; d < p.W; d++) ((uint16_t *)cache)[first + d] = narrowed(own[d], p.kind);
   }
 }
 
@@ -73,9 +110,10 @@ static void exponentials(float *scores, const uint8_t *seen, long L, long filled
 static void attend_panel(const Pass &p, long b, long head, long first, std::vector<float> &room) {
   long G = p.H / p.K, count = p.T * G - first < WIDTH ? p.T * G - first : WIDTH;
   long filled = (p.L + LANES - 1) / LANES * LANES;
-  room.assign((p.L + 2 * p.W) * WIDTH + count * filled, 0.0f);
+  room.assign((p.L + 2 * p.W) * WIDTH + count * filled + (p.kind ? CHUNK * p.W : 0), 0.0f);
   float *scores = room.data(), *queries = scores + p.L * WIDTH;  // [L][WIDTH], [W][WIDTH]
   float *mixed = queries + p.W * WIDTH, *shares = mixed + p.W * WIDTH;  // [WIDTH][W], [..][filled]
+  float *wide = shares + count * filled;                                // [CHUNK][W]
   float sums[WIDTH] = {0};
   long row = (p.H + 2 * p.K) * p.W, history = (p.slots[b] * p.K + head) * p.cells * p.W;
   for (long r = 0; r < count; r++) {
@@ -83,8 +121,12 @@ static void attend_panel(const Pass &p, long b, long head, long first, std::vect
     const float *q = p.turned + (b * p.T + t) * row + (head * G + g) * p.W;
     for (long d = 0; d < p.W; d++) queries[d * WIDTH + r] = q[d] * p.scale;
   }
-  multiply<1, float>({p.keys + history, p.W}, {queries, WIDTH}, scores, WIDTH, p.L, p.W, queries,
-                     0);
+  for (long j = 0, step = p.kind ? CHUNK : p.L; j < p.L; j += step) {
+    long near = p.L - j < step ? p.L - j : step;
+    const float *keys = widened(p.keys, p.kind, history + j * p.W, near, p.W, wide);
+    multiply<1, float>({keys, p.W}, {queries, WIDTH}, scores + j * WIDTH, WIDTH, near, p.W,
+                       queries, 0);
+  }
   for (long i = 0; p.cap && i < p.L * WIDTH; i += LANES)
     at(scores + i) = hyperbolic(loaded(scores + i) / p.cap) * p.cap;
   for (long r = 0; r < count; r++) {
@@ -94,20 +136,19 @@ static void attend_panel(const Pass &p, long b, long head, long first, std::vect
   }
   for (long j = 0; j < p.L; j++)
     for (long r = 0; r < count; r++) sums[r] += shares[r * filled + j];
-  if (p.W % WIDTH == 0)
-    for (long j = 0; j < p.L; j += CHUNK)
-      for (long d = 0; d < p.W; d += WIDTH) {
-        const float *values = p.values + history + j * p.W + d;
-        long near = p.L - j < CHUNK ? p.L - j : CHUNK;
-        multiply<1, float>({shares + j, filled}, {values, p.W}, mixed + d, p.W, count, near, values,
-                           0);
-      }
-  else  // narrow heads, of whole vectors
-    for (long r = 0; r < count; r++)
-      for (long j = 0; j < p.L; j++)
-        for (long d = 0; d < p.W; d += LANES)
-          at(mixed + r * p.W + d) +=
-              loaded(p.values + history + j * p.W + d) * shares[r * filled + j];
+  for (long j = 0; j < p.L; j += CHUNK) {
+    long near = p.L - j < CHUNK ? p.L - j : CHUNK;
+    const float *values = widened(p.values, p.kind, history + j * p.W, near, p.W, wide);
+    if (p.W % WIDTH == 0)
+      for (long d = 0; d < p.W; d += WIDTH)
+        multiply<1, float>({shares + j, filled}, {values + d, p.W}, mixed + d, p.W, count, near,
+                           values + d, 0);
+    else  // narrow heads, of whole vectors
+      for (long r = 0; r < count; r++)
+        for (long i = 0; i < near; i++)
+          for (long d = 0; d < p.W; d += LANES)
+            at(mixed + r * p.W + d) += loaded(values + i * p.W + d) * shares[r * filled + j + i];
+  }
   for (long r = 0; r < count; r++) {
     long t = (first + r) / G, g = (first + r) % G;
     float *out = p.out + ((b * p.T + t) * p.H + head * G + g) * p.W;

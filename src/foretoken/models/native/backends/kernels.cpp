@@ -42,18 +42,18 @@ void linear(const float *x, const Matrix *m, float *y, long M, int threads) {
 }
 
 // turned [B, T, H + 2K, W]: queries, keys, values. keys, values [slots, K, cells, W]: one layer of
-// the cache. Row b writes its T cells at `places` of slots[b], then looks at the first L of them.
+// the cache, stored as `kind` says. Row b writes its T cells at `places` of slots[b], then looks at the first L of them.
 // seen [B, T, L], or null where everything is. cap: of scores, 0 for none. -> out [B, T, H, W]. W
 // is a multiple of WIDTH.
 // Returns 1, and does nothing, where a slot or a place isn't in the cache.
-int attend(const float *turned, float *keys, float *values, const int64_t *slots,
+int attend(const float *turned, void *keys, void *values, long kind, const int64_t *slots,
            const int64_t *places, const uint8_t *seen, float *out, long B, long T, long H, long K,
            long W, long L, long all_slots, long cells, float scale, float cap, int threads) {
   bool inside = H % K == 0 && W % WIDTH == 0 && 0 < L && L <= cells;
   for (long b = 0; b < B; b++) inside = inside && 0 <= slots[b] && slots[b] < all_slots;
   for (long i = 0; i < B * T; i++) inside = inside && 0 <= places[i] && places[i] < cells;
   if (!inside) return 1;
-  Pass p = {turned, keys, values, slots, places, seen, out, T, H, K, W, L, cells, scale, cap};
+  Pass p = {turned, keys, values, kind, slots, places, seen, out, T, H, K, W, L, cells, scale, cap};
   long panels = (T * (H / K) + WIDTH - 1) / WIDTH;
 #pragma omp parallel num_threads(threads)
   {

@@ -35,6 +35,10 @@ _FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC")
 _log = logging.getLogger(__name__)
 
 
+STORED = (torch.float32, torch.float16, torch.bfloat16)
+"""How the loops can read keys and values, in the order of their numbers."""
+
+
 def supports(dtype: torch.dtype, device: torch.device) -> bool:
     return device.type == "cpu" and dtype == torch.float32 and library() is not None
 
@@ -84,7 +88,14 @@ def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
     loops.layers.restype = ctypes.c_int
     loops.layers.argtypes = [place] * 2 + [number] * 2 + [ctypes.c_int]
     loops.attend.restype = ctypes.c_int
-    loops.attend.argtypes = [place] * 7 + [number] * 8 + [ctypes.c_float] * 2 + [ctypes.c_int]
+    loops.attend.argtypes = [
+        *([place] * 3),
+        number,
+        *([place] * 4),
+        *([number] * 8),
+        *([ctypes.c_float] * 2),
+        ctypes.c_int,
+    ]
     return loops
 
 

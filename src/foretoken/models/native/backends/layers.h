@@ -18,13 +18,14 @@ struct Layer {
 
 // A pass through layers: states [B, T, D] are changed in place. ropes, each [.., 2, W]: cosines, and
 // sines of which the first half is negated, of `turns` positions. cache: keys and values of each
-// layer, [slots, K, cells, W]. Row b has counts[b] tokens; what follows is written to cell limit - 1.
+// layer, [slots, K, cells, W], stored as `kind` says. Row b has counts[b] tokens; what follows is written to cell limit - 1.
 struct Whole {
-  float *states, *const *cache;
+  float *states;
+  void *const *cache;
   const float *const *ropes;
   const int64_t *positions, *slots, *starts, *counts;
   const uint8_t *const *seen;
-  long B, T, D, H, K, W, F, L, all_slots, cells, limit, turns;
+  long B, T, D, H, K, W, F, L, all_slots, cells, limit, kind, turns;
   float eps;
 };
 
@@ -121,7 +122,7 @@ static void attention(const Whole &p, const Layer &layer, long index, const Room
     norm(p.states + i * p.D, layer.attention_norm, room.normed.get() + i * p.D, p.D, p.eps);
   share(room.normed.get(), layer.qkv, room.qkv.get(), M, 0, 0, who, of);
 #pragma omp barrier
-  Pass pass = {room.qkv.get(), p.cache[2 * index], p.cache[2 * index + 1], p.slots,
+  Pass pass = {room.qkv.get(), p.cache[2 * index], p.cache[2 * index + 1], p.kind, p.slots,
                room.places.get(), p.seen[layer.mask], room.mixed.get(), p.T, p.H, p.K, p.W, p.L,
                p.cells, layer.scale, layer.cap};
 #pragma omp for

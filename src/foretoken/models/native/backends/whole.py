@@ -58,6 +58,7 @@ _NUMBERS = (
     "slots_",
     "cells",
     "limit",
+    "kind",
     "turns",
 )
 
@@ -159,6 +160,7 @@ class Whole:
             feed.length,
             *cache.layer[0].keys.shape[0:3:2],
             feed.limit,
+            kernels.STORED.index(cache.dtype),
             min(map(len, tables)),
             self._eps,
         )
@@ -181,10 +183,10 @@ class Whole:
         if (known := self._caches.get(cache)) is not None:
             return known
         shape, tensors = self._shape, [tensor for layer in cache.layer for tensor in layer]
-        have = {(len(tensors), x.dtype, *x.shape[1::2], x.is_contiguous()) for x in tensors}
-        need = (2 * len(self._layers), _FLOAT, shape.kv_heads, shape.head_dim, True)
-        if have != {need}:
-            raise _misfit(f"a cache has {have}, and the model {need}")
+        have = {(len(tensors), *x.shape[1::2], x.is_contiguous()) for x in tensors}
+        need = (2 * len(self._layers), shape.kv_heads, shape.head_dim, True)
+        if have != {need} or cache.dtype not in kernels.STORED:
+            raise _misfit(f"a cache of {cache.dtype} has {have}, and the model {need}")
         places = (_place * len(tensors))(*(x.data_ptr() for x in tensors))
         return self._caches.setdefault(cache, places)
 
