@@ -71,30 +71,26 @@ class LLM:
     Args:
         model: checkpoint folder, GGUF file, hub id, bundled name ("mini"), a loaded transformers
             model, or `Contrastive(expert, amateur)` of two of them.
-        speculative_config: {"method": …, "model": …, "num_speculative_tokens": …, …}; None decodes
-            plainly. See `foretoken methods`.
+        speculative_config: {"method": …, "model": …, …}, see `foretoken methods`; None for none.
         gguf_file: the GGUF file to take in a folder or repository.
         tokenizer: a transformers tokenizer, or where to find one; by default the model's.
         dtype: "auto", or a torch dtype or its name.
         device: "auto", "cpu", "cuda" …
         backend: how linear layers run (native models): "auto", "plain", "packed", "panels", "half",
-            "int8", "int4", or a runner of whole passes and one of these, as "compiled+plain" and
-            "cuda_graphs+plain"; docs/performance.md says which needs what.
+            "int8", "int4", or a runner and one of these, as "compiled+plain"; docs/performance.md.
         model_impl: "auto", "native" or "transformers".
         max_model_len: context, prompt and output together; by default the model's.
         max_num_seqs: sequences served at a time.
         max_num_batched_tokens: prompt tokens read in one step.
         max_queued: sequences that may wait, beyond which requests are refused; None for any.
-        trust_remote_code: whether code that comes with a checkpoint may run, the target's or a
-            draft model's.
+        trust_remote_code: whether code that comes with a checkpoint, or a draft model's, may run.
         eos_ids: the tokens that end a text; by default those that the model's files name.
         seed: makes requests without a seed of their own repeatable, in the order of calls.
         enforce_eager: whether a backend that compiles passes is refused.
         kv_cache_memory: what caches may fill: bytes, "4GiB", 0.5 of what is free; all but 1 GiB.
         gpu_memory_utilization: the same, as the share of a GPU that all may take.
         kv_cache_dtype: how keys and values are stored: "auto", "float16", "bfloat16", "float32".
-        others: vLLM's other names, where they ask for what is done anyway (tensor_parallel_size=1);
-            any other is refused by name.
+        others: vLLM's other names, where they ask for what is done anyway; others are refused.
 
     Raises:
         ForetokenError: for anything missing, unknown or not servable, in one sentence.
