@@ -128,15 +128,15 @@ _SERVED = """
     ministral3 mistral mixtral nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3
     phimoe qwen2 qwen2_moe qwen3 qwen3_moe rembert seed_oss smollm3 solar_open stablelm
     starcoder2 vaultgemma
+    gemma4_text mimo_v2_flash axk1 deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 youtu
 """
-_WITHOUT = {"hrm_text": "abcf", "gemma3n_text": "abc"}
+_WITHOUT = {"gemma4_text": "abcf", "hrm_text": "abcf", "gemma3n_text": "abc"}
 SERVED = {name: _WITHOUT.get(name, "abcdf") for name in _SERVED.split()}
 """What runs through transformers, with the levels of access that it has there."""
 
 _REASONS = {
     "ALiBi": "ALiBi takes distances from places in the cache",
     "local attention": "its local attention counts places in the cache",
-    "differ in shape": "keys and values differ in shape",
     "leaves cells": "its attention leaves out cells where a text is long",
     "more than keys and values|recurrent state": "some layers keep more than keys and values",
     "gets other logits|its forward fails": "its attention doesn't follow the mask and positions "
@@ -151,7 +151,6 @@ REFUSED = {
         "ALiBi": "bloom mpt",
         "local attention": "gpt_neo",
         "leaves cells": "big_bird bigbird_pegasus doge",
-        "differ in shape": "gemma4_text mimo_v2_flash " + " ".join(_LATENT_FAMILIES),
         "more than keys and values|recurrent state": """
             axk2 bailing_hybrid deepseek_v32 deepseek_v4 falcon_h1 falcon_mamba glm_moe_dsa hy_v4
             jamba lfm3 mamba minimax minimax_m3_vl_text nemotron_h olmo_hybrid qwen3_5_moe_text
