@@ -39,7 +39,7 @@ def main(folder: str, backend: str) -> None:
         "backend": model.backend,
         "peak_mib": after - before,
         "weights_mib": (model.bytes_read + table) / 2**20,
-        "cache_mib": cache.data.nbytes / 2**20,
+        "cache_mib": cache.written / 2**20,
     }
     print(json.dumps(results))
 

@@ -7,7 +7,6 @@ llm = LLM("path-or-hub-id", speculative_config={"method": "sps", "model": "path-
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
@@ -30,15 +29,12 @@ from foretoken.engine.worker import Worker
 from foretoken.errors import ForetokenError, caught, described, shown
 from foretoken.errors.values import typed
 from foretoken.errors.vllm_names import check_keywords
-from foretoken.models import gguf
-from foretoken.models.budget import CacheBudget
 from foretoken.models.load import (
-    check_tokenizer,
     find,
     generation_ends,
     in_checkpoint,
     load_model,
-    load_tokenizer,
+    tokenizer_of,
     wrapped,
 )
 from foretoken.models.model import CausalLM, eos_ids
@@ -48,10 +44,6 @@ from foretoken.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
-"""Files of a folder that means to have a tokenizer."""
 
 
 class Encoded(NamedTuple):
@@ -154,7 +146,7 @@ class LLM:
                 model_impl=settings.model_impl,
                 trust_remote_code=trust_remote_code,
             )
-        self.tokenizer = _tokenizer(tokenizer, folder, trust_remote_code)
+        self.tokenizer = tokenizer_of(tokenizer, folder, trust_remote_code)
         self.trust_remote_code = trust_remote_code
         target = ModelTarget(
             loaded,
@@ -375,23 +367,6 @@ def _refused(error: ForetokenError, ids: Seq[int] = (), text: str | None = None)
     empty = CompletionOutput(0, finish_reason="error")
     told, cause = str(error), error.__cause__
     return RequestOutput(-1, text, list(ids), [empty], RequestStats(), told, cause=cause)
-
-
-def _tokenizer(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -> Any:
-    if tokenizer is not None and not isinstance(tokenizer, (str, Path)):
-        return check_tokenizer(tokenizer, "tokenizer")
-    source = folder if tokenizer is None else tokenizer
-    if source is None:
-        return None
-    try:
-        return load_tokenizer(source, trust_remote_code)
-    except ForetokenError as error:
-        if tokenizer is not None:
-            raise
-        file = gguf.is_named(source)
-        if file or any((Path(source) / name).is_file() for name in _TOKENIZERS):
-            warnings.warn(f"{error} Until then prompts are token ids only.", stacklevel=3)
-        return None  # prompts can still be token ids; a text is refused when it comes
 
 
 def _eos_ids(model: CausalLM, folder: Path | None, tokenizer: Any) -> frozenset[int]:

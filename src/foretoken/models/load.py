@@ -9,6 +9,7 @@ configuration and tokenizer are read by transformers and its weights by safetens
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from foretoken.models.checkpoint import Checkpoint, check_layers
 from foretoken.models.model import CausalLM
 from foretoken.models.native import check, transformer
 from foretoken.models.native.build import build_native
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+"""Files of a folder that means to have a tokenizer."""
 
 _DTYPES = {
     "float32": torch.float32,
@@ -314,6 +318,26 @@ def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:
             f"{folder} has no tokenizer: no file of a vocabulary is there; pass tokenizer=…"
         )
     return tokenizer
+
+
+def tokenizer_of(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -> Any:
+    """The tokenizer that is given, loaded or as where to find it, else that in the model's folder;
+    None where there is none: prompts can still be token ids, and a text is refused when it comes.
+    """
+    if tokenizer is not None and not isinstance(tokenizer, (str, Path)):
+        return check_tokenizer(tokenizer, "tokenizer")
+    source = folder if tokenizer is None else tokenizer
+    if source is None:
+        return None
+    try:
+        return load_tokenizer(source, trust_remote_code)
+    except ForetokenError as error:
+        if tokenizer is not None:
+            raise
+        file = gguf.is_named(source)
+        if file or any((Path(source) / name).is_file() for name in _TOKENIZERS):
+            warnings.warn(f"{error} Until then prompts are token ids only.", stacklevel=3)
+        return None
 
 
 def _has_vocabulary(folder: Path, files: Mapping[str, str] | None) -> bool:
