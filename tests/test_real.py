@@ -28,7 +28,7 @@ if not BENCHMARKS.is_dir():
 sys.path[:0] = [str(BENCHMARKS / "peers"), str(BENCHMARKS)]
 
 import real  # noqa: E402
-from real_table import cells, lineup, numbers, progress, prompts, record, serve  # noqa: E402
+from real_table import cells, engines, figures, lineup, progress, prompts, record, serve  # noqa: E402
 from real_table.cells import Cell, Choice, Pace  # noqa: E402
 from real_table.progress import Whole  # noqa: E402
 
@@ -111,24 +111,60 @@ def test_the_screen_decides_the_rows() -> None:
     assert CHOICE.warm == ("autoregressive", "suffix", "swift", "auto")
 
 
-def test_what_does_not_fit_is_left_out_by_the_rule() -> None:
-    """Whole cells first, then five rows, then three, else none; rounds are never cut."""
-    choices = {lineup.PAIR: CHOICE}
-    paces = {lineup.PAIR: Pace({"autoregressive": 0.1}, 0.01)}
-    works = {name: dict.fromkeys(progress.STAGES, (1000, 90)) for name in cells.GUESS}
-    everything, nothing = cells.settle(choices, paces, works, 1e9)
-    assert nothing == [] and {c.round for c in everything if c.stage == "grid"} == {1, 2, 3}
-    order = [c.round for c in everything]
+CHOICES = {lineup.PAIR: CHOICE, lineup.SMALL: replace(CHOICE, best=("suffix", "pld"))}
+WORKS = {name: dict.fromkeys(progress.STAGES, (1000, 90)) for name in cells.GUESS}
+
+
+def cost(one: Cell) -> float:
+    """Seconds of all rounds."""
+    return sum(cells.seconds(c, cells.GUESS[c.target], WORKS[c.target]) for c in cells.rounds(one))
+
+
+def settled(choices: dict[str, Choice], seconds: float) -> dict[str, Cell]:
+    """The cells by kind; what is true of them whatever fits is checked."""
+    found, left_out = cells.settle(choices, {}, WORKS, seconds)
+    order = [c.round for c in found]
     assert order == sorted(order)  # all first rounds before any second one
-    first = everything[0]
-    whole = 3 * cells.seconds(first, paces[lineup.PAIR], works[lineup.PAIR])
-    for share, rows in ((1.0, 8), (0.99, 5), (0.6, 3), (0.3, 0)):
-        kept, left_out = cells.settle(choices, paces, works, whole * share + 0.01)
-        got = [c for c in kept if c.kind == first.kind]
-        assert len(got) == (3 if rows else 0)
-        assert {c.rows for c in got} <= {CHOICE.rows[:rows]}
-        mine = [one for one in left_out if one.cell == first.kind]
-        assert [one.rows for one in mine] == ([CHOICE.rows[rows:]] if rows < 8 else [])
+    rounds = Counter(c.kind for c in found)
+    assert all(rounds[c.kind] == (3 if c.stage == "grid" else 1) for c in found)
+    kept = {c.kind: c for c in found}
+    assert sum(map(cost, kept.values())) <= seconds
+    lacking = {one.cell: one.rows for one in left_out}
+    for cell in cells.grid(choices):
+        rows = cells.named(kept[cell.kind]) if cell.kind in kept else ()
+        assert lacking.get(cell.kind, ()) == tuple(r for r in cells.named(cell) if r not in rows)
+    return kept
+
+
+def test_what_does_not_fit_is_left_out_by_the_rule() -> None:
+    """Five rows of the first cell, three of others; what is left over widens them in order."""
+    choices = {lineup.PAIR: CHOICE}
+    wanted = list(cells.grid(choices))
+    first, second = wanted[:2]
+    assert {k: c.rows for k, c in settled(choices, 1e9).items()} == {c.kind: c.rows for c in wanted}
+    assert settled(choices, 1.0) == {}
+    five, three = (cells.narrowed(first, n, True) for n in (5, 3))
+    assert [c.rows for c in settled(choices, cost(five) + 1).values()] == [CHOICE.rows[:5]]
+    assert settled(choices, cost(three) + 1)[first.kind].beside == CHOICE.beside
+    alone = cells.narrowed(first, 3, False)
+    assert settled(choices, cost(alone) + 1)[first.kind].beside == ()
+    narrow = [cells.narrowed(c, 3, False) for c in wanted[1:]]
+    every = cost(five) + sum(map(cost, narrow))
+    kept = settled(choices, every + 1)
+    assert {k: len(c.rows) for k, c in kept.items()} == {
+        c.kind: len(c.rows) for c in [five, *narrow]
+    }
+    kept = settled(choices, every + cost(first) - cost(five) + 1)
+    assert kept[first.kind].rows == CHOICE.rows and len(kept[second.kind].rows) == 3
+
+
+def test_a_faster_target_comes_first() -> None:
+    """Its cells are run before the slower one's, but for the first of these."""
+    wanted = list(cells.grid(CHOICES))
+    firsts = [cells.narrowed(c, 5, True) for c in wanted[:2]]
+    small = [cells.narrowed(c, 3, False) for c in wanted[2:] if c.target == lineup.SMALL]
+    kept = settled(CHOICES, sum(map(cost, [*firsts, *small])) + 1)
+    assert kept.keys() == {c.kind for c in [*firsts, *small]}
 
 
 def test_cells_are_read_back() -> None:
@@ -137,30 +173,30 @@ def test_cells_are_read_back() -> None:
         assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
 
 
-def spent(speeds: dict[int, list[float]]) -> numbers.Spent:
+def spent(speeds: dict[int, list[float]]) -> figures.Spent:
     return {(r, f"p{i}"): (s, 1.0) for r, own in speeds.items() for i, s in enumerate(own)}
 
 
 def test_intervals_are_over_prompts_and_rounds() -> None:
     """Rounds that disagree widen the interval, however many prompts agree within each."""
     plain = spent({1: [1.0] * 20, 2: [1.0] * 20})
-    found = numbers.ratio(spent({1: [1.0] * 20, 2: [3.0] * 20}), plain)
+    found = figures.ratio(spent({1: [1.0] * 20, 2: [3.0] * 20}), plain)
     assert found == {"ratio": 2.0, "ci95": [1.0, 3.0]}
-    found = numbers.ratio(spent({1: [2.0] * 20, 2: [2.0] * 20}), plain)
+    found = figures.ratio(spent({1: [2.0] * 20, 2: [2.0] * 20}), plain)
     assert found == {"ratio": 2.0, "ci95": [2.0, 2.0]}
-    found = numbers.ratio(spent({1: [1.0, 3.0] * 10, 2: [1.0, 3.0] * 10}), plain)
+    found = figures.ratio(spent({1: [1.0, 3.0] * 10, 2: [1.0, 3.0] * 10}), plain)
     assert found is not None and 1.4 < found["ci95"][0] < 1.8 < 2.2 < found["ci95"][1] < 2.6
 
 
 def test_a_ratio_is_of_prompts_that_both_have() -> None:
     """In every round; one prompt has no interval, and nothing shared no ratio."""
     plain = spent({1: [1.0, 1.0], 2: [1.0]})
-    assert numbers.ratio(spent({1: [2.0, 9.0], 2: [2.0, 9.0]}), plain) == {
+    assert figures.ratio(spent({1: [2.0, 9.0], 2: [2.0, 9.0]}), plain) == {
         "ratio": 2.0,
         "ci95": None,
     }
-    assert numbers.ratio({(1, "x"): (1.0, 1.0)}, plain) is None
-    assert numbers.ratio({}, plain) is None
+    assert figures.ratio({(1, "x"): (1.0, 1.0)}, plain) is None
+    assert figures.ratio({}, plain) is None
 
 
 def test_costs_of_pieces_are_their_medians() -> None:
@@ -169,12 +205,12 @@ def test_costs_of_pieces_are_their_medians() -> None:
         {"piece": str(ms), "context": 8, "target": {"passes": [{"ms": {"1": ms}}]}, "drafts": None}
         for ms in (1.0, 5.0, 2.0)
     ]
-    assert numbers.typical(lines) == {
+    assert figures.typical(lines) == {
         "context": 8,
         "target": {"passes": [{"ms": {"1": 2.0}}]},
         "drafts": None,
     }
-    assert numbers.typical([]) is None
+    assert figures.typical([]) is None
 
 
 class Stub:
@@ -284,7 +320,7 @@ def test_the_other_engine_reads_the_same_tokens(bench: SimpleNamespace) -> None:
     """Of both turns, where the second follows our plain answer; only plain is asked for one."""
     cell = Cell("grid", "tiny", METHODS[:1], peers=("stub",), temperature=1.0, round=2)
     assert serve.serve(cell, [SUITE.prompts[0]], bench.bench)
-    asked = bench.stub.asked
+    asked = [one for one in bench.stub.asked if one[3]]  # without the warm-up
     assert Counter((method, most) for method, _, most, _ in asked) == {
         ("plain", 1): 2,
         ("plain", 8): 2,
@@ -295,6 +331,36 @@ def test_the_other_engine_reads_the_same_tokens(bench: SimpleNamespace) -> None:
     assert [line["prompt_tokens"] for line in lines] == [len(one), len(two)]
     assert {drawn["temperature"] for *_, drawn in asked} == {1.0}
     assert len({drawn["seed"] for *_, drawn in asked}) == 2
+
+
+def test_of_an_engine_beside_only_the_named_row_is_measured(bench: SimpleNamespace) -> None:
+    """Its plain decoding writes one token of each prompt, which the speed of decoding needs."""
+    named = (("stub", "prompt lookup"),)
+    cell = Cell("grid", "tiny", METHODS[:1], peers=("stub",), beside=named)
+    asked = [p for p in SUITE.prompts if p.task == "qa"][:2]
+    assert serve.serve(cell, asked, bench.bench)
+    warming, answers = bench.stub.asked[:2], bench.stub.asked[2:]
+    assert {method for method, *_ in warming} == {"plain", "prompt lookup"}
+    assert Counter((method, most) for method, _, most, _ in answers) == {
+        ("plain", 1): 2,
+        ("prompt lookup", 8): 2,
+    }
+    made = figures.cell([figures.read(bench.bench.folder(cell))])
+    ours, theirs = made["peers"]
+    assert (ours["engine"], theirs["method"]) == ("foretoken", "prompt lookup")
+    # 7 tokens in 1.35 - 1 s
+    assert theirs["decoding"]["tokens_per_second"] == pytest.approx(20)
+    assert theirs["decoding"]["over_own_plain"] is None and theirs["same_as_own_plain"] is None
+    assert theirs["decoding"]["over_foretoken_plain"]["ratio"] > 0
+
+
+def test_scales_of_four_bits_fit_the_rows(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """128 weights a scale, or as many as divide every row."""
+    config = json.loads((checkpoints[0] / "config.json").read_text())
+    for widths, size in (((1536, 8960), 128), ((576, 1536), 64), ((288, 768), 32)):
+        config |= dict(zip(("hidden_size", "intermediate_size"), widths, strict=True))
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        assert engines.group_size(tmp_path) == size
 
 
 def test_what_is_learned_survives_an_interruption(

@@ -4,11 +4,14 @@ A cell is a set of rows that are measured together, prompt by prompt, in one pro
 runs every method once; from it follows what the other stages run, and that is settled once:
 
 - Rows of the grid: plain, the fastest row of the screen, `auto`, then the other three of the best
-  four and sps with 2, 4, 6 and 8 tokens, the faster before the slower.
-- Cells are taken in the order of `ORDER`, all rounds of one together, as long as what they are
-  expected to take fits the hours that are left. A cell that doesn't fit whole is tried with its
-  first five rows, then with its first three, else it is left out. Whatever is left out is named in
-  the record. Prompts, tokens and rounds are never cut.
+  four and sps with 2, 4, 6 and 8 tokens, the faster before the slower. Beside them each other
+  engine's best row, and of all engines the fastest plain one.
+- Where that would take more than the hours that are left, rows are cut, never prompts, tokens or
+  rounds. The cells of one sequence, greedy and cold, come first, with five rows and the other
+  engines. Then each other cell, those of the faster target first and in the order of `ORDER`, with
+  its first three rows and without other engines, if that fits. What is left of the time widens the
+  cells in the order of `ORDER`, to all rows or as many as fit. Whatever is left out is named in the
+  record.
 
 All first rounds run before all second ones, so that rounds are hours apart.
 """
@@ -30,8 +33,8 @@ COLD, WARM = "cold", "warm"
 MEMORY = ("suffix", "llma", "token_recycling", "swift", "suffix+sps", "auto")
 """Methods that keep something from prompt to prompt, where it isn't reset."""
 
-_FEWER = (None, 5, 3)
-"""How many rows a cell is tried with."""
+_WIDTHS = ((None, True), (5, True), (3, True), (3, False))
+"""How wide a cell can be: how many rows, and whether other engines stand beside them."""
 _BATCH = {1: 1.0, 2: 0.6, 4: 0.4, 8: 0.3, 16: 0.25}
 """Seconds of a sequence's decoding, as a share of those it takes alone: an estimate."""
 _DRAWN, _FLOAT32, _LOAD = 1.2, 1.9, 60.0
@@ -40,8 +43,8 @@ _DRAWN, _FLOAT32, _LOAD = 1.2, 1.9, 60.0
 
 @dataclass(frozen=True)
 class Cell:
-    """Rows measured together. peers: names of `lineup.PEERS`, whose rows `beside` names by engine;
-    where it doesn't, all of them."""
+    """Rows measured together. peers: names of `lineup.PEERS`, of which all rows are measured, or
+    those that `beside` names with their peer."""
 
     stage: str
     target: str
@@ -58,8 +61,9 @@ class Cell:
     def kind(self) -> str:
         """The cell without its round and its rows, as the name of a folder."""
         parts = [self.stage, self.target, self.precision, f"batch{self.batch_size}"]
-        parts += [f"t{self.temperature:g}", self.memory, *(p.replace(" ", "-") for p in self.peers)]
-        return "_".join(parts)
+        parts += [f"t{self.temperature:g}", self.memory]
+        peers = () if self.beside else self.peers
+        return "_".join([*parts, *(peer.replace(" ", "-") for peer in peers)])
 
     @property
     def name(self) -> str:
@@ -81,10 +85,11 @@ class Cell:
 @dataclass(frozen=True)
 class Pace:
     """How fast a target is. token: seconds a written token, by row and by peers' rows; prompt:
-    seconds a token that is read."""
+    seconds a token that is read; written: how much of the most tokens answers have."""
 
     token: Mapping[str, float]
     prompt: float
+    written: float = 1.0
 
     def of(self, row: str) -> float:
         """A row that was not measured is taken for plain decoding."""
@@ -110,7 +115,7 @@ def screen(targets: Sequence[str], peers: Sequence[str]) -> list[Cell]:
 @dataclass(frozen=True)
 class Choice:
     """What a target's screen decides. best: rows from the fastest on, plain and auto left out.
-    beside: (peer, row) to measure further: the plain and the best row of each engine."""
+    beside: (peer, row) to measure further."""
 
     best: tuple[str, ...]
     beside: tuple[tuple[str, str], ...] = ()
@@ -144,22 +149,9 @@ def grid(choices: Mapping[str, Choice]) -> Iterator[Cell]:
 
 def _rows(batch_size: int, temperature: float) -> Any:
     def make(target: str, choice: Choice) -> Iterator[Cell]:
-        yield Cell("grid", target, choice.rows, batch_size=batch_size, temperature=temperature)
-
-    return make
-
-
-def _beside(temperature: float) -> Any:
-    def make(target: str, choice: Choice) -> Iterator[Cell]:
-        if choice.beside:
-            yield Cell(
-                "grid",
-                target,
-                choice.few,
-                temperature=temperature,
-                peers=choice.peers,
-                beside=choice.beside,
-            )
+        cell = Cell("grid", target, choice.rows, batch_size=batch_size, temperature=temperature)
+        alone = batch_size > 1  # as the other engines' workers answer one prompt at a time
+        yield cell if alone else replace(cell, peers=choice.peers, beside=choice.beside)
 
     return make
 
@@ -196,17 +188,16 @@ def _crossover(target: str, choice: Choice) -> Iterator[Cell]:
 
 ORDER = (
     _rows(1, 0.0),
-    _beside(0.0),
     _rows(1, 1.0),
     _rows(4, 0.0),
     _whole,
+    _crossover,
     _warm,
     _precision,
     _size,
-    _crossover,
     _rows(4, 1.0),
-    _beside(1.0),
 )
+"""The first is what README shows."""
 
 
 def rounds(cell: Cell) -> list[Cell]:
@@ -228,8 +219,8 @@ def seconds(cell: Cell, pace: Pace, work: Work) -> float:
         f"{peer}: {row.method}" for peer in cell.peers for row in _peer_rows(peer, cell.target)
     ]
     rows = [*cell.rows, *named]
-    writing = sum(pace.of(row) for row in rows) * turns * cell.tokens * slower
-    return _LOAD + writing + len(rows) * read * pace.prompt
+    writing = sum(pace.of(row) for row in rows) * turns * cell.tokens * pace.written * slower
+    return _LOAD + writing + (len(rows) + len(cell.peers)) * read * pace.prompt
 
 
 def _peer_rows(peer: str, target: str) -> list[Any]:
@@ -240,7 +231,7 @@ def _peer_rows(peer: str, target: str) -> list[Any]:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A cell, or the rows of one, that the time doesn't allow."""
+    """A cell, or rows of one, that the time doesn't allow; hours: of the whole cell."""
 
     cell: str
     rows: tuple[str, ...]
@@ -251,24 +242,52 @@ def settle(
     choices: Mapping[str, Choice], paces: Mapping[str, Pace], works: Mapping[str, Work], left: float
 ) -> tuple[list[Cell], list[LeftOut]]:
     """The cells that fit into the seconds that are left, round after round, and what doesn't."""
-    kept: list[Cell] = []
-    left_out: list[LeftOut] = []
-    for first in grid(choices):
-        pace, work = paces.get(first.target, GUESS[first.target]), works[first.target]
-        for count in _FEWER:
-            cell = replace(first, rows=first.rows[:count])
-            cost = sum(seconds(one, pace, work) for one in rounds(cell))
-            if cost <= left:
-                kept.append(cell)
-                left -= cost
-                break
-        else:
-            cell = replace(first, rows=())
-        if missing := first.rows[len(cell.rows) :]:
-            whole = sum(seconds(one, pace, work) for one in rounds(first))
-            left_out.append(LeftOut(first.kind, missing, whole / 3600))
-    in_turn = [rounds(cell)[n] for n in range(ROUNDS) for cell in kept if n < len(rounds(cell))]
-    return in_turn, left_out
+    wanted = list(grid(choices))
+    speeds = {target: one.of(BASELINE) for target, one in {**GUESS, **paces}.items()}
+    first = {cell.kind for make in ORDER[:1] for t, c in choices.items() for cell in make(t, c)}
+    kept: dict[str, Cell] = {}
+
+    def cost(cell: Cell | None) -> float:
+        if cell is None:
+            return 0.0
+        pace, work = paces.get(cell.target, GUESS[cell.target]), works[cell.target]
+        return sum(seconds(one, pace, work) for one in rounds(cell))
+
+    def widen(cell: Cell, widths: Sequence[tuple[int | None, bool]]) -> None:
+        nonlocal left
+        before = cost(kept.get(cell.kind))
+        for wider in (narrowed(cell, *width) for width in widths):
+            if before < cost(wider) <= before + left:
+                left -= cost(wider) - before
+                kept[cell.kind] = wider
+                return
+
+    for cell in sorted(wanted, key=lambda cell: (cell.kind not in first, speeds[cell.target])):
+        widen(cell, _WIDTHS[1:] if cell.kind in first else _WIDTHS[-1:])
+    for cell in wanted:
+        widen(cell, _WIDTHS)
+    chosen = [kept[cell.kind] for cell in wanted if cell.kind in kept]
+    in_turn = [rounds(c)[n] for n in range(ROUNDS) for c in chosen if n < len(rounds(c))]
+    lacking = ((cell, missing(cell, kept.get(cell.kind))) for cell in wanted)
+    return in_turn, [LeftOut(cell.kind, rows, cost(cell) / 3600) for cell, rows in lacking if rows]
+
+
+def narrowed(cell: Cell, count: int | None, beside: bool) -> Cell:
+    """The cell with so many rows, with or without other engines."""
+    cell = replace(cell, rows=cell.rows[:count])
+    return cell if beside else replace(cell, peers=(), beside=())
+
+
+def missing(whole: Cell, kept: Cell | None) -> tuple[str, ...]:
+    """The rows of a cell that are not kept."""
+    if kept is None:
+        return named(whole)
+    return tuple(row for row in named(whole) if row not in named(kept))
+
+
+def named(cell: Cell) -> tuple[str, ...]:
+    """A cell's rows, other engines' with their names."""
+    return (*cell.rows, *(f"{peer}: {row}" for peer, row in cell.beside))
 
 
 assert set(GUESS) == set(TARGETS) and PEERS

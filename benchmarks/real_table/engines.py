@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from checkpoints import _convert, once
 from environments import libraries, prepare, python
-from lineup import ENGINES
+from lineup import ENGINES, PLAIN
 from protocol import Failed, Worker
 from run import HERE, script
 
-from foretoken.models.load import find
+from foretoken.models.gguf import is_named, write_folder
+from foretoken.models.load import find, read_config
 from real_table.cells import Cell
 from real_table.lineup import PEERS, TARGETS, rows
 
@@ -24,40 +25,22 @@ if TYPE_CHECKING:
     from real_table.serve import Bench
 
 
-def file(name: str, bench: Bench) -> Path:
-    """The model's own file, or the folder of a bundled one."""
-    return bench.models / name if name.endswith(".gguf") else find(name)
-
-
 def checkpoint(name: str, bench: Bench) -> Path:
-    """What `LLM` reads."""
-    path = file(name, bench)
-    return dequantised(path, bench) if path.suffix == ".gguf" else path
+    """What `LLM` reads: the model's own file, or the folder of a bundled one."""
+    return bench.models / name if is_named(name) else find(name)
 
 
 def dequantised(path: Path, bench: Bench) -> Path:
-    """A file's weights as a folder in float16, made once."""
-    return once(bench.work / "models" / path.stem, lambda out: _dequantise(path, out))
-
-
-def _dequantise(path: Path, out: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    where = {"gguf_file": path.name}
-    model = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float16, **where)
-    model.hf_quantizer = None  # else it is refused as quantised, which it is no more
-    del model.config.quantization_config
-    model.save_pretrained(out)
-    AutoTokenizer.from_pretrained(path.parent, **where).save_pretrained(out)
+    """A file's weights as a folder, made once."""
+    return once(bench.work / "models" / path.stem, lambda out: write_folder(path, out))
 
 
 def given_to(peer: str, name: str, bench: Bench) -> Path:
     """The model as a peer reads it, made once."""
-    weights, path = PEERS[peer].weights, file(name, bench)
-    if weights == "gguf" and path.suffix == ".gguf":
+    weights, path = PEERS[peer].weights, checkpoint(name, bench)
+    if weights == "gguf" and is_named(path):
         return path
-    folder = checkpoint(name, bench)
+    folder = dequantised(path, bench) if is_named(path) else path
     if weights == "gguf":
         return once(bench.work / "models" / f"{path.name}.gguf", lambda out: _to_gguf(folder, out))
     if weights == "folder":
@@ -69,7 +52,17 @@ def given_to(peer: str, name: str, bench: Bench) -> Path:
 def _to_openvino(folder: Path, weights: str, out: Path) -> None:
     command = str(python("openvino").with_name("optimum-cli"))
     words = ["--task", "text-generation-with-past", "--weight-format", weights]
+    if weights == "int4":
+        words += ["--group-size", str(group_size(folder))]
     _convert(command, "export", "openvino", "--model", str(folder), *words, str(out))
+
+
+def group_size(folder: Path) -> int:
+    """Weights that share a scale in 4 bits: OpenVINO's 128, or less where rows are no multiple of
+    it."""
+    config = read_config(folder)
+    widths = config.hidden_size, config.intermediate_size
+    return next(n for n in (128, 64, 32, 16, 1) if not any(width % n for width in widths))
 
 
 def _to_gguf(folder: Path, out: Path) -> None:
@@ -104,7 +97,7 @@ def _worker(peer: str, cell: Cell, bench: Bench, folder: Path, end: int) -> Work
     wanted = {
         row.method: row.options
         for row in rows(peer, target)
-        if not cell.beside or (peer, row.method) in cell.beside
+        if not cell.beside or row.kind == PLAIN or (peer, row.method) in cell.beside
     }
     given: dict[str, Any] = {
         **PEERS[peer].given,

@@ -11,7 +11,7 @@ from foretoken.bench.record import BASELINE
 from foretoken.bench.run.resume import check_same
 from foretoken.bench.suites.suite import Suite
 from foretoken.files import read_json, write_json
-from real_table import numbers, prompts
+from real_table import figures, prompts
 from real_table.cells import (
     GUESS,
     Cell,
@@ -89,7 +89,7 @@ class Whole:
 
     def _settle(self) -> dict[str, Any]:
         found = {
-            cell: numbers.cell([numbers.read(self.work / cell.name)]) for cell in self.screened()
+            cell: figures.cell([figures.read(self.work / cell.name)]) for cell in self.screened()
         }
         choices = {
             t: choice([c for at, c in found.items() if at.target == t])
@@ -140,18 +140,18 @@ def choice(screened: Sequence[Mapping[str, Any]]) -> Choice:
     ours = next(c for c in screened if not c["peers"])
     rated = {row["method"]: row["over_plain"]["ratio"] for row in ours["rows"] if row["over_plain"]}
     best = sorted(rated.keys() - {BASELINE, "auto"}, key=lambda row: -rated[row])
-    beside: list[tuple[str, str]] = []
-    for engine in dict.fromkeys(peer.engine for peer in PEERS.values()):
-        speeds = {
-            (row["engine"], row["method"]): row["decoding"]["tokens_per_second"] or 0.0
-            for c in screened
-            for row in c["peers"]
-            if row["engine"] in PEERS and PEERS[row["engine"]].engine == engine
-        }
-        plain = {key: speed for key, speed in speeds.items() if key[1] == PLAIN}
-        if plain:
-            first = max(speeds, key=lambda key: speeds[key])
-            beside += dict.fromkeys([max(plain, key=lambda k: plain[k]), (first[0], PLAIN), first])
+    speeds = {
+        (row["engine"], row["method"]): row["decoding"]["tokens_per_second"] or 0.0
+        for c in screened
+        for row in c["peers"]
+        if row["engine"] in PEERS
+    }
+    of_engine: dict[str, list[tuple[str, str]]] = {}
+    for key in sorted(speeds, key=lambda key: -speeds[key]):
+        of_engine.setdefault(PEERS[key[0]].engine, []).append(key)
+    plain = [key for key in speeds if key[1] == PLAIN]
+    fastest = sorted(plain, key=lambda key: -speeds[key])[:1]
+    beside = dict.fromkeys([*fastest, *(keys[0] for keys in of_engine.values())])
     return Choice(tuple(best), tuple(beside))
 
 
@@ -168,4 +168,4 @@ def pace(screened: Sequence[Mapping[str, Any]]) -> Pace:
     plain = next(row for row in ours["rows"] if row["method"] == BASELINE)
     whole = plain["tokens"] / plain["whole"]["tokens_per_second"]
     reading = whole - plain["tokens"] * token[BASELINE]
-    return Pace(token, max(0.0, reading) / max(1, ours["prompt_tokens"]))
+    return Pace(token, max(0.0, reading) / max(1, ours["prompt_tokens"]), ours["written"])

@@ -9,7 +9,7 @@
     peers_left_out            engine -> why it could not be started
     choices                   target -> what the screen decided: {"rows", "best", "beside"}
     memory                    [{"target", "method", "tokens", "peak_mib", "backend"}]
-    cells                     a cell each: see `numbers.cell`
+    cells                     a cell each: see `figures.cell`
     missed                    what was asked for and not found, in words
 
 A cell: stage ("screen", "grid", "whole", "precision"), target, precision, backend, parameters,
@@ -24,8 +24,9 @@ kv_cache_mib, failed, errors, without_looping, whole {"tokens_per_second", "over
 and by_task: task -> the same numbers, where prompts are served one by one.
 
 A peers' row (ours stand there too, by the same definitions): engine, method, kind, options,
-version, prompts, tokens, failed, errors, same_as_own_plain of answers, and decoding and whole,
-each {"tokens_per_second", "over_own_plain", "over_foretoken_plain"}, and by_task: decoding's.
+version, prompts, tokens, failed, errors, same_as_own_plain of answers (null where that engine's
+plain row isn't in the cell), and decoding and whole, each {"tokens_per_second", "over_own_plain",
+"over_foretoken_plain"}, and by_task: decoding's.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from typing import Any
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.record import BASELINE
 from foretoken.machine import features
-from real_table import numbers
+from real_table import figures
 from real_table.cells import COLD, Cell
 from real_table.lineup import OTHER_SIZE, PAIR, SMALL, TARGETS
 from real_table.progress import SETTLED, Whole
@@ -130,9 +131,9 @@ def _cells(whole: Whole) -> Iterator[dict[str, Any]]:
             kinds.setdefault(cell.kind, []).append(cell)
     for cells in kinds.values():
         done = [cell for cell in cells if whole.done(cell)] or cells[:1]
-        rounds = [numbers.read(whole.work / cell.name) for cell in done]
+        rounds = [figures.read(whole.work / cell.name) for cell in done]
         if all(one.answers for one in rounds):
-            yield numbers.cell(rounds)
+            yield figures.cell(rounds)
 
 
 def missed(record: Mapping[str, Any]) -> Iterator[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter, sleep
@@ -38,6 +38,7 @@ CELL, PEERS, COSTS, CLOCK = "cell.json", "peers.jsonl", "costs.jsonl", "clock.js
 CONTEXT = 2048
 _BACKENDS = {"float16": "auto", "float32": "panels"}
 """`auto` is "half" for the float16 numbers that these files are read as."""
+_WARM_UP_TOKENS = 8
 _NO_END = -1
 """For a model without an end-of-text."""
 _COST_ROUNDS = 8
@@ -75,6 +76,7 @@ def serve(cell: Cell, prompts: Sequence[Prompt], bench: Bench) -> bool:
         workers = stack.enter_context(started(cell, bench, folder, end))
         served = _Serving(cell, runner, workers, folder)
         todo = served.open(prompts)
+        served.warm_up(prompts[0])
         _append(folder / CLOCK, [{"began": _now(), "seconds": perf_counter() - began}])
         return served.go(todo, bench)
 
@@ -95,6 +97,8 @@ class _Serving:
             for row in rows(peer, TARGETS[cell.target])
             if not cell.beside or (peer, row.method) in cell.beside
         ]
+        plain = [Row(peer, PLAIN) for peer in workers]
+        self._first_only = [row for row in plain if row not in self.peers]
         self._turn = 0
 
     def open(self, prompts: Sequence[Prompt]) -> list[Unit]:
@@ -120,6 +124,13 @@ class _Serving:
         }
         write_json(self.folder / CELL, about)
         return self.units[done:]
+
+    def warm_up(self, prompt: Prompt) -> None:
+        """The other engines' first answers, which don't count."""
+        ids = self.runner.input_ids(replace(prompt, turns=prompt.turns[:1]), [])
+        for row in [*self.peers, *self._first_only]:
+            with suppress(Failed):  # which the first answer that counts says
+                self.workers[row.engine].ask(row.method, ids, _WARM_UP_TOKENS)
 
     def _resumed(self, most: int) -> int:
         """How many units are complete, of both kinds of answers; the rest is cut off."""
@@ -177,7 +188,7 @@ class _Serving:
             ids = self.runner.input_ids(prompt, [a.text for a in plain[:turn]])
             self._turn += 1
             at = self._turn % len(self.peers)
-            for row in [*self.peers[at:], *self.peers[:at]]:
+            for row in [*self.peers[at:], *self.peers[:at], *self._first_only]:
                 said = self._asked(row, ids, seed_of(self.cell.round, prompt.id, turn))
                 yield {
                     "group": unit.group,
@@ -190,13 +201,16 @@ class _Serving:
                 }
 
     def _asked(self, row: Row, ids: list[int], seed: int) -> dict[str, Any]:
-        """One answer. first: seconds of the first token, which only plain decoding is asked for."""
+        """One answer. first: seconds of the first token, which only plain decoding is asked for,
+        and nothing else where that is no row of the cell."""
         worker, drawn = self.workers[row.engine], dict[str, float]()
         sleep(PAUSE)
         if self.cell.temperature:
             drawn = {"temperature": self.cell.temperature, "seed": seed}
         try:
             first = worker.ask(row.method, ids, 1, **drawn)[1] if row.kind == PLAIN else None
+            if row in self._first_only:
+                return {"token_ids": None, "first": first, "whole": None, "error": None}
             text, whole = worker.ask(row.method, ids, self.cell.tokens, **drawn)
         except Failed as error:
             return {"error": str(error)}

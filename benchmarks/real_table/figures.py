@@ -86,6 +86,7 @@ def cell(rounds: Sequence[Round]) -> dict[str, Any]:
         "turns": len(read_tokens),
         "groups": len({a.group for a in _of(rounds[0], BASELINE)}),
         "prompt_tokens": sum(read_tokens.values()),
+        "written": _written(plain, first.tokens),
         "skipped": about["skipped"],
         "looping": looping(plain),
         "not_run": about["not_run"],
@@ -93,6 +94,12 @@ def cell(rounds: Sequence[Round]) -> dict[str, Any]:
         "rows": [_row(method, rounds, costs) for method in methods],
         "peers": _peers(rounds),
     }
+
+
+def _written(plain: Sequence[Answer], most: int) -> float:
+    """How much of the most tokens longer answers would have: what is cut short counts as whole."""
+    kept = [1.0 if a.finish_reason == "length" else a.tokens / (2 * most) for a in plain]
+    return sum(kept) / max(1, len(kept))
 
 
 def typical(lines: Sequence[Mapping[str, Any]]) -> Costs | None:
@@ -254,7 +261,8 @@ def _peers(rounds: Sequence[Round]) -> list[dict[str, Any]]:
             key = line["engine"], line["method"]
             timed.setdefault(key, []).append({**line, "round": one.number})
     notes = {(e, f"{k}, {n}" if n else k): (k, o) for e, k, n, o in rounds[0].about["peer_rows"]}
-    in_order = [key for key in timed if key not in notes] + [key for key in notes if key in timed]
+    ours = [key for key in timed if key[0] == "foretoken"]
+    in_order = ours + [key for key in notes if key in timed]
     return [_peer(key, timed, notes.get(key, (key[1], {})), rounds) for key in in_order]
 
 
@@ -280,7 +288,7 @@ def _peer(
     plain = (engine, BASELINE if engine == "foretoken" else "plain")
     mine, base = timed[key], timed.get(plain, [])
     good = [line for line in mine if line["error"] is None]
-    same = {_place(line): line.get("token_ids") for line in base}
+    same = {_place(line): line["token_ids"] for line in base if line.get("token_ids")}
     tasks = dict.fromkeys(line["task"] for line in mine)
     over = {part: _against(key, plain, timed, part) for part in ("decoding", "whole")}
     return {
@@ -293,7 +301,9 @@ def _peer(
         "tokens": sum(len(line["token_ids"]) for line in good),
         "failed": len(mine) - len(good),
         "errors": sorted({line["error"] for line in mine if line["error"]}),
-        "same_as_own_plain": sum(same.get(_place(x)) == x["token_ids"] for x in good),
+        "same_as_own_plain": sum(same.get(_place(x)) == x["token_ids"] for x in good)
+        if same
+        else None,
         "answers": len(good),
         **over,
         "by_task": {task: _against(key, plain, _only(timed, task), "decoding") for task in tasks},
@@ -326,7 +336,7 @@ def _timed(key: tuple[str, str], timed: Lines, part: str) -> Spent:
     left out."""
     plain = (key[0], BASELINE if key[0] == "foretoken" else "plain")
     first = {_place(x): x["first"] for x in timed.get(plain, []) if x["error"] is None}
-    lines = timed.get(key, [])
+    lines = [x for x in timed.get(key, []) if x["error"] is not None or x["whole"] is not None]
     bad = {(x["round"], x["group"]) for x in lines if x["error"] is not None}
     bad |= {(x["round"], x["group"]) for x in lines if _place(x) not in first}
     spent: Spent = {}
