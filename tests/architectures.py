@@ -119,18 +119,23 @@ def tiny(name: str, **numbers: Any) -> Any:
 
 
 _SERVED = """
-    afmoe apertus arcee aria_text beam bert bert-generation biogpt bitnet codegen cohere cohere2
-    cohere2_moe ctrl cwm diffllama electra ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon
-    flex_olmo flint gemma gemma2 gemma3_text gemma3n_text glm glm4 glm4_moe gpt2 gpt_bigcode
-    gpt_neox gpt_neox_japanese gpt_oss gptj granite granite_swa granitemoe granitemoe_swa
-    granitemoeshared helium hrm_text hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax jais2
-    jetmoe kolibri1 laguna lfm2 llama llama4_text megatron-bert mellum minimax_m2 ministral
-    ministral3 mistral mixtral nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3
-    phimoe qwen2 qwen2_moe qwen3 qwen3_moe rembert seed_oss smollm3 solar_open stablelm
-    starcoder2 vaultgemma
-    gemma4_text mimo_v2_flash axk1 deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 youtu
+    afmoe apertus arcee aria_text axk1 beam bert bert-generation biogpt bitnet codegen cohere
+    cohere2 cohere2_moe ctrl cwm deepseek_v2 deepseek_v3 diffllama electra ernie ernie4_5
+    ernie4_5_moe exaone4 exaone_moe falcon flex_olmo flint gemma gemma2 gemma3_text gemma3n_text
+    gemma4_text glm glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode gpt_neox gpt_neox_japanese
+    gpt_oss gptj granite granite_swa granitemoe granitemoe_swa granitemoeshared helium hrm_text
+    hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax jais2 jetmoe kolibri1 laguna lfm2 llama
+    llama4_text megatron-bert mellum mimo_v2_flash minicpm3 minimax_m2 ministral ministral3
+    mistral mixtral nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phimoe qwen2
+    qwen2_moe qwen3 qwen3_moe rembert seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma
+    youtu
 """
-_WITHOUT = {"gemma4_text": "abcf", "hrm_text": "abcf", "gemma3n_text": "abc"}
+_WITHOUT = {
+    "hrm_text": "abcf",
+    "mimo_v2_flash": "abcd",
+    **dict.fromkeys(("gemma3n_text", "gemma4_text"), "abc"),
+    **dict.fromkeys(_LATENT_FAMILIES, "abcd"),
+}
 SERVED = {name: _WITHOUT.get(name, "abcdf") for name in _SERVED.split()}
 """What runs through transformers, with the levels of access that it has there."""
 

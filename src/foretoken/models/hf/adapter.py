@@ -26,7 +26,7 @@ from transformers.cache_utils import DynamicCache
 from foretoken.errors import ForetokenError, one_line
 from foretoken.models import gguf
 from foretoken.models.budget import CacheBudget
-from foretoken.models.cache import KVCache
+from foretoken.models.cache import KVCache, alike
 from foretoken.models.feed import Feed, chain_feed, tree_feed
 from foretoken.models.hf.cache import (
     Answers,
@@ -136,8 +136,8 @@ class HFModel:
             self._check()
         first = self._storage.shapes[0]
         self.kv_heads, self.head_dim = first.heads, first.key_width
-        if len(self._storage.shapes) != self.layers:  # some read other layers' keys and values
-            self.levels -= {"f"}
+        if self._storage.shapes != alike(self.layers, self.kv_heads, self.head_dim):
+            self.levels -= {"f"}  # latents, layers that differ, or that read another's
 
     def new_cache(
         self, slots: int, max_length: int, *, spare: int = 0, budget: CacheBudget | None = None
