@@ -104,7 +104,7 @@ def by_package(data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype) -> t
     from gguf import GGML_QUANT_SIZES, dequantize
 
     values, size = GGML_QUANT_SIZES[stored.kind]
-    numbers, largest = torch.empty(_count(stored), dtype=dtype), 0.0
+    numbers, largest = kernels.empty((_count(stored),), dtype), 0.0
     blocks, step = data.reshape(-1, size), _PART // values
     for first in range(0, len(blocks), step):
         try:

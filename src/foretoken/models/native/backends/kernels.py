@@ -7,10 +7,12 @@ is built again. Where nothing can be built, torch's own operators serve.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import logging
+import math
 import mmap
 import os
 import platform
@@ -30,6 +32,7 @@ from foretoken.machine import cache_folder
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _INCLUDED = sorted(_SOURCE.parent.glob("*.h"))
+_OWN_MAP = 2**16  # bytes
 _FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC")
 
 _log = logging.getLogger(__name__)
@@ -65,14 +68,16 @@ def library() -> ctypes.CDLL | None:
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Memory for weights, in pages of 2 MiB where the system has them: 4 to 12 rows take a fifth
-    less time, as fewer addresses have to be looked up."""
-    tensor = torch.empty(shape, dtype=dtype)
-    page, huge = mmap.PAGESIZE, getattr(mmap, "MADV_HUGEPAGE", None)
-    start = -(-tensor.data_ptr() // page) * page
-    size = tensor.data_ptr() + tensor.nbytes - start
-    if huge is not None and size > 0:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), huge)
-    return tensor
+    less time, as fewer addresses have to be looked up. All but small ones have a map of their own:
+    freed, it goes back to the system, where the allocator would keep gigabytes of holes."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < _OWN_MAP or sys.platform == "win32":
+        return torch.empty(shape, dtype=dtype)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if (huge := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
+        with contextlib.suppress(OSError):  # a system may be built without them
+            pages.madvise(huge)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
