@@ -176,10 +176,16 @@ def test_finds_engines_that_lose_something(
         check_faults(build({"method": Either(parts)}), pair)
 
 
-def test_states_that_are_left(monkeypatch: Any) -> None:
-    """A sequence keeps nothing of its drafter's after its end."""
+@pytest.mark.parametrize(
+    ("frees", "found"),
+    [(True, "the states of 4 sequences are left"), (False, "bytes of the caches are still reserv")],
+)
+def test_what_is_left_of_a_sequence(frees: bool, found: str, monkeypatch: Any) -> None:
+    """After its end: nothing of its drafter's, and nothing that it reserved."""
 
     def release(self: Engine, sample: Any) -> None:
+        if frees:
+            self.target.budget.free(sample.sequence.id)
         self.drafter.end([sample.sequence])
         self.target.end(sample.sequence)
         place, last = self._running.index(sample), self._running.pop()
@@ -187,7 +193,7 @@ def test_states_that_are_left(monkeypatch: Any) -> None:
             self._running[place] = last
 
     monkeypatch.setattr(Engine, "_release", release)
-    with pytest.raises(AssertionError, match="the states of 4 sequences are left"):
+    with pytest.raises(AssertionError, match=found):
         check_faults(build({"method": PromptLookup(2)}), models("native"))
 
 

@@ -165,6 +165,9 @@ class _Harness:
         assert not left, f"{len(left)} requests were forgotten"
         lost = [len(cache.lengths) - cache.free for cache in self.caches]
         assert not any(lost), f"slots lost in the caches: {lost}"
+        budget = self.engine.target.budget
+        assert not budget.reserved, f"{budget.reserved} bytes of the caches are still reserved"
+        assert not (budget.lazy and budget.written), f"{budget.written} bytes are still filled"
         assert not run.states, f"the states of {run.states} sequences are left"
         assert _counts(self.engine.stats) == _counts(run.stats), "other totals than the requests'"
         held = {type(each).__name__ for each in _reachable(self.engine, (Sequence, Step, Scores))}
