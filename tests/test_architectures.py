@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from architectures import PAGE, REFUSED, SERVED, VOCAB, page, softmax_of_its_dtype, tiny
@@ -25,7 +27,7 @@ from foretoken.testing.checks import texts
 from foretoken.trees.from_lists import from_paths
 
 CPU = torch.device("cpu")
-GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 PROMPTS = [[5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3, 8, 40, 3]]
 PATHS = [[[3, 4, 5], [3, 6], [7]], [[2, 2]], [[9, 8], [9, 7, 4, 3]]]
 NEAR = 1e-5
@@ -59,13 +61,17 @@ def check_logits(model: CausalLM, theirs: Any) -> None:
     while waiting := [row for row in rows if target.pending(row)]:
         target.prefill(waiting, 4)
 
+    @cache
+    def after(text: tuple[int, ...]) -> Tensor:
+        logits: Tensor = theirs(input_ids=torch.tensor([text]), use_cache=False).logits[0, -1]
+        return logits
+
     def check(rows: list[Sequence], paths: list[list[list[int]]]) -> None:
         trees = from_paths(paths, CPU)
         logits = target.score(rows, trees).logits
         for b, (row, contexts) in enumerate(zip(rows, trees.contexts(), strict=True)):
             for slot in range(trees.counts[b] + 1):
-                text = torch.tensor([row.tokens + contexts[slot]])
-                want = theirs(input_ids=text, use_cache=False).logits[0, -1]
+                want = after((*row.tokens, *contexts[slot]))
                 torch.testing.assert_close(logits[b, slot], want, rtol=0, atol=NEAR)
 
     check(rows, PATHS)
@@ -80,9 +86,10 @@ def check_logits(model: CausalLM, theirs: Any) -> None:
 
 def check_states(model: CausalLM, theirs: Any) -> None:
     """Level d: the states that enter and leave each layer, and the normed ones."""
-    cache, ids = model.new_cache(1, 16), [5, 9, 7, 3, 4, 8, 2]
+    memory, ids = model.new_cache(1, 16), [5, 9, 7, 3, 4, 8, 2]
     layers = (*range(model.layers), -1)
-    states = model.forward(chain_feed(cache, [cache.acquire(0)], [ids]), cache, layers).hidden
+    feed = chain_feed(memory, [memory.acquire(0)], [ids])
+    states = model.forward(feed, memory, layers).hidden
     wanted = theirs(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
     for layer in layers:
         torch.testing.assert_close(states[layer], wanted[layer], rtol=0, atol=NEAR)
@@ -105,7 +112,7 @@ def check_text(model: CausalLM, theirs: Any) -> None:
     rule = build({"method": drafter}).verifier
     written = texts(serve(model, drafter, rule, PROMPTS, GREEDY))
     for prompt, ids in zip(PROMPTS, written, strict=True):
-        text = theirs.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)
+        text = theirs.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)
         assert ids == text[0, len(prompt) :].tolist()
 
 
