@@ -9,7 +9,7 @@ import pytest
 
 from command_line import Terminal
 from foretoken import ForetokenError
-from foretoken.progress import check_installed, track
+from foretoken.progress import check_installed, track, track_late
 
 
 @pytest.mark.parametrize(("show", "bar"), [(True, True), (False, False)])
@@ -50,3 +50,16 @@ def test_without_rich_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not shown.getvalue()
     with pytest.raises(ForetokenError, match="foretoken\\[cli\\]"):
         check_installed()
+
+
+def test_a_bar_that_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done at once shows none; what takes longer shows what is done by then."""
+    clock = iter((0.0, 1.9, 2.1))
+    monkeypatch.setattr("foretoken.progress.perf_counter", lambda: next(clock))
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    with track_late("Loading", 3) as advance:
+        advance()
+        assert not shown.getvalue()
+        advance()
+        advance()
+    assert "Loading" in shown.getvalue() and "3/3" in shown.getvalue()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
+from time import perf_counter
 
 from foretoken.errors import ForetokenError
+
+_SOON = 2.0  # seconds
 
 
 def check_installed() -> None:
@@ -43,3 +46,24 @@ def track(what: str, total: int, show: bool) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)
+
+
+@contextmanager
+def track_late(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """`track`, for what is often done at once: the bar appears when it takes more than two
+    seconds."""
+    began, done = perf_counter(), 0
+    advance: Callable[[], None] | None = None
+    with ExitStack() as opened:
+
+        def step() -> None:
+            nonlocal advance, done
+            done += 1
+            if advance is not None:
+                advance()
+            elif perf_counter() - began > _SOON:
+                advance = opened.enter_context(track(what, total, True))
+                for _ in range(done):
+                    advance()
+
+        yield step

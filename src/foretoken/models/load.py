@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import read_json
@@ -24,6 +25,7 @@ from foretoken.models.checkpoint import Checkpoint, check_layers
 from foretoken.models.model import CausalLM
 from foretoken.models.native import check, transformer
 from foretoken.models.native.build import build_native
+from foretoken.progress import track_late
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 """Files of a folder that means to have a tokenizer."""
@@ -244,7 +246,13 @@ def load_native(
     stored = weights(folder, narrow)
     _check_headers(stored, config)
     try:
-        return build_native(config, stored, dtype, device, backend, folder)
+        with track_late(f"Loading {folder.name}", len(stored.headers)) as advance:
+
+            def read(name: str) -> Tensor:
+                advance()
+                return stored(name)
+
+            return build_native(config, read, dtype, device, backend, folder)
     except KeyError as error:
         raise ForetokenError(
             f"{folder} has no tensor {error.args[0]!r}, which its configuration calls for; the "

@@ -133,6 +133,12 @@ def test_noise_in_the_metadata_is_read_or_refused(tmp_path: Path) -> None:
                 pass
 
 
+def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
+    path = crafted(tmp_path / "a.gguf", (pair("split.count", "u8", b"\3"),))
+    with pytest.raises(ForetokenError, match="is one of 3 parts; join them"):
+        GGUFFile(path)
+
+
 def test_what_a_model_needs_must_be_there(tmp_path: Path) -> None:
     file = GGUFFile(crafted(tmp_path / "a.gguf"))
     with pytest.raises(ForetokenError, match=r"general\.architecture is None and must be a text"):

@@ -92,7 +92,7 @@ def _by_loops(data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype) -> tu
         numbers.numel(),
         LOOPS.index(stored.kind.name),
         dtype == torch.float16,
-        torch.get_num_threads(),
+        kernels.packers(numbers.numel()),
     )
     assert largest >= 0, "a tensor's size is checked when its file is opened"
     return numbers, largest

@@ -62,6 +62,7 @@ class GGUFFile:
             tensors, pairs = walk.opening()
             self.metadata: Mapping[str, Any] = dict(walk.unique(walk.pair, pairs, "key"))
             infos = dict(walk.unique(walk.tensor, tensors, "tensor"))
+            self._check_whole()
             self.tensors = walk.placed(infos, self.metadata.get("general.alignment", _ALIGNMENT))
 
     @property
@@ -84,6 +85,13 @@ class GGUFFile:
         with _mapped(self.path) as data:
             walk = _Walk(self.path, data, array.start)
             return [walk.string() for _ in range(array.many)]
+
+    def _check_whole(self) -> None:
+        parts = self.metadata.get("split.count", 1)
+        if parts not in (0, 1):
+            raise ForetokenError(
+                f"{self.path} is one of {shown(parts)} parts; join them with llama-gguf-split."
+            )
 
     def refusal(self, what: str) -> ForetokenError:
         return ForetokenError(f"{self.path} can't be read: {what}; fetch it again, or another.")

@@ -109,6 +109,8 @@ class _Parts:
         """The tensors as one, for a product: as they are where it keeps them so, else in the
         model's dtype."""
         narrow = all(tensor.dtype == self._kept for tensor in tensors)
+        if narrow and len(tensors) == 1 and self._kept != self.dtype:
+            return tensors[0]  # which is packed from where it lies
         return _joined(tensors, self._kept if narrow else self.dtype, self.device)
 
     def product(self, weight: Tensor, bias: Tensor | None) -> Linear:

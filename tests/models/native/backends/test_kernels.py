@@ -126,3 +126,8 @@ def test_freed_memory_leaves_no_holes() -> None:
         kept.append(torch.ones(1000))  # of what the allocator keeps in its holes
         del freed
     assert resident() - before < 20 * size * 1.2
+
+
+def test_small_matrices_are_packed_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    assert (kernels.packers(10**6), kernels.packers(10**7)) == (1, 7)

@@ -33,6 +33,7 @@ from foretoken.machine import cache_folder
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _INCLUDED = sorted(_SOURCE.parent.glob("*.h"))
 _OWN_MAP = 2**16  # bytes
+_MANY = 2**22  # numbers
 _FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC")
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,12 @@ def library() -> ctypes.CDLL | None:
             said[-1] if said else type(error).__name__,
         )
         return None
+
+
+def packers(numbers: int) -> int:
+    """How many threads to reorder or dequantise so many numbers with: where the cores are busy,
+    waiting for a second one costs more than a small matrix takes."""
+    return torch.get_num_threads() if numbers >= _MANY else 1
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

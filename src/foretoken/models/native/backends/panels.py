@@ -110,7 +110,7 @@ def pack(loops: ctypes.CDLL, weight: Tensor) -> Tensor:
     zeros."""
     (outputs, inputs), width = weight.shape, loops.width()
     panels = kernels.empty((-(-outputs // width), inputs, width), weight.dtype)
-    rows, threads = weight.contiguous(), torch.get_num_threads()
+    rows, threads = weight.contiguous(), kernels.packers(weight.numel())
     loops.pack(rows.data_ptr(), panels.data_ptr(), outputs, inputs, weight.itemsize, threads)
     return panels
 
