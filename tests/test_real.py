@@ -333,6 +333,20 @@ def test_the_other_engine_reads_the_same_tokens(bench: SimpleNamespace) -> None:
     assert len({drawn["seed"] for *_, drawn in asked}) == 2
 
 
+def test_half_a_line_is_cut_off(tmp_path: Path) -> None:
+    """As a kill may leave it; the whole lines before it stay."""
+    path = tmp_path / "lines"
+    assert serve.read_lines(path) == []
+    serve.append(path, [{"a": 1}, {"a": 2}])
+    path.write_text(path.read_text() + '{"a": ')
+    assert serve.read_lines(path) == [{"a": 1}, {"a": 2}]
+    serve.append(path, [{"a": 3}])
+    assert serve.read_lines(path) == [{"a": 1}, {"a": 2}, {"a": 3}]
+    path.write_text('{"a"')
+    serve.append(path, [{"a": 4}])
+    assert serve.read_lines(path) == [{"a": 4}]
+
+
 def test_of_an_engine_beside_only_the_named_row_is_measured(bench: SimpleNamespace) -> None:
     """Its plain decoding writes one token of each prompt, which the speed of decoding needs."""
     named = (("stub", "prompt lookup"),)

@@ -77,7 +77,7 @@ def serve(cell: Cell, prompts: Sequence[Prompt], bench: Bench) -> bool:
         served = _Serving(cell, runner, workers, folder)
         todo = served.open(prompts)
         served.warm_up(prompts[0])
-        _append(folder / CLOCK, [{"began": _now(), "seconds": perf_counter() - began}])
+        append(folder / CLOCK, [{"began": _now(), "seconds": perf_counter() - began}])
         return served.go(todo, bench)
 
 
@@ -164,16 +164,16 @@ class _Serving:
             began = perf_counter()
             if number % every == 0:
                 meter.round()
-                _append(self.folder / COSTS, [{"piece": piece, **meter.costs()}])
+                append(self.folder / COSTS, [{"piece": piece, **meter.costs()}])
             self._serve(unit)
             took = perf_counter() - began
             bench.longest = max(bench.longest, took)
-            _append(self.folder / CLOCK, [{"unit": unit.group, "seconds": took}])
+            append(self.folder / CLOCK, [{"unit": unit.group, "seconds": took}])
         return True
 
     def _serve(self, unit: Unit) -> None:
         answers = self.runner.serve(unit)
-        _append(self.folder / PEERS, list(self._beside(unit, answers)))
+        append(self.folder / PEERS, list(self._beside(unit, answers)))
         self.samples.add(answers)
         if self.cell.memory == WARM:
             self._remember()
@@ -326,11 +326,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
-def _append(path: Path, lines: Sequence[Any]) -> None:
-    torn = path.is_file() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-    with path.open("a", encoding="utf-8") as file:
-        file.write("\n" if torn else "")
-        file.write("".join(json.dumps(line) + "\n" for line in lines))
+def append(path: Path, lines: Sequence[Any]) -> None:
+    """Add lines; half a line that an interruption left is cut off first."""
+    with path.open("a+b") as file:
+        file.seek(0)
+        whole = file.read().rfind(b"\n") + 1
+        file.truncate(whole)
+        file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
 def _now() -> str:
