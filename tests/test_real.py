@@ -6,6 +6,7 @@ The target is the tests' tiny one and the other engine is made up.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -313,6 +314,8 @@ def test_an_interrupted_screen_goes_on_and_becomes_a_record(
     assert lookup["whole"]["tokens_per_second"] == pytest.approx(6 / 1.25)
     assert (plain["same_as_own_plain"], plain["answers"]) == (3, 3)
     assert json.loads(json.dumps(made)) == made
+    names = set(re.findall(r"\w+", record.__doc__ or ""))
+    assert {*made, *first, *first["rows"][0], *plain, *plain["decoding"]} <= names
     real.show(made)
 
 

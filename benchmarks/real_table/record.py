@@ -1,5 +1,7 @@
 """The record, real.json, made from the answers of a working folder, and what is asked of it.
 
+    benchmark                 "real"
+    limit                     prompts of a stage where it was only tried out, else null
     environment, features     the machine; the processor's vector instructions
     models                    file -> {"bytes", "sha256"}
     suite                     the official questions: name, sha256; ours: file, sha256
@@ -14,7 +16,8 @@
 
 A cell: stage ("screen", "grid", "whole", "precision"), target, precision, backend, parameters,
 batch_size, temperature, memory ("cold", "warm"), complete, rounds, dates, commits, max_tokens,
-prompts, turns, groups (served together), prompt_tokens, skipped, looping, not_run, costs, rows and
+prompts, turns, groups (served together), prompt_tokens, written (how much of max_tokens answers
+have), skipped, looping (prompts that plain decoding answers with a loop), not_run, costs, rows and
 peers.
 
 A row: engine "foretoken", method, config, prompts, tokens, target_passes, tokens_per_second,
