@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import gguf_files
 from foretoken import ForetokenError
 from foretoken.cli.bench_options import BenchOptions
 from foretoken.cli.job import make_job
+from foretoken.cli.measuring import placed
 from foretoken.cli.options import ModelOptions
 
 
@@ -67,3 +69,18 @@ def test_a_server_runs_as_it_runs(running: ModelOptions, option: str) -> None:
         make_job(given, running)
     job = make_job(given, ModelOptions(max_model_len=300))
     assert job.plan.max_model_len == 300 and [*job.parts[0].configs] == ["server"]
+
+
+def test_a_gguf_file_has_a_precision_of_its_own(tmp_path: Path) -> None:
+    """Weights in float16 and products in float32: "float32" would be another model."""
+    path = gguf_files.written(tmp_path / "tiny.gguf")
+    settings = BenchOptions(model=str(path), methods="pld", dtypes="auto,float32")
+    parts = make_job(settings, ModelOptions(device="cpu")).parts
+    assert [part.dtype for part in parts] == ["auto", "float32"]
+    inflated = BenchOptions(model=str(path), methods="pld", inflate="135m")
+    [part] = make_job(inflated, ModelOptions(device="cpu")).parts
+    with (
+        pytest.raises(ForetokenError, match="is a GGUF file, and this takes a folder"),
+        placed(part.model, part.configs, part.shape),
+    ):
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -124,3 +125,14 @@ def test_single_options_win() -> None:
     both = {"method": "mcsd", "model": "y", "num_speculative_tokens": 5, "a": 1}
     assert given.config("mcsd", "y", 5) == both
     assert given.config(None, None, 5) == {**both, "method": "sps", "model": "x"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_gguf_file_of_the_model(name: str, loads: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Taken where there is one model, and refused where each has a name of its own."""
+    with contextlib.chdir(tmp_path):
+        done = run(name, *GIVEN[name], "--model", "org/name", "--gguf-file", "a.gguf")
+    if name in ("bench", "demo"):
+        assert "--gguf-file goes with a command that loads one model" in done.stderr
+    else:
+        assert loads[0]["gguf_file"] == "a.gguf"

@@ -23,7 +23,7 @@ from foretoken.machine import cache_folder
 from foretoken.models import bundled, gguf
 from foretoken.models.checkpoint import Checkpoint, check_layers
 from foretoken.models.model import CausalLM
-from foretoken.models.native import check, transformer
+from foretoken.models.native import backends, check, transformer
 from foretoken.models.native.build import build_native
 from foretoken.progress import track_late
 
@@ -55,9 +55,9 @@ def load_model(
 ) -> CausalLM:
     """Read a checkpoint: natively where the family allows it, else through transformers.
 
-    `dtype` "auto" is the checkpoint's own on a GPU and float32 on a CPU, where the weights of a
-    GGUF file become float16 (see `weights`). `model_impl` is "auto", "native" or "transformers".
-    Raises `ForetokenError` for anything missing or not servable.
+    `dtype` "auto" is the checkpoint's own on a GPU and float32 on a CPU, where backend "auto" then
+    keeps the weights of a GGUF file in float16 (see `weights`). `model_impl` is "auto", "native" or
+    "transformers". Raises `ForetokenError` for anything missing or not servable.
     """
     folder = find(source)
     config = read_config(folder, trust_remote_code)
@@ -77,7 +77,9 @@ def load_model(
         from foretoken.models.hf import adapter
 
         return adapter.load(folder, kind, place, trust_remote_code)
-    narrow = dtype == "auto" or kind == torch.float16 or backend == "half"
+    linear = backends.split(backend)[1]
+    chosen = dtype == "auto" and linear == "auto"
+    narrow = chosen or kind == torch.float16 or linear == "half"
     return load_native(folder, config, kind, place, backend, narrow)
 
 
