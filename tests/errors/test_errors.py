@@ -32,6 +32,13 @@ def test_an_error_is_one_printable_line() -> None:
     assert str(ForetokenError("No a\nb\x1b[31m\ud800.")) == "No a b\ufffd[31m\ufffd."
 
 
+def test_a_path_without_end_is_cut_in_its_middle() -> None:
+    long, path = "a" * 999, "/b" * 9000 + "/end"
+    told = str(ForetokenError(f"{long} and {path} can't be written."))
+    assert told.startswith(f"{long} and /b/b") and told.endswith("/b/b/end can't be written.")
+    assert len(told) < 1600 and "…" in told
+
+
 def test_nothing_near() -> None:
     """A name that is like no other is not answered with a guess."""
     assert "Did you mean" not in str(unknown("method", "xyzzy", ["pld", "sps"]))

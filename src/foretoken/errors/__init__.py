@@ -13,6 +13,7 @@ _SHOWN = 80  # characters of a value that a sentence can carry
 _LINE = 240  # of what another library says
 _NAMES = 250  # of a list of names
 _NEAREST = 12  # names of a longer list
+_ENDLESS = re.compile(r"(\S{250})\S{500,}(\S{250})")
 _CLASS, _ADDRESS = re.compile(r"<class '([\w.]+)'>"), re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -66,8 +67,10 @@ def _fit(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """On one line, without what a terminal or a file can't take."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+    """On one line, without what a terminal or a file can't take, and without the middle of what is
+    longer than any path."""
+    text = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+    return _ENDLESS.sub(r"\1…\2", text)
 
 
 def caught() -> type[BaseException]:
