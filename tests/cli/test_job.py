@@ -74,10 +74,10 @@ def test_a_server_runs_as_it_runs(running: ModelOptions, option: str) -> None:
 def test_a_gguf_file_has_a_precision_of_its_own(tmp_path: Path) -> None:
     """Weights in float16 and products in float32: "float32" would be another model."""
     path = gguf_files.written(tmp_path / "tiny.gguf")
-    settings = BenchOptions(model=str(path), methods="pld", dtypes="auto,float32")
+    settings = BenchOptions(suite="bundled", model=str(path), methods="pld", dtypes="auto,float32")
     parts = make_job(settings, ModelOptions(device="cpu")).parts
     assert [part.dtype for part in parts] == ["auto", "float32"]
-    inflated = BenchOptions(model=str(path), methods="pld", inflate="135m")
+    inflated = BenchOptions(suite="bundled", model=str(path), methods="pld", inflate="135m")
     [part] = make_job(inflated, ModelOptions(device="cpu")).parts
     with (
         pytest.raises(ForetokenError, match="is a GGUF file, and this takes a folder"),
