@@ -104,7 +104,7 @@ def main() -> int:
         found = hashes(bench.models, whole.targets)
         whole.keep(found)
         run(whole, bench, given.stages)
-        left = ahead(whole, given.stages)
+        left = ahead(whole)
         record = made(whole, bench.models, found, sum(left.values()))
         write_json(given.out / "real.json", record)
     show(record)
@@ -112,6 +112,8 @@ def main() -> int:
     for name, seconds in left.items():
         print(f"left: {name}, about {seconds / 60:.0f} minutes")
     print(f"{whole.spent() / 3600:.1f} hours spent, about {sum(left.values()) / 3600:.1f} left")
+    if not record["choices"]:
+        print(f"The screen decides what follows it, within {whole.hours:g} hours in all.")
     print("\n".join(record["missed"]))
     return 1 if given.check and record["missed"] else 0
 
@@ -135,10 +137,9 @@ def following(whole: Whole, stages: list[str]) -> Cell | None:
     return next((cell for cell in cells if not whole.done(cell)), None)
 
 
-def ahead(whole: Whole, stages: list[str]) -> dict[str, float]:
-    """The cells that are left, with the seconds they are expected to take."""
-    cells = [cell for cell in whole.cells() if cell.stage in stages and not whole.done(cell)]
-    return {cell.name: whole.expected(cell) for cell in cells}
+def ahead(whole: Whole) -> dict[str, float]:
+    """The cells that are left, of all stages, with the seconds they are expected to take."""
+    return {cell.name: whole.expected(cell) for cell in whole.cells() if not whole.done(cell)}
 
 
 def measure_memory(whole: Whole, bench: Bench) -> None:

@@ -146,6 +146,8 @@ def missed(record: Mapping[str, Any]) -> Iterator[str]:
     yield from _best(record["cells"])
     for name, reason in record["peers_left_out"].items():
         yield f"{name} is left out: {reason}"
+    if not record["memory"]:
+        yield "what a conversation takes of memory was not measured"
     for row in record["memory"]:
         limit = LIMITS.get((row["target"], row["method"]))
         if limit is not None and row["peak_mib"] * 2**20 > limit:
