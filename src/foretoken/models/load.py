@@ -24,6 +24,7 @@ from foretoken.models import bundled, gguf
 from foretoken.models.checkpoint import Checkpoint, check_layers
 from foretoken.models.model import CausalLM
 from foretoken.models.native import backends, check, transformer
+from foretoken.models.native.backends import pages
 from foretoken.models.native.build import build_native
 from foretoken.progress import track_late
 
@@ -248,7 +249,8 @@ def load_native(
     stored = weights(folder, narrow)
     _check_headers(stored, config)
     try:
-        with track_late(f"Loading {folder.name}", len(stored.headers)) as advance:
+        many = len(stored.headers)
+        with pages.reusing(), track_late(f"Loading {folder.name}", many) as advance:
 
             def read(name: str) -> Tensor:
                 advance()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.models.gguf.reader import Stored
-from foretoken.models.native.backends import kernels
+from foretoken.models.native.backends import kernels, pages
 
 LOOPS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 """Types that have a loop, in the order of `dequantise.h`."""
@@ -84,7 +84,7 @@ def dequantised(
 def _by_loops(data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype) -> tuple[Tensor, float]:
     loops = kernels.library()
     assert loops is not None
-    numbers = kernels.empty((_count(stored),), dtype)
+    numbers = pages.passing((_count(stored),), dtype)
     largest = loops.dequantise(
         data.ctypes.data,
         data.nbytes,
@@ -104,7 +104,7 @@ def by_package(data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype) -> t
     from gguf import GGML_QUANT_SIZES, dequantize
 
     values, size = GGML_QUANT_SIZES[stored.kind]
-    numbers, largest = kernels.empty((_count(stored),), dtype), 0.0
+    numbers, largest = pages.passing((_count(stored),), dtype), 0.0
     blocks, step = data.reshape(-1, size), _PART // values
     for first in range(0, len(blocks), step):
         try:

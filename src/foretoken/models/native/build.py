@@ -21,7 +21,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.model import eos_ids
 from foretoken.models.native import attention, backends, block, check, loop_attention
 from foretoken.models.native import norm as norms
-from foretoken.models.native.backends import compiled, cuda_graphs, kernels
+from foretoken.models.native.backends import compiled, cuda_graphs, pages
 from foretoken.models.native.check import CYCLE, EMBEDDING, HEAD, Weights
 from foretoken.models.native.layer import Layer, Linear, MakeLinear, Shape
 from foretoken.models.native.rope import Table
@@ -231,7 +231,7 @@ def _joined(parts: list[Tensor], dtype: torch.dtype, device: torch.device) -> Te
     end = sum(len(part) for part in parts)
     shape = (end, *parts[0].shape[1:])
     if device.type == "cpu":
-        whole = kernels.empty(shape, dtype)
+        whole = pages.passing(shape, dtype)
     else:
         whole = torch.empty(shape, dtype=dtype, device=device)
     while parts:

@@ -101,33 +101,6 @@ def test_without_a_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert backends.choose("auto", torch.float32, CPU)[0] == expected
 
 
-@pytest.mark.parametrize("size", [0, 100, 2**16, 3_000_001])
-def test_memory_for_weights(size: int) -> None:
-    """As torch's own, whatever its size; large pieces go back to the system when they are freed."""
-    held = [kernels.empty((size,), torch.float16).fill_(i) for i in range(3)]
-    for i, tensor in enumerate(held):
-        assert tensor.shape == (size,) and tensor.dtype == torch.float16
-        assert bool((tensor == i).all())
-    assert kernels.empty((4, 5), torch.float64).shape == (4, 5)
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="Linux says what is in use")
-def test_freed_memory_leaves_no_holes() -> None:
-    """Packing keeps some and frees the rest, layer after layer."""
-
-    def resident() -> int:
-        [line] = (x for x in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in x)
-        return int(line.split()[1]) * 1024
-
-    before, size, kept = resident(), 2**22, []
-    for _ in range(20):
-        freed = [kernels.empty((size + i,), torch.uint8).fill_(1) for i in range(4)]
-        kept.append(kernels.empty((size,), torch.uint8).fill_(1))
-        kept.append(torch.ones(1000))  # of what the allocator keeps in its holes
-        del freed
-    assert resident() - before < 20 * size * 1.2
-
-
 def test_small_matrices_are_packed_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     assert (kernels.packers(10**6), kernels.packers(10**7)) == (1, 7)

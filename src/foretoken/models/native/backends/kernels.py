@@ -7,13 +7,10 @@ is built again. Where nothing can be built, torch's own operators serve.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
 import logging
-import math
-import mmap
 import os
 import platform
 import shutil
@@ -32,7 +29,6 @@ from foretoken.machine import cache_folder
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _INCLUDED = sorted(_SOURCE.parent.glob("*.h"))
-_OWN_MAP = 2**16  # bytes
 _MANY = 2**22  # numbers
 _FLAGS = ("-O3", "-march=native", "-fopenmp", "-fPIC")
 
@@ -71,20 +67,6 @@ def packers(numbers: int) -> int:
     """How many threads to reorder or dequantise so many numbers with: where the cores are busy,
     waiting for a second one costs more than a small matrix takes."""
     return torch.get_num_threads() if numbers >= _MANY else 1
-
-
-def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Memory for weights, in pages of 2 MiB where the system has them: 4 to 12 rows take a fifth
-    less time, as fewer addresses have to be looked up. All but small ones have a map of their own:
-    freed, it goes back to the system, where the allocator would keep gigabytes of holes."""
-    size = math.prod(shape) * dtype.itemsize
-    if size < _OWN_MAP or sys.platform == "win32":
-        return torch.empty(shape, dtype=dtype)
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if (huge := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
-        with contextlib.suppress(OSError):  # a system may be built without them
-            pages.madvise(huge)
-    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
-from foretoken.models.native.backends import kernels
+from foretoken.models.native.backends import kernels, pages
 from foretoken.models.native.layer import Linear
 
 _SHARED = 48 * 1024  # weights; threads are started for no fewer
@@ -109,7 +109,7 @@ def pack(loops: ctypes.CDLL, weight: Tensor) -> Tensor:
     """[out, in] in float32 or float16 -> panels [out / width rounded up, in, width], filled up with
     zeros."""
     (outputs, inputs), width = weight.shape, loops.width()
-    panels = kernels.empty((-(-outputs // width), inputs, width), weight.dtype)
+    panels = pages.empty((-(-outputs // width), inputs, width), weight.dtype)
     rows, threads = weight.contiguous(), kernels.packers(weight.numel())
     loops.pack(rows.data_ptr(), panels.data_ptr(), outputs, inputs, weight.itemsize, threads)
     return panels
@@ -121,4 +121,4 @@ def pack_fours(weight: Tensor, width: int) -> Tensor:
     filled = F.pad(weight, (0, -inputs % _FOUR, 0, -outputs % width))
     shape = (len(filled) // width, filled.shape[1] // _FOUR, width, _FOUR)
     parts = filled.view(shape[0], width, shape[1], _FOUR).transpose(1, 2)
-    return kernels.empty(shape, torch.int8).copy_(parts)
+    return pages.empty(shape, torch.int8).copy_(parts)

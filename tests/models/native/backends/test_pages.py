@@ -1,0 +1,55 @@
+"""Memory for weights: whole, and given back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from foretoken.models.native.backends import pages
+
+
+@pytest.mark.parametrize("size", [0, 100, 2**16, 3_000_001])
+def test_memory_for_weights(size: int) -> None:
+    """As torch's own, whatever its size; large pieces go back to the system when they are freed."""
+    held = [pages.empty((size,), torch.float16).fill_(i) for i in range(3)]
+    for i, tensor in enumerate(held):
+        assert tensor.shape == (size,) and tensor.dtype == torch.float16
+        assert bool((tensor == i).all())
+    assert pages.empty((4, 5), torch.float64).shape == (4, 5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="Linux says what is in use")
+def test_freed_memory_leaves_no_holes() -> None:
+    """Packing keeps some and frees the rest, layer after layer."""
+
+    def resident() -> int:
+        [line] = (x for x in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in x)
+        return int(line.split()[1]) * 1024
+
+    before, size, kept = resident(), 2**22, []
+    for _ in range(20):
+        freed = [pages.empty((size + i,), torch.uint8).fill_(1) for i in range(4)]
+        kept.append(pages.empty((size,), torch.uint8).fill_(1))
+        kept.append(torch.ones(1000))  # of what the allocator keeps in its holes
+        del freed
+    assert resident() - before < 20 * size * 1.2
+
+
+def test_what_is_let_go_serves_again() -> None:
+    with pages.reusing():
+        first = pages.passing((2**18,), torch.float16)
+        place, part = first.data_ptr(), first[:5]
+        second = pages.passing((2**18,), torch.float16)
+        assert second.data_ptr() != place
+        del first  # a part of it is still in use
+        assert pages.passing((2**18,), torch.float16).data_ptr() != place
+        del part
+        again = pages.passing((2**16, 3), torch.float16)
+        assert again.data_ptr() == place and again.shape == (2**16, 3)
+        assert pages.passing((2**20,), torch.float16).data_ptr() != place  # too small for that
+        assert pages.passing((2**16,), torch.float16).data_ptr() != place  # and too large for this
+    assert again.fill_(3).sum() == 3 * 2**16 * 3  # what is in use stays
+    other = pages.passing((2**18,), torch.float16)
+    assert other.data_ptr() != again.data_ptr()
