@@ -70,7 +70,8 @@ def _printable(text: str) -> str:
     """On one line, without what a terminal or a file can't take, and without the middle of what is
     longer than any path."""
     text = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
-    return _ENDLESS.sub(r"\1…\2", text)
+    # By a function: a template would be read by modules that an ending interpreter has let go.
+    return _ENDLESS.sub(lambda found: f"{found[1]}…{found[2]}", text)
 
 
 def caught() -> type[BaseException]:
