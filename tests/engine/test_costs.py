@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,36 +19,97 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 
 class Counted(ModelTarget):
-    """Counts the passes that score."""
+    """Counts the passes that score, by their tokens."""
 
-    passes = 0
+    passes: ClassVar[list[int]] = []
 
-    def score(self, *arguments: Any) -> Any:
-        Counted.passes += 1
-        return super().score(*arguments)
+    def score(self, sequences: Any, tree: Any) -> Any:
+        Counted.passes.append(1 + tree.nodes)
+        return super().score(sequences, tree)
 
 
-def test_costs_are_measured_once(pair: Pair, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In 12 passes, of a fast model more in no time; then a second one tells whether it holds."""
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(costs, "ModelTarget", Counted)
     monkeypatch.setattr(costs, "_ENOUGH", 0.0)  # as if each pass took long
+    Counted.passes.clear()
+    return Counted.passes
+
+
+def kept_files(cache: Path) -> dict[Path, str]:
+    return {path: path.read_text("utf-8") for path in cache.rglob("*.json")}
+
+
+def test_costs_are_measured_once(
+    pair: Pair, cache: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each width once or twice; then two passes tell whether what was kept holds."""
+    monkeypatch.setattr(costs, "_AT_MOST", 60.0)
     monkeypatch.setattr(costs, "_agree", lambda ms, kept: True)
     config = {"method": "auto", "model": pair.draft}
 
-    def passes() -> int:
-        Counted.passes = 0
+    def passes() -> list[int]:
+        counted.clear()
         LLM(pair.target, speculative_config=config)
-        return Counted.passes
+        return counted.copy()
 
     first = passes()
-    kept = {path: path.read_text("utf-8") for path in cache.rglob("*.json")}
-    assert 2 < first <= 12
-    assert passes() == 2
-    assert {path: path.read_text("utf-8") for path in cache.rglob("*.json")} == kept
+    kept = kept_files(cache)
+    assert first == [1, 1, 1, 8, 8, 4, 4, 16, 16, 2, 2, 32, 64]
+    assert passes() == [1, 1]
+    assert kept_files(cache) == kept
     monkeypatch.setattr(costs, "_agree", lambda ms, kept: False)
-    assert passes() == 2 + first
-    now = {path: path.read_text("utf-8") for path in cache.rglob("*.json")}
-    assert now.keys() == kept.keys() and all(now[path] != kept[path] for path in kept)
+    assert passes() == first
+    now = kept_files(cache)
+    assert now.keys() == kept.keys() and sum(now[path] != kept[path] for path in kept) == 1
+
+
+def test_a_slow_model_is_measured_over_several_starts(
+    pair: Pair, cache: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No start takes longer than it may; the widths that say most come first, drafts last."""
+    now = 0.0
+
+    def slow(work: Any, device: Any) -> float:
+        """A pass of 60 ms, and 4 for each further token."""
+        nonlocal now
+        work()
+        ms = 56.0 + 4 * counted[-1]
+        now += ms / 1000
+        return ms
+
+    monkeypatch.setattr(costs, "timed", slow)
+    monkeypatch.setattr(costs, "perf_counter", lambda: now)
+
+    def start() -> set[int]:
+        nonlocal now
+        now = 0.0
+        counted.clear()
+        LLM(pair.target, speculative_config={"method": "auto", "model": pair.draft})
+        assert now <= costs._AT_MOST
+        return {*counted} - {1}
+
+    assert [start() for _ in range(5)] == [{2, 4, 8}, {16}, {32}, {64}, set()]
+    [(_, text)] = kept_files(cache).items()
+    assert json.loads(text)["ms"] == {str(w): pytest.approx(56 + 4 * w) for w in costs.WIDTHS}
+
+
+def test_widths_that_were_not_timed() -> None:
+    """On the lines between and beyond those that were."""
+    assert costs.completed({1: 32.0}) == {w: 32.0 + 2 * (w - 1) for w in costs.WIDTHS}
+    assert costs.completed({1: 32.0, 8: 33.0})[64] == 33.0 + 2 * 56  # never as good as free
+    known = {1: 10.0, 4: 12.0, 8: 24.0, 16: 40.0}
+    rest = {2: pytest.approx(10 + 2 / 3), 32: 40 + 16 * 2.0, 64: 40 + 48 * 2.0}
+    assert costs.completed(known) == {**known, **rest}
+    assert costs.completed({1: 10.0, 64: 9.0})[32] == pytest.approx(9.5)
+
+
+def test_what_is_estimated_by_bytes(pair: Pair) -> None:
+    drafter = SmallLM(pair.draft, 3)
+    drafter.bind(ModelTarget(pair.target, 1, 32))
+    share = pair.draft.bytes_read / pair.target.bytes_read
+    assert costs._estimated(pair.target, drafter, 20.0).level == pytest.approx(20 * share)
+    assert costs._estimated(pair.target, PromptLookup(5), 20.0).call == pytest.approx(0.2)
 
 
 DAMAGED = [b"", b"{", b"\xff", b"[]", b"{}", b'{"ms": 3}', b'{"ms": {}}', b'{"ms": {"1": 1.0}}']

@@ -1,12 +1,14 @@
 """Measures what steps cost on this machine, for drafters that decide by costs, and caches it.
 
-The target's pass is timed over 1 to 64 tokens after a short context, in 12 passes, and each part's
-step (draft and observe) at two lengths; repeatedly where that takes next to no time, since a fast
-model's first passes are several times as slow as the later ones. Measurements are cached in files
-under machine, threads, model and drafter: a model's speed is that of its shape, dtype and backend,
-whatever its weights are called. A cached measurement must agree with one pass or step made now,
-since the machine may have been busy when it was made; else, and where the file is damaged, it is
-repeated, as it is each time where no file can be written.
+The target's pass is timed over 1 to 64 tokens, and each part's step (draft and observe) at two
+lengths; repeatedly where that takes next to no time, since a fast model's first passes are several
+times as slow as the later ones. All of it ends within half a second: what a slow model leaves no
+time for is measured at the next start, and until then estimated and corrected by real steps.
+
+Measurements are cached in files under machine, threads, model and drafter: a model's speed is that
+of its shape, dtype and backend, whatever its weights are called. A file counts while a pass made
+now takes about as long as it says, since the machine may have been busy when it was made. Where no
+file can be written, everything is measured at each start.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import torch
 
 from foretoken.access import Pass
 from foretoken.control.cost_model import CostModel, DraftCost, unmeasured
+from foretoken.control.curve import Curve
 from foretoken.engine.clock import Clock, TimedDrafter
 from foretoken.errors import ForetokenError
 from foretoken.files import read_json, write_json
@@ -42,9 +45,13 @@ from foretoken.tree import DraftTree, Kind
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 """Tokens of one sequence in a pass."""
+_NAMES = frozenset(map(str, WIDTHS))
 
-_TWICE = 16  # passes over at most this many tokens are made twice, and the first doesn't count
-_CONTEXT = 64  # tokens
+_AT_MOST = 0.5  # seconds of measuring at a start
+_URGENT = (8, 4, 16, 2, 32, 64)  # widths after the first, those first that say most of the curve
+_TWICE = 16  # passes over 2 to so many tokens are made twice, and the first doesn't count
+_PER_TOKEN = 1 / 16  # of a plain pass: what a token beyond the widest timed pass costs at least
+_CONTEXT = 32  # tokens
 _LENGTHS = (1, 4)  # of drafts that are timed
 _ROUNDS = 8  # at most; drafts are timed at least twice, passes at least once
 _ENOUGH = 0.2  # seconds, after which no further round begins
@@ -73,19 +80,38 @@ def price(target: Target, drafter: Drafter, verifier: Verifier) -> None:
 
 @torch.inference_mode()
 def measured(loop: Loop, parts: Mapping[str, Drafter]) -> CostModel:
-    """Costs of the target's passes and of each part's drafts, measured or read from the cache."""
-    target = loop.target
-    here = [*_machine(target.device), *shape_of(target.model)]
-    passes = _cached(here, partial(_passes, target.model), partial(_pass_agrees, target.model))
+    """Costs of the target's passes and of each part's drafts, measured, read from the cache, or
+    estimated."""
+    model, until = loop.target.model, perf_counter() + _AT_MOST
+    here = [*_machine(model.device), *shape_of(model)]
+    passes = completed(_passes(model, _File.of(here), until))
     drafts: dict[str, DraftCost] = {}
     for name, part in parts.items():
-        if _room(target) > 0:
-            key, args = [*here, *_identity(part)], (loop, part)
-            ms = _cached(key, partial(_draft, *args), partial(_draft_agrees, *args))
-            drafts[name] = DraftCost(**ms)
-        else:
-            drafts[name] = unmeasured(passes["1"], not part.kinds <= _CHOSEN)
-    return CostModel({int(size): ms for size, ms in passes.items()}, drafts)
+        guess = _estimated(model, part, passes[1])
+        drafts[name] = _draft(loop, part, _File.of([*here, *_identity(part)]), until, passes, guess)
+    return CostModel(passes, drafts)
+
+
+def completed(known: Mapping[int, float]) -> dict[int, float]:
+    """Milliseconds of a pass over each of `WIDTHS` from those of some, the first among them.
+
+    Beyond the widest known they lie on the line through the first and the widest, which is taken
+    to rise by at least `_PER_TOKEN` of the first for each token.
+    """
+    first, widest = known[1], max(known)
+    slope = max(first * _PER_TOKEN, (known[widest] - first) / max(1, widest - 1))
+    rest = {w: known[widest] + slope * (w - widest) for w in WIDTHS if w > widest}
+    curve = Curve({**known, **rest})
+    return {width: known.get(width) or curve(width) for width in WIDTHS}
+
+
+def _estimated(model: CausalLM, part: Drafter, plain_ms: float) -> DraftCost:
+    """What a draft costs that was not timed: of a part that runs models, their passes by the bytes
+    that they read."""
+    if not part.small_models:
+        return unmeasured(plain_ms, not part.kinds <= _CHOSEN)
+    read = sum(small.bytes_read for small in part.small_models)
+    return DraftCost(level=plain_ms * read / max(1, model.bytes_read))
 
 
 def shape_of(model: CausalLM) -> list[str]:
@@ -101,6 +127,7 @@ class PassProbe:
     """
 
     def __init__(self, model: CausalLM, batch: int, context: int, widest: int) -> None:
+        self.widest, self.device = widest, model.device
         self._target = ModelTarget(model, batch, context + 1, nodes=widest)
         tokens = [i % model.vocab_size for i in range(context + 1)]  # the last one is the root
         params = SamplingParams(temperature=0)
@@ -117,7 +144,7 @@ class PassProbe:
     def run(self, width: int) -> Pass:
         """One pass over `width` tokens of each sequence; nothing is committed."""
         batch = len(self._sequences)
-        drafted = torch.zeros(batch, width - 1, dtype=torch.long, device=self._target.device)
+        drafted = torch.zeros(batch, width - 1, dtype=torch.long, device=self.device)
         return self._target.score(self._sequences, DraftTree(drafted, [width - 1] * batch))
 
 
@@ -135,32 +162,51 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _probe(model: CausalLM) -> PassProbe:
-    context = max(1, min(_CONTEXT, model.max_length - max(WIDTHS) - 1))
-    return PassProbe(model, 1, context, max(WIDTHS))
+def _passes(model: CausalLM, file: _File, until: float) -> dict[int, float]:
+    """Milliseconds of a pass by its tokens: of one token in any case, of others as the file has
+    them or as there is time before `until`."""
+    probe = PassProbe(model, 1, 1, max(1, min(max(WIDTHS), model.max_length - 2)))
+    run = partial(probe.run, 1)
+    first = timed(run, model.device)  # slow, as it is the first one
+    if _before(until, first):
+        first = timed(run, model.device)
+    kept = {int(width): ms for width, ms in file.ms.items() if width in _NAMES}
+    agrees = 1 in kept and _agree(first, kept[1])
+    kept = kept if agrees else {1: first}
+    pace = kept[1] / first  # of the machine when the file was made, against now
+    wanted = [width for width in (1, *_URGENT) if width <= probe.widest]
+    wanted = [width for width in wanted if width not in kept] if agrees else wanted
+    now = _timed_widths(probe, wanted, {w: ms / pace for w, ms in kept.items()}, until)
+    if now:
+        kept |= {width: ms * pace for width, ms in now.items()}
+        file.write({str(width): kept[width] for width in sorted(kept)})
+    return kept
 
 
-def _pass_agrees(model: CausalLM, cached: dict[str, float]) -> bool:
-    """Whether a pass over one token takes the cached time."""
-    if cached.keys() != {str(width) for width in WIDTHS}:
-        return False
-    probe = _probe(model)
-    probe.run(1)  # the first one is slow
-    return _agree(timed(partial(probe.run, 1), model.device), cached["1"])
+def _timed_widths(
+    probe: PassProbe, wanted: Seq[int], known: Mapping[int, float], until: float
+) -> dict[int, float]:
+    """Milliseconds of passes over these tokens, as far as there is time before `until`."""
+    began, times = perf_counter(), dict[int, list[float]]()
+    for number in range(_ROUNDS):
+        if number and perf_counter() - began > _ENOUGH:
+            break
+        for width in wanted:
+            for _ in range(1 if number or not 1 < width <= _TWICE else 2):
+                latest = {width: of[-1] for width, of in times.items()}
+                if _before(until, completed({**known, **latest})[width]):
+                    ms = timed(partial(probe.run, width), probe.device)
+                    times.setdefault(width, []).append(ms)
+    return {width: median(of[len(of) // 2 :]) for width, of in times.items()}
 
 
 def _agree(ms: float, cached: float) -> bool:
     return cached / _AGREES <= ms <= cached * _AGREES
 
 
-def _passes(model: CausalLM) -> dict[str, float]:
-    """Milliseconds of a pass by its tokens."""
-    probe = _probe(model)
-    for width in WIDTHS:
-        if width <= _TWICE:
-            probe.run(width)
-    rounds = _rounds(lambda: [timed(partial(probe.run, n), model.device) for n in WIDTHS], 1)
-    return {str(width): median(times) for width, *times in zip(WIDTHS, *rounds, strict=True)}
+def _before(until: float, ms: float) -> bool:
+    """Whether something that takes so long ends in time."""
+    return perf_counter() + ms / 1000 < until
 
 
 def _rounds(work: Callable[[], list[float]], least: int) -> list[list[float]]:
@@ -171,21 +217,26 @@ def _rounds(work: Callable[[], list[float]], least: int) -> list[list[float]]:
     return rounds[len(rounds) // 2 :]
 
 
-def _draft(loop: Loop, part: Drafter) -> dict[str, float]:
-    """`DraftCost` of a part, by real steps after a text with something to copy."""
+def _draft(
+    loop: Loop,
+    part: Drafter,
+    file: _File,
+    until: float,
+    passes: Mapping[int, float],
+    guess: DraftCost,
+) -> DraftCost:
+    """What drafts of a part cost: as the file has it, or by real steps after a text with something
+    to copy, or the guess where there is no time or no room for these."""
+    if "call" in file.ms and file.ms.keys() <= {field.name for field in fields(DraftCost)}:
+        return DraftCost(**file.ms)
+    steps = 2 * sum(passes[4] + guess(1, levels) for levels in _LENGTHS)
+    if _room(loop.target) <= 0 or not _before(until, passes[_CONTEXT] + guess(1, 1) + steps):
+        return guess
     with _text(loop) as sequence:
         rounds = _rounds(lambda: [x for n in _LENGTHS for x in _step(loop, part, sequence, n)], 2)
-    return _line(*map(median, zip(*rounds, strict=True)))
-
-
-def _draft_agrees(loop: Loop, part: Drafter, cached: dict[str, float]) -> bool:
-    """Whether a step of the part takes the cached time."""
-    if "call" not in cached or not cached.keys() <= {field.name for field in fields(DraftCost)}:
-        return False
-    with _text(loop) as sequence:
-        _step(loop, part, sequence, max(_LENGTHS))
-        levels, ms = _step(loop, part, sequence, max(_LENGTHS))
-    return _agree(ms, DraftCost(**cached)(1, levels))
+    ms = _line(*map(median, zip(*rounds, strict=True)))
+    file.write(ms)
+    return DraftCost(**ms)
 
 
 @contextlib.contextmanager
@@ -243,32 +294,30 @@ def _machine(device: torch.device) -> list[str]:
     return [processor(), str(cores()), gpu, torch.__version__, f"{threads} threads", str(device)]
 
 
-def _cached(
-    key: Seq[str],
-    measure: Callable[[], dict[str, float]],
-    agrees: Callable[[dict[str, float]], bool],
-) -> dict[str, float]:
-    """The file's measurement under this key, or a new one where there is none that agrees."""
-    name = hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:24]
-    path = cache_folder() / "costs" / f"{name}.json"
-    cached = _read(path)
-    if cached is not None and agrees(cached):
-        return cached
-    ms = measure()
-    try:
-        write_json(path, {"of": list(key), "ms": ms})
-    except ForetokenError as error:
-        _log.warning("%s What steps cost is measured at every start.", error)
-    return ms
+@dataclass(frozen=True)
+class _File:
+    """A cached measurement. of: what it depends on. ms: none where there is no file, or a damaged
+    one."""
 
+    path: Path
+    key: Seq[str]
+    ms: Mapping[str, float]
 
-def _read(path: Path) -> dict[str, float] | None:
-    """The measurement in a file; None where there is no file, or a damaged one."""
-    with contextlib.suppress(ForetokenError):
-        ms = read_json(path, "measured costs").get("ms") if path.exists() else None
-        if isinstance(ms, dict) and all(_is_time(value) for value in ms.values()):
-            return ms
-    return None
+    @classmethod
+    def of(cls, key: Seq[str]) -> _File:
+        name = hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:24]
+        path = cache_folder() / "costs" / f"{name}.json"
+        with contextlib.suppress(ForetokenError):
+            ms = read_json(path, "measured costs").get("ms") if path.exists() else None
+            if isinstance(ms, dict) and all(_is_time(value) for value in ms.values()):
+                return cls(path, key, ms)
+        return cls(path, key, {})
+
+    def write(self, ms: Mapping[str, float]) -> None:
+        try:
+            write_json(self.path, {"of": list(self.key), "ms": ms})
+        except ForetokenError as error:
+            _log.warning("%s What steps cost is measured at every start.", error)
 
 
 def _is_time(value: object) -> bool:
