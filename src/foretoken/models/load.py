@@ -61,7 +61,8 @@ def load_model(
     "transformers". Raises `ForetokenError` for anything missing or not servable.
     """
     folder = find(source)
-    config = read_config(folder, trust_remote_code)
+    here = model_impl != "transformers" and gguf.is_named(folder) and gguf.is_read_here(folder)
+    config = gguf.native_config_of(folder) if here else read_config(folder, trust_remote_code)
     generation_ends(folder)  # transformers reads the file too, whatever is in it
     place = pick_device(device)
     kind = pick_dtype(dtype, config, place)
@@ -151,10 +152,10 @@ def in_checkpoint(source: Any, gguf_file: Any) -> str:
 def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
     """The configuration of a checkpoint. Raises `ForetokenError` where there is none that is
     valid."""
-    from transformers import AutoConfig
-
     if gguf.is_named(folder):
         return gguf.config_of(folder)
+    from transformers import AutoConfig
+
     file = folder / "config.json"
     if not file.is_file():
         raise ForetokenError(f"{folder} has no config.json; give a Hugging Face checkpoint folder.")
@@ -313,11 +314,11 @@ def check_tokenizer(tokenizer: Any, option: str) -> Any:
 
 def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a checkpoint. Raises `ForetokenError` where there is none."""
-    from transformers import AutoTokenizer
-
     folder = find(source)
     if gguf.is_named(folder):
         return gguf.tokenizer_of(folder)
+    from transformers import AutoTokenizer
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except Exception as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,14 @@ from transformers import AutoConfig
 
 import gguf_files
 from foretoken.errors import ForetokenError
-from foretoken.models.gguf import config
+from foretoken.models.gguf import config, weights_of
 from foretoken.models.gguf.reader import GGUFFile
+from foretoken.models.native import check
+from foretoken.models.native.build import build_native
+from foretoken.models.target import ModelTarget
+from foretoken.sampling.params import SamplingParams
+from foretoken.sampling.sequence import Sequence
+from foretoken.tree import empty
 
 NOT_STATED = {"architectures", "dtype", "_name_or_path", "transformers_version"}
 
@@ -134,3 +142,45 @@ def test_scaling_that_transformers_would_leave_out_is_refused(tmp_path: Path) ->
     with pytest.raises(ForetokenError, match="rotary scaling, which isn't served for llama"):
         config.check_rope(GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=also)))
     config.check_rope(GGUFFile(gguf_files.written(tmp_path / "b.gguf")))
+
+
+@pytest.mark.parametrize("architecture", gguf_files.ARCHITECTURES)
+def test_the_native_configuration_is_the_same(architecture: str, tmp_path: Path) -> None:
+    """In everything that both have; what the class of transformers adds is a default that the
+    native model doesn't read, as both make the same model."""
+    whole = read(tmp_path, architecture).to_dict()
+    file = GGUFFile(tmp_path / "a.gguf")
+    ours = config.read_native(file)
+    assert ours.model_type == whole["model_type"] and {*config._UNSAID[ours.model_type]} <= {*whole}
+    for name, value in ours.to_dict().items():
+        assert name == "model_type" or name not in whole or value == whole[name], name
+    assert check.shape_of(ours) == check.shape_of(config.read(file))
+    first, second = (_logits(file.path, made) for made in (ours, config.read(file)))
+    assert torch.equal(first, second)
+
+
+def _logits(path: Path, made: Any) -> torch.Tensor:
+    weights = weights_of(path, False)
+    model = build_native(made, weights, torch.float32, torch.device("cpu"), "plain")
+    target = ModelTarget(model, 1, 32)
+    sequence = Sequence.start([*range(1, 20)], SamplingParams())
+    target.begin(sequence)
+    target.prefill([sequence], 18)
+    return target.score([sequence], empty(1, torch.device("cpu"))).logits
+
+
+def test_numbers_that_make_no_model(tmp_path: Path) -> None:
+    path = gguf_files.written(tmp_path / "a.gguf", also={"llama.attention.head_count": 5})
+    for reading in (config.read, config.read_native):
+        with pytest.raises(ForetokenError, match=r"a\.gguf"):
+            reading(GGUFFile(path))
+
+
+def test_a_start_without_modelling_code(tmp_path: Path) -> None:
+    """transformers' activations, and with them torch.distributed and sympy, take over a second."""
+    path = gguf_files.written(tmp_path / "a.gguf", "llama")
+    program = "import sys; from foretoken import LLM; LLM(sys.argv[1]); print(*sys.modules)"
+    command = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "transformers" in done.stdout.split()
+    assert {"transformers.activations", "torch._dynamo"}.isdisjoint(done.stdout.split())

@@ -26,6 +26,7 @@ __all__ = [
     "is_named",
     "is_one",
     "is_read_here",
+    "native_config_of",
     "numbers_in",
     "tokenizer_of",
     "weights_of",
@@ -74,6 +75,11 @@ def config_of(path: Path) -> Any:
         return AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     except Exception as error:
         raise _unserved(file, error) from error
+
+
+def native_config_of(path: Path) -> Any:
+    """What the native model needs of it, sooner; of a file that `is_read_here`."""
+    return config.read_native(GGUFFile(path))
 
 
 def tokenizer_of(path: Path) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretoken.errors import shown
+from foretoken.errors import ForetokenError, shown
 from foretoken.models.gguf import blocks
 from foretoken.models.gguf.names import EMBEDDING, FAMILIES, OUTPUT, ROPE_FACTORS
 from foretoken.models.gguf.reader import GGUFFile
@@ -45,11 +45,52 @@ _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_CONTEXT = 8192
 
 
+_UNSAID: dict[str, dict[str, Any]] = {
+    "llama": {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+    "qwen2": {"hidden_act": "silu"},
+    "qwen3": {"hidden_act": "silu", "attention_bias": False},
+    "gemma3_text": {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False,
+        "final_logit_softcapping": None,
+    },
+}
+"""What the native model reads and files don't say, as transformers' classes have it."""
+
+
 def read(file: GGUFFile) -> Any:
     """The configuration of a file whose architecture is one of `FAMILIES`."""
     from transformers import AutoConfig
 
-    family = FAMILIES[file.architecture]
+    given = _given(file)
+    try:
+        return AutoConfig.for_model(**given)
+    except Exception as error:
+        raise _unfit(file, given) from error
+
+
+def read_native(file: GGUFFile) -> Any:
+    """The same, of no class of its own: enough for the native model, and without transformers'
+    modelling code, whose import takes longer than small weights do."""
+    from transformers import PretrainedConfig
+
+    from foretoken.models.native import check
+
+    given = _given(file)
+    try:
+        made = PretrainedConfig(**_UNSAID[given["model_type"]], **given)
+        check.numbers(made)
+    except Exception as error:
+        raise _unfit(file, given) from error
+    return made
+
+
+def _unfit(file: GGUFFile, given: dict[str, Any]) -> ForetokenError:
+    return file.refusal(f"its numbers make no {given['model_type']} model")
+
+
+def _given(file: GGUFFile) -> dict[str, Any]:
+    """What the file says, by transformers' names."""
     numbers = _Numbers(file)
     numbers.check_known(_WINDOWED if file.architecture == "gemma3" else set())
     given = {name: numbers(key) for key, name in _NUMBERS.items()}
@@ -67,10 +108,7 @@ def read(file: GGUFFile) -> Any:
         raise file.refusal(f"it has no tensor {EMBEDDING!r}")
     given["vocab_size"] = file.tensors[EMBEDDING].shape[0]
     given["tie_word_embeddings"] = OUTPUT not in file.tensors
-    try:
-        return AutoConfig.for_model(family.model_type, dtype=dtype_of(file), **given)
-    except Exception as error:
-        raise file.refusal(f"its numbers make no {family.model_type} model") from error
+    return {"model_type": FAMILIES[file.architecture].model_type, "dtype": dtype_of(file), **given}
 
 
 def ends(file: GGUFFile) -> frozenset[int]:
