@@ -29,6 +29,7 @@ from foretoken.engine.worker import Worker
 from foretoken.errors import ForetokenError, caught, described, shown
 from foretoken.errors.values import typed
 from foretoken.errors.vllm_names import check_keywords
+from foretoken.machine import return_memory
 from foretoken.models.load import (
     find,
     generation_ends,
@@ -147,6 +148,7 @@ class LLM:
                 trust_remote_code=trust_remote_code,
             )
         self.tokenizer = tokenizer_of(tokenizer, folder, trust_remote_code)
+        return_memory()  # a vocabulary was read through lists of its texts
         self.trust_remote_code = trust_remote_code
         target = ModelTarget(
             loaded,
