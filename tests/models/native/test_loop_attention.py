@@ -15,7 +15,7 @@ from caches import randomize, stored
 from foretoken.errors import ForetokenError
 from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KV
-from foretoken.models.feed import chain_feed, tree_feed
+from foretoken.models.feed import Feed, chain_feed, tree_feed
 from foretoken.models.native import attention, loop_attention
 from foretoken.models.native.backends import kernels
 from foretoken.models.native.build import build_native
@@ -82,6 +82,58 @@ def test_equals_torchs_own(window: int | None, cap: float | None, history: int, 
     wanted = attention.mix(turned, cache.layer[0], feed, **given)
     got = loop_attention.mix(turned, cache.layer[0], feed, **given)
     assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def over_all_cells(
+    turned: Tensor, layer: KV, feed: Feed, row: int, token: int, window: int, cap: float | None
+) -> Tensor:
+    """A token's result beside one that sees every cell, so that the loop leaves none out."""
+    seen, (slots, places) = feed.seen(window), feed.cells()
+    assert seen is not None
+    own = seen[row, token].expand(1, 2, -1).contiguous()
+    own[0, 1] = True
+    twice = dataclasses.replace(
+        feed,
+        _index=(slots[row : row + 1], places[row : row + 1, [token, token]]),
+        _masks={(window,): own},
+    )
+    one = turned[row : row + 1, [token, token]].contiguous()
+    return loop_attention.mix(one, layer, twice, 8, 0.3, window, cap)[0, 0]
+
+
+@pytest.mark.parametrize("kind", ["chains", "trees", "prompts"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("window", "cap"), [(1, None), (20, 5.0), (64, None), (150, None)])
+@torch.inference_mode()
+def test_what_windows_have_passed_is_not_read(
+    kind: str, dtype: torch.dtype, window: int, cap: float | None
+) -> None:
+    """Rows of different lengths have the bits of a loop over all cells, with NaN in what lies
+    before the windows of a row's tokens, and after its tokens."""
+    model, noise = model_of("panels"), torch.Generator().manual_seed(1)
+    cache = model.new_cache(2, 640, budget=CacheBudget(dtype=dtype))
+    randomize(cache)
+    cache.lengths = [301, 77] if kind != "prompts" else [0, 40]
+    tree = from_paths([[[5, 6, 7], [5, 9], [3]], [[1, 2], [1, 3, 4]]], CPU)
+    feed = {
+        "chains": lambda: chain_feed(cache, [1, 0], [tokens(2), tokens(2, 1)]),
+        "trees": lambda: tree_feed(cache, [0, 1], [7, 8], tree),
+        "prompts": lambda: chain_feed(cache, [0, 1], [tokens(303), tokens(280, 1)]),
+    }[kind]()
+    batch, width = feed.tokens.shape
+    turned = torch.randn(batch, width, 8 + 2 * 2, 64, generator=noise)
+    given = {"heads": 8, "scale": 0.3, "window": window, "cap": cap}
+    layer = cache.layer[0]
+    wanted = loop_attention.mix(turned, layer, feed, **given)
+    for row in range(batch):
+        for token in {0, 1, width // 2, width - 1}:
+            whole = over_all_cells(turned, layer, feed, row, token, window, cap)
+            assert torch.equal(wanted[row, token], whole)
+    for slot, start in zip(feed.slots, feed.starts, strict=True):
+        for tensor in layer:
+            tensor[slot, :, : max(0, start - window + 1)] = torch.nan
+            tensor[slot, :, start + width :] = torch.nan
+    assert torch.equal(loop_attention.mix(turned, layer, feed, **given), wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -153,6 +205,25 @@ def test_a_tree_says_bit_for_bit_what_single_tokens_say(
         for slot in (4, 9, tree.counts[row]):
             path = [7 + row, *contexts[row][slot]]
             assert torch.equal(logits[row, slot], one_by_one(model, prompt, path)[-1])
+
+
+@torch.inference_mode()
+def test_a_model_does_not_read_what_its_windows_have_passed() -> None:
+    """All layers in one call: NaN in the first layer, before its window, changes no bit."""
+    model, tree = model_of("panels", 20, "gemma3_text"), chains([tokens(3, 4)], CPU)
+    assert model.whole is not None
+    cache = model.new_cache(1, 300)
+    model.forward(chain_feed(cache, [cache.acquire(0)], [tokens(150)]), cache)
+    cache.lengths[0] = 150
+    wanted = model.forward(tree_feed(cache, [0], [7], tree), cache).logits
+    for tensor in cache.layer[0]:
+        tensor[:, :, : 150 - 20 + 1] = torch.nan
+    got = model.forward(tree_feed(cache, [0], [7], tree), cache).logits
+    assert wanted is not None and got is not None and torch.equal(got, wanted)
+    for tensor in cache.layer[0]:
+        tensor[:, :, 150 - 20 + 1] = torch.nan
+    reached = model.forward(tree_feed(cache, [0], [7], tree), cache).logits
+    assert reached is not None and bool(reached.isnan().any())
 
 
 @torch.inference_mode()

@@ -2,9 +2,10 @@
 
 torch's attention rounds differently for one token and for several, for a chain and for a tree,
 so plain decoding and speculation are two models, one near tie in a million apart. Here the sums
-over the cache go in the order of its cells, and what a token does not see adds zero. With linear
-layers whose rows are alone too (`panels`, `int8`), a pass over a tree gives bit for bit what passes
-over single tokens give.
+over the cache go in the order of its cells, and what a token does not see adds zero or, before the
+first and after the last cell that tokens beside it see, is left out. With linear layers whose rows
+are alone too (`panels`, `int8`), a pass over a tree gives bit for bit what passes over single
+tokens give.
 
 Legend: B rows, T tokens, H query heads, K key/value heads, W head width, L cache length.
 """

@@ -89,13 +89,30 @@ static void write(const Pass &p, long i) {
   }
 }
 
-// scores[L], filled up to whole vectors, become e^(score - highest), or 0 where they are hidden.
-static void exponentials(float *scores, const uint8_t *seen, long L, long filled) {
-  const uint8_t *hidden = seen ? (const uint8_t *)memchr(seen, 0, L) : 0;
-  for (long j = hidden ? hidden - seen : L; j < filled; j++)
-    if (j >= L || !seen[j]) scores[j] = -INFINITY;
-  lanes most = loaded(scores);
-  for (long j = LANES; j < filled; j += LANES) {
+struct Span {
+  long first, cells;
+};
+
+// What tokens t to `end` of row b see: from the first cell that any does to the last. What lies
+// before their windows has been given back, and would take memory again if it were read.
+static Span span(const Pass &p, long b, long t, long end) {
+  if (!p.seen) return {0, p.L};
+  long from = p.L, to = 0;
+  for (const uint8_t *own = p.seen + (b * p.T + t) * p.L; t < end; t++, own += p.L) {
+    const void *first = memchr(own, 1, from), *last = memrchr(own + to, 1, p.L - to);
+    if (first) from = (const uint8_t *)first - own;
+    if (last) to = (const uint8_t *)last - own + 1;
+  }
+  return {from, from < to ? to - from : 0};
+}
+
+// scores[count], filled up to whole vectors, become e^(score - highest), or 0 where they are hidden.
+static void exponentials(float *scores, const uint8_t *seen, long count, long filled) {
+  const uint8_t *hidden = seen ? (const uint8_t *)memchr(seen, 0, count) : 0;
+  for (long j = hidden ? hidden - seen : count; j < filled; j++)
+    if (j >= count || !seen[j]) scores[j] = -INFINITY;
+  lanes most = lanes{} - INFINITY;
+  for (long j = 0; j < filled; j += LANES) {
     lanes score = loaded(scores + j);
     most = score > most ? score : most;
   }
@@ -109,35 +126,38 @@ static void exponentials(float *scores, const uint8_t *seen, long L, long filled
 // are queries while scores are summed, and places of the cache in the softmax.
 static void attend_panel(const Pass &p, long b, long head, long first, std::vector<float> &room) {
   long G = p.H / p.K, count = p.T * G - first < WIDTH ? p.T * G - first : WIDTH;
-  long filled = (p.L + LANES - 1) / LANES * LANES;
-  room.assign((p.L + 2 * p.W) * WIDTH + count * filled + (p.kind ? CHUNK * p.W : 0), 0.0f);
-  float *scores = room.data(), *queries = scores + p.L * WIDTH;  // [L][WIDTH], [W][WIDTH]
+  Span reach = span(p, b, first / G, (first + count - 1) / G + 1);
+  long L = reach.cells, filled = (L + LANES - 1) / LANES * LANES;
+  room.assign((L + 2 * p.W) * WIDTH + count * filled + (p.kind ? CHUNK * p.W : 0), 0.0f);
+  float *scores = room.data(), *queries = scores + L * WIDTH;  // [L][WIDTH], [W][WIDTH]
   float *mixed = queries + p.W * WIDTH, *shares = mixed + p.W * WIDTH;  // [WIDTH][W], [..][filled]
   float *wide = shares + count * filled;                                // [CHUNK][W]
   float sums[WIDTH] = {0};
-  long row = (p.H + 2 * p.K) * p.W, history = (p.slots[b] * p.K + head) * p.cells * p.W;
+  long row = (p.H + 2 * p.K) * p.W;
+  long history = ((p.slots[b] * p.K + head) * p.cells + reach.first) * p.W;
   for (long r = 0; r < count; r++) {
     long t = (first + r) / G, g = (first + r) % G;
     const float *q = p.turned + (b * p.T + t) * row + (head * G + g) * p.W;
     for (long d = 0; d < p.W; d++) queries[d * WIDTH + r] = q[d] * p.scale;
   }
-  for (long j = 0, step = p.kind ? CHUNK : p.L; j < p.L; j += step) {
-    long near = p.L - j < step ? p.L - j : step;
+  for (long j = 0, step = p.kind ? CHUNK : L; j < L; j += step) {
+    long near = L - j < step ? L - j : step;
     const float *keys = widened(p.keys, p.kind, history + j * p.W, near, p.W, wide);
     multiply<1, float>({keys, p.W}, {queries, WIDTH}, scores + j * WIDTH, WIDTH, near, p.W,
                        queries, 0);
   }
-  for (long i = 0; p.cap && i < p.L * WIDTH; i += LANES)
+  for (long i = 0; p.cap && i < L * WIDTH; i += LANES)
     at(scores + i) = hyperbolic(loaded(scores + i) / p.cap) * p.cap;
   for (long r = 0; r < count; r++) {
     float *own = shares + r * filled;
-    for (long j = 0; j < p.L; j++) own[j] = scores[j * WIDTH + r];
-    exponentials(own, p.seen ? p.seen + (b * p.T + (first + r) / G) * p.L : 0, p.L, filled);
+    for (long j = 0; j < L; j++) own[j] = scores[j * WIDTH + r];
+    const uint8_t *seen = p.seen ? p.seen + (b * p.T + (first + r) / G) * p.L + reach.first : 0;
+    exponentials(own, seen, L, filled);
   }
-  for (long j = 0; j < p.L; j++)
+  for (long j = 0; j < L; j++)
     for (long r = 0; r < count; r++) sums[r] += shares[r * filled + j];
-  for (long j = 0; j < p.L; j += CHUNK) {
-    long near = p.L - j < CHUNK ? p.L - j : CHUNK;
+  for (long j = 0; j < L; j += CHUNK) {
+    long near = L - j < CHUNK ? L - j : CHUNK;
     const float *values = widened(p.values, p.kind, history + j * p.W, near, p.W, wide);
     if (p.W % WIDTH == 0)
       for (long d = 0; d < p.W; d += WIDTH)
