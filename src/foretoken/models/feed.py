@@ -20,6 +20,8 @@ from torch import Tensor
 from foretoken.models.cache import KVCache
 from foretoken.tree import DraftTree
 
+_STEP = 64  # cells
+
 
 @dataclass(slots=True)
 class Feed:
@@ -144,6 +146,14 @@ class Feed:
         seen = self.ancestors.new_ones(1, self.tokens.shape[1], length)
         seen[:, :, first:] = self.ancestors[:, :, : length - first]
         return seen
+
+    def passed(self, start: int, window: int | None) -> int:
+        """How many of the first cells lie before the windows of a row that begins at `start`, in
+        whole steps, as a GPU's attention wants its masks aligned."""
+        if window is None:
+            return 0
+        earlier = self.ancestors.shape[-1] - self.tokens.shape[1]
+        return max(0, start - earlier - window + 1) // _STEP * _STEP
 
     def key_positions(self) -> Tensor:
         """[B, L] the position of the token at each cache place: in the history the place itself,

@@ -7,7 +7,7 @@ import torch
 
 from caches import randomize, stored
 from foretoken.models.cache import KV, KVCache, alike
-from foretoken.models.feed import Feed, tree_feed
+from foretoken.models.feed import Feed, frontier_feed, tree_feed
 from foretoken.models.native import attention
 from foretoken.trees.from_lists import from_paths
 
@@ -44,6 +44,40 @@ def test_each_token_sees_its_path(slots: list[int], window: int | None) -> None:
     expected = slow(turned[:, :, :HEADS], cache.layer[0], feed, window)
     for row, count in enumerate(trees.counts):
         torch.testing.assert_close(got[row, : count + 1], expected[row, : count + 1])
+
+
+@pytest.mark.parametrize("slots", [[0], [0, 1], [1, 0]], ids=str)
+@pytest.mark.parametrize("window", [1, 20, 100, 400])
+@pytest.mark.parametrize("frontier", [False, True])
+def test_what_windows_have_passed_is_not_read(
+    slots: list[int], window: int, frontier: bool
+) -> None:
+    """NaN before a row's window, but for the step that cells are taken by, changes nothing; also
+    where tokens of an earlier pass stand before those of this one."""
+    torch.manual_seed(0)
+    cache = KVCache(alike(1, KV_HEADS, WIDTH), 2, 400, torch.float64, CPU)
+    randomize(cache)
+    cache.lengths[:] = [317, 205]
+    trees = from_paths([[[1, 2], [1, 3], [4]], [[5, 6]]][: len(slots)], CPU)
+    feed = tree_feed(cache, slots, [0] * len(slots), trees)
+    if frontier:  # two more nodes under a root and its two children
+        sees = torch.eye(5, dtype=torch.bool)[3:] | torch.tensor([[1, 1, 0, 0, 0], [1, 0, 1, 0, 0]])
+        tokens = torch.zeros(len(slots), 2, dtype=torch.long)
+        feed = frontier_feed(
+            cache, slots, tokens, sees.bool().expand(len(slots), -1, -1), [0, 1, 1, 2, 2]
+        )
+    shape = (len(slots), feed.tokens.shape[1], HEADS + 2 * KV_HEADS, WIDTH)
+    turned, layer = torch.randn(shape, dtype=torch.float64), cache.layer[0]
+    attention.mix(turned, layer, feed, HEADS, WIDTH**-0.5, window)
+    expected = slow(turned[:, :, :HEADS], layer, feed, window)
+    lowest = {slot: cache.lengths[slot] - frontier - window for slot in slots}
+    if slots == [0, 1]:  # read as one view
+        lowest = dict.fromkeys(slots, min(lowest.values()))
+    for slot in slots:
+        for tensor in layer:
+            tensor[slot, :, : max(0, lowest[slot] - 63)] = torch.nan
+    got = attention.mix(turned, layer, feed, HEADS, WIDTH**-0.5, window)
+    torch.testing.assert_close(got, expected)
 
 
 def test_keys_and_values_land_in_their_cells() -> None:

@@ -2,7 +2,7 @@
 
 Grouped heads are not expanded: the G query heads of a key/value head become G·T rows of one
 attention call. A batch whose rows are not the first slots, in order, goes row by row, so that the
-history is read where it lies.
+history is read where it lies. What lies before all windows is left out.
 
 Legend: B rows, T tokens, H query heads, K key/value heads, G = H / K, W head width, L cache length.
 """
@@ -61,21 +61,23 @@ def attend(
     groups = query.shape[2] // layer.keys.shape[1]
     mask = feed.mask(query.dtype, window, groups)  # [B, 1, G·T, L]
     if feed.aligned or len(feed.slots) == 1:
-        cached = _seen(layer, feed.slots[0], len(feed.slots), feed.length, query.dtype)
-        return _grouped(query, cached, mask, scale, cap)
+        cells = slice(feed.passed(min(feed.starts), window), feed.length)
+        cached = _seen(layer, feed.slots[0], len(feed.slots), cells, query.dtype)
+        return _grouped(query, cached, None if mask is None else mask[..., cells], scale, cap)
     rows = []
     for b, slot in enumerate(feed.slots):
-        end = feed.starts[b] + query.shape[1]
-        row_mask = None if mask is None else mask[b : b + 1, :, :, :end]
-        cached = _seen(layer, slot, 1, end, query.dtype)
+        start = feed.starts[b]
+        cells = slice(feed.passed(start, window), start + query.shape[1])
+        row_mask = None if mask is None else mask[b : b + 1, ..., cells]
+        cached = _seen(layer, slot, 1, cells, query.dtype)
         rows.append(_grouped(query[b : b + 1], cached, row_mask, scale, cap))
     return torch.cat(rows)
 
 
-def _seen(layer: KV, first: int, rows: int, length: int, dtype: torch.dtype) -> KV:
-    """The first `length` places of neighbouring slots, [B, K, L, W] each: views, where they are
-    stored in this dtype."""
-    keys, values = (tensor[first : first + rows, :, :length].to(dtype) for tensor in layer)
+def _seen(layer: KV, first: int, rows: int, cells: slice, dtype: torch.dtype) -> KV:
+    """Some cells of neighbouring slots, [B, K, L, W] each: views, where they are stored in this
+    dtype."""
+    keys, values = (tensor[first : first + rows, :, cells].to(dtype) for tensor in layer)
     return KV(keys, values)
 
 
