@@ -68,7 +68,7 @@ def child(model: str) -> None:
     llm = LLM(model, max_num_seqs=1, max_model_len=CONTEXT, device="cpu")
     seconds, peak = perf_counter() - ready, memory.mib()
     embedding = llm.model.embed(torch.tensor([0]))
-    stored = getattr(llm.model, "_embedding", embedding)
+    stored = getattr(llm.model, "embedding", embedding)
     result = {
         "name": Path(model).stem,
         "backend": llm.model.backend,

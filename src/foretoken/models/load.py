@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import read_json
@@ -57,8 +56,9 @@ def load_model(
     """Read a checkpoint: natively where the family allows it, else through transformers.
 
     `dtype` "auto" is the checkpoint's own on a GPU and float32 on a CPU, where backend "auto" then
-    keeps the weights of a GGUF file in float16 (see `weights`). `model_impl` is "auto", "native" or
-    "transformers". Raises `ForetokenError` for anything missing or not servable.
+    multiplies the blocks of a GGUF file as they lie, or keeps them in float16 (see `weights`).
+    `model_impl` is "auto", "native" or "transformers". Raises `ForetokenError` for anything missing
+    or not servable.
     """
     folder = find(source)
     here = model_impl != "transformers" and gguf.is_named(folder) and gguf.is_read_here(folder)
@@ -79,10 +79,18 @@ def load_model(
         from foretoken.models.hf import adapter
 
         return adapter.load(folder, kind, place, trust_remote_code)
-    linear = backends.split(backend)[1]
+    runner, linear = backends.split(backend)
     chosen = dtype == "auto" and linear == "auto"
+    lying = here and gguf.has_blocks(folder)
+    if linear == "blocks" and not lying:
+        raise ForetokenError(
+            f"Backend 'blocks' multiplies the blocks of a GGUF file as they lie, and {source} has "
+            "none; use backend='auto'."
+        )
+    if chosen and lying and backends.blocks.supports(kind, place):
+        linear, backend = "blocks", "blocks" if runner is None else f"{runner}+blocks"
     narrow = chosen or kind == torch.float16 or linear == "half"
-    return load_native(folder, config, kind, place, backend, narrow)
+    return load_native(folder, config, kind, place, backend, narrow, linear == "blocks")
 
 
 def find(source: str | Path, also: Sequence[str] = ()) -> Path:
@@ -244,16 +252,17 @@ def load_native(
     device: torch.device,
     backend: str,
     narrow: bool = True,
+    whole: bool = False,
 ) -> transformer.Transformer:
     """The native model from a checkpoint's weights, whose headers are checked before one is read;
-    `narrow`: see `weights`."""
-    stored = weights(folder, narrow)
+    `narrow`, `whole`: see `weights`."""
+    stored = weights(folder, narrow, whole)
     _check_headers(stored, config)
     try:
         many = len(stored.headers)
         with pages.reusing(), track_late(f"Loading {folder.name}", many) as advance:
 
-            def read(name: str) -> Tensor:
+            def read(name: str) -> Any:
                 advance()
                 return stored(name)
 
@@ -265,10 +274,14 @@ def load_native(
         ) from error
 
 
-def weights(folder: Path, narrow: bool = True) -> Checkpoint | gguf.GGUFCheckpoint:
+def weights(
+    folder: Path, narrow: bool = True, whole: bool = False
+) -> Checkpoint | gguf.GGUFCheckpoint:
     """The tensors of a checkpoint; `narrow`: blocks of a GGUF file become float16 where that is
-    exact enough to be called the same model, and not float32."""
-    return gguf.weights_of(folder, narrow) if gguf.is_named(folder) else Checkpoint(folder)
+    exact enough to be called the same model, and not float32; `whole`: or stay what they are."""
+    if gguf.is_named(folder):
+        return gguf.weights_of(folder, narrow, whole)
+    return Checkpoint(folder)
 
 
 def _check_headers(stored: Checkpoint | gguf.GGUFCheckpoint, config: Any) -> None:

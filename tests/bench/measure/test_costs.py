@@ -144,7 +144,7 @@ def test_unfit_weights_stay_whole() -> None:
     _, make = backends.choose("half", torch.float32, CPU)
     for value, size in ((0.5, 2), (1 + 2**-12, 4)):
         layer = make(torch.full((64, 960), value), None)
-        assert backends.itemsize(layer, torch.float32) == size
+        assert backends.nbytes(layer, 64 * 960, torch.float32) == 64 * 960 * size
 
 
 def test_pass_cost_takes_the_batch_size_below() -> None:

@@ -15,6 +15,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.gguf import blocks
 from foretoken.models.gguf.reader import Stored
 from foretoken.models.native.backends import kernels
+from foretoken.models.native.backends.blocks import KINDS
 
 DTYPES = (torch.float16, torch.float32)
 
@@ -35,7 +36,7 @@ def written(path: Path, kind: Kind, rows: int = 40, scale: float | None = 0.01) 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the loops are compiled")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("scale", [0.01, None], ids=["small", "any bytes"])
-@pytest.mark.parametrize("name", blocks.LOOPS)
+@pytest.mark.parametrize("name", KINDS)
 def test_the_loops_give_the_bits_of_the_package(
     name: str, scale: float | None, dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -49,7 +50,7 @@ def test_the_loops_give_the_bits_of_the_package(
     assert same.all() and most == largest
 
 
-@pytest.mark.parametrize("name", blocks.LOOPS)
+@pytest.mark.parametrize("name", KINDS)
 def test_without_a_compiler_the_package_serves(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +83,7 @@ def test_numbers_that_float16_holds_badly_stay_float32(tmp_path: Path) -> None:
 
 def test_how_far_float16_is_off(tmp_path: Path) -> None:
     """What the module says of it."""
-    for name in blocks.LOOPS:
+    for name in KINDS:
         stored = written(tmp_path / "a", Kind[name])
         wide, narrow = (blocks.read(tmp_path / "a", stored, narrow=n) for n in (False, True))
         assert narrow.dtype == torch.float16

@@ -16,6 +16,7 @@ from foretoken.models.gguf.checkpoint import GGUFCheckpoint
 from foretoken.models.gguf.folder import write as write_folder
 from foretoken.models.gguf.names import FAMILIES
 from foretoken.models.gguf.reader import SUFFIX, GGUFFile, check_installed
+from foretoken.models.native.backends.blocks import KINDS
 
 __all__ = [
     "SUFFIX",
@@ -23,6 +24,7 @@ __all__ = [
     "config_of",
     "download",
     "ends_of",
+    "has_blocks",
     "is_named",
     "is_one",
     "is_read_here",
@@ -56,6 +58,11 @@ def download(source: str) -> Path:
 def is_read_here(path: Path) -> bool:
     """Whether the architecture is one of `FAMILIES`."""
     return GGUFFile(path).architecture in FAMILIES
+
+
+def has_blocks(path: Path) -> bool:
+    """Whether some of its matrices can be multiplied as they lie."""
+    return any(tensor.kind.name in KINDS for tensor in GGUFFile(path).tensors.values())
 
 
 def numbers_in(path: Path) -> int:
@@ -100,9 +107,9 @@ def ends_of(path: Path) -> frozenset[int]:
     return config.ends(GGUFFile(path))
 
 
-def weights_of(path: Path, narrow: bool) -> GGUFCheckpoint:
+def weights_of(path: Path, narrow: bool, whole: bool = False) -> GGUFCheckpoint:
     """The weights of an architecture that is read here; see `GGUFCheckpoint`."""
-    return GGUFCheckpoint(GGUFFile(path), narrow)
+    return GGUFCheckpoint(GGUFFile(path), narrow, whole)
 
 
 def _unserved(file: GGUFFile, error: Exception) -> ForetokenError:

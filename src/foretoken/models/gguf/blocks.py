@@ -20,9 +20,7 @@ from torch import Tensor
 from foretoken.errors import ForetokenError
 from foretoken.models.gguf.reader import Stored
 from foretoken.models.native.backends import kernels, pages
-
-LOOPS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-"""Types that have a loop, in the order of `dequantise.h`."""
+from foretoken.models.native.backends.blocks import KINDS
 
 FLOATS = {
     "F64": torch.float64,
@@ -56,6 +54,15 @@ def read(path: Path, stored: Stored, narrow: bool) -> Tensor:
     return numbers.view(stored.shape)
 
 
+def raw(path: Path, stored: Stored) -> Tensor:
+    """A matrix's rows as they lie, uint8 [rows, bytes], copied out of its file. Raises
+    `ForetokenError` where the file has shrunk."""
+    with _bytes(path, stored) as data:
+        copy = pages.passing((stored.size,), torch.uint8)
+        copy.numpy()[:] = data
+    return copy.view(stored.shape[0], -1)
+
+
 @contextmanager
 def _bytes(path: Path, stored: Stored) -> Iterator[NDArray[np.uint8]]:
     """A tensor's bytes, mapped: for no longer than needed, as a map keeps all pages that were read
@@ -76,26 +83,15 @@ def dequantised(
     data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype
 ) -> tuple[Tensor, float]:
     """[N] in float16 or float32, and the largest magnitude."""
-    if stored.kind.name in LOOPS and kernels.library() is not None:
+    if stored.kind.name in KINDS and kernels.library() is not None:
         return _by_loops(data, stored, dtype)
     return by_package(data, stored, dtype)
 
 
 def _by_loops(data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype) -> tuple[Tensor, float]:
-    loops = kernels.library()
-    assert loops is not None
     numbers = pages.passing((_count(stored),), dtype)
-    largest = loops.dequantise(
-        data.ctypes.data,
-        data.nbytes,
-        numbers.data_ptr(),
-        numbers.numel(),
-        LOOPS.index(stored.kind.name),
-        dtype == torch.float16,
-        kernels.packers(numbers.numel()),
-    )
-    assert largest >= 0, "a tensor's size is checked when its file is opened"
-    return numbers, largest
+    kind = KINDS.index(stored.kind.name)
+    return numbers, kernels.dequantise(data.ctypes.data, data.nbytes, numbers, kind)
 
 
 def by_package(data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype) -> tuple[Tensor, float]:

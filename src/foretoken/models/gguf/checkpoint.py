@@ -3,6 +3,8 @@ of a folder."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,17 +13,19 @@ from foretoken.models.checkpoint import Header
 from foretoken.models.gguf import blocks
 from foretoken.models.gguf.names import FAMILIES, ROPE_FACTORS
 from foretoken.models.gguf.reader import GGUFFile
+from foretoken.models.native.backends.blocks import KINDS, Blocks
 
 _NAMES = {dtype: name for name, dtype in blocks.FLOATS.items()}
 
 
 class GGUFCheckpoint:
     """Each tensor is dequantised when it is asked for. `narrow`: to float16 where that is exact
-    enough (see `blocks`), else to float32; what isn't quantised keeps its dtype."""
+    enough (see `blocks`), else to float32; what isn't quantised keeps its dtype. `whole`: matrices
+    stay as they lie where there is a loop for their blocks."""
 
-    def __init__(self, file: GGUFFile, narrow: bool) -> None:
+    def __init__(self, file: GGUFFile, narrow: bool, whole: bool = False) -> None:
         """Raises `ForetokenError` where it has a tensor that its architecture doesn't have."""
-        self._file, self._narrow = file, narrow
+        self._file, self._narrow, self._whole = file, narrow, whole
         self._family = FAMILIES[file.architecture]
         self._stored: dict[str, str] = {}
         self.headers: dict[str, Header] = {}
@@ -38,10 +42,15 @@ class GGUFCheckpoint:
             kind = _NAMES[blocks.FLOATS.get(tensor.kind.name, dtype)]
             self.headers[name] = Header(tensor.shape, kind, file.path)
 
-    def __call__(self, name: str) -> Tensor:
-        """The tensor of this name; KeyError where there is none."""
+    def __call__(self, name: str) -> Any:
+        """The tensor of this name, or its `Blocks`; KeyError where there is none."""
         stored = self._stored[name]
-        tensor = blocks.read(self._file.path, self._file.tensors[stored], self._narrow)
+        info = self._file.tensors[stored]
+        if self._whole and info.kind.name in KINDS and len(info.shape) == 2:
+            data = blocks.raw(self._file.path, info)
+            rows = self._halved(data, stored) if self._family.is_paired(stored) else data
+            return Blocks(rows, info.kind.name, info.shape[1])
+        tensor = blocks.read(self._file.path, info, self._narrow)
         if shift := self._family.shift_of(stored):
             tensor = tensor - shift
         return self._halved(tensor, stored) if self._family.is_paired(stored) else tensor

@@ -21,16 +21,24 @@ from foretoken.errors import ForetokenError
 from foretoken.models.model import eos_ids
 from foretoken.models.native import attention, backends, block, check, loop_attention
 from foretoken.models.native import norm as norms
-from foretoken.models.native.backends import compiled, cuda_graphs, pages
-from foretoken.models.native.check import CYCLE, EMBEDDING, HEAD, Weights
-from foretoken.models.native.layer import Layer, Linear, MakeLinear, Shape
+from foretoken.models.native.backends import blocks, compiled, cuda_graphs, pages
+from foretoken.models.native.backends.blocks import Blocks
+from foretoken.models.native.check import CYCLE, EMBEDDING, HEAD, Stored
+from foretoken.models.native.layer import (
+    Embedding,
+    EmbeddingTable,
+    Layer,
+    Linear,
+    MakeLinear,
+    Shape,
+)
 from foretoken.models.native.rope import Table
 from foretoken.models.native.transformer import Transformer
 
 
 def build_native(
     config: Any,
-    stored: Weights,
+    stored: Stored,
     dtype: torch.dtype,
     device: torch.device,
     backend: str,
@@ -80,7 +88,7 @@ class _Parts:
 
     def __init__(
         self,
-        stored: Weights,
+        stored: Stored,
         expected: Collection[str],
         make: MakeLinear,
         kept: torch.dtype,
@@ -95,8 +103,8 @@ class _Parts:
         self._kept, self.dtype, self.device = kept, dtype, device
         self.count = self.bytes_read = 0
 
-    def tensors(self, keys: Iterable[str]) -> list[Tensor]:
-        """The stored tensors of these names."""
+    def tensors(self, keys: Iterable[str]) -> list[Any]:
+        """The stored tensors of these names; matrices may be `Blocks`."""
         tensors = [self._stored(key) for key in keys]
         self.count += sum(tensor.numel() for tensor in tensors)
         return tensors
@@ -113,18 +121,22 @@ class _Parts:
             return tensors[0]  # which is packed from where it lies
         return _joined(tensors, self._kept if narrow else self.dtype, self.device)
 
-    def product(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        layer = self._make(weight, bias)
-        self.bytes_read += round(weight.numel() * backends.itemsize(layer, self.dtype))
+    def product(self, weights: list[Any], bias: Tensor | None) -> Linear:
+        count = sum(weight.numel() for weight in weights)
+        if any(isinstance(weight, Blocks) for weight in weights):
+            layer = blocks.product(weights, bias)
+        else:
+            layer = self._make(self.matrix(weights), bias)
+        self.bytes_read += backends.nbytes(layer, count, self.dtype)
         return layer
 
     def linear(self, prefix: str, *names: str) -> Linear:
         """Several stored layers as one product; with biases, if the configuration has them."""
-        weight = self.matrix(self.tensors(f"{prefix}.{name}.weight" for name in names))
+        weights = self.tensors(f"{prefix}.{name}.weight" for name in names)
         biases = [f"{prefix}.{name}.bias" for name in names]
         if biases[0] not in self._expected:
-            return self.product(weight, None)
-        return self.product(weight, self.joined(self.tensors(biases)))
+            return self.product(weights, None)
+        return self.product(weights, self.joined(self.tensors(biases)))
 
     def norm(self, name: str) -> norms.Norm:
         [stored] = self.tensors([f"{name}.weight"])
@@ -138,17 +150,22 @@ class _Parts:
 
     def agree(self, key: str, other: str) -> bool:
         """Whether two stored tensors are the same; neither is counted."""
-        return torch.equal(self._stored(key), self._stored(other))
+        one, two = self._stored(key), self._stored(other)
+        if isinstance(one, Blocks) and isinstance(two, Blocks):
+            return one.kind == two.kind and torch.equal(one.data, two.data)
+        return isinstance(one, Tensor) and isinstance(two, Tensor) and torch.equal(one, two)
 
 
-def _ends(parts: _Parts, tied: bool) -> tuple[Tensor, Linear]:
-    """The embedding [V, D], in the narrower of its dtype and the model's, and the head."""
-    table, matrix = _end_names(parts) if tied else (EMBEDDING, HEAD)
-    [embedding] = parts.tensors([table])
-    head = [embedding] if matrix == table else parts.tensors([matrix])
-    lm_head = parts.product(parts.matrix(head), None)
+def _ends(parts: _Parts, tied: bool) -> tuple[Embedding, Linear]:
+    """The embedding, in the narrower of its dtype and the model's, and the head."""
+    name, matrix = _end_names(parts) if tied else (EMBEDDING, HEAD)
+    [embedding] = parts.tensors([name])
+    head = [embedding] if matrix == name else parts.tensors([matrix])
+    lm_head = parts.product(head, None)
+    if isinstance(embedding, Blocks):
+        return embedding, lm_head
     narrow = min(embedding.dtype, parts.dtype, key=lambda kind: kind.itemsize)
-    return _joined([embedding], narrow, parts.device), lm_head
+    return EmbeddingTable(_joined([embedding], narrow, parts.device)), lm_head
 
 
 def _end_names(parts: _Parts) -> tuple[str, str]:

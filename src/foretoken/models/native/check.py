@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.models.native import block
+from foretoken.models.native.backends.blocks import Blocks
 from foretoken.models.native.layer import Shape
 
 Weights = Callable[[str], Tensor]
 """Name of a tensor -> the tensor as stored; KeyError where there is none."""
+
+Stored = Callable[[str], Tensor | Blocks]
+"""The same where matrices may be blocks of a GGUF file."""
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 CYCLE = "layer_cycle"
@@ -136,14 +140,19 @@ def layer(config: Any, shape: Shape) -> dict[str, tuple[int, ...]]:
     return expected
 
 
-def fitted(stored: Weights, expected: dict[str, tuple[int, ...]]) -> Weights:
+_Matrix = TypeVar("_Matrix", bound=Tensor | Blocks)
+
+
+def fitted(
+    stored: Callable[[str], _Matrix], expected: dict[str, tuple[int, ...]]
+) -> Callable[[str], _Matrix]:
     """Access to those of the stored tensors that are expected; each is checked when it is read."""
 
-    def get(name: str) -> Tensor:
+    def get(name: str) -> _Matrix:
         size = expected[name]
         tensor = stored(name)
         agrees(name, tuple(tensor.shape), size)
-        if tensor.dtype not in _FLOATS.values():
+        if isinstance(tensor, Tensor) and tensor.dtype not in _FLOATS.values():
             raise _wrong_dtype(name, str(tensor.dtype).removeprefix("torch."))
         return tensor
 

@@ -27,6 +27,24 @@ Mix = Callable[[Tensor, KV, Feed], Tensor]
 """Queries, keys and values [B, T, H + 2K, W], a layer's cache, the feed -> [B, T, H·W]."""
 
 
+class Embedding(Protocol):
+    """Token ids [..., T] -> their embeddings [..., T, D]. nbytes: of the table."""
+
+    nbytes: int
+
+    def __call__(self, tokens: Tensor, /) -> Tensor: ...
+
+
+class EmbeddingTable:
+    """An embedding from a table [V, D]."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.table, self.nbytes = table, table.nbytes
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        return F.embedding(tokens, self.table)
+
+
 class Runner(Protocol):
     """Runs all layers in one call, as backends do that fuse more than one product."""
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.models.budget import CacheBudget
@@ -25,7 +24,7 @@ from foretoken.models.feed import Feed
 from foretoken.models.model import Output
 from foretoken.models.native import block, rope
 from foretoken.models.native.backends.whole import Whole, spans, whole_for
-from foretoken.models.native.layer import ACTIVATIONS, Layer, Linear, Runner, Shape
+from foretoken.models.native.layer import ACTIVATIONS, Embedding, Layer, Linear, Runner, Shape
 from foretoken.models.native.norm import Norm
 
 Rotary = Seq[tuple[Tensor, Tensor]]
@@ -65,7 +64,7 @@ class Transformer:
     def __init__(
         self,
         shape: Shape,
-        embedding: Tensor,
+        embedding: Embedding,
         layers: list[Layer],
         norm: Norm,
         lm_head: Linear,
@@ -76,7 +75,7 @@ class Transformer:
         eos_ids: Iterable[int] = (),
         source: Path | None = None,
     ) -> None:
-        """`embedding` may be narrower than the model's dtype, which is that of the `ropes`.
+        """What `embedding` gives may be narrower than the model's dtype, that of the `ropes`.
         `source`: the checkpoint's folder, where it is from one."""
         self.shape = shape
         self.vocab_size, self.max_length, self.width = (
@@ -90,7 +89,7 @@ class Transformer:
         self.backend = backend
         self.parameters, self.bytes_read = parameters, bytes_read
         self.eos_ids, self.source = frozenset(eos_ids), source
-        self._embedding, self.stack, self._norm = embedding, layers, norm
+        self.embedding, self.stack, self._norm = embedding, layers, norm
         self._lm_head, self.ropes = lm_head, list(ropes)
         # Rounded like the weights, as transformers has it.
         self._embedding_scale = torch.tensor(shape.embedding_scale, dtype=self.dtype).item()
@@ -186,7 +185,7 @@ class Transformer:
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D]."""
-        states = F.embedding(tokens, self._embedding).to(self.dtype)
+        states = self.embedding(tokens).to(self.dtype)
         return states if self._embedding_scale == 1.0 else states * self._embedding_scale
 
     def head(self, states: Tensor) -> Tensor:

@@ -140,7 +140,7 @@ model = load_model(folder, backend=backend)
 cache = model.new_cache(1, 512)
 with torch.inference_mode():
     model.forward(chain_feed(cache, [cache.acquire(0)], [list(range(16))]), cache)
-weights = model.bytes_read + model._embedding.nbytes
+weights = model.bytes_read + model.embedding.nbytes
 mib = {"weights": weights / 2**20, "cache": cache.written / 2**20}
 print(json.dumps({"peak": status("VmHWM") - before, **mib}))
 """

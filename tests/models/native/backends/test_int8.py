@@ -41,7 +41,7 @@ def test_the_int8_loop_multiplies_integers_exactly(shape: tuple[int, int]) -> No
     weight[0], weight[1] = 127, -127
     x = torch.randint(-63, 64, (70, shape[1]))
     x[0], x[1], x[:, 0] = 63, -63, 63  # each row's scale is 1
-    product = panels.Product(weight.to(torch.int8), None, scales=torch.ones(shape[0]))
+    product = panels.Product([panels.bytes_of(weight.to(torch.int8), torch.ones(shape[0]))], None)
     for rows in (1, 2, 3, 4, 5, 8, 48, 70):
         assert torch.equal(product(x[:rows].float()).long(), x[:rows] @ weight.t())
 

@@ -45,7 +45,7 @@ def test_a_bias_of_another_size_is_refused(name: str) -> None:
     assert made(name, torch.ones(64, 32), torch.ones(64)) is not None
     for size in (63, 65, 1):
         with pytest.raises(ForetokenError, match="takes a bias and scales of as many"):
-            panels.Product(torch.ones(64, 32), torch.ones(size))
+            panels.Product([panels.floats(torch.ones(64, 32))], torch.ones(size))
 
 
 @pytest.mark.skipif(kernels.library() is None, reason="no loop was built")

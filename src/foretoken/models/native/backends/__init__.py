@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, unknown
-from foretoken.models.native.backends import both, half, int4, int8, packed, panels, plain
+from foretoken.models.native.backends import (
+    blocks,
+    both,
+    half,
+    int4,
+    int8,
+    packed,
+    panels,
+    plain,
+)
 from foretoken.models.native.layer import Linear, MakeLinear
 
 RUNNERS = ("compiled", "compiled_in_background", "cuda_graphs")
@@ -24,6 +33,7 @@ _NEEDS = {
     "packed": "float32 or bfloat16 on a CPU with oneDNN",
     "packed+plain": "float32 or bfloat16 on a CPU with oneDNN",
     "panels": "float32 on a Linux CPU and a C++ compiler (g++ or clang++)",
+    "blocks": "float32 on an x86 CPU with AVX2 and a C++ compiler (g++ or clang++)",
     "half": "float32 on an x86 CPU with oneDNN and FBGEMM",
     "int8": "float32 on an x86 CPU with FBGEMM, or bfloat16 on a GPU",
     "int4": "bfloat16 on a GPU",
@@ -35,6 +45,7 @@ MODULES: dict[str, Any] = {
     "packed": packed,
     "packed+plain": both,
     "panels": panels,
+    "blocks": blocks,
     "half": half,
     "int8": int8,
     "int4": int4,
@@ -54,7 +65,7 @@ def split(name: str) -> tuple[str | None, str]:
 
 
 def choose(
-    name: str, dtype: torch.dtype, device: torch.device, sample: Tensor | None = None
+    name: str, dtype: torch.dtype, device: torch.device, sample: Any = None
 ) -> tuple[str, MakeLinear]:
     """The name of a way to run linear layers (never `auto`) and its maker.
 
@@ -77,15 +88,15 @@ def choose(
 def kept(name: str, dtype: torch.dtype) -> torch.dtype:
     """The dtype of stored weights that the backend's layers keep as they are, in a model of
     `dtype`."""
-    return torch.float16 if name == "half" else dtype
+    return torch.float16 if name in ("half", "blocks") else dtype
 
 
-def itemsize(layer: Linear, dtype: torch.dtype) -> float:
-    """Bytes that one weight takes in memory in a layer made for this dtype."""
+def nbytes(layer: Linear, weights: int, dtype: torch.dtype) -> int:
+    """Bytes that so many weights take in memory in a layer made of them for this dtype."""
     if isinstance(layer, panels.Product):
-        return layer.panels.itemsize
+        return layer.nbytes
     narrow = {"half": 2, "int8": 1, "int4": 0.5}
-    return narrow.get(layer.__module__.rpartition(".")[2], dtype.itemsize)
+    return round(weights * narrow.get(layer.__module__.rpartition(".")[2], dtype.itemsize))
 
 
 def _automatic(dtype: torch.dtype, device: torch.device, sample: Tensor | None) -> str:

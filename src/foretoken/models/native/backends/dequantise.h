@@ -6,7 +6,7 @@
 
 #pragma once
 
-#include "products.h"
+#include "vectors.h"
 
 static const long LARGEST_BLOCK = 256;
 

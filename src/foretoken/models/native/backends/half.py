@@ -48,7 +48,7 @@ def make(weight: Tensor, bias: Tensor | None) -> Linear:
         return packed.make(weight, bias)
     weight, unit = weight if scale == 1 else weight.mul_(scale), 1 / scale
     if kernels.library() is not None:
-        return panels.Product(weight.half(), bias, unit)
+        return panels.Product([panels.floats(weight.half(), unit)], bias)
     packed_weight = torch.ops.quantized.linear_prepack_fp16(weight, None)
     run = torch.ops.quantized.linear_dynamic_fp16.default
     if bias is None:

@@ -48,7 +48,7 @@ def make(weight: Tensor, bias: Tensor | None) -> Linear:
         return lambda x: F.linear(x, narrow, bias)
     whole, scales = _quantized(weight)
     if _looped():
-        return panels.Product(whole, bias, scales=scales)
+        return panels.Product([panels.bytes_of(whole, scales)], bias)
     packed_weight, levels = _pack(whole, scales), _levels()
     run = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
 

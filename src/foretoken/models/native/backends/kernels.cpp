@@ -12,6 +12,9 @@ long width() { return WIDTH; }
 // Whether INT8 matrices can be multiplied, with the levels of `quantise`.
 int has_int8() { return HAS_INT8; }
 
+// Whether blocks of GGUF files can be multiplied as they lie.
+int has_blocks() { return HAS_BLOCKS; }
+
 // `bytes` of blocks of a format -> `values` numbers, float32 or (half) float16. Returns the largest
 // magnitude, infinite where there is one or what is no number; -1, and does nothing, where the sizes
 // don't agree.
@@ -33,6 +36,17 @@ float dequantise(const uint8_t *blocks, long bytes, void *to, long values, int f
 void pack(const void *rows, void *to, long N, long K, int size, int threads) {
   if (size == 2) pack_panels((const uint16_t *)rows, (uint16_t *)to, N, K, threads);
   if (size == 4) pack_panels((const float *)rows, (float *)to, N, K, threads);
+}
+
+// Bytes of the panels of an [N, K] of blocks of a format; 0 where it can't be multiplied here.
+long laid_size(long N, long K, int format) {
+  if (!HAS_BLOCKS || format < 0 || format >= MANY_FORMATS || K % FORMATS[format].values) return 0;
+  return (N + WIDTH - 1) / WIDTH * 2 * units(format, K) * unit(format);
+}
+
+// [N, K] as blocks of a format -> panels for `linear`.
+void lay(const uint8_t *rows, uint8_t *to, long N, long K, int format, int threads) {
+  lay_panels(format, rows, to, N, K, threads);
 }
 
 // x [M, K] -> y [M, N]

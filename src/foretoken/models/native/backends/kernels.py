@@ -69,12 +69,28 @@ def packers(numbers: int) -> int:
     return torch.get_num_threads() if numbers >= _MANY else 1
 
 
+def dequantise(place: int, size: int, to: torch.Tensor, kind: int) -> float:
+    """`size` bytes of blocks at a place in memory -> numbers in float32 or float16, and the largest
+    magnitude of them. kind: its place in `blocks.KINDS`; the sizes must agree."""
+    loops = library()
+    assert loops is not None
+    threads, narrow = packers(to.numel()), to.dtype == torch.float16
+    largest: float = loops.dequantise(place, size, to.data_ptr(), to.numel(), kind, narrow, threads)
+    assert largest >= 0, "blocks and numbers are as many"
+    return largest
+
+
 def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
     place, number = ctypes.c_void_p, ctypes.c_long
     loops.width.restype = number
     loops.has_int8.restype = ctypes.c_int
     loops.dequantise.restype = ctypes.c_float
     loops.dequantise.argtypes = [place, number, place, number, *[ctypes.c_int] * 3]
+    loops.has_blocks.restype = ctypes.c_int
+    loops.laid_size.restype = number
+    loops.laid_size.argtypes = [number, number, ctypes.c_int]
+    loops.lay.restype = None
+    loops.lay.argtypes = [place, place, number, number, ctypes.c_int, ctypes.c_int]
     loops.pack.restype = None
     loops.pack.argtypes = [place, place, number, number, ctypes.c_int, ctypes.c_int]
     loops.linear.restype = None

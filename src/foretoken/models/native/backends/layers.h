@@ -31,7 +31,12 @@ struct Whole {
 
 // Whether a product takes K numbers and gives N, filled up to whole panels.
 static bool sized(const Matrix &m, long N, long K) {
-  return m.K == K && m.N == (N + WIDTH - 1) / WIDTH * WIDTH;
+  long columns = 0;
+  for (const Matrix *part = &m; part; part = part->rest) {
+    if (part->K != K || part->N != m.N) return false;
+    columns += part->columns;
+  }
+  return columns == m.N && m.N == (N + WIDTH - 1) / WIDTH * WIDTH;
 }
 
 // Whether a layer's products have the sizes of the pass.

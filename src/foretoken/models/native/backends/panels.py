@@ -8,6 +8,8 @@ the CPU's peak beyond. A row's result has the same bits alone and among others, 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -23,63 +25,99 @@ supports = kernels.supports
 
 
 def make(weight: Tensor, bias: Tensor | None) -> Linear:
-    return Product(weight, bias)
+    return Product([floats(weight)], bias)
 
 
 class Matrix(ctypes.Structure):
     """As in `products.h`."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weights", "bias", "scales", "shifts")),
-        ("outputs", ctypes.c_long),
-        ("inputs", ctypes.c_long),
+        *((name, ctypes.c_void_p) for name in ("weights", "bias", "scales", "shifts", "rest")),
+        *((name, ctypes.c_long) for name in ("outputs", "inputs", "columns")),
         ("unit", ctypes.c_float),
         ("kind", ctypes.c_int),
     )
 
 
-_KINDS = {torch.float32: 0, torch.float16: 1, torch.int8: 2}
+FLOAT32, FLOAT16, INT8, BLOCKS = range(4)
+"""What panels hold; from `BLOCKS` on blocks of GGUF files."""
+
 _FOUR = 4  # int8 weights of this many inputs lie together
 _PART = 256  # rows summed together: torch widens them first
 _ZERO = 64  # what int8 activations are shifted by
 
 
-class Product:
-    """x -> x wᵀ · unit + bias, for a weight [out, in] in float32, float16 or int8.
+@dataclass(frozen=True)
+class Part:
+    """Rows of a matrix [outputs, inputs] in panels. kind: see `FLOAT32`. unit: what their products
+    are multiplied by. scales, shifts: of each output of int8 weights, filled up."""
 
-    int8 weights in [-127, 127] have `scales` [out]; activations then are quantised, row by row.
-    panels: the weight, reordered. matrix: all that the loops need. shared: worth several threads.
+    panels: Tensor
+    kind: int
+    outputs: int
+    inputs: int
+    unit: float = 1.0
+    scales: Tensor | None = None
+    shifts: Tensor | None = None
+
+    @property
+    def columns(self) -> int:
+        """The outputs, filled up to whole panels."""
+        return -(-self.outputs // width()) * width()
+
+    @property
+    def nbytes(self) -> int:
+        """Of the rows without those that fill up."""
+        return self.panels.nbytes * self.outputs // self.columns
+
+
+def floats(weight: Tensor, unit: float = 1.0) -> Part:
+    """A weight [out, in] in float32 or float16."""
+    kind = FLOAT32 if weight.dtype == torch.float32 else FLOAT16
+    outputs, inputs = weight.shape
+    return Part(pack(loops(), weight), kind, outputs, inputs, unit)
+
+
+def bytes_of(weight: Tensor, scales: Tensor) -> Part:
+    """int8 weights [out, in] in [-127, 127] with `scales` [out]. Activations then are quantised,
+    row by row."""
+    outputs, inputs = weight.shape
+    sums = [part.sum(1, dtype=torch.int32) for part in weight.split(_PART)]
+    filled = outputs + -outputs % width()
+    panels = pack_fours(weight, width())
+    _check_size(outputs, scales)
+    shifts = _filled(_ZERO * torch.cat(sums), filled)
+    return Part(panels, INT8, outputs, inputs, 1.0, _filled(scales, filled), shifts)
+
+
+class Product:
+    """x -> x wᵀ · unit + bias, for a weight in one or several parts, one after the other.
+
+    All parts but the last fill whole panels. matrix: all that the loops need. shared: worth several
+    threads. nbytes: of the weight as it is stored.
     """
 
-    __slots__ = ("_loops", "_tensors", "inputs", "matrix", "outputs", "panels", "shared")
+    __slots__ = ("_loops", "_parts", "_tensors", "inputs", "matrix", "nbytes", "outputs", "shared")
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor | None, unit: float = 1.0, scales: Tensor | None = None
-    ) -> None:
-        loops = kernels.library()
-        assert loops is not None
-        self._loops, width = loops, loops.width()
-        self.outputs, self.inputs = weight.shape
-        if any(x is not None and tuple(x.shape) != (self.outputs,) for x in (bias, scales)):
-            raise ForetokenError(
-                f"A packed layer of {self.outputs} outputs takes a bias and scales of as many, and "
-                "got others; check the checkpoint's tensors."
-            )
-        self.shared = weight.numel() >= _SHARED
-        filled = -(-self.outputs // width) * width
-        shifts = None
-        if scales is None:
-            self.panels = pack(loops, weight)
-        else:
-            sums = [part.sum(1, dtype=torch.int32) for part in weight.split(_PART)]
-            shifts = _filled(_ZERO * torch.cat(sums), filled)
-            scales, self.panels = _filled(scales, filled), pack_fours(weight, width)
-        bias = None if bias is None else _filled(bias, filled)
-        self._tensors = (bias, scales, shifts)  # whose memory `matrix` points to
-        places = (None if x is None else x.data_ptr() for x in self._tensors)
-        self.matrix = Matrix(
-            self.panels.data_ptr(), *places, filled, self.inputs, unit, _KINDS[weight.dtype]
-        )
+    def __init__(self, parts: Sequence[Part], bias: Tensor | None) -> None:
+        self._loops = loops()
+        self.inputs, self.outputs = parts[0].inputs, sum(part.outputs for part in parts)
+        self.nbytes = sum(part.nbytes for part in parts)
+        self.shared = self.inputs * self.outputs >= _SHARED
+        _check_size(self.outputs, bias)
+        self._tensors: list[Tensor | None] = []  # whose memory the matrices point to
+        self._parts: list[Matrix] = []
+        filled = sum(part.columns for part in parts)
+        biases = [None] * len(parts) if bias is None else bias.split([p.outputs for p in parts])
+        for part, own in reversed(list(zip(parts, biases, strict=True))):
+            own = None if own is None else _filled(own, part.columns)
+            tensors = [part.panels, own, part.scales, part.shifts]
+            self._tensors += tensors
+            places = [None if x is None else x.data_ptr() for x in tensors]
+            rest = ctypes.addressof(self._parts[-1]) if self._parts else None
+            sizes = filled, part.inputs, part.columns
+            self._parts.append(Matrix(*places, rest, *sizes, part.unit, part.kind))
+        self.matrix = self._parts[-1]
 
     def __call__(self, x: Tensor) -> Tensor:
         graded = x.requires_grad and torch.is_grad_enabled()
@@ -99,6 +137,24 @@ class Product:
             threads,
         )
         return y if filled == self.outputs else y[..., : self.outputs]
+
+
+def loops() -> ctypes.CDLL:
+    built = kernels.library()
+    assert built is not None
+    return built
+
+
+def width() -> int:
+    return int(loops().width())
+
+
+def _check_size(outputs: int, given: Tensor | None) -> None:
+    if given is not None and tuple(given.shape) != (outputs,):
+        raise ForetokenError(
+            f"A packed layer of {outputs} outputs takes a bias and scales of as many, and got "
+            "others; check the checkpoint's tensors."
+        )
 
 
 def _filled(x: Tensor, size: int) -> Tensor:

@@ -1,8 +1,8 @@
-// Products with packed weights, and the vectors that all loops here are written with.
+// Products with packed weights.
 //
 // Every sum goes over its terms in their order, whatever else is computed with it, so that a
 // row's numbers have the same bits alone and among others. Written with the compilers' vector
-// extension, for any CPU; int8 wants AVX2.
+// extension, for any CPU; int8 and blocks want AVX2.
 //
 // Weights lie in panels: WIDTH output columns side by side, for every input (int8: for every four).
 // Several panels are read at a time, as one stream of addresses does not use all of the memory's
@@ -11,51 +11,7 @@
 
 #pragma once
 
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <vector>
-
-#if defined(__F16C__) || defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
-#ifndef LANES
-#ifdef __AVX512F__
-#define LANES 16
-#else
-#define LANES 8
-#endif
-#endif
-
-static const long WIDTH = 2 * LANES, ROWS = 6, CHUNK = 64, MANY = 8 * ROWS;
-typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef int32_t whole __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2)));
-
-static inline lanes &at(float *p) { return *(lanes *)p; }
-static inline lanes loaded(const float *p) { return *(const lanes *)p; }
-
-// float16 to float32, which holds all of its numbers.
-static inline lanes loaded(const uint16_t *p) {
-#if defined(__F16C__) && LANES == 8
-  return (lanes)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-#elif defined(__AVX512F__) && LANES == 16
-  return (lanes)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-#else
-  whole bits = __builtin_convertvector(*(const halves *)p, whole);
-  lanes size = (lanes)((bits & 0x7fff) << 13) * 0x1p112f;  // the exponent is 112 too small
-  return (lanes)((whole)size | (bits & 0x8000) << 16);
-#endif
-}
-
-// Rows of numbers: the first, the distance to the next row, and (XK below) within a row.
-template <typename T>
-struct Rows {
-  const T *start;
-  long apart;
-};
+#include "vectors.h"
 
 // sums[R][S·WIDTH] += x[R][count] · w[count][WIDTH], of S panels that lie `between` apart.
 // One panel alone fetches `step` bytes of other memory for each of count.
@@ -166,18 +122,22 @@ static long some(Rows<float> x, const W *w, float *y, long M, long N, long K, lo
   return 1 + two;
 }
 
-// What a product multiplies with: N outputs, filled up to whole panels, of K inputs. bias may be
-// null. int8 weights have a scale each output, and `shifts`: ZERO times the sum of its weights.
+// What a product multiplies with: N outputs, filled up to whole panels, of K inputs. Where its
+// weights are of several kinds, these are the first `columns`, and `rest` has those after them.
+// bias may be null. int8 weights have a scale each output, and `shifts`: ZERO times the sum of its
+// weights.
 struct Matrix {
   const void *weights;
   const float *bias, *scales;
   const int32_t *shifts;
-  long N, K;
+  const Matrix *rest;
+  long N, K, columns;
   float unit;
   int kind;
 };
-enum { FLOAT32, FLOAT16, INT8 };
+enum { FLOAT32, FLOAT16, INT8, BLOCKS };  // and from BLOCKS on the formats of `FORMATS`
 
+#include "products_blocks.h"
 #include "products_int8.h"
 
 template <typename W>
@@ -197,17 +157,23 @@ static Rows<float> apart(const float *x, long M, long K, std::vector<float> &roo
 }
 
 // One thread's share of y[M][N] = x wᵀ + bias; `sum`, if given, has its D columns added to.
-static void share(const float *x, const Matrix &m, float *y, long M, float *sum, long D, long who,
-                  long of) {
-  long count = m.N / WIDTH, first = count * who / of, end = count * (who + 1) / of;
+static void share(const float *x, const Matrix &whole, float *y, long M, float *sum, long D,
+                  long who, long of) {
+  long before = 0;
   std::vector<float> spread;
-  if (m.kind == FLOAT32) panels<float>(apart(x, M, m.K, spread), m, y, M, first, end);
-  if (m.kind == FLOAT16) panels<uint16_t>(apart(x, M, m.K, spread), m, y, M, first, end);
-  if (m.kind == INT8) panels_int8(x, m, y, M, first, end);
-  long last = sum && end * WIDTH > D ? D : end * WIDTH;
-  for (long i = 0; i < M && (m.bias || sum); i++)
-    for (long n = first * WIDTH; n < last; n++) {
-      if (m.bias) y[i * m.N + n] += m.bias[n];
-      if (sum) sum[i * D + n] += y[i * m.N + n];
-    }
+  for (const Matrix *part = &whole; part; before += part->columns, part = part->rest) {
+    const Matrix &m = *part;
+    float *own = y + before;
+    long count = m.columns / WIDTH, first = count * who / of, end = count * (who + 1) / of;
+    if (m.kind == FLOAT32) panels<float>(apart(x, M, m.K, spread), m, own, M, first, end);
+    if (m.kind == FLOAT16) panels<uint16_t>(apart(x, M, m.K, spread), m, own, M, first, end);
+    if (m.kind == INT8) panels_int8(x, m, own, M, first, end);
+    if (m.kind >= BLOCKS) panels_blocks({x, m.K}, m, m.kind - BLOCKS, own, M, first, end);
+    long last = sum && before + end * WIDTH > D ? D - before : end * WIDTH;
+    for (long i = 0; i < M && (m.bias || sum); i++)
+      for (long n = first * WIDTH; n < last; n++) {
+        if (m.bias) own[i * m.N + n] += m.bias[n];
+        if (sum) sum[i * D + before + n] += own[i * m.N + n];
+      }
+  }
 }

@@ -1,0 +1,92 @@
+"""Blocks of GGUF files, multiplied as they lie: 4 to 8 bits a weight, a scale for 16 or 32 of them.
+
+Each row that is multiplied is quantised too, to 8 bits with a scale for every 32 numbers; whole
+numbers are added exactly, and blocks in their order, so that a row has the same bits alone and
+among others. The model so executed is the target: its text is that of its plain decoding. A matrix
+that isn't quantised is multiplied as `half` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from foretoken.models.native.backends import half, kernels, pages, panels
+from foretoken.models.native.layer import Linear
+
+KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+"""Formats that the loops read, in the order of `dequantise.h`."""
+
+
+def supports(dtype: torch.dtype, device: torch.device) -> bool:
+    loops = kernels.library()
+    return kernels.supports(dtype, device) and loops is not None and bool(loops.has_blocks())
+
+
+class Blocks:
+    """A matrix [outputs, inputs] as a GGUF file has it. data: uint8 [outputs, bytes of a row];
+    kind: one of `KINDS`."""
+
+    def __init__(self, data: Tensor, kind: str, inputs: int) -> None:
+        self.data, self.kind = data, kind
+        self.shape = (len(data), inputs)
+        self.nbytes = data.nbytes
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def numel(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Those rows, [..., inputs] in float32."""
+        taken = self.data[rows.reshape(-1)].contiguous()
+        numbers = torch.empty(len(taken), self.shape[1])
+        kernels.dequantise(taken.data_ptr(), taken.nbytes, numbers, KINDS.index(self.kind))
+        return numbers.view(*rows.shape, -1)
+
+
+def make(weight: Tensor, bias: Tensor | None) -> Linear:
+    return half.make(weight, bias)
+
+
+def product(weights: Sequence[Blocks | Tensor], bias: Tensor | None) -> Linear:
+    """Matrices of as many inputs, one after the other."""
+    joined = [_joined(list(same)) for _, same in groupby(weights, _kind)]
+    width = panels.width()
+    if any(len(weight) % width for weight in joined[:-1]):  # a part would begin within a panel
+        joined = [torch.cat([_as_floats(weight) for weight in joined])]
+    return panels.Product([_part(weight) for weight in joined], bias)
+
+
+def _kind(weight: Blocks | Tensor) -> str:
+    return weight.kind if isinstance(weight, Blocks) else ""
+
+
+def _joined(weights: list[Blocks | Tensor]) -> Blocks | Tensor:
+    first = weights[0]
+    if len(weights) == 1:
+        return first
+    if isinstance(first, Blocks):
+        data = [weight.data for weight in weights if isinstance(weight, Blocks)]
+        return Blocks(torch.cat(data), first.kind, first.shape[1])
+    return torch.cat([weight.float() for weight in weights if isinstance(weight, Tensor)])
+
+
+def _as_floats(weight: Blocks | Tensor) -> Tensor:
+    if isinstance(weight, Blocks):
+        return weight(torch.arange(len(weight)))
+    return weight.float()
+
+
+def _part(weight: Blocks | Tensor) -> panels.Part:
+    if not isinstance(weight, Blocks):
+        return panels.floats(weight.float())
+    loops, kind, (outputs, inputs) = panels.loops(), KINDS.index(weight.kind), weight.shape
+    laid = pages.empty((loops.laid_size(outputs, inputs, kind),), torch.uint8)
+    rows, threads = weight.data.contiguous(), kernels.packers(weight.numel())
+    loops.lay(rows.data_ptr(), laid.data_ptr(), outputs, inputs, kind, threads)
+    return panels.Part(laid, panels.BLOCKS + kind, outputs, inputs)

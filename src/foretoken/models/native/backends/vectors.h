@@ -1,0 +1,49 @@
+// The vectors that all loops here are written with: the compilers' vector extension, for any CPU.
+
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <vector>
+
+#if defined(__F16C__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#ifndef LANES
+#ifdef __AVX512F__
+#define LANES 16
+#else
+#define LANES 8
+#endif
+#endif
+
+static const long WIDTH = 2 * LANES, ROWS = 6, CHUNK = 64, MANY = 8 * ROWS;
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int32_t whole __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2)));
+
+static inline lanes &at(float *p) { return *(lanes *)p; }
+static inline lanes loaded(const float *p) { return *(const lanes *)p; }
+
+// float16 to float32, which holds all of its numbers.
+static inline lanes loaded(const uint16_t *p) {
+#if defined(__F16C__) && LANES == 8
+  return (lanes)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#elif defined(__AVX512F__) && LANES == 16
+  return (lanes)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+#else
+  whole bits = __builtin_convertvector(*(const halves *)p, whole);
+  lanes size = (lanes)((bits & 0x7fff) << 13) * 0x1p112f;  // the exponent is 112 too small
+  return (lanes)((whole)size | (bits & 0x8000) << 16);
+#endif
+}
+
+// Rows of numbers: the first, the distance to the next row, and (XK below) within a row.
+template <typename T>
+struct Rows {
+  const T *start;
+  long apart;
+};

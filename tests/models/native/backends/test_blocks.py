@@ -1,0 +1,216 @@
+"""Blocks of GGUF files multiplied as they lie: the numbers, their bits, and who may ask for it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGML_QUANT_SIZES, dequantize
+from gguf import GGMLQuantizationType as Kind
+from torch import Tensor
+
+import gguf_files
+from foretoken import LLM, SamplingParams
+from foretoken.errors import ForetokenError
+from foretoken.models.load import load_model
+from foretoken.models.native.backends import blocks, kernels
+from foretoken.models.native.backends.blocks import KINDS, Blocks
+from foretoken.testing import logits_after
+from linear_layers import CPU
+
+pytestmark = pytest.mark.skipif(
+    not blocks.supports(torch.float32, CPU), reason="no loop for blocks was built"
+)
+HEADS = {"Q6_K": [208], "Q4_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2]}
+
+
+def matrix(kind: str, outputs: int, inputs: int, seed: int = 0) -> Blocks:
+    """Any bytes, with scales and minima of a size."""
+    values, size = GGML_QUANT_SIZES[Kind[kind]]
+    some = np.random.default_rng(seed)
+    raw = some.integers(0, 256, (outputs, inputs // values, size), dtype=np.uint8)
+    for at in HEADS.get(kind, [0]):
+        scales = some.uniform(0.002, 0.02, (*raw.shape[:2], 1)).astype(np.float16)
+        raw[..., at : at + 2] = scales.view(np.uint8)
+    return Blocks(torch.from_numpy(raw.reshape(outputs, -1)), kind, inputs)
+
+
+def numbers(given: Blocks) -> Tensor:
+    """The matrix by the package `gguf`, [outputs, inputs] in float64."""
+    size = GGML_QUANT_SIZES[Kind[given.kind]][1]
+    read = dequantize(given.data.numpy().reshape(-1, size), Kind[given.kind])
+    return torch.from_numpy(read.reshape(given.shape)).double()
+
+
+def quantised(x: Tensor) -> Tensor:
+    """Rows in 8 bits, with a scale for every 32 numbers, as numbers in float64."""
+    parts = x.view(len(x), -1, 32)
+    largest = parts.abs().amax(-1, keepdim=True)
+    factor = torch.where(largest > 0, 127 / largest, 0)
+    return ((parts * factor).round().double() * (largest / 127)).view(x.shape)
+
+
+def sizes(kind: str) -> list[tuple[int, int]]:
+    """Outputs and inputs: of SmolLM2 and of Qwen, and some that fill neither panel nor unit."""
+    if GGML_QUANT_SIZES[Kind[kind]][0] == 256:
+        return [(70, 256), (33, 1536), (64, 2304)]
+    return [(70, 32), (33, 576), (64, 928)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_product_is_that_of_the_numbers(kind: str) -> None:
+    """Of rows in 8 bits with the matrix, to what float32 sums leave; a bias is added."""
+    torch.manual_seed(0)
+    for outputs, inputs in sizes(kind):
+        weight, x, bias = matrix(kind, outputs, inputs), torch.randn(11, inputs), torch.randn(1)
+        expected = quantised(x) @ numbers(weight).t() + bias
+        found = blocks.product([weight], bias.expand(outputs).contiguous())(x)
+        assert (found - expected).abs().max() < 2e-6 * expected.abs().max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_alone_and_among_64(kind: str) -> None:
+    """To the last bit, beside an outlier, for any number of rows and threads."""
+    torch.manual_seed(0)
+    before = torch.get_num_threads()
+    try:
+        for outputs, inputs in [*sizes(kind), (1024, 1024)]:
+            linear, x = (
+                blocks.product([matrix(kind, outputs, inputs)], None),
+                torch.randn(65, inputs),
+            )
+            x[5] *= 1e4
+            torch.set_num_threads(1)
+            alone = torch.cat([linear(row[None]) for row in x])
+            for count, threads in [*((n, 2) for n in (*range(1, 18), 33)), (65, 1), (65, 2)]:
+                torch.set_num_threads(threads)
+                assert torch.equal(linear(x[:count]), alone[:count])
+            assert torch.equal(linear(x[60:]), alone[60:])
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_numbers_are_added_exactly(kind: str) -> None:
+    """The largest quants times the largest numbers, and signs that cancel."""
+    values, size = GGML_QUANT_SIZES[Kind[kind]]
+    raw = np.full((32, 2, size), 255, np.uint8)
+    raw[1::2] = 0x80  # the lowest number of a signed byte
+    for at in HEADS.get(kind, [0]):
+        raw[..., at : at + 2] = np.ones((32, 2, 1), np.float16).view(np.uint8)
+    weight = Blocks(torch.from_numpy(raw.reshape(32, -1)), kind, 2 * values)
+    x = torch.full((3, 2 * values), 127.0)
+    x[1], x[2, ::2] = -127.0, -127.0
+    assert torch.equal(blocks.product([weight], None)(x).double(), x.double() @ numbers(weight).t())
+
+
+PATHS = [
+    ("-march=x86-64-v3",),
+    pytest.param(("-march=x86-64-v3", "-mavxvnni"), marks=pytest.mark.slow),
+    pytest.param(("-march=x86-64-v4",), marks=pytest.mark.slow),
+    pytest.param(("-march=x86-64-v4", "-DLANES=8"), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("flags", PATHS, ids=" ".join)
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_other_instructions_give_the_same_bits(
+    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without VNNI pairs of products are added in 16 bits, which must hold them."""
+    if not needed(flags) <= present():
+        pytest.skip(f"this CPU doesn't have {' '.join(flags)}")
+    torch.manual_seed(0)
+    cases = [(kind, *sizes(kind)[1]) for kind in KINDS]
+    x = [torch.randn(9, inputs) for _, _, inputs in cases]
+
+    def found() -> list[Tensor]:
+        products = [blocks.product([matrix(*case)], None) for case in cases]
+        return [product(rows) for product, rows in zip(products, x, strict=True)]
+
+    native = found()
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
+    monkeypatch.setattr(kernels, "_FLAGS", (*kernels._FLAGS, *flags))
+    kernels.library.cache_clear()
+    try:
+        assert all(map(torch.equal, found(), native))
+    finally:
+        kernels.library.cache_clear()
+
+
+def needed(flags: tuple[str, ...]) -> set[str]:
+    names = {"-mavxvnni": {"avx_vnni"}, "-march=x86-64-v4": {"avx512f", "avx512bw", "avx512vl"}}
+    return {name for flag in flags for name in names.get(flag, set())}
+
+
+def present() -> set[str]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return set(next(line for line in lines if line.startswith("flags")).split())
+
+
+def test_matrices_of_several_kinds_in_one_product() -> None:
+    """One after the other, with their biases; those that share a kind as one; where one ends within
+    a panel, all as numbers."""
+    torch.manual_seed(0)
+    x, width = torch.randn(3, 256), kernels.library().width()  # type: ignore[union-attr]
+    for rows in (width, width + 1):
+        weights = [matrix("Q4_K", rows, 256), matrix("Q4_K", width, 256, 1)]
+        weights += [matrix("Q6_K", 2 * width, 256, 2)]
+        plain = torch.randn(5, 256)
+        bias = torch.randn(rows + 3 * width + 5)
+        together = blocks.product([*weights, plain], bias)(x)
+        whole = torch.cat([*map(numbers, weights), plain.double()]).t()
+        exact, rounded = x.double() @ whole + bias, quantised(x) @ whole + bias
+        rounded[:, -5:] = exact[:, -5:]
+        expected = rounded if rows == width else exact
+        assert (together - expected).abs().max() < 2e-6 * expected.abs().max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_an_embedding(kind: str) -> None:
+    table = matrix(kind, 40, 256)
+    tokens = torch.tensor([[3, 39], [0, 3]])
+    assert torch.equal(table(tokens).double(), numbers(table)[tokens])
+    with pytest.raises(IndexError):
+        table(torch.tensor([40]))
+
+
+@pytest.mark.parametrize("architecture", gguf_files.ARCHITECTURES)
+def test_a_model(architecture: str, tmp_path: Path) -> None:
+    """By itself as the file lies: close to the same numbers in float32, in fewer bytes."""
+    path = gguf_files.written(tmp_path / "a.gguf", architecture, Kind.Q8_0)
+    lying, exact = load_model(path, device="cpu"), load_model(path, device="cpu", dtype="float32")
+    assert lying.backend == "blocks" and lying.bytes_read < 0.3 * exact.bytes_read
+    ids = [3, 50, 7, 7, 21, 90, 0, 13]
+    found, expected = logits_after(lying, ids), logits_after(exact, ids)
+    assert (found - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+def test_text_is_that_of_plain_decoding(tmp_path: Path) -> None:
+    path = str(gguf_files.written(tmp_path / "a.gguf", "llama", Kind.Q4_0))
+    other = str(gguf_files.written(tmp_path / "b.gguf", "llama", Kind.Q8_0))
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    prompts = ["the cat in", "a", "hat the the"]
+    texts = []
+    for config in (
+        None,
+        {"model": other},
+        {"method": "specinfer", "model": other},
+        {"method": "pld"},
+    ):
+        llm = LLM(path, speculative_config=config, device="cpu")
+        assert llm.model.backend == "blocks"
+        texts.append([out.outputs[0].token_ids for out in llm.generate(prompts, params)])
+        texts.append([llm.generate(one, params)[0].outputs[0].token_ids for one in prompts])
+    assert all(text == texts[0] for text in texts)
+
+
+def test_who_has_no_blocks_is_refused(tmp_path: Path) -> None:
+    for kind, message in ((Kind.F32, "has none"), (Kind.F16, "has none")):
+        path = gguf_files.written(tmp_path / "a.gguf", "llama", kind)
+        assert load_model(path, device="cpu").backend in ("half", "panels")
+        with pytest.raises(ForetokenError, match=message):
+            load_model(path, device="cpu", backend="blocks")
