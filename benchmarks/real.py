@@ -1,14 +1,15 @@
 """Real models: every method, and the engines that a user could have instead, on the same files.
 
 Targets are Qwen2.5-Coder-1.5B-Instruct, with its 0.5B as draft model, and SmolLM2-135M-Instruct:
-GGUF files in --models. Prompts are every eighth official Spec-Bench question of each task, both
-turns where there are two, ten requests to edit code and ten to correct a text; 128 tokens.
+GGUF files in --models, multiplied as they lie where the CPU can. Prompts are every eighth official
+Spec-Bench question of each task, both turns where there are two, ten requests to edit code and ten
+to correct a text; 128 tokens.
 
     screen      24 prompts × 64 tokens: all methods once, greedy, one sequence
     grid        plain, the best four, sps, auto and the peers' best; greedy and temperature 1,
                 batches of 1 and 4, SmolLM2's up to 16; cold and warm; three rounds
     whole       SmolLM2: all 480 questions for plain, the best and auto
-    precision   float32 for three rows; the 0.5B as a target
+    precision   float16 and float32 for a few rows; the 0.5B as a target
     memory      the peak of one conversation of 2,000 tokens
 
 real_table/cells.py says what is left out where --hours don't suffice. Rows of a cell answer each

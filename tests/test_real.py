@@ -443,7 +443,7 @@ def row(method: str, ratio: float, **more: Any) -> dict[str, Any]:
 
 def missed(rows: list[dict[str, Any]], **more: Any) -> str:
     cell = {
-        "stage": "grid",
+        "stage": "precision",
         "target": lineup.PAIR,
         "precision": "float16",
         "batch_size": 1,
@@ -461,6 +461,21 @@ def missed(rows: list[dict[str, Any]], **more: Any) -> str:
         **more,
     }
     return "; ".join(record.missed(made))
+
+
+def test_the_precisions() -> None:
+    """As stored everywhere; the bar in float16 has the rows that it needs, whatever the screen
+    found, and the draft model in 8 bits only there."""
+    pair = Choice(best=("pld", "suffix", "sam", "llma", "sps-2"))
+    made = [c for c in cells.grid({lineup.PAIR: pair}) if c.target == lineup.PAIR]
+    assert {c.precision for c in made if c.stage == "grid"} == {cells.STORED}
+    float16, float32 = (c for c in made if c.stage == "precision")
+    assert float16.rows == ("autoregressive", "sps-4", "sps-4-int8", "pld", "auto")
+    assert float32.rows == pair.few and (float16.precision, float32.precision) == (
+        "float16",
+        "float32",
+    )
+    assert all(lineup.NARROW not in c.rows for c in cells.screen([lineup.PAIR], []))
 
 
 def test_what_is_asked_of_the_record() -> None:

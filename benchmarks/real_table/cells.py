@@ -23,8 +23,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from foretoken.bench.record import BASELINE
-from real_table.lineup import OTHER_SIZE, PEERS, TARGETS, methods
+from real_table.lineup import NARROW, OTHER_SIZE, PEERS, TARGETS, methods
 
+STORED = "as stored"
+"""The precision of weights that are multiplied as their file has them, which is the default."""
 ROUNDS = 3
 TOKENS = {"screen": 64}
 """Of an answer; in other stages `ANSWER`."""
@@ -37,8 +39,10 @@ _WIDTHS = ((None, True), (5, True), (3, True), (3, False))
 """How wide a cell can be: how many rows, and whether other engines stand beside them."""
 _BATCH = {1: 1.0, 2: 0.6, 4: 0.4, 8: 0.3, 16: 0.25}
 """Seconds of a sequence's decoding, as a share of those it takes alone: an estimate."""
-_DRAWN, _FLOAT32, _LOAD = 1.2, 1.9, 60.0
-"""How much longer decoding takes at temperature 1 and in float32, and seconds to begin with."""
+_DRAWN, _LOAD = 1.2, 60.0
+"""How much longer decoding takes at temperature 1, and seconds to begin with."""
+_SLOWER = {STORED: 1.0, "float16": 2.3, "float32": 4.5}
+"""How much longer it takes with weights in these."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Cell:
     stage: str
     target: str
     rows: tuple[str, ...]
-    precision: str = "float16"
+    precision: str = STORED
     batch_size: int = 1
     temperature: float = 0.0
     memory: str = COLD
@@ -97,19 +101,23 @@ class Pace:
 
 
 GUESS = {
-    "qwen2.5-coder-1.5b": Pace({BASELINE: 0.12}, 0.012),
-    "qwen2.5-coder-0.5b": Pace({BASELINE: 0.045}, 0.004),
-    "smollm2-135m": Pace({BASELINE: 0.02}, 0.0014),
+    "qwen2.5-coder-1.5b": Pace({BASELINE: 0.06}, 0.008),
+    "qwen2.5-coder-0.5b": Pace({BASELINE: 0.025}, 0.003),
+    "smollm2-135m": Pace({BASELINE: 0.01}, 0.001),
     "mini": Pace({BASELINE: 0.002}, 0.0002),
 }
-"""Until a target's screen has been run: seen on two cores with AVX-512 and without AMX."""
+"""Until a target's screen has been run: about twice what two cores with AVX-512 take."""
 
 
 def screen(targets: Sequence[str], peers: Sequence[str]) -> list[Cell]:
     """All methods of each target, then each peer beside plain decoding."""
-    cells = [Cell("screen", t, tuple(methods(TARGETS[t]))) for t in targets if t != OTHER_SIZE]
+    cells = [Cell("screen", t, _screened(t)) for t in targets if t != OTHER_SIZE]
     plain = [replace(cell, rows=(BASELINE,)) for cell in cells]
     return cells + [replace(cell, peers=(peer,)) for cell in plain for peer in peers]
+
+
+def _screened(target: str) -> tuple[str, ...]:
+    return tuple(row for row in methods(TARGETS[target]) if row != NARROW)
 
 
 @dataclass(frozen=True)
@@ -170,7 +178,11 @@ def _warm(target: str, choice: Choice) -> Iterator[Cell]:
 
 
 def _precision(target: str, choice: Choice) -> Iterator[Cell]:
-    yield Cell("precision", target, choice.few, precision="float32")
+    drafting = (row for row in ("sps-4", NARROW) if row in methods(TARGETS[target]))
+    yield Cell(
+        "precision", target, tuple(dict.fromkeys((BASELINE, *drafting, *choice.few))), "float16"
+    )
+    yield Cell("precision", target, choice.few, "float32")
 
 
 def _size(target: str, choice: Choice) -> Iterator[Cell]:
@@ -188,12 +200,12 @@ def _crossover(target: str, choice: Choice) -> Iterator[Cell]:
 
 ORDER = (
     _rows(1, 0.0),
+    _precision,
     _rows(1, 1.0),
     _rows(4, 0.0),
     _whole,
     _crossover,
     _warm,
-    _precision,
     _size,
     _rows(4, 1.0),
 )
@@ -214,7 +226,7 @@ def seconds(cell: Cell, pace: Pace, work: Work) -> float:
     """About how long a round of a cell takes."""
     read, turns = work[cell.stage]
     slower = (_DRAWN if cell.temperature else 1.0) * _BATCH[cell.batch_size]
-    slower *= _FLOAT32 if cell.precision == "float32" else 1.0
+    slower *= _SLOWER[cell.precision]
     named = [f"{peer}: {row}" for peer, row in cell.beside] or [
         f"{peer}: {row.method}" for peer in cell.peers for row in _peer_rows(peer, cell.target)
     ]

@@ -17,6 +17,8 @@ from foretoken.bench.record import BASELINE
 
 DRAFT, INT8 = "<draft model>", "<draft model in int8>"
 LENGTHS = (2, 4, 6, 8)
+NARROW = "sps-4-int8"
+"""For targets in float16, whose draft model would be as wide."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ _SPS: dict[str, dict[str, Any]] = {
 }
 _WITH_DRAFT: dict[str, dict[str, Any]] = {
     **_SPS,
-    "sps-4-int8": {**_SPS["sps-4"], "model": INT8},
+    NARROW: {**_SPS["sps-4"], "model": INT8},
     **{
         name: {"method": name, "model": DRAFT}
         for name in ("suffix+sps", "pld|sps", "cs_drafting", "specinfer", "sequoia")

@@ -30,14 +30,14 @@ from foretoken.bench.run.runner import Runner
 from foretoken.bench.suites.suite import Prompt
 from foretoken.files import write_json
 from foretoken.models.load import load_model
-from real_table.cells import WARM, Cell
+from real_table.cells import STORED, WARM, Cell
 from real_table.engines import checkpoint, started
 from real_table.lineup import DRAFT, INT8, TARGETS, methods, rows
 
 CELL, PEERS, COSTS, CLOCK = "cell.json", "peers.jsonl", "costs.jsonl", "clock.jsonl"
 CONTEXT = 2048
-_BACKENDS = {"float16": "auto", "float32": "panels"}
-"""`auto` is "half" for the float16 numbers that these files are read as."""
+_BACKENDS = {STORED: "auto", "float16": "half", "float32": "panels"}
+"""`auto` multiplies blocks as they lie, where the processor can."""
 _WARM_UP_TOKENS = 8
 _NO_END = -1
 """For a model without an end-of-text."""
