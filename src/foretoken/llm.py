@@ -70,7 +70,8 @@ class LLM:
         dtype: "auto", or a torch dtype or its name.
         device: "auto", "cpu", "cuda" …
         backend: how linear layers run (native models): "auto", "plain", "packed", "panels", "half",
-            "int8", "int4", or a runner and one of these, as "compiled+plain"; docs/performance.md.
+            "blocks", "q4", "q5", "q6", "q8", "int8", "int4", or a runner and one of these, as
+            "compiled+plain"; docs/performance.md.
         model_impl: "auto", "native" or "transformers".
         max_model_len: context, prompt and output together; by default the model's.
         max_num_seqs: sequences served at a time.

@@ -90,7 +90,8 @@ def load_model(
     if chosen and lying and backends.blocks.supports(kind, place):
         linear, backend = "blocks", "blocks" if runner is None else f"{runner}+blocks"
     narrow = chosen or kind == torch.float16 or linear == "half"
-    return load_native(folder, config, kind, place, backend, narrow, linear == "blocks")
+    whole = linear == "blocks" or linear in backends.quantise.BACKENDS
+    return load_native(folder, config, kind, place, backend, narrow, whole)
 
 
 def find(source: str | Path, also: Sequence[str] = ()) -> Path:
@@ -264,7 +265,7 @@ def load_native(
 
             def read(name: str) -> Any:
                 advance()
-                return stored(name)
+                return backends.stored(backend, stored(name))
 
             return build_native(config, read, dtype, device, backend, folder)
     except KeyError as error:

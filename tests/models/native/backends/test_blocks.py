@@ -10,6 +10,7 @@ import pytest
 import torch
 from gguf import GGML_QUANT_SIZES, dequantize
 from gguf import GGMLQuantizationType as Kind
+from numpy.typing import NDArray
 from torch import Tensor
 
 import gguf_files
@@ -17,19 +18,20 @@ from foretoken import LLM, SamplingParams
 from foretoken.errors import ForetokenError
 from foretoken.models.load import load_model
 from foretoken.models.native.backends import blocks, kernels
-from foretoken.models.native.backends.blocks import KINDS, Blocks
+from foretoken.models.native.backends.blocks import ALL, VALUES, Blocks
 from foretoken.testing import logits_after
 from linear_layers import CPU
 
 pytestmark = pytest.mark.skipif(
     not blocks.supports(torch.float32, CPU), reason="no loop for blocks was built"
 )
+BYTES = {kind: GGML_QUANT_SIZES[Kind[kind]][1] for kind in ALL if kind != "Q6_0"} | {"Q6_0": 26}
 HEADS = {"Q6_K": [208], "Q4_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2]}
 
 
 def matrix(kind: str, outputs: int, inputs: int, seed: int = 0) -> Blocks:
     """Any bytes, with scales and minima of a size."""
-    values, size = GGML_QUANT_SIZES[Kind[kind]]
+    values, size = VALUES[kind], BYTES[kind]
     some = np.random.default_rng(seed)
     raw = some.integers(0, 256, (outputs, inputs // values, size), dtype=np.uint8)
     for at in HEADS.get(kind, [0]):
@@ -40,9 +42,17 @@ def matrix(kind: str, outputs: int, inputs: int, seed: int = 0) -> Blocks:
 
 def numbers(given: Blocks) -> Tensor:
     """The matrix by the package `gguf`, [outputs, inputs] in float64."""
-    size = GGML_QUANT_SIZES[Kind[given.kind]][1]
-    read = dequantize(given.data.numpy().reshape(-1, size), Kind[given.kind])
+    raw = given.data.numpy().reshape(-1, BYTES[given.kind])
+    read = of_six_bits(raw) if given.kind == "Q6_0" else dequantize(raw, Kind[given.kind])
     return torch.from_numpy(read.reshape(given.shape)).double()
+
+
+def of_six_bits(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """A scale, two upper bits of each number, and its lower four: the first half first."""
+    upper = np.unpackbits(raw[:, 2:10], axis=1, bitorder="little").reshape(-1, 32, 2)
+    lower = np.concatenate([raw[:, 10:] & 15, raw[:, 10:] >> 4], 1)
+    whole = lower + 16 * upper[..., 0] + 32 * upper[..., 1] - 32.0
+    return (raw[:, :2].copy().view(np.float16) * whole).astype(np.float32)
 
 
 def quantised(x: Tensor) -> Tensor:
@@ -55,12 +65,12 @@ def quantised(x: Tensor) -> Tensor:
 
 def sizes(kind: str) -> list[tuple[int, int]]:
     """Outputs and inputs: of SmolLM2 and of Qwen, and some that fill neither panel nor unit."""
-    if GGML_QUANT_SIZES[Kind[kind]][0] == 256:
+    if VALUES[kind] == 256:
         return [(70, 256), (33, 1536), (64, 2304)]
     return [(70, 32), (33, 576), (64, 928)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_the_product_is_that_of_the_numbers(kind: str) -> None:
     """Of rows in 8 bits with the matrix, to what float32 sums leave; a bias is added."""
     torch.manual_seed(0)
@@ -71,7 +81,7 @@ def test_the_product_is_that_of_the_numbers(kind: str) -> None:
         assert (found - expected).abs().max() < 2e-6 * expected.abs().max()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_a_row_alone_and_among_64(kind: str) -> None:
     """To the last bit, beside an outlier, for any number of rows and threads."""
     torch.manual_seed(0)
@@ -93,10 +103,10 @@ def test_a_row_alone_and_among_64(kind: str) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_whole_numbers_are_added_exactly(kind: str) -> None:
     """The largest quants times the largest numbers, and signs that cancel."""
-    values, size = GGML_QUANT_SIZES[Kind[kind]]
+    values, size = VALUES[kind], BYTES[kind]
     raw = np.full((32, 2, size), 255, np.uint8)
     raw[1::2] = 0x80  # the lowest number of a signed byte
     for at in HEADS.get(kind, [0]):
@@ -124,7 +134,7 @@ def test_other_instructions_give_the_same_bits(
     if not needed(flags) <= present():
         pytest.skip(f"this CPU doesn't have {' '.join(flags)}")
     torch.manual_seed(0)
-    cases = [(kind, *sizes(kind)[1]) for kind in KINDS]
+    cases = [(kind, *sizes(kind)[1]) for kind in ALL]
     x = [torch.randn(9, inputs) for _, _, inputs in cases]
 
     def found() -> list[Tensor]:
@@ -169,7 +179,7 @@ def test_matrices_of_several_kinds_in_one_product() -> None:
         assert (together - expected).abs().max() < 2e-6 * expected.abs().max()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_rows_of_an_embedding(kind: str) -> None:
     table = matrix(kind, 40, 256)
     tokens = torch.tensor([[3, 39], [0, 3]])

@@ -23,6 +23,7 @@ from foretoken.models.native.backends import (
     packed,
     panels,
     plain,
+    quantise,
 )
 from foretoken.models.native.layer import Linear, MakeLinear
 
@@ -35,6 +36,9 @@ _NEEDS = {
     "panels": "float32 on a Linux CPU and a C++ compiler (g++ or clang++)",
     "blocks": "float32 on an x86 CPU with AVX2 and a C++ compiler (g++ or clang++)",
     "half": "float32 on an x86 CPU with oneDNN and FBGEMM",
+    **dict.fromkeys(
+        quantise.BACKENDS, "float32 on an x86 CPU with AVX2 and a C++ compiler (g++ or clang++)"
+    ),
     "int8": "float32 on an x86 CPU with FBGEMM, or bfloat16 on a GPU",
     "int4": "bfloat16 on a GPU",
 }
@@ -47,6 +51,7 @@ MODULES: dict[str, Any] = {
     "panels": panels,
     "blocks": blocks,
     "half": half,
+    **quantise.BACKENDS,
     "int8": int8,
     "int4": int4,
 }
@@ -89,6 +94,13 @@ def kept(name: str, dtype: torch.dtype) -> torch.dtype:
     """The dtype of stored weights that the backend's layers keep as they are, in a model of
     `dtype`."""
     return torch.float16 if name in ("half", "blocks") else dtype
+
+
+def stored(name: str, tensor: Any) -> Any:
+    """A tensor of a checkpoint as a model of this backend keeps it: quantised, if that is asked
+    for."""
+    quantiser = quantise.BACKENDS.get(split(name)[1])
+    return tensor if quantiser is None else quantiser.stored(tensor)
 
 
 def nbytes(layer: Linear, weights: int, dtype: torch.dtype) -> int:

@@ -18,7 +18,11 @@ from foretoken.models.native.backends import half, kernels, pages, panels
 from foretoken.models.native.layer import Linear
 
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-"""Formats that the loops read, in the order of `dequantise.h`."""
+"""Formats of GGUF files that the loops read."""
+ALL = (*KINDS, "Q6_0")
+"""In the order of `dequantise.h`; the last is ours alone: a scale for 32 numbers of 6 bits."""
+VALUES = {kind: 256 if kind.endswith("_K") else 32 for kind in ALL}
+"""How many numbers a block has."""
 
 
 def supports(dtype: torch.dtype, device: torch.device) -> bool:
@@ -28,7 +32,7 @@ def supports(dtype: torch.dtype, device: torch.device) -> bool:
 
 class Blocks:
     """A matrix [outputs, inputs] as a GGUF file has it. data: uint8 [outputs, bytes of a row];
-    kind: one of `KINDS`."""
+    kind: one of `ALL`."""
 
     def __init__(self, data: Tensor, kind: str, inputs: int) -> None:
         self.data, self.kind = data, kind
@@ -45,7 +49,7 @@ class Blocks:
         """Those rows, [..., inputs] in float32."""
         taken = self.data[rows.reshape(-1)].contiguous()
         numbers = torch.empty(len(taken), self.shape[1])
-        kernels.dequantise(taken.data_ptr(), taken.nbytes, numbers, KINDS.index(self.kind))
+        kernels.dequantise(taken.data_ptr(), taken.nbytes, numbers, ALL.index(self.kind))
         return numbers.view(*rows.shape, -1)
 
 
@@ -85,7 +89,7 @@ def _as_floats(weight: Blocks | Tensor) -> Tensor:
 def _part(weight: Blocks | Tensor) -> panels.Part:
     if not isinstance(weight, Blocks):
         return panels.floats(weight.float())
-    loops, kind, (outputs, inputs) = panels.loops(), KINDS.index(weight.kind), weight.shape
+    loops, kind, (outputs, inputs) = panels.loops(), ALL.index(weight.kind), weight.shape
     laid = pages.empty((loops.laid_size(outputs, inputs, kind),), torch.uint8)
     rows, threads = weight.data.contiguous(), kernels.packers(weight.numel())
     loops.lay(rows.data_ptr(), laid.data_ptr(), outputs, inputs, kind, threads)

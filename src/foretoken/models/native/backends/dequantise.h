@@ -52,6 +52,17 @@ static void q5_0(const uint8_t *__restrict p, float *__restrict y) {
   }
 }
 
+// The upper two bits lie together: those of value i are bits 2i and 2i + 1 of 64.
+static void q6_0(const uint8_t *__restrict p, float *__restrict y) {
+  float d = half_at(p);
+  uint64_t high;
+  memcpy(&high, p + 2, sizeof high);
+  for (int i = 0; i < 16; i++) {
+    y[i] = d * (int)(((p[10 + i] & 15) | (high >> 2 * i & 3) << 4) - 32);
+    y[16 + i] = d * (int)(((p[10 + i] >> 4) | (high >> (32 + 2 * i) & 3) << 4) - 32);
+  }
+}
+
 static void q8_0(const uint8_t *__restrict p, float *__restrict y) {
   float d = half_at(p);
   for (int i = 0; i < 32; i++) y[i] = d * (int8_t)p[2 + i];
@@ -110,7 +121,7 @@ struct Format {
 
 static const Format FORMATS[] = {{18, 32, q4_0},    {20, 32, q4_1},    {22, 32, q5_0},
                                  {34, 32, q8_0},    {144, 256, q4_k},  {176, 256, q5_k},
-                                 {210, 256, q6_k}};
+                                 {210, 256, q6_k}, {26, 32, q6_0}};
 static const int MANY_FORMATS = sizeof FORMATS / sizeof *FORMATS;
 
 // float32 to float16, to the nearest and of two to the even one.

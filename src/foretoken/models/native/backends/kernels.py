@@ -71,7 +71,7 @@ def packers(numbers: int) -> int:
 
 def dequantise(place: int, size: int, to: torch.Tensor, kind: int) -> float:
     """`size` bytes of blocks at a place in memory -> numbers in float32 or float16, and the largest
-    magnitude of them. kind: its place in `blocks.KINDS`; the sizes must agree."""
+    magnitude of them. kind: its place in `blocks.ALL`; the sizes must agree."""
     loops = library()
     assert loops is not None
     threads, narrow = packers(to.numel()), to.dtype == torch.float16

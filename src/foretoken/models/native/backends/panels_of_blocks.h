@@ -13,7 +13,7 @@
 
 #include "dequantise.h"
 
-enum { Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q5_K, Q6_K };  // in the order of FORMATS
+enum { Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q5_K, Q6_K, Q6_0 };  // in the order of FORMATS
 
 // offset: what is taken from a quant. least: whether a block has a minimum, which is added to its
 // values (below 0: taken from them). halves: whether each half of a block has a scale of its own.
@@ -25,7 +25,7 @@ struct Kind {
 static constexpr Kind KINDS[] = {{4, 8, 0, 2, 4, false},   {4, 0, 1, 2, 8, false},
                                  {5, 16, 0, 2, 4, false},  {8, 128, 0, 2, 4, false},
                                  {4, 0, -1, 8, 20, false}, {5, 0, -1, 8, 20, false},
-                                 {6, 32, 0, 8, 20, true}};
+                                 {6, 32, 0, 8, 20, true},  {6, 32, 0, 2, 4, false}};
 static const long BLOCK = 32;  // inputs
 
 // Bytes of a block's quants, and of a unit, in a panel.
@@ -80,6 +80,8 @@ static void lay_small(int format, const uint8_t *p, uint8_t *head, uint8_t *to, 
     nibbles(p + FORMATS[format].bytes - 16, 16, q, q + 16);
     if (format == Q5_0)
       for (int i = 0; i < 32; i++) q[i] |= (word(p + 2) >> i & 1) << 4;
+    if (format == Q6_0)
+      for (int i = 0; i < 32; i++) q[i] |= (p[2 + i / 4] >> i % 4 * 2 & 3) << 4;
   }
   put_quants(q, kind.bits, to + at * quants(format));
 }

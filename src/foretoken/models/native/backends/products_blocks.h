@@ -379,7 +379,7 @@ static void panels_blocks(Rows<float> x, const Matrix &m, int format, float *y, 
   room.take(x, M, m.K, units(format, m.K) * KINDS[format].group);
   static void (*const ways[])(const Quantised &, const Matrix &, float *, long, long, long) = {
       panels_of<Q4_0>, panels_of<Q4_1>, panels_of<Q5_0>, panels_of<Q8_0>,
-      panels_of<Q4_K>, panels_of<Q5_K>, panels_of<Q6_K>};
+      panels_of<Q4_K>, panels_of<Q5_K>, panels_of<Q6_K>, panels_of<Q6_0>};
   ways[format](room, m, y, M, first, end);
 }
 

@@ -1,0 +1,120 @@
+"""Matrices quantised to blocks: how close, in which layout, and models that are loaded so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from gguf import dequantize, quantize
+
+import gguf_files
+import stored_models
+from foretoken import LLM, SamplingParams
+from foretoken.errors import ForetokenError
+from foretoken.models.load import load_model
+from foretoken.models.native.backends import blocks, quantise
+from foretoken.models.native.backends.blocks import Blocks
+from foretoken.testing import logits_after
+from linear_layers import CPU
+
+pytestmark = pytest.mark.skipif(
+    not blocks.supports(torch.float32, CPU), reason="no loop for blocks was built"
+)
+OFF = {"Q4_0": 0.085, "Q4_K": 0.075, "Q5_0": 0.042, "Q6_0": 0.021, "Q8_0": 0.0056}
+"""How far normal numbers may be off, relative."""
+
+
+def numbers(given: Blocks) -> torch.Tensor:
+    return given(torch.arange(len(given)))
+
+
+@pytest.mark.parametrize("kind", quantise.WRITTEN)
+def test_how_close_numbers_are(kind: str) -> None:
+    """Normal ones closer than the package `gguf` brings them; a scale that is lost would show."""
+    weight = torch.randn(40, 512, generator=torch.Generator().manual_seed(0)) * 0.02
+    weight[3] *= 30
+    weight[4] = 0
+    found = numbers(quantise.quantised(weight, kind))
+    for rows in (slice(0, 3), slice(3, 4), slice(5, 40)):
+        off = float((found[rows] - weight[rows]).norm() / weight[rows].norm())
+        assert off < OFF[kind]
+    assert not found[4].any()
+    if kind in ("Q4_0", "Q5_0", "Q8_0"):
+        theirs = dequantize(quantize(weight.numpy(), Kind[kind]), Kind[kind])
+        error = np.linalg.norm(theirs - weight.numpy())
+        assert float((found - weight).norm()) < error
+
+
+@pytest.mark.parametrize("kind", quantise.WRITTEN)
+def test_the_package_reads_the_same(kind: str) -> None:
+    weight = torch.randn(5, 256, generator=torch.Generator().manual_seed(1))
+    found = quantise.quantised(weight.bfloat16(), kind)
+    if kind != "Q6_0":  # which is ours alone
+        theirs = dequantize(found.data.numpy(), Kind[kind])
+        assert np.array_equal(theirs, numbers(found).numpy())
+
+
+@pytest.mark.parametrize("kind", sorted(quantise.BITS))
+def test_numbers_of_a_format_stay(kind: str) -> None:
+    """Whatever a block's whole numbers are, and one that is off by a step is not hidden."""
+    bits, some = quantise.BITS[kind], np.random.default_rng(0)
+    most = 2 ** (bits - 1) - (bits == 8)
+    whole = torch.from_numpy(some.integers(-most, 2 ** (bits - 1), (30, 32))).float()
+    whole[:, 0] = -most  # so that the scale is certain
+    weight = whole * 0.25
+    assert torch.equal(numbers(quantise.quantised(weight, kind)), weight)
+
+
+def test_any_numbers_are_stored() -> None:
+    """Huge, tiny, of one sign, alone in a block: never worse than leaving out the block."""
+    given = torch.zeros(6, 256)
+    given[0], given[1, 7], given[2] = 3.0, -2.0, torch.linspace(0, 1, 256)
+    given[3], given[4, ::2], given[5] = 1e-8, 6e4, -1e-3
+    for kind in quantise.WRITTEN:
+        found = numbers(quantise.quantised(given, kind))
+        assert found.isfinite().all()
+        assert ((found - given).norm(dim=1) <= given.norm(dim=1)).all()
+        assert ((found - given)[2].norm() <= 0.1 * given[2].norm()).all()
+
+
+def test_rows_that_make_no_blocks_are_refused() -> None:
+    with pytest.raises(ForetokenError, match=r"3 × 40 .* Q4_0, which takes 32"):
+        quantise.quantised(torch.zeros(3, 40), "Q4_0")
+    with pytest.raises(ForetokenError, match=r"3 × 96 .* Q4_K, which takes 256"):
+        quantise.quantised(torch.zeros(3, 96), "Q4_K")
+
+
+@pytest.mark.parametrize("backend", sorted(quantise.BACKENDS))
+def test_a_folder_as_a_backend(backend: str, tmp_path: Path) -> None:
+    """Products, head and embedding are those of the quantised matrices."""
+    folder = stored_models.written(tmp_path / "model")
+    model, exact = load_model(folder, backend=backend), load_model(folder)
+    assert model.backend == backend
+    bits = quantise.BITS[quantise.BACKENDS[backend].kind]
+    assert model.bytes_read < exact.bytes_read * (bits + 1) / 16 + 1
+    off = {4: 0.5, 5: 0.3, 6: 0.15, 8: 0.05}[bits]
+    ids = [3, 50, 7, 7, 21, 90, 0, 13]
+    found, expected = logits_after(model, ids), logits_after(exact, ids)
+    assert 0 < (found - expected).abs().max() < off * expected.abs().max()
+
+
+def test_blocks_of_the_same_format_stay_as_they_lie(tmp_path: Path) -> None:
+    path = gguf_files.written(tmp_path / "a.gguf", "llama", Kind.Q4_0)
+    ids = [3, 50, 7, 7, 21, 90, 0, 13]
+    lying, asked = load_model(path, device="cpu"), load_model(path, device="cpu", backend="q4")
+    assert torch.equal(logits_after(lying, ids), logits_after(asked, ids))
+    other = load_model(path, device="cpu", backend="q8")
+    assert not torch.equal(logits_after(lying, ids), logits_after(other, ids))
+
+
+def test_text_is_that_of_plain_decoding(tmp_path: Path) -> None:
+    path = str(gguf_files.written(tmp_path / "a.gguf", "llama", Kind.F32))
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    texts = []
+    for config in (None, {"model": path}, {"method": "specinfer", "model": path}):
+        llm = LLM(path, speculative_config=config, device="cpu", backend="q5")
+        texts.append([out.outputs[0].token_ids for out in llm.generate(["a", "the cat"], params)])
+    assert all(text == texts[0] for text in texts)
