@@ -41,12 +41,12 @@ def test_every_name_is_refused_with_a_remedy_or_means_nothing(names: dict[str, A
     [
         ({"tensor_parallel_size": 4}, "tensor_parallel_size of LLM is 4, and only 1 and None"),
         ({"num_gpu_blocks_override": 80}, "kv_cache_memory"),
-        ({"quantization": "awq"}, "backend='int8'"),
+        ({"quantization": "awq"}, "backend='q4'"),
         ({"max_modell_len": 9}, "Did you mean 'max_model_len'"),
         ({"enforce_eager": True, "backend": "compiled+plain"}, "compiles passes"),
         ({"speculative_config": {"method": "pld", "disable_by_batch_size": 4}}, "'auto'"),
         ({"speculative_config": {"method": "pld", "draft_tensor_parallel_size": 2}}, "only 1"),
-        ({"speculative_config": {"method": "sps", "model": "x", "quantization": "fp8"}}, "load_m"),
+        ({"speculative_config": {"method": "sps", "model": "x", "quantization": "fp8"}}, "draft_b"),
     ],
     ids=str,
 )

@@ -73,6 +73,10 @@ Method = Annotated[
 DraftModel = Annotated[
     str | None, in_panel(_HOW, "--draft-model", help="The model that drafts, for methods with one.")
 ]
+DraftBackend = Annotated[
+    str | None,
+    in_panel(_HOW, "--draft-backend", help="How its layers run, e.g. q4; default: as the model's."),
+]
 NumSpeculativeTokens = Annotated[
     int | None, in_panel(_HOW, "--num-speculative-tokens", help="Tokens drafted in a step.")
 ]
@@ -106,6 +110,7 @@ class ModelOptions:
     max_model_len: MaxModelLen = None
     kv_cache_memory: KVCacheMemory = None
     trust_remote_code: TrustRemoteCode = False
+    draft_backend: DraftBackend = None
     speculative_config: SpeculativeConfig = None
 
     def llm(self, model: str | Path, config: Mapping[str, Any] | None, **others: Any) -> LLM:
@@ -146,7 +151,12 @@ class ModelOptions:
     ) -> dict[str, Any] | None:
         """One `speculative_config` from -sc and the single options, which win over it."""
         config = self.given_config()
-        single = {"method": method, "model": draft_model, "num_speculative_tokens": tokens}
+        single = {
+            "method": method,
+            "model": draft_model,
+            "draft_backend": self.draft_backend,
+            "num_speculative_tokens": tokens,
+        }
         config |= {key: value for key, value in single.items() if value is not None}
         if isinstance(config.get("method"), str):
             _check_draft_model(config)

@@ -46,6 +46,7 @@ PAPERS = {2: ((13, 10), (0, 10)), 3: ((5, 14, 10), (0, 1, 10), (0, 0, 10))}
 @dataclass(eq=False)
 class Cascade(BaseDrafter):
     """model: folder, hub id, bundled name or loaded model; models: several, the largest first.
+    draft_backend: how their linear layers run, e.g. "q4", by default as the target's do.
 
     k_matrix: how many tokens each drafter writes for each reviewer. Rows are the target and the
     models, columns the models and Max-Gram; entries below the diagonal are not read. None takes the
@@ -59,6 +60,7 @@ class Cascade(BaseDrafter):
     k_matrix: Seq[Seq[int]] | None = None
     lenience: float = 1.0
     num_speculative_tokens: int | None = None
+    draft_backend: str | None = None
 
     wants = Wants("a")
     kinds = frozenset({Kind.CHOSEN, Kind.INDEPENDENT})
@@ -93,7 +95,10 @@ class Cascade(BaseDrafter):
     def bind(self, access: Access) -> None:
         for stage in self._stages:
             stage.device = access.device
-        self._models = [DraftModel(model, access) for model in self.models or [self.model]]
+        self._models = [
+            DraftModel(model, access, backend=self.draft_backend)
+            for model in self.models or [self.model]
+        ]
         for row, stage in enumerate(self._stages):
             stage.models = self._models[row:]
 

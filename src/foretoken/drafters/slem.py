@@ -32,7 +32,8 @@ from foretoken.tree import MOST_NODES, DraftTree, chains
 @dataclass(eq=False)
 class Slem(WithModel):
     """model: folder, hub id or loaded model; tokenizer: its own, where the folder has none;
-    target_tokenizer: where the target was loaded without; num_speculative_tokens: how many tokens
+    target_tokenizer: where the target was loaded without; draft_backend: how the model's linear
+    layers run, by default as the target's do; num_speculative_tokens: how many tokens
     of its own the small model writes; max_cached_words: words whose tokens are remembered, about
     0.4 KB each."""
 
@@ -41,6 +42,7 @@ class Slem(WithModel):
     target_tokenizer: Any = None
     num_speculative_tokens: int = 5
     max_cached_words: int = 65_536
+    draft_backend: str | None = None
 
     wants = Wants("a")
 
@@ -59,7 +61,12 @@ class Slem(WithModel):
 
     def bind(self, access: Access) -> None:
         self._lm: ForeignModel = ForeignModel(
-            self.model, access, self.tokenizer, self.target_tokenizer, self.max_cached_words
+            self.model,
+            access,
+            self.tokenizer,
+            self.target_tokenizer,
+            self.max_cached_words,
+            self.draft_backend,
         )
 
     @property

@@ -29,13 +29,15 @@ from foretoken.trainable.small_lm import TrainedLM
 class SmallLM(ChainDrafter):
     """model: folder, hub id, bundled name or loaded model; num_speculative_tokens: draft length;
     num_assistant_tokens_schedule: when a draft ends before it, a name in `length.SCHEDULES` or a
-    rule; assistant_confidence_threshold, draft_cost: options of that rule, where it has them."""
+    rule; assistant_confidence_threshold, draft_cost: options of that rule, where it has them;
+    draft_backend: how the model's linear layers run, e.g. "q4", by default as the target's do."""
 
     model: Any = None
     num_speculative_tokens: int = 4
     num_assistant_tokens_schedule: str | LengthRule = "constant"
     assistant_confidence_threshold: float | None = None
     draft_cost: float | None = None
+    draft_backend: str | None = None
 
     module: ClassVar[type[TrainedLM]] = TrainedLM
     wants = Wants("a")
@@ -58,7 +60,7 @@ class SmallLM(ChainDrafter):
         )
 
     def bind(self, access: Access) -> None:
-        self._lm: DraftModel = DraftModel(self.model, access)
+        self._lm: DraftModel = DraftModel(self.model, access, backend=self.draft_backend)
 
     def replace_model(self, lm: CausalLM) -> None:
         """Draft with another model of the same shape from now on."""

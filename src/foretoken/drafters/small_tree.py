@@ -39,6 +39,7 @@ from foretoken.trees.plan import SiblingCounts, best_tree
 @dataclass(eq=False)
 class SmallTree(BaseDrafter):
     """model: folder, hub id, bundled name or loaded model; models: several, whose trees are merged.
+    draft_backend: how their linear layers run, e.g. "q4", by default as the target's do.
 
     widths: children of the nodes at each depth, one number for all or one for each. replacement:
     whether drawn siblings may repeat. acceptance: instead of widths, the rate at which the b-th
@@ -58,6 +59,7 @@ class SmallTree(BaseDrafter):
     tree_depth: int = 10
     learn_every: int = 0
     num_speculative_tokens: int | None = None
+    draft_backend: str | None = None
 
     wants = Wants("b")
 
@@ -123,7 +125,10 @@ class SmallTree(BaseDrafter):
         self._largest = _size(self.widths)
         if self.learn_every:  # a tree that is planned again may have other nodes
             self._largest = max(self._largest, self.tree_nodes)
-        self._models = [DraftModel(m, access, self._largest) for m in self.models or [self.model]]
+        self._models = [
+            DraftModel(model, access, self._largest, self.draft_backend)
+            for model in self.models or [self.model]
+        ]
 
     @property
     def nodes(self) -> int:

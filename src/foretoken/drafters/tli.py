@@ -24,7 +24,8 @@ from foretoken.models.model import CausalLM
 @dataclass(eq=False)
 class Tli(ChainDrafter):
     """model: folder, hub id or loaded model; tokenizer: its own, where the folder has none;
-    target_tokenizer: where the target was loaded without; num_speculative_tokens: draft length;
+    target_tokenizer: where the target was loaded without; draft_backend: how the model's linear
+    layers run, by default as the target's do; num_speculative_tokens: draft length;
     num_assistant_tokens_schedule, assistant_confidence_threshold: when a draft ends before it;
     max_cached_words: words whose tokens are remembered, about 0.4 KB each."""
 
@@ -35,6 +36,7 @@ class Tli(ChainDrafter):
     num_assistant_tokens_schedule: str | LengthRule = "constant"
     assistant_confidence_threshold: float | None = None
     max_cached_words: int = 65_536
+    draft_backend: str | None = None
 
     wants = Wants("a")
 
@@ -52,7 +54,12 @@ class Tli(ChainDrafter):
 
     def bind(self, access: Access) -> None:
         self._lm: SharedTokensModel = SharedTokensModel(
-            self.model, access, self.tokenizer, self.target_tokenizer, self.max_cached_words
+            self.model,
+            access,
+            self.tokenizer,
+            self.target_tokenizer,
+            self.max_cached_words,
+            self.draft_backend,
         )
 
     @property

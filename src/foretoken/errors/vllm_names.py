@@ -16,7 +16,7 @@ _WEIGHTS = "give the folder of the weights that you mean"
 LLM_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
     "tensor_parallel_size pipeline_parallel_size data_parallel_size": ((1, None), _ONE),
     "distributed_executor_backend": ((None,), _ONE),
-    "quantization": ((None,), "backend='int8' or 'int4' quantises while loading"),
+    "quantization": ((None,), "backend='q4', 'q8', 'int8' … quantises while loading"),
     "swap_space cpu_offload_gb": ((0, None), _MEMORY),
     "kv_cache_memory_bytes num_gpu_blocks_override": ((None,), _MEMORY),
     "block_size max_seq_len_to_capture": ((None,), _MEMORY),
@@ -52,7 +52,11 @@ CONFIG_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
         (None,),
         "method 'auto' drafts where it pays at the batch's size",
     ),
-    "quantization moe_backend attention_backend kv_cache_dtype draft_load_config": (
+    "quantization": (
+        (None,),
+        "draft_backend='q4', 'q5', 'q6' or 'q8' quantises the draft model while it is loaded",
+    ),
+    "moe_backend attention_backend kv_cache_dtype draft_load_config": (
         (None,),
         "load the draft model as you want it, by foretoken.models.load.load_model, and give it "
         "as model",

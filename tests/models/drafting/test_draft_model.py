@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 from torch import Tensor
 from transformers import dynamic_module_utils
 
+import gguf_files
+import stored_models
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.models.budget import CacheBudget
-from foretoken.models.drafting.draft_model import DraftModel
+from foretoken.models.drafting.draft_model import DraftModel, as_causal_lm
 from foretoken.models.hf.adapter import HFModel
+from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
@@ -271,3 +275,33 @@ def test_code_that_comes_with_a_draft_model(
     [drafted], [expected] = (each.generate([[1, 2, 3]], params) for each in (llm, plain))
     assert drafted.outputs[0].token_ids == expected.outputs[0].token_ids
     assert llm.stats.accepted > 0 and llm.trust_remote_code
+
+
+def test_how_a_draft_model_runs(tmp_path: Path) -> None:
+    """As its target does, where that was asked for; else as `auto` has it for its own file; or as
+    it is told. A model that is loaded already isn't loaded again."""
+    folder = str(stored_models.written(tmp_path / "a", vocab_size=gguf_files.VOCAB))
+    file = str(gguf_files.written(tmp_path / "a.gguf", "llama", GGMLQuantizationType.Q4_0))
+    automatic = load_model(folder, device="cpu").backend
+    lying = load_model(file, device="cpu").backend
+    for model, target, told, expected in (
+        (folder, "plain", None, "plain"),
+        (folder, "blocks", None, automatic),
+        (file, automatic, None, lying),
+        (file, "plain", None, "plain"),
+        (folder, "plain", "packed", "packed"),
+    ):
+        access: Any = SimpleNamespace(
+            backend=target, dtype=torch.float32, device=CPU, trust_remote_code=False
+        )
+        assert as_causal_lm(model, access, told).backend == expected  # type: ignore[attr-defined]
+    with pytest.raises(ForetokenError, match="'packed', and the draft model is loaded already"):
+        as_causal_lm(load_model(folder), access, "packed")
+
+
+@pytest.mark.parametrize("method", ["sps", "specinfer", "cs_drafting", "tli", "slem"])
+def test_every_method_with_a_draft_model_takes_its_backend(method: str) -> None:
+    config = {"method": method, "model": "mini-draft", "draft_backend": "plain"}
+    llm = LLM("mini", speculative_config=config, device="cpu")
+    [small] = llm.engine.drafter.small_models
+    assert small.backend == "plain" != llm.model.backend

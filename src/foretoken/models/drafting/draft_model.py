@@ -62,12 +62,14 @@ class Surroundings(Protocol):
 class DraftModel:
     """`model` (a folder, hub id, bundled name or loaded model) as a drafter for `access`' target.
 
-    nodes: the most nodes of a tree that it drafts or scores.
+    nodes: the most nodes of a tree that it drafts or scores. backend: see `as_causal_lm`.
     """
 
-    def __init__(self, model: Any, access: Surroundings, nodes: int = _SPARE) -> None:
+    def __init__(
+        self, model: Any, access: Surroundings, nodes: int = _SPARE, backend: str | None = None
+    ) -> None:
         """Raises `ForetokenError` where the vocabularies differ by more than unused rows."""
-        self.lm = as_causal_lm(model, access)
+        self.lm = as_causal_lm(model, access, backend)
         if abs(self.lm.vocab_size - access.vocab_size) > _UNUSED:
             raise ForetokenError(
                 f"The draft model's vocabulary has {self.lm.vocab_size} tokens and the target's "
@@ -256,18 +258,28 @@ class DraftModel:
         return bool(slots)
 
 
-def as_causal_lm(model: Any, access: Surroundings) -> CausalLM:
-    """A folder or name is loaded like the target; a transformers model is wrapped; ours is used."""
-    if isinstance(model, (str, Path)):
+def as_causal_lm(model: Any, access: Surroundings, backend: str | None = None) -> CausalLM:
+    """A folder or name is loaded like the target, or with the backend that is named; a transformers
+    model is wrapped; ours is used. Where the target's backend is one that `auto` takes, the model
+    gets what `auto` takes for it: a GGUF file's blocks as they lie, whatever the target is."""
+    if not isinstance(model, (str, Path)):
+        if backend is not None:
+            raise ForetokenError(
+                f"draft_backend is {backend!r}, and the draft model is loaded already; load it "
+                "with that backend, or give its folder."
+            )
+        return wrapped(model)
+    if backend is None:
         backend = access.backend if backends.known(access.backend) else "auto"
-        return load_model(
-            model,
-            dtype=access.dtype,
-            device=access.device,
-            backend=backend,
-            trust_remote_code=access.trust_remote_code,
-        )
-    return wrapped(model)
+    automatic = backend in backends.AUTOMATIC and access.dtype == torch.float32
+    on_cpu = torch.device(access.device).type == "cpu"
+    return load_model(
+        model,
+        dtype="auto" if automatic and on_cpu else access.dtype,
+        device=access.device,
+        backend="auto" if automatic else backend,
+        trust_remote_code=access.trust_remote_code,
+    )
 
 
 def _led(trees: DraftTree, tails: Seq[Seq[int]]) -> DraftTree:

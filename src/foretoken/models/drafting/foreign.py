@@ -60,7 +60,7 @@ class ForeignModel:
     """`model` and its tokenizer (a folder, hub id, or both loaded) as a drafter in own tokens.
 
     target_tokenizer: None takes the one that the target was loaded with. words: how many groups'
-    tokens are remembered.
+    tokens are remembered. backend: see `as_causal_lm`.
     """
 
     def __init__(
@@ -70,10 +70,11 @@ class ForeignModel:
         tokenizer: Any = None,
         target_tokenizer: Any = None,
         words: int = 0,
+        backend: str | None = None,
     ) -> None:
         """Raises `ForetokenError` where a tokenizer is missing."""
         check_range(0, sys.maxsize, max_cached_words=words)
-        lm = as_causal_lm(model, access)
+        lm = as_causal_lm(model, access, backend)
         self.own = Vocabulary(
             _tokenizer(tokenizer, model, access, "draft model", "tokenizer"), lm.vocab_size
         )
@@ -162,9 +163,10 @@ class SharedTokensModel(ForeignModel):
         tokenizer: Any = None,
         target_tokenizer: Any = None,
         words: int = 0,
+        backend: str | None = None,
     ) -> None:
         """Raises `ForetokenError` where the vocabularies have no token in common."""
-        super().__init__(model, access, tokenizer, target_tokenizer, words)
+        super().__init__(model, access, tokenizer, target_tokenizer, words, backend)
         pairs = shared(self.own, self.theirs)
         if not pairs:
             raise ForetokenError(

@@ -58,6 +58,10 @@ MODULES: dict[str, Any] = {
 """Name -> the module, with `supports(dtype, device)` and `make(weight, bias)`."""
 
 
+AUTOMATIC = ("auto", "blocks", "half", "panels")
+"""What `auto` is on a CPU with the compiled loops."""
+
+
 def known(name: str) -> bool:
     """Whether a model can be loaded with this as its `backend`."""
     return split(name)[1] in (*NAMES, "auto")
