@@ -304,6 +304,7 @@ def test_an_interrupted_screen_goes_on_and_becomes_a_record(
     assert all(row["over_plain"]["ratio"] > 0 for row in first["rows"])
     sps = first["rows"][1]
     assert sps["config"]["model"] == lineup.TARGETS["tiny"].draft
+    assert sps["config"]["draft_backend"] == "q4"
     assert sps["ideal"] > 0 and sps["tokens"] == 18 and len(sps["by_task"]) == 3
     assert first["costs"]["bandwidth_gb_s"] > 0 and made["bandwidth_gb_s"]
     plain, lookup = (row for row in second["peers"] if row["engine"] == "stub")
@@ -497,3 +498,21 @@ def test_what_is_asked_of_the_record() -> None:
     assert "failed 2" in missed([*good, row("pld", 1.0, failed=2, errors=["no memory"])])
     assert "hours of measuring are left" in missed(good, hours={"left": 3.0})
     assert "llama.cpp is left out" in missed(good, peers_left_out={"llama.cpp": "no compiler"})
+
+
+def test_it_waits_while_there_is_a_pause(
+    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And goes on where the file is gone."""
+    mark = bench.bench.work / serve.HOLD
+    mark.touch()
+    asked: list[float] = []
+
+    def gone(seconds: float) -> None:
+        asked.append(seconds)
+        if len(asked) == 2:
+            mark.unlink()
+
+    monkeypatch.setattr(serve, "sleep", gone)
+    bench.bench.rest()
+    assert len(asked) == 2

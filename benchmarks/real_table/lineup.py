@@ -1,7 +1,9 @@
 """Who is measured: targets, our methods, and the other engines with their rows.
 
-A method's config names the draft model by `DRAFT`, or `INT8` for the same in 8 bits; whoever loads
-the models puts them in. Options of other engines are read by their files in peers/engines.
+A method's config names the draft model by `DRAFT` (in blocks of 4 bits, beside a target whose
+weights are as stored; else in the target's precision), by `LYING` as its file has it, or by `INT8`;
+whoever loads the models puts them in. Options of other engines are read by their files in
+peers/engines.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from lineup import LOOKUP, PLAIN, Row
 
 from foretoken.bench.record import BASELINE
 
-DRAFT, INT8 = "<draft model>", "<draft model in int8>"
+DRAFT, LYING, INT8 = "<draft model>", "<draft model as stored>", "<draft model in int8>"
 LENGTHS = (2, 4, 6, 8)
 NARROW = "sps-4-int8"
 """For targets in float16, whose draft model would be as wide."""
+WIDE = "sps-4-stored"
+"""For targets whose weights are as stored."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ _SPS: dict[str, dict[str, Any]] = {
 _WITH_DRAFT: dict[str, dict[str, Any]] = {
     **_SPS,
     NARROW: {**_SPS["sps-4"], "model": INT8},
+    WIDE: {**_SPS["sps-4"], "model": LYING},
     **{
         name: {"method": name, "model": DRAFT}
         for name in ("suffix+sps", "pld|sps", "cs_drafting", "specinfer", "sequoia")

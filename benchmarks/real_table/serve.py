@@ -32,9 +32,10 @@ from foretoken.files import write_json
 from foretoken.models.load import load_model
 from real_table.cells import STORED, WARM, Cell
 from real_table.engines import checkpoint, started
-from real_table.lineup import DRAFT, INT8, TARGETS, methods, rows
+from real_table.lineup import DRAFT, INT8, LYING, TARGETS, methods, rows
 
 CELL, PEERS, COSTS, CLOCK = "cell.json", "peers.jsonl", "costs.jsonl", "clock.jsonl"
+HOLD = "pause"
 CONTEXT = 2048
 _BACKENDS = {STORED: "auto", "float16": "half", "float32": "panels"}
 """`auto` multiplies blocks as they lie, where the processor can."""
@@ -57,6 +58,11 @@ class Bench:
 
     def folder(self, cell: Cell) -> Path:
         return self.work / cell.name
+
+    def rest(self) -> None:
+        """Wait while somebody needs the machine."""
+        while (self.work / HOLD).exists():
+            sleep(1)
 
     def left(self) -> bool:
         """Whether a unit as long as the longest so far would end in time."""
@@ -159,6 +165,7 @@ class _Serving:
         every = max(1, len(self.units) // _COST_ROUNDS)
         meter.round()  # the first doesn't count
         for number, unit in enumerate(todo):
+            bench.rest()
             if not bench.left():
                 return False
             began = perf_counter()
@@ -274,11 +281,11 @@ def _runner(cell: Cell, bench: Bench) -> Runner:
 
 
 class _Drafts:
-    """The draft model, loaded once for all methods, and once more in 8 bits for a row's sake."""
+    """The draft model, loaded once for all methods, and again for a row that has it otherwise."""
 
     def __init__(self, cell: Cell, bench: Bench) -> None:
         self._target, self._bench = TARGETS[cell.target], bench
-        self._backends = {DRAFT: _BACKENDS[cell.precision], INT8: "int8"}
+        self._backends = _draft_backends(cell)
         self._loaded: dict[str, Any] = {}
 
     def filled(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -294,14 +301,22 @@ class _Drafts:
         return self._loaded[named]
 
 
+def _draft_backends(cell: Cell) -> dict[str, str]:
+    """How a draft model is loaded by each of its names."""
+    target = _BACKENDS[cell.precision]
+    return {DRAFT: "q4" if cell.precision == STORED else target, LYING: target, INT8: "int8"}
+
+
 def _said(table: dict[str, dict[str, Any]], cell: Cell) -> dict[str, dict[str, Any]]:
-    """The rows' configs, with files' names instead of what stands for them."""
-    draft = TARGETS[cell.target].draft or ""
-    names = {DRAFT: draft, INT8: f"{draft} as int8"}
-    return {
-        row: {key: names.get(value, value) for key, value in table[row].items()}
-        for row in cell.rows
-    }
+    """The rows' configs as a user would give them."""
+    return {row: _given(table[row], cell) for row in cell.rows}
+
+
+def _given(config: dict[str, Any], cell: Cell) -> dict[str, Any]:
+    if "model" not in config:
+        return config
+    backend = _draft_backends(cell)[config["model"]]
+    return {**config, "model": TARGETS[cell.target].draft, "draft_backend": backend}
 
 
 def _up_to(text: Sequence[int], ends: Collection[int], most: int) -> list[int]:

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from gguf import GGMLQuantizationType as Kind
 from gguf import dequantize, quantize
 
 import gguf_files
 import stored_models
 from foretoken import LLM, SamplingParams
-from foretoken.errors import ForetokenError
 from foretoken.models.load import load_model
 from foretoken.models.native.backends import blocks, quantise
 from foretoken.models.native.backends.blocks import Blocks
@@ -80,11 +80,17 @@ def test_any_numbers_are_stored() -> None:
         assert ((found - given)[2].norm() <= 0.1 * given[2].norm()).all()
 
 
-def test_rows_that_make_no_blocks_are_refused() -> None:
-    with pytest.raises(ForetokenError, match=r"3 × 40 .* Q4_0, which takes 32"):
-        quantise.quantised(torch.zeros(3, 40), "Q4_0")
-    with pytest.raises(ForetokenError, match=r"3 × 96 .* Q4_K, which takes 256"):
-        quantise.quantised(torch.zeros(3, 96), "Q4_K")
+@pytest.mark.parametrize("kind", quantise.WRITTEN)
+def test_rows_that_end_within_a_block(kind: str) -> None:
+    """As those that are filled up with zeros: their numbers, and the product."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(20, 88), torch.randn(3, 88)
+    found = quantise.quantised(weight, kind)
+    assert found.shape == (20, 88) and numbers(found).shape == (20, 88)
+    filled = quantise.quantised(F.pad(weight, (0, 168)), kind)
+    assert torch.equal(numbers(found), numbers(filled)[:, :88])
+    product, whole = blocks.product([found], None), blocks.product([filled], None)
+    assert torch.equal(product(x), whole(F.pad(x, (0, 168))))
 
 
 @pytest.mark.parametrize("backend", sorted(quantise.BACKENDS))

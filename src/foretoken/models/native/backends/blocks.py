@@ -31,8 +31,8 @@ def supports(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 class Blocks:
-    """A matrix [outputs, inputs] as a GGUF file has it. data: uint8 [outputs, bytes of a row];
-    kind: one of `ALL`."""
+    """A matrix [outputs, inputs] as a GGUF file has it. data: uint8 [outputs, bytes of a row],
+    whose last block may reach beyond the inputs, with zeros; kind: one of `ALL`."""
 
     def __init__(self, data: Tensor, kind: str, inputs: int) -> None:
         self.data, self.kind = data, kind
@@ -48,9 +48,10 @@ class Blocks:
     def __call__(self, rows: Tensor) -> Tensor:
         """Those rows, [..., inputs] in float32."""
         taken = self.data[rows.reshape(-1)].contiguous()
-        numbers = torch.empty(len(taken), self.shape[1])
+        inputs = self.shape[1]
+        numbers = torch.empty(len(taken), inputs + -inputs % VALUES[self.kind])
         kernels.dequantise(taken.data_ptr(), taken.nbytes, numbers, ALL.index(self.kind))
-        return numbers.view(*rows.shape, -1)
+        return numbers[:, :inputs].reshape(*rows.shape, -1)
 
 
 def make(weight: Tensor, bias: Tensor | None) -> Linear:

@@ -40,7 +40,7 @@ void pack(const void *rows, void *to, long N, long K, int size, int threads) {
 
 // Bytes of the panels of an [N, K] of blocks of a format; 0 where it can't be multiplied here.
 long laid_size(long N, long K, int format) {
-  if (!HAS_BLOCKS || format < 0 || format >= MANY_FORMATS || K % FORMATS[format].values) return 0;
+  if (!HAS_BLOCKS || format < 0 || format >= MANY_FORMATS ) return 0;
   return (N + WIDTH - 1) / WIDTH * 2 * units(format, K) * unit(format);
 }
 

@@ -121,10 +121,15 @@ static void lay_q6_k(const uint8_t *p, uint8_t *head, long lane, uint8_t *to) {
     }
 }
 
+// Blocks of a row of K inputs.
+static inline long blocks_of(int format, long K) {
+  return (K + FORMATS[format].values - 1) / FORMATS[format].values;
+}
+
 // `count` rows of K inputs -> one panel, whose memory holds zeros before.
 static void lay_panel(int format, const uint8_t *rows, long count, long K, uint8_t *to) {
   const Format &f = FORMATS[format];
-  long blocks = K / f.values, head = LANES * KINDS[format].head;
+  long blocks = blocks_of(format, K), head = LANES * KINDS[format].head;
   for (long lane = 0; lane < count; lane++)
     for (long b = 0; b < blocks; b++) {
       const uint8_t *p = rows + (lane * blocks + b) * f.bytes;
@@ -142,7 +147,7 @@ static void lay_panel(int format, const uint8_t *rows, long count, long K, uint8
 // [N, K] -> panels of LANES rows, N filled up to WIDTH with rows of zeros.
 static void lay_panels(int format, const uint8_t *rows, uint8_t *to, long N, long K, int threads) {
   long size = units(format, K) * unit(format);
-  long row = K / FORMATS[format].values * FORMATS[format].bytes;
+  long row = blocks_of(format, K) * FORMATS[format].bytes;
 #pragma omp parallel for num_threads(threads)
   for (long p = 0; p < (N + WIDTH - 1) / WIDTH * 2; p++) {
     long first = p * LANES, count = N - first < LANES ? N - first : LANES;

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from foretoken.errors import ForetokenError
 from foretoken.models.native.backends import blocks, pages
 from foretoken.models.native.backends.blocks import VALUES, Blocks
 from foretoken.models.native.layer import Linear
@@ -56,14 +56,9 @@ BACKENDS = {f"q{bits}": Quantised(kind) for kind, bits in BITS.items()}
 
 
 def quantised(weight: Tensor | Blocks, kind: str) -> Blocks:
-    """A matrix [outputs, inputs] of any floating dtype in one of `WRITTEN`. Raises
-    `ForetokenError` where its rows don't divide into blocks."""
+    """A matrix [outputs, inputs] of any floating dtype in one of `WRITTEN`; a row's last block is
+    filled up with zeros."""
     outputs, inputs = weight.shape
-    if inputs % VALUES[kind]:
-        raise ForetokenError(
-            f"A matrix of {outputs} × {inputs} can't be stored in {kind}, which takes "
-            f"{VALUES[kind]} inputs together; use backend='int8'."
-        )
     write = _with_minima if kind == "Q4_K" else _with_scales
     step = max(1, _PART // inputs)
     data: Tensor | None = None
@@ -72,7 +67,8 @@ def quantised(weight: Tensor | Blocks, kind: str) -> Blocks:
         rows = (
             weight(torch.arange(first, last)) if isinstance(weight, Blocks) else weight[first:last]
         )
-        numbers = rows.float().reshape(-1, VALUES[kind])
+        filled = F.pad(rows.float(), (0, -inputs % VALUES[kind]))
+        numbers = filled.reshape(-1, VALUES[kind])
         part = write(numbers, kind).view(last - first, -1)
         if data is None:
             data = pages.passing((outputs, part.shape[1]), torch.uint8)
