@@ -11,19 +11,25 @@ from foretoken.models.native.backends import kernels, panels
 from linear_layers import each, is_there, made
 
 
-@each("int8", "panels")
-@pytest.mark.parametrize("shape", [(960, 64), (320, 1000)])
+@each("int8", "panels", "half")
+@pytest.mark.parametrize("shape", [(960, 64), (320, 1000), (1056, 100)])
 def test_a_row_alone_and_among_64(name: str, shape: tuple[int, int]) -> None:
-    """To the last bit, an outlier row beside it or not, for any number of rows."""
+    """To the last bit, an outlier row beside it or not, for any number of rows and threads."""
     torch.manual_seed(0)
-    linear = made(name, torch.randn(*shape), torch.randn(shape[0]))
+    linear = made(name, torch.randn(*shape).half().float(), torch.randn(shape[0]))
     x = torch.randn(65, shape[1])
     x[5] *= 1e4
-    with torch.inference_mode():
-        together = linear(x)
-        for count in (1, 2, 3, 6, 7, 13, 64):
-            assert torch.equal(linear(x[:count]), together[:count])
-        assert torch.equal(linear(x[64:]), together[64:])
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        with torch.inference_mode():
+            alone = torch.cat([linear(row[None]) for row in x])
+            for count, threads in [*((n, 2) for n in (*range(1, 27), 49)), (65, 1), (65, 2)]:
+                torch.set_num_threads(threads)
+                assert torch.equal(linear(x[:count]), alone[:count])
+            assert torch.equal(linear(x[60:]), alone[60:])
+    finally:
+        torch.set_num_threads(before)
 
 
 @each("panels", "half")

@@ -143,8 +143,8 @@ static void attend_panel(const Pass &p, long b, long head, long first, std::vect
   for (long j = 0, step = p.kind ? CHUNK : L; j < L; j += step) {
     long near = L - j < step ? L - j : step;
     const float *keys = widened(p.keys, p.kind, history + j * p.W, near, p.W, wide);
-    multiply<1, float>({keys, p.W}, {queries, WIDTH}, scores + j * WIDTH, WIDTH, near, p.W,
-                       queries, 0);
+    multiply<float>({keys, p.W}, {queries, WIDTH}, scores + j * WIDTH, WIDTH, near, p.W,
+                    queries, 0);
   }
   for (long i = 0; p.cap && i < L * WIDTH; i += LANES)
     at(scores + i) = hyperbolic(loaded(scores + i) / p.cap) * p.cap;
@@ -161,8 +161,8 @@ static void attend_panel(const Pass &p, long b, long head, long first, std::vect
     const float *values = widened(p.values, p.kind, history + j * p.W, near, p.W, wide);
     if (p.W % WIDTH == 0)
       for (long d = 0; d < p.W; d += WIDTH)
-        multiply<1, float>({shares + j, filled}, {values + d, p.W}, mixed + d, p.W, count, near,
-                           values + d, 0);
+        multiply<float>({shares + j, filled}, {values + d, p.W}, mixed + d, p.W, count, near,
+                        values + d, 0);
     else  // narrow heads, of whole vectors
       for (long r = 0; r < count; r++)
         for (long i = 0; i < near; i++)

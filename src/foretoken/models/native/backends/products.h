@@ -6,69 +6,80 @@
 //
 // Weights lie in panels: WIDTH output columns side by side, for every input (int8: for every four).
 // Several panels are read at a time, as one stream of addresses does not use all of the memory's
-// speed: input by input for one to three rows; for more, two panels stretch by stretch, and the next
-// stretch is fetched while this one is multiplied.
+// speed: input by input for one to three rows; for more, stretch by stretch, of which the next is
+// fetched while this one is multiplied.
 
 #pragma once
 
+#include <utility>
+
 #include "vectors.h"
 
+// Fetches `size` bytes, a multiple of those of a line or part of one.
+static inline void fetch_lines(const void *from, long size) {
+  __builtin_prefetch(from);
+  if (size > 64) __builtin_prefetch((const char *)from + 64);
+}
+
+// How many panels are read together for one to three rows: as there are registers for their sums.
+static constexpr int together(long rows) { return rows == 1 || LANES == 16 ? 4 : 2; }
+
 // sums[R][S·WIDTH] += x[R][count] · w[count][WIDTH], of S panels that lie `between` apart.
-// One panel alone fetches `step` bytes of other memory for each of count.
-template <int R, int S, int XK, typename W>
+// One panel alone fetches `step` bytes of other memory for each of count, at most two lines.
+template <int R, int S, typename W>
 static void block(Rows<float> x, Rows<W> w, long between, float *sums, long apart, long count,
                   const char *ahead, long step) {
   lanes a[R][2 * S];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
     for (int s = 0; s < 2 * S; s++) a[r][s] = loaded(sums + r * apart + s * LANES);
   const W *p = w.start;
   const float *q = x.start;
-  for (long k = 0; k < count; k++, p += w.apart, q += XK, ahead += step) {
-    if (S == 1) __builtin_prefetch(ahead);
+  for (long k = 0; k < count; k++, p += w.apart, q++, ahead += step) {
+    if (S == 1) fetch_lines(ahead, step);
 #pragma GCC unroll 8
     for (int s = 0; s < S; s++) {
       lanes left = loaded(p + s * between), right = loaded(p + s * between + LANES);
-#if defined(__AVX512F__) && LANES == 16 || defined(__AVX__) && LANES == 8
       // g++ would load them again for every row, if it saw where they are from.
+#if defined(__AVX512F__) && LANES == 16
+      if (R > 1) __asm__("" : "+v"(left), "+v"(right));
+#elif defined(__AVX__) && LANES == 8
       if (R > 1 && (S == 1 || R == 2)) __asm__("" : "+x"(left), "+x"(right));
 #endif
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int r = 0; r < R; r++) {
         a[r][2 * s] += left * q[r * x.apart];
         a[r][2 * s + 1] += right * q[r * x.apart];
       }
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
     for (int s = 0; s < 2 * S; s++) at(sums + r * apart + s * LANES) = a[r][s];
 }
 
-template <int XK, typename W>
-static void (*const blocks[])(Rows<float>, Rows<W>, long, float *, long, long, const char *,
-                              long) = {
-    0,
-    block<1, 1, XK, W>,
-    block<2, 1, XK, W>,
-    block<3, 1, XK, W>,
-    block<4, 1, XK, W>,
-    block<5, 1, XK, W>,
-    block<6, 1, XK, W>,
-};
+template <typename W>
+using Block = void (*)(Rows<float>, Rows<W>, long, float *, long, long, const char *, long);
+
+template <typename W, int... R>
+static Block<W> block_of(long rows, std::integer_sequence<int, R...>) {
+  static const Block<W> blocks[] = {block<R + 1, 1, W>...};
+  return blocks[rows - 1];
+}
 
 // sums[M][WIDTH] += x[M][count] · w[count][WIDTH], ROWS rows at a time at most, all about as many.
 // Meanwhile `size` bytes for each of count are fetched from `from` on, by each group its share.
-template <int XK, typename W>
+template <typename W>
 static void multiply(Rows<float> x, Rows<W> w, float *sums, long apart, long M, long count,
                      const void *from, long size) {
   long groups = (M + ROWS - 1) / ROWS, step = size / groups;
   const char *ahead = (const char *)from;
   for (long left = groups; left > 0; left--) {
     long rows = (M + left - 1) / left;
-    blocks<XK, W>[rows](x, w, 0, sums, apart, count, ahead, step);
+    auto times = block_of<W>(rows, std::make_integer_sequence<int, ROWS>());
+    times(x, w, 0, sums, apart, count, ahead, step);
     ahead += count * step;
     x.start += rows * x.apart;
     sums += rows * apart;
@@ -92,8 +103,8 @@ static void many(Rows<float> x, const W *w, float *y, long M, long N, long K, fl
     long count = K - k < CHUNK ? K - k : CHUNK;
     for (int s = 0; s < S; s++) {
       const W *own = w + (s * K + k) * WIDTH;
-      multiply<1, W>({x.start + k, x.apart}, {own, WIDTH}, sums[s], WIDTH, M, count,
-                     own + CHUNK * WIDTH, WIDTH * sizeof(W));
+      multiply<W>({x.start + k, x.apart}, {own, WIDTH}, sums[s], WIDTH, M, count,
+                  own + CHUNK * WIDTH, WIDTH * sizeof(W));
     }
   }
   for (int s = 0; s < S; s++) store(sums[s], y + s * WIDTH, M, N, WIDTH, unit);
@@ -103,19 +114,29 @@ static void many(Rows<float> x, const W *w, float *y, long M, long N, long K, fl
 template <int R, int S, typename W>
 static void few(Rows<float> x, const W *w, float *y, long N, long K, float unit) {
   float sums[R * S * WIDTH] = {0};
-  block<R, S, 1, W>(x, {w, WIDTH}, K * WIDTH, sums, S * WIDTH, K, 0, 0);
+  block<R, S, W>(x, {w, WIDTH}, K * WIDTH, sums, S * WIDTH, K, 0, 0);
   store(sums, y, R, N, S * WIDTH, unit);
+}
+
+template <typename W>
+using Few = void (*)(Rows<float>, const W *, float *, long, long, float);
+
+template <typename W, int... R>
+static Few<W> few_of(long rows, std::integer_sequence<int, R...>) {
+  static const Few<W> all[] = {few<R + 1, together(R + 1), W>...};
+  return all[rows - 1];
 }
 
 // As many of the `left` panels as are best read together -> how many.
 template <typename W>
 static long some(Rows<float> x, const W *w, float *y, long M, long N, long K, long left,
                  float unit) {
-  if (M == 1 && left >= 4) return few<1, 4>(x, w, y, N, K, unit), 4;
-  if (M == 2 && left >= 2) return few<2, 2>(x, w, y, N, K, unit), 2;
-  if (M == 3 && left >= 2 && sizeof(W) == 4) return few<3, 2>(x, w, y, N, K, unit), 2;
-  // Beyond a group of rows, and with half the bytes, multiplying takes longer than fetching.
-  bool two = left >= 2 && M <= ROWS && sizeof(W) == 4;
+  const int most = LANES == 16 || sizeof(W) == 4 ? 3 : 2;  // rows that are few
+  if (M <= most && left >= together(M))
+    return few_of<W>(M, std::make_integer_sequence<int, most>())(x, w, y, N, K, unit), together(M);
+  // Beyond a group of rows, and with half the bytes, multiplying takes longer than fetching; with
+  // wide registers one panel is fetched fast enough.
+  bool two = LANES < 16 && left >= 2 && M <= ROWS && sizeof(W) == 4;
   for (long m = 0; m < M; m += MANY)
     (two ? many<2, W> : many<1, W>)({x.start + m * x.apart, x.apart}, w, y + m * N,
                                     M - m < MANY ? M - m : MANY, N, K, unit);

@@ -20,7 +20,8 @@
 #endif
 #endif
 
-static const long WIDTH = 2 * LANES, ROWS = 6, CHUNK = 64, MANY = 8 * ROWS;
+// ROWS: that are multiplied together at most, as there are registers for their sums.
+static const long WIDTH = 2 * LANES, ROWS = LANES == 16 ? 12 : 6, CHUNK = 128, MANY = 48;
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t whole __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2)));
@@ -41,7 +42,7 @@ static inline lanes loaded(const uint16_t *p) {
 #endif
 }
 
-// Rows of numbers: the first, the distance to the next row, and (XK below) within a row.
+// Rows of numbers: the first, and the distance to the next row.
 template <typename T>
 struct Rows {
   const T *start;
