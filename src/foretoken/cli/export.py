@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,20 +19,28 @@ if TYPE_CHECKING:
 _Folder = Annotated[
     str, typer.Argument(help="A drafter: folder, hub id or bundled name; or a GGUF file.")
 ]
-_To = Annotated[str, typer.Option("--to", help="speculators, vllm or hf.")]
-_Out = Annotated[Path, typer.Option(help="The folder to write, which must be new or empty.")]
+_To = Annotated[str, typer.Option("--to", help="speculators, vllm, hf or gguf.")]
+_Out = Annotated[
+    Path, typer.Option(help="The folder to write, which must be new or empty; or a new GGUF file.")
+]
+_Format = Annotated[
+    str | None, typer.Option("--format", help="Of a GGUF file's matrices: Q8_0, Q4_0, Q4_K, F16 …")
+]
 _Target = Annotated[
     str | None, typer.Option(help="Its target, if it isn't where it was when it was trained.")
 ]
 
 
-def export(drafter: _Folder, to: _To, out: _Out, target: _Target = None) -> None:
+def export(
+    drafter: _Folder, to: _To, out: _Out, target: _Target = None, format: _Format = None
+) -> None:
     """Write a drafter in another program's format: eagle3, dflash, or a model that drafts alone.
 
     Example: [bold]foretoken export my-eagle3 --to vllm --out my-eagle3-vllm[/bold]
 
     A GGUF file becomes a folder, dequantised: [bold]foretoken export model.gguf --to hf --out
-    model[/bold]
+    model[/bold]; a folder or GGUF file becomes a GGUF file, quantised: [bold]foretoken export model
+    --to gguf --format Q4_0 --out model-q4_0.gguf[/bold]
     """
     from safetensors.torch import load_file
 
@@ -41,8 +50,14 @@ def export(drafter: _Folder, to: _To, out: _Out, target: _Target = None) -> None
     from foretoken.trainable.checkpoint import read_config
     from foretoken.trainable.formats import write
 
-    if to not in write.PROGRAMS:
-        raise ForetokenError(f"--to is {shown(to)}; it must be one of {', '.join(write.PROGRAMS)}.")
+    if to == "gguf":
+        _to_gguf(drafter, out, format or "Q8_0")
+        return
+    if format is not None:
+        raise ForetokenError("--format is of a GGUF file's matrices; give --to gguf with it.")
+    programs = (*write.PROGRAMS, "gguf")
+    if to not in programs:
+        raise ForetokenError(f"--to is {shown(to)}; it must be one of {', '.join(programs)}.")
     if out.exists() and any(out.iterdir()):
         raise ForetokenError(f"{out} holds files already; name a new folder.")
     folder = formats.find(drafter)
@@ -62,6 +77,22 @@ def export(drafter: _Folder, to: _To, out: _Out, target: _Target = None) -> None
         read_model(folder)
         write.model(folder, to, out)
     output.write(f"{out} · for {to}")
+
+
+def _to_gguf(model: str, out: Path, kind: str) -> None:
+    from foretoken.models import gguf
+    from foretoken.models.load import find, read_config, tokenizer_of
+
+    place = find(model)
+    if gguf.is_named(place):
+        source: Any = gguf.FileSource(place)
+    else:
+        source = gguf.FolderSource(place, read_config(place), tokenizer_of(None, place, False))
+    kinds = gguf.write_file(source, out, kind)
+    output.write(f"{out} · {kind}")
+    others = Counter(of for of in kinds.values() if of not in (kind, "F32"))
+    for of, many in others.items():
+        output.write(f"{many} matrices in {of}, as {kind} doesn't divide their rows")
 
 
 def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:

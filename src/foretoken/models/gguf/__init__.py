@@ -14,12 +14,18 @@ from foretoken.errors import ForetokenError, one_line
 from foretoken.models.gguf import config, tokenizer
 from foretoken.models.gguf.checkpoint import GGUFCheckpoint
 from foretoken.models.gguf.folder import write as write_folder
+from foretoken.models.gguf.from_folder import FolderSource
 from foretoken.models.gguf.names import FAMILIES
 from foretoken.models.gguf.reader import SUFFIX, GGUFFile, check_installed
+from foretoken.models.gguf.write import FORMATS, FileSource
+from foretoken.models.gguf.write import write as write_file
 from foretoken.models.native.backends.blocks import KINDS
 
 __all__ = [
+    "FORMATS",
     "SUFFIX",
+    "FileSource",
+    "FolderSource",
     "GGUFCheckpoint",
     "config_of",
     "download",
@@ -32,6 +38,7 @@ __all__ = [
     "numbers_in",
     "tokenizer_of",
     "weights_of",
+    "write_file",
     "write_folder",
 ]
 

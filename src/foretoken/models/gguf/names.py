@@ -29,6 +29,7 @@ _SANDWICH = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_MODULE = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
@@ -52,6 +53,15 @@ class Family:
         name, _, part = stored.partition(".")
         end = _ENDS.get(name) if part == "weight" else None
         return end and f"{end}.weight"
+
+    def stored_name(self, name: str) -> str | None:
+        """The file's name of transformers' tensor; None for one that the family doesn't have."""
+        module, _, part = name.rpartition(".")
+        if match := _MODULE.fullmatch(module):
+            inside = {own: stored for stored, own in self.layer.items()}.get(match[2])
+            return inside and f"blk.{match[1]}.{inside}.{part}"
+        end = {own: stored for stored, own in _ENDS.items()}.get(module)
+        return end and f"{end}.{part}"
 
     def is_paired(self, stored: str) -> bool:
         """Whether the rows of this tensor of the file stand in pairs."""

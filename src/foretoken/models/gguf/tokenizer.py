@@ -34,7 +34,7 @@ _TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_CASED[0]}*{_CASED[1]}+|[^\r\n\p{{L}}\p{{N}}]?{_CASED[0]}+{_CASED[1]}*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_WORDS: dict[str, str | None] = {
+WORDS: dict[str, str | None] = {
     **dict.fromkeys(("default", "gpt-2", "smollm")),  # GPT-2's, which `tokenizers` knows
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "smaug-bpe", "pixtral", "dbrx"), _LLAMA3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
@@ -79,7 +79,7 @@ def _byte_level(file: GGUFFile, tokens: list[str]) -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     words = file.metadata.get("tokenizer.ggml.pre", "default")
-    if words not in _WORDS:
+    if words not in WORDS:
         raise file.refusal(
             f"its way of cutting text, {shown(words)}, isn't known; give tokenizer=…"
         )
@@ -88,7 +88,7 @@ def _byte_level(file: GGUFFile, tokens: list[str]) -> Any:
     made = Tokenizer(
         models.BPE(vocabulary, pairs, continuing_subword_prefix="", end_of_word_suffix="")
     )
-    pattern, byte_level = _WORDS[words], pre_tokenizers.ByteLevel
+    pattern, byte_level = WORDS[words], pre_tokenizers.ByteLevel
     if pattern is None:
         made.pre_tokenizer = byte_level(add_prefix_space=False)
     else:

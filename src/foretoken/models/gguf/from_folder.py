@@ -1,0 +1,173 @@
+"""A Hugging Face folder as what a GGUF file holds: metadata, and tensors by their names there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretoken.errors import ForetokenError, shown
+from foretoken.models.checkpoint import Checkpoint
+from foretoken.models.gguf import config, tokenizer, vocabulary
+from foretoken.models.gguf.names import FAMILIES, OUTPUT, ROPE_FACTORS, Family
+from foretoken.models.gguf.reader import GGUFFile
+from foretoken.models.native import block
+
+_TEXTS = (
+    "The quick brown fox, 12345 dogs & naïve 東京 हिन्दी\n\n\tif x == 10:\r\n    y = 'don't'",
+    "  two  spaces, Straße, ALLCaps mixedCase 3.14e-10 <|end|> </s> ▁▁ \u200b\u00a0x",
+    "def f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2)  # Fibonacci\n",
+)
+_KEPT = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "rms_norm_eps"),
+    *("rope_parameters", "tie_word_embeddings", "attention_bias", "mlp_bias", "hidden_act"),
+    *("hidden_activation", "layer_types", "query_pre_attn_scalar", "final_logit_softcapping"),
+    *("attn_logit_softcapping", "windows"),
+)
+"""What a configuration says of the model's numbers; windows: how far each layer looks back."""
+
+
+class FolderSource:
+    """A folder, its configuration and tokenizer as transformers reads them: a `write.Source`."""
+
+    def __init__(self, folder: Path, model_config: Any, words: Any) -> None:
+        """words: a tokenizer, or None."""
+        self._config, self._words = model_config, words
+        self.architecture, self._family = _family(model_config)
+        self._stored = Checkpoint(folder)
+        self._names: dict[str, str] = {}
+        for name in self._stored.headers:
+            self._names[self._written_name(name)] = name
+        if model_config.tie_word_embeddings:
+            self._names.pop(OUTPUT, None)
+        self._factors = _rope_factors(model_config)
+        self.shapes = {new: self._stored.header(n).shape for new, n in self._names.items()}
+        if self._factors is not None:
+            self.shapes[ROPE_FACTORS] = tuple(self._factors.shape)
+        size = self._stored.header("model.embed_tokens.weight").shape[0]
+        self.metadata = {
+            "general.architecture": self.architecture,
+            "general.name": folder.name,
+            **_numbers(self.architecture, model_config),
+            **({} if words is None else vocabulary.metadata(words, size)),
+        }
+
+    def _written_name(self, name: str) -> str:
+        full = name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
+        found = self._family.stored_name(full)
+        if found is None:
+            raise ForetokenError(
+                f"Tensor {shown(name)} has no name in a GGUF file of {self.architecture} models; "
+                "use llama.cpp's converter."
+            )
+        return found
+
+    def tensor(self, name: str) -> Tensor:
+        """In float32."""
+        if name == ROPE_FACTORS:
+            assert self._factors is not None
+            return self._factors
+        tensor = self._stored(self._names[name]).float() + self._family.shift_of(name)
+        return self._paired(tensor, name) if self._family.is_paired(name) else tensor
+
+    def _paired(self, tensor: Tensor, name: str) -> Tensor:
+        """Each head's rows, in two halves, as the rotation pairs them."""
+        of_keys = "attn_k." in name
+        heads = self._config.num_key_value_heads if of_keys else self._config.num_attention_heads
+        halves = tensor.view(heads, 2, -1, *tensor.shape[1:])
+        return halves.transpose(1, 2).reshape(tensor.shape)
+
+    def check(self, file: GGUFFile) -> None:
+        """Raise `ForetokenError` where the file says anything else than the folder."""
+        read = config.read(file)
+        for name in _KEPT:
+            meant, found = (_said(of, name) for of in (self._config, read))
+            if meant != found:
+                raise ForetokenError(
+                    f"A GGUF file can't say that {name} is {shown(meant)} (it would be read as "
+                    f"{shown(found)}); use llama.cpp's converter."
+                )
+        if self._words is not None:
+            same = tokenizer.read(file)
+            if any(same(text)["input_ids"] != self._words(text)["input_ids"] for text in _TEXTS):
+                raise ForetokenError(
+                    "The tokenizer can't be written into a GGUF file: it would cut text in another "
+                    "way; use llama.cpp's converter."
+                )
+
+
+def _family(of: Any) -> tuple[str, Family]:
+    """llama.cpp's name of an architecture. Raises `ForetokenError` where it has none here."""
+    kind = "llama" if of.model_type == "mistral" else of.model_type
+    for name, family in FAMILIES.items():
+        if family.model_type == kind:
+            return name, family
+    raise ForetokenError(
+        f"A {of.model_type} model can't be written as a GGUF file, as {', '.join(FAMILIES)} models "
+        "can; use llama.cpp's converter."
+    )
+
+
+def _numbers(architecture: str, of: Any) -> dict[str, Any]:
+    """A configuration's numbers, by llama.cpp's names."""
+    head = getattr(of, "head_dim", None) or of.hidden_size // of.num_attention_heads
+    rope = of.rope_parameters
+    given = {
+        "context_length": of.max_position_embeddings,
+        "embedding_length": of.hidden_size,
+        "block_count": of.num_hidden_layers,
+        "feed_forward_length": of.intermediate_size,
+        "attention.head_count": of.num_attention_heads,
+        "attention.head_count_kv": of.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": float(of.rms_norm_eps),
+        "attention.key_length": head,
+        "attention.value_length": head,
+        "rope.dimension_count": head,
+        "vocab_size": of.vocab_size,
+    }
+    if architecture == "gemma3":
+        given["attention.sliding_window"] = of.sliding_window
+        given["rope.freq_base_swa"] = float(rope["sliding_attention"]["rope_theta"])
+        rope = rope["full_attention"]
+    given["rope.freq_base"] = float(rope["rope_theta"])
+    if rope["rope_type"] in ("linear", "yarn"):
+        given["rope.scaling.type"] = rope["rope_type"]
+        given["rope.scaling.factor"] = float(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        given["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    return {f"{architecture}.{name}": value for name, value in given.items()}
+
+
+def _rope_factors(of: Any) -> Tensor | None:
+    """By what Llama 3's scaling divides each frequency."""
+    from foretoken.models.native.rope import scaled
+
+    rope: dict[str, Any] = of.rope_parameters
+    if rope.get("rope_type") != "llama3":
+        return None
+    head = getattr(of, "head_dim", None) or of.hidden_size // of.num_attention_heads
+    plain: Tensor = 1.0 / rope["rope_theta"] ** (torch.arange(0, head, 2) / head)
+    frequencies: Tensor = scaled(head, rope["rope_theta"], rope)[0]
+    return plain / frequencies
+
+
+def _said(of: Any, name: str) -> Any:
+    """What a configuration says; silence is "no"."""
+    if name == "head_dim":
+        return getattr(of, name, None) or of.hidden_size // of.num_attention_heads
+    if name == "windows":
+        return [block.window(of, i) for i in range(of.num_hidden_layers)]
+    found = getattr(of, name, None) or None
+    if name == "rope_parameters":
+        return _rounded(found)
+    return float(f"{found:.6g}") if isinstance(found, float) else found
+
+
+def _rounded(given: Any) -> Any:
+    """Numbers as float32 can hold them; what is said of nothing is left out."""
+    if isinstance(given, dict):
+        return {name: _rounded(value) for name, value in given.items() if value is not None}
+    return float(f"{given:.6g}") if isinstance(given, int | float) else given

@@ -1,0 +1,74 @@
+"""Folders as what a GGUF file holds: what it can't hold is refused, not changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import stored_models
+from foretoken.errors import ForetokenError
+from foretoken.models import gguf
+from foretoken.models.load import load_model, read_config
+from foretoken.testing import logits_after
+
+IDS = stored_models.IDS
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+SERVED: dict[str, dict[str, Any]] = {
+    "tied": {"tie_word_embeddings": True},
+    "llama3": {"rope_parameters": LLAMA3},
+    "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+    "yarn": {"rope_parameters": YARN | {"original_max_position_embeddings": 32}},
+    "base": {"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}},
+}
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "bias": ("llama", {"attention_bias": True}, "attention_bias is True"),
+    "window": ("mistral", {"sliding_window": 8}, "windows is"),
+    "activation": ("llama", {"hidden_act": "gelu_pytorch_tanh"}, "hidden_act is"),
+    "rope": (
+        "llama",
+        {"rope_parameters": YARN | {"original_max_position_embeddings": 32, "beta_fast": 16}},
+        "rope_parameters is",
+    ),
+    "llama3": ("llama", {"rope_parameters": LLAMA3 | {"low_freq_factor": 2.0}}, "rope"),
+    "family": ("gemma2", {}, "A gemma2 model can't be written"),
+}
+
+
+def written(folder: Path, out: Path, words: Any = None) -> None:
+    gguf.write_file(gguf.FolderSource(folder, read_config(folder), words), out, "F32")
+
+
+@pytest.mark.parametrize("case", SERVED)
+def test_what_a_configuration_says_is_kept(case: str, tmp_path: Path) -> None:
+    folder = stored_models.written(tmp_path / "model", **SERVED[case])
+    written(folder, tmp_path / "a.gguf")
+    found = logits_after(load_model(tmp_path / "a.gguf", backend="plain"), IDS)
+    expected = logits_after(load_model(folder, backend="plain"), IDS)
+    assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_file_cannot_say_is_refused(case: str, tmp_path: Path) -> None:
+    family, numbers, message = REFUSED[case]
+    folder = stored_models.written(tmp_path / "model", family, **numbers)
+    with pytest.raises(ForetokenError, match=message):
+        written(folder, tmp_path / "a.gguf")
+    assert not list(tmp_path.glob("*.gguf*"))
+
+
+def test_a_tensor_without_a_name_is_refused(tmp_path: Path) -> None:
+    folder = stored_models.written(tmp_path / "model")
+    stored_models.change_tensors(folder, lambda t: t.update({"model.extra": torch.zeros(3)}))
+    with pytest.raises(ForetokenError, match=r"'model\.extra' has no name"):
+        written(folder, tmp_path / "a.gguf")

@@ -1,0 +1,56 @@
+"""Tokenizers as metadata: read again, they are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import gguf_files
+from foretoken.errors import ForetokenError
+from foretoken.models.gguf import tokenizer, vocabulary
+from foretoken.models.gguf.reader import GGUFFile
+from models.gguf.test_tokenizer import CASES, TEXTS
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_tokenizer_there_and_back(case: str, tmp_path: Path) -> None:
+    """Ids, special tokens and the template, of every kind that is read."""
+    architecture, metadata = CASES[case]
+    first = GGUFFile(gguf_files.written(tmp_path / "a.gguf", architecture, also=metadata))
+    made = tokenizer.read(first)
+    pairs = vocabulary.metadata(made, len(first.strings("tokenizer.ggml.tokens")) + 3)
+    bare = {key: pairs.get(key) for key in (*gguf_files.VOCABULARY, *metadata)}
+    again = gguf_files.written(tmp_path / "b.gguf", architecture, also={**bare, **pairs})
+    same = tokenizer.read(GGUFFile(again))
+    assert GGUFFile(again).strings("tokenizer.ggml.tokens")[-3:][0].startswith("[PAD")
+    for text in (*TEXTS, "aba ab  aba<img>a</s>"):
+        for special in (True, False):
+            ids = made(text, add_special_tokens=special)["input_ids"]
+            assert same(text, add_special_tokens=special)["input_ids"] == ids, text
+            assert same.decode(ids) == made.decode(ids)
+    for name in ("bos_token_id", "eos_token_id", "unk_token_id", "chat_template"):
+        assert getattr(same, name) == getattr(made, name), name
+
+
+def bytewise(pattern: str) -> Any:
+    vocabulary = {token: i for i, token in enumerate(gguf_files.tokens())}
+    made = Tokenizer(models.BPE(vocabulary, [("t", "h")]))
+    cut = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([cut, as_bytes])
+    made.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+def test_what_cannot_be_written() -> None:
+    with pytest.raises(ForetokenError, match="its way of cutting text has no name"):
+        vocabulary.metadata(bytewise("[a-z]+"), 500)
+    with pytest.raises(ForetokenError, match="it has tokens up to 262, and the model 100"):
+        vocabulary.metadata(bytewise(r"\s+"), 100)
+    words = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, "a")))
+    with pytest.raises(ForetokenError, match="it is no BPE"):
+        vocabulary.metadata(words, 10)
