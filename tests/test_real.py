@@ -466,17 +466,19 @@ def missed(rows: list[dict[str, Any]], **more: Any) -> str:
 
 def test_the_precisions() -> None:
     """As stored everywhere; the bar in float16 has the rows that it needs, whatever the screen
-    found, and the draft model in 8 bits only there."""
+    found, and the narrow drafters only there."""
     pair = Choice(best=("pld", "suffix", "sam", "llma", "sps-2"))
     made = [c for c in cells.grid({lineup.PAIR: pair}) if c.target == lineup.PAIR]
     assert {c.precision for c in made if c.stage == "grid"} == {cells.STORED}
     float16, float32 = (c for c in made if c.stage == "precision")
-    assert float16.rows == ("autoregressive", "sps-4", "sps-4-int8", "pld", "auto")
+    drafting = ("sps-4", "sps-4-int8", "substitute")
+    assert float16.rows == ("autoregressive", *drafting, "pld", "auto")
     assert float32.rows == pair.few and (float16.precision, float32.precision) == (
         "float16",
         "float32",
     )
-    assert all(lineup.NARROW not in c.rows for c in cells.screen([lineup.PAIR], []))
+    for row in (lineup.NARROW, lineup.COPY):
+        assert all(row not in c.rows for c in cells.screen([lineup.PAIR], []))
 
 
 def test_what_is_asked_of_the_record() -> None:

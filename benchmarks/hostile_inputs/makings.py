@@ -26,7 +26,7 @@ def needed(stand: Stand, method: str) -> dict[str, Any]:
     if row is None:
         return {}
     options: dict[str, Any] = {}
-    if method == "pruned":
+    if method in ("pruned", "substitute"):
         options["checkpoint"] = stand.transformers
     elif method == "online":
         options["model"] = str(draft_folder(stand))

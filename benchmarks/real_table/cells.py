@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from foretoken.bench.record import BASELINE
-from real_table.lineup import NARROW, OTHER_SIZE, PEERS, TARGETS, methods
+from real_table.lineup import COPY, NARROW, OTHER_SIZE, PEERS, TARGETS, methods
 
 STORED = "as stored"
 """The precision of weights that are multiplied as their file has them, which is the default."""
@@ -117,7 +117,7 @@ def screen(targets: Sequence[str], peers: Sequence[str]) -> list[Cell]:
 
 
 def _screened(target: str) -> tuple[str, ...]:
-    return tuple(row for row in methods(TARGETS[target]) if row != NARROW)
+    return tuple(row for row in methods(TARGETS[target]) if row not in (NARROW, COPY))
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _warm(target: str, choice: Choice) -> Iterator[Cell]:
 
 
 def _precision(target: str, choice: Choice) -> Iterator[Cell]:
-    drafting = (row for row in ("sps-4", NARROW) if row in methods(TARGETS[target]))
+    drafting = (row for row in ("sps-4", NARROW, COPY) if row in methods(TARGETS[target]))
     yield Cell(
         "precision", target, tuple(dict.fromkeys((BASELINE, *drafting, *choice.few))), "float16"
     )

@@ -19,8 +19,8 @@ from foretoken.bench.record import BASELINE
 
 DRAFT, LYING, INT8 = "<draft model>", "<draft model as stored>", "<draft model in int8>"
 LENGTHS = (2, 4, 6, 8)
-NARROW = "sps-4-int8"
-"""For targets in float16, whose draft model would be as wide."""
+NARROW, COPY = "sps-4-int8", "substitute"
+"""For targets in float16, whose draft model would be as wide, and which have bits to spare."""
 WIDE = "sps-4-stored"
 """For targets whose weights are as stored."""
 
@@ -59,7 +59,10 @@ _WITH_DRAFT: dict[str, dict[str, Any]] = {
         for name in ("suffix+sps", "pld|sps", "cs_drafting", "specinfer", "sequoia")
     },
 }
-_ALONE = ("pld", "suffix", "sam", "llma", "lookahead", "token_recycling", "swift", "draft_verify")
+_ALONE = (
+    *("pld", "suffix", "sam", "llma", "lookahead", "token_recycling", "swift", "draft_verify"),
+    COPY,
+)
 _WITHOUT: dict[str, dict[str, Any]] = {name: {"method": name} for name in _ALONE}
 
 

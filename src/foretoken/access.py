@@ -113,6 +113,12 @@ class Access(Protocol):
     def draft_logits(self, sequences: Seq[Sequence], trees: DraftTree) -> Tensor:
         """[B, S, V] logits at each root and its tree: a draft pass (level d)."""
 
+    def substitute_logits(
+        self, lm: Any, sequences: Seq[Sequence], tokens: Tensor, ahead: int
+    ) -> Tensor:
+        """[B, M, V] logits of another model of the target's shape, over alternative tokens [B, M]
+        for one place, as in `draft_states`, and the target's cache (level f)."""
+
     def resume_point(self, layers: int, tokens: Tensor, states: Tensor) -> ResumePoint:
         """Hand the states of draft passes over to the scoring pass, in a tree's `resume` (level e).
 

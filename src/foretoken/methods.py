@@ -356,6 +356,12 @@ _ROWS = (
         paper="Li et al. 2017 (pruning by norm)",
     ),
     Method(
+        name="substitute",
+        drafter="substitute",
+        verifier="speculative",
+        paper="Wang et al. 2025 (SubSpec)",
+    ),
+    Method(
         name="ppd",
         drafter="nothing",
         target="ppd",

@@ -12,6 +12,7 @@ from foretoken.config import build
 from foretoken.drafters.draft_verify import DraftVerify
 from foretoken.drafters.early_exit import EarlyExit
 from foretoken.drafters.pruned import Pruned
+from foretoken.drafters.substitute import Substitute
 from foretoken.drafters.swift import Swift
 from foretoken.errors import ForetokenError
 from foretoken.models.hf.adapter import HFModel
@@ -26,7 +27,14 @@ from partial_target import GREEDY
 
 @pytest.mark.parametrize(
     "drafter",
-    [DraftVerify((2, 5)), DraftVerify(), EarlyExit(2), Swift(context_window=4), Pruned()],
+    [
+        DraftVerify((2, 5)),
+        DraftVerify(),
+        EarlyExit(2),
+        Swift(context_window=4),
+        Pruned(),
+        Substitute(),
+    ],
     ids=lambda drafter: type(drafter).__name__,
 )
 def test_text_is_the_targets_and_drafts_are_accepted(deep: Pair, drafter: Drafter) -> None:
@@ -53,7 +61,7 @@ def test_text_is_the_targets_and_drafts_are_accepted(deep: Pair, drafter: Drafte
 def test_the_adapter_is_refused(deep: Pair) -> None:
     """Level e is the native model's alone; a pruned copy needs level a and is served anywhere."""
     target = HFModel(deep.transformers)
-    for name in ("draft_verify", "early_exit", "swift", "ppd", "speed"):
+    for name in ("draft_verify", "early_exit", "swift", "substitute", "ppd", "speed"):
         with pytest.raises(ForetokenError, match="model_impl='native'"):
             LLM(target, speculative_config={"method": name})
     assert LLM(target, speculative_config={"method": "pruned"}).generate([[1, 2]], GREEDY)

@@ -43,7 +43,7 @@ def prune(source: Any, heads: float, columns: float, access: Access) -> CausalLM
     source: a folder, GGUF file, hub id, bundled name or loaded transformers model of a family that
     is served natively. It runs where and as `access`' target does.
     """
-    config, stored = _open(source)
+    config, stored = opened(source, "pruned")
     if reason := transformer.unsupported(config):
         raise ForetokenError(f"The model can't be pruned: {reason}; use method 'sps' with a model.")
     small, shape = copy.deepcopy(config), check.shape_of(config)
@@ -58,14 +58,16 @@ def prune(source: Any, heads: float, columns: float, access: Access) -> CausalLM
     return build_native(small, pruned, access.dtype, access.device, backend)
 
 
-def _open(source: Any) -> tuple[Any, check.Weights]:
+def opened(source: Any, method: str) -> tuple[Any, check.Weights]:
+    """Configuration and tensors of a checkpoint or of a loaded transformers model. Raises
+    `ForetokenError`, for a method, where there is none."""
     if isinstance(source, (str, Path)):
         folder = find(source)
         return read_config(folder), weights(folder)
     if not isinstance(source, torch.nn.Module):
         raise ForetokenError(
             "It isn't known where the target's weights are from; name the checkpoint, e.g. "
-            '{"method": "pruned", "checkpoint": "folder-or-hub-id"}.'
+            f'{{"method": "{method}", "checkpoint": "folder-or-hub-id"}}.'
         )
     return source.config, source.state_dict().__getitem__
 

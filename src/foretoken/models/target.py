@@ -163,6 +163,14 @@ class ModelTarget:
         assert logits is not None
         return logits
 
+    def substitute_logits(
+        self, lm: CausalLM, sequences: Seq[Sequence], tokens: Tensor, ahead: int
+    ) -> Tensor:
+        feed = scratch_feed(self.cache, self._slots(sequences), tokens, ahead)
+        logits = lm.forward(feed, self.cache).logits
+        assert logits is not None
+        return logits
+
     def resume_point(self, layers: int, tokens: Tensor, states: Tensor) -> ResumePoint:
         return ResumePoint(layers, tokens, states, self._changes)
 

@@ -52,7 +52,10 @@ from foretoken.testing.models import ByteTokenizer, Pair, tiny_pair
 from foretoken.tree import Kind
 
 TARGET = ("begin", "holds", "fork", "pending", "prefill", "score", "commit", "end")
-ACCESS = ("embed", "norm", "head", "kv", "draft_states", "rerun_states", "draft_logits")
+ACCESS = (
+    *("embed", "norm", "head", "kv"),
+    *("draft_states", "rerun_states", "draft_logits", "substitute_logits"),
+)
 MODEL = ("forward", "embed", "head", "run", "run_together")
 DRAFTER = ("begin", "draft", "observe", "fork", "end")
 VOCABULARY = ("groups", "text", "starting", "continuing")

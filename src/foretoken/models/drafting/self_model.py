@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access
+from foretoken.models.model import CausalLM
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 
@@ -35,6 +36,34 @@ class OnTarget:
 
     def end(self, sequence: Sequence) -> None:
         pass
+
+
+class SubstituteModel(OnTarget):
+    """A `ChainModel` of another model, of the target's shape, on the target's cache; needs its
+    level f."""
+
+    def __init__(self, access: Access, lm: CausalLM) -> None:
+        self.lm, self.device = lm, access.device
+        self._access = access
+        self._ahead = 0  # tokens after the committed length that this draft has run
+
+    def room(self, sequence: Sequence) -> int:
+        """How many tokens may be drafted before the context ends."""
+        return max(0, self._access.max_length + 1 - len(sequence.tokens))
+
+    def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, 1, V] logits after each text, whose last token alone is not in the cache."""
+        self._ahead = 0
+        roots = torch.tensor([s.tokens[-1] for s in sequences], device=self.device)
+        return self._next(sequences, roots)
+
+    def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        """[B, 1, V] logits after one more token [B] of each chain."""
+        return self._next(sequences, tokens)
+
+    def _next(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
+        self._ahead += 1
+        return self._access.substitute_logits(self.lm, sequences, tokens[:, None], self._ahead - 1)
 
 
 class SelfModel(OnTarget):
