@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from foretoken.models.load import load_model
 from foretoken.models.native.backends import blocks, kernels
 from foretoken.models.native.backends.blocks import ALL, VALUES, Blocks
 from foretoken.testing import logits_after
-from linear_layers import CPU
+from linear_layers import CPU, PATHS, loops_for
 
 pytestmark = pytest.mark.skipif(
     not blocks.supports(torch.float32, CPU), reason="no loop for blocks was built"
@@ -117,22 +116,11 @@ def test_whole_numbers_are_added_exactly(kind: str) -> None:
     assert torch.equal(blocks.product([weight], None)(x).double(), x.double() @ numbers(weight).t())
 
 
-PATHS = [
-    ("-march=x86-64-v3",),
-    pytest.param(("-march=x86-64-v3", "-mavxvnni"), marks=pytest.mark.slow),
-    pytest.param(("-march=x86-64-v4",), marks=pytest.mark.slow),
-    pytest.param(("-march=x86-64-v4", "-DLANES=8"), marks=pytest.mark.slow),
-]
-
-
 @pytest.mark.parametrize("flags", PATHS, ids=" ".join)
-@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 def test_other_instructions_give_the_same_bits(
-    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Without VNNI pairs of products are added in 16 bits, which must hold them."""
-    if not needed(flags) <= present():
-        pytest.skip(f"this CPU doesn't have {' '.join(flags)}")
     torch.manual_seed(0)
     cases = [(kind, *sizes(kind)[1]) for kind in ALL]
     x = [torch.randn(9, inputs) for _, _, inputs in cases]
@@ -142,23 +130,8 @@ def test_other_instructions_give_the_same_bits(
         return [product(rows) for product, rows in zip(products, x, strict=True)]
 
     native = found()
-    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
-    monkeypatch.setattr(kernels, "_FLAGS", (*kernels._FLAGS, *flags))
-    kernels.library.cache_clear()
-    try:
+    with loops_for(flags, tmp_path_factory):
         assert all(map(torch.equal, found(), native))
-    finally:
-        kernels.library.cache_clear()
-
-
-def needed(flags: tuple[str, ...]) -> set[str]:
-    names = {"-mavxvnni": {"avx_vnni"}, "-march=x86-64-v4": {"avx512f", "avx512bw", "avx512vl"}}
-    return {name for flag in flags for name in names.get(flag, set())}
-
-
-def present() -> set[str]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return set(next(line for line in lines if line.startswith("flags")).split())
 
 
 def test_matrices_of_several_kinds_in_one_product() -> None:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from foretoken import LLM, SamplingParams
 from foretoken.models.native.backends import int8, panels
-from linear_layers import made, needs
+from linear_layers import PATHS, loops_for, made, needs
 
 
 @needs("int8")
@@ -30,20 +30,54 @@ def test_int8_multiplies_integers_exactly(rows: int) -> None:
     assert torch.equal(run(x.float(), 1.0, levels + 1, held).long(), x @ weight.t())
 
 
+SHAPES = [(320, 512), (971, 100), (33, 7), (64, 5)]
+
+
 @needs("int8")
-@pytest.mark.parametrize("shape", [(320, 512), (971, 100), (33, 7)])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_the_int8_loop_multiplies_integers_exactly(shape: tuple[int, int]) -> None:
+    if not int8._looped():
+        pytest.skip("no loop for int8 was built")
+    _is_exact(shape)
+
+
+@needs("int8")
+@pytest.mark.parametrize("flags", PATHS, ids=" ".join)
+def test_the_loops_for_other_cpus_multiply_integers_exactly(
+    flags: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Activations have 8 bits with VNNI, and 7 where pairs of products are added in 16."""
+    with loops_for(flags, tmp_path_factory):
+        assert panels.loops().int8_levels() == (127 if "-mavxvnni" in flags else 63)
+        for shape in SHAPES:
+            _is_exact(shape)
+
+
+def _is_exact(shape: tuple[int, int]) -> None:
     """The largest products of one sign among random ones, in widths that fill nothing up evenly."""
+    torch.manual_seed(0)
+    levels = panels.loops().int8_levels()
+    weight = torch.randint(-127, 128, shape)
+    weight[0], weight[1] = 127, -127
+    x = torch.randint(-levels, levels + 1, (70, shape[1]))
+    x[0], x[1], x[:, 0] = levels, -levels, levels  # each row's scale is 1
+    product = panels.Product([panels.bytes_of(weight.to(torch.int8), torch.ones(shape[0]))], None)
+    for rows in (*range(1, 27), 48, 70):
+        assert torch.equal(product(x[:rows].float()).long(), x[:rows] @ weight.t())
+
+
+@needs("int8")
+def test_what_is_no_number_stays_so() -> None:
+    """A row with NaN or an infinity is lost; its neighbours and a row of tiny numbers are not."""
     if not int8._looped():
         pytest.skip("no loop for int8 was built")
     torch.manual_seed(0)
-    weight = torch.randint(-127, 128, shape)
-    weight[0], weight[1] = 127, -127
-    x = torch.randint(-63, 64, (70, shape[1]))
-    x[0], x[1], x[:, 0] = 63, -63, 63  # each row's scale is 1
-    product = panels.Product([panels.bytes_of(weight.to(torch.int8), torch.ones(shape[0]))], None)
-    for rows in (1, 2, 3, 4, 5, 8, 48, 70):
-        assert torch.equal(product(x[:rows].float()).long(), x[:rows] @ weight.t())
+    linear, x = made("int8", torch.randn(64, 100)), torch.randn(5, 100)
+    wanted = linear(x)
+    x[1, 7], x[2, 99], x[3] = torch.nan, torch.inf, 1e-38
+    got = linear(x)
+    assert torch.equal(got[[0, 4]], wanted[[0, 4]])
+    assert not got[1:3].isfinite().any() and got[3].abs().max() < 1e-30
 
 
 @needs("int8")

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from foretoken.errors import ForetokenError
 from foretoken.models.native.backends import kernels, panels
-from linear_layers import each, is_there, made
+from linear_layers import PATHS, each, is_there, loops_for, made
 
 
 @each("int8", "panels", "half")
@@ -30,6 +30,20 @@ def test_a_row_alone_and_among_64(name: str, shape: tuple[int, int]) -> None:
             assert torch.equal(linear(x[60:]), alone[60:])
     finally:
         torch.set_num_threads(before)
+
+
+@each("panels", "half")
+@pytest.mark.parametrize("flags", PATHS, ids=" ".join)
+def test_other_instructions_give_the_same_bits(
+    flags: tuple[str, ...], name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Panels of other widths, added up in the same order."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(323, 300).half().float(), torch.randn(19, 300)
+    native = made(name, weight)(x)
+    with loops_for(flags, tmp_path_factory):
+        for rows in (*range(1, 8), 11, 13, 19):
+            assert torch.equal(made(name, weight)(x[:rows]), native[:rows])
 
 
 @each("panels", "half")

@@ -5,10 +5,10 @@ row's numbers to depend on that row alone. torch's dynamic quantisation takes on
 of a pass, so a token would depend on its neighbours; here each row is divided by its largest
 magnitude first, and the product of integers is exact.
 
-On CPUs that add neighbouring products of bytes in 16 bits, sums of 8-bit activations and weights
-overflow, so activations take 7 bits there. A loop of `kernels.cpp` multiplies where it can be built
-and the CPU has AVX2 but not AVX-512; elsewhere FBGEMM does, and whether it overflows is tried out.
-On a GPU see `weight_only.py`.
+On CPUs without VNNI, which add neighbouring products of bytes in 16 bits, sums of 8-bit activations
+and weights overflow, so activations have 63 levels on either side of zero there, and 127 with VNNI.
+A loop of `kernels.cpp` multiplies where it can be built and the CPU has AVX2; elsewhere FBGEMM
+does, and whether it overflows is tried out. On a GPU see `weight_only.py`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def make(weight: Tensor, bias: Tensor | None) -> Linear:
 
 def _looped() -> bool:
     loops = kernels.library()
-    return loops is not None and bool(loops.has_int8())
+    return loops is not None and bool(loops.int8_levels())
 
 
 def _quantized(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,9 @@
 extern "C" {
 long width() { return WIDTH; }
 
-// Whether INT8 matrices can be multiplied, with the levels of `quantise`.
-int has_int8() { return HAS_INT8; }
+// How many levels on either side of zero the rows have that INT8 matrices are multiplied with; 0
+// where they can't be.
+int int8_levels() { return INT8_LEVELS; }
 
 // Whether blocks of GGUF files can be multiplied as they lie.
 int has_blocks() { return HAS_BLOCKS; }

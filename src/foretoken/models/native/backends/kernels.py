@@ -83,7 +83,7 @@ def dequantise(place: int, size: int, to: torch.Tensor, kind: int) -> float:
 def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
     place, number = ctypes.c_void_p, ctypes.c_long
     loops.width.restype = number
-    loops.has_int8.restype = ctypes.c_int
+    loops.int8_levels.restype = ctypes.c_int
     loops.dequantise.restype = ctypes.c_float
     loops.dequantise.argtypes = [place, number, place, number, *[ctypes.c_int] * 3]
     loops.has_blocks.restype = ctypes.c_int

@@ -32,7 +32,7 @@ class Matrix(ctypes.Structure):
     """As in `products.h`."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weights", "bias", "scales", "shifts", "rest")),
+        *((name, ctypes.c_void_p) for name in ("weights", "bias", "scales", "rest")),
         *((name, ctypes.c_long) for name in ("outputs", "inputs", "columns")),
         ("unit", ctypes.c_float),
         ("kind", ctypes.c_int),
@@ -43,14 +43,13 @@ FLOAT32, FLOAT16, INT8, BLOCKS = range(4)
 """What panels hold; from `BLOCKS` on blocks of GGUF files."""
 
 _FOUR = 4  # int8 weights of this many inputs lie together
-_PART = 256  # rows summed together: torch widens them first
-_ZERO = 64  # what int8 activations are shifted by
+_OFFSET = 128  # what is added to int8 weights: the loops multiply unsigned with signed numbers
 
 
 @dataclass(frozen=True)
 class Part:
     """Rows of a matrix [outputs, inputs] in panels. kind: see `FLOAT32`. unit: what their products
-    are multiplied by. scales, shifts: of each output of int8 weights, filled up."""
+    are multiplied by. scales: of each output of int8 weights, filled up."""
 
     panels: Tensor
     kind: int
@@ -58,7 +57,6 @@ class Part:
     inputs: int
     unit: float = 1.0
     scales: Tensor | None = None
-    shifts: Tensor | None = None
 
     @property
     def columns(self) -> int:
@@ -82,12 +80,10 @@ def bytes_of(weight: Tensor, scales: Tensor) -> Part:
     """int8 weights [out, in] in [-127, 127] with `scales` [out]. Activations then are quantised,
     row by row."""
     outputs, inputs = weight.shape
-    sums = [part.sum(1, dtype=torch.int32) for part in weight.split(_PART)]
-    filled = outputs + -outputs % width()
-    panels = pack_fours(weight, width())
     _check_size(outputs, scales)
-    shifts = _filled(_ZERO * torch.cat(sums), filled)
-    return Part(panels, INT8, outputs, inputs, 1.0, _filled(scales, filled), shifts)
+    panels = pack_fours(weight, width())
+    panels.view(torch.uint8).bitwise_xor_(_OFFSET)
+    return Part(panels, INT8, outputs, inputs, 1.0, _filled(scales, outputs + -outputs % width()))
 
 
 class Product:
@@ -111,7 +107,7 @@ class Product:
         biases = [None] * len(parts) if bias is None else bias.split([p.outputs for p in parts])
         for part, own in reversed(list(zip(parts, biases, strict=True))):
             own = None if own is None else _filled(own, part.columns)
-            tensors = [part.panels, own, part.scales, part.shifts]
+            tensors = [part.panels, own, part.scales]
             self._tensors += tensors
             places = [None if x is None else x.data_ptr() for x in tensors]
             rest = ctypes.addressof(self._parts[-1]) if self._parts else None

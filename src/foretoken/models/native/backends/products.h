@@ -145,12 +145,10 @@ static long some(Rows<float> x, const W *w, float *y, long M, long N, long K, lo
 
 // What a product multiplies with: N outputs, filled up to whole panels, of K inputs. Where its
 // weights are of several kinds, these are the first `columns`, and `rest` has those after them.
-// bias may be null. int8 weights have a scale each output, and `shifts`: ZERO times the sum of its
-// weights.
+// bias may be null. int8 weights have a scale each output.
 struct Matrix {
   const void *weights;
   const float *bias, *scales;
-  const int32_t *shifts;
   const Matrix *rest;
   long N, K, columns;
   float unit;

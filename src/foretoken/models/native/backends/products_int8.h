@@ -1,122 +1,138 @@
-// Products of int8 weights with rows that are quantised to 7 bits, one scale a row.
+// Products of int8 weights with rows that are quantised too, one scale a row.
 //
-// AVX2 multiplies unsigned with signed bytes and adds pairs in 16 bits: 2 · 127 · 127 fits. So the
-// weights lie in [-127, 127] and a row's numbers, shifted by ZERO, in [1, 127]. Sums are exact.
+// Instructions multiply unsigned with signed bytes. Weights lie in [-127, 127], and 128 is added to
+// them. A row's numbers have 8 bits with VNNI; without, pairs of products are added in 16 bits, and
+// the numbers have 7, as 2 · 255 · 63 fits. Sums are exact.
 
-#ifdef __AVX2__
-#define HAS_INT8 (LANES == 8)
+#pragma once
 
-static const int ZERO = 64, LEVELS = 63;
+#include <algorithm>
 
-// x [M][K] -> levels [M][K filled up to fours] with `scales` [M]; a row of zeros has scale 0.
-static void quantise(const float *x, uint8_t *levels, float *scales, long M, long K, long filled) {
-  for (long m = 0; m < M; m++, x += K, levels += filled) {
-    float most = 0;
-    for (long k = 0; k < K; k++) most = fabsf(x[k]) > most ? fabsf(x[k]) : most;
-    float factor = most > 1e-30f ? LEVELS / most : 0;
-    for (long k = 0; k < K; k++) levels[k] = (uint8_t)(int32_t)(rintf(x[k] * factor) + ZERO);
-    memset(levels + K, ZERO, filled - K);
-    scales[m] = factor > 0 ? most / LEVELS : 0;
-  }
+#include "integers.h"
+
+#if HAS_INTEGERS
+
+// On either side of zero.
+static const int INT8_LEVELS = HAS_VNNI ? 127 : 63;
+
+// Rows multiplied together at most, as there are registers for sums; and as in `together`.
+static const int ROWS_INT8 = LANES == 16 ? 12 : HAS_VNNI ? 5 : 4;
+static constexpr int together_int8(long rows) {
+  return rows <= (LANES == 16 ? 3 : 2) ? together(rows) : 1;
 }
 
-// sums[R][S·WIDTH] += rows of `x` times S panels, `count` times four inputs; see `block`.
+// Rows of numbers, quantised, in tiles of ROWS_INT8 at most that are all about as large; tile t has
+// rows starts[t] on before starts[t + 1]. Inputs 4k to 4k + 3 of row r of a tile are `numbers` from
+// 4 · (k · rows + r) on after those of earlier tiles. Of each row its scale and its sum, times -128.
+struct Levels {
+  std::vector<int8_t> numbers;
+  std::vector<float> scales;
+  std::vector<int32_t> sums;
+  std::vector<long> starts;
+
+  // M rows of K numbers, filled up with zeros to `fours`.
+  void take(const float *x, long M, long K, long fours) {
+    long tiles = (M + ROWS_INT8 - 1) / ROWS_INT8;
+    numbers.resize(4 * M * fours), scales.resize(M), sums.resize(M), starts.resize(tiles + 1);
+    for (long t = 0; t <= tiles; t++) starts[t] = M * t / tiles;
+    for (long t = 0; t < tiles; t++)
+      for (long m = starts[t], rows = starts[t + 1] - m, r = 0; r < rows; r++) {
+        int8_t *to = numbers.data() + 4 * (m * fours + r);
+        row(x + (m + r) * K, K, m + r, to, 4 * rows);
+      }
+  }
+
+ private:
+  // Row m, to fours that lie `apart`.
+  void row(const float *x, long K, long m, int8_t *to, long apart) {
+    float full[32];
+    int8_t own[32];
+    Bytes most = Bytes(), all = Bytes(), whole[32 / LANES];
+    for (long k = 0; k < K; k += 32) most = magnitude(filled_up(x + k, K - k, full), most);
+    float largest = as_float(greatest(most));
+    float factor = largest > 1e-30f ? INT8_LEVELS / largest : 0;
+    for (long k = 0; k < K; k += 32) {
+      rounded(filled_up(x + k, K - k, full), factor, whole);
+      put_bytes(whole, own);
+      for (int v = 0; v < 32 / LANES; v++) all = OP(add_epi32)(all, whole[v]);
+      for (long j = 0; j < 32 && j < K - k; j += 4, to += apart) memcpy(to, own + j, 4);
+    }
+    scales[m] = largest / INT8_LEVELS;
+    sums[m] = -128 * total(all);
+  }
+};
+
+// sums[R][S·WIDTH] += a tile of R rows times S panels, which lie `between` apart, of `count` times
+// four inputs. For each `step` bytes at `ahead`, and as far from each panel, are fetched.
 template <int R, int S>
-static void block_int8(const uint8_t *x, long apart, const int8_t *w, long between, int32_t *sums,
-                       long count, const char *ahead, long step) {
-  const long wide = S * WIDTH;
-  __m256i a[R][2 * S], ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 8
+static void block_int8(const int8_t *x, const uint8_t *w, long between, int32_t *sums, long count,
+                       const uint8_t *ahead, long step) {
+  Bytes a[R][2 * S];
+#pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-    for (int s = 0; s < 2 * S; s++)
-      a[r][s] = _mm256_loadu_si256((const __m256i *)(sums + r * wide + s * 8));
-  for (long k = 0; k < count; k++, w += 4 * WIDTH, ahead += step) {
-    if (S == 1) __builtin_prefetch(ahead);
+    for (int s = 0; s < 2 * S; s++) a[r][s] = bytes_at(sums + (r * 2 * S + s) * LANES);
+  for (long k = 0; k < count; k++, x += 4 * R, w += 4 * WIDTH, ahead += step)
 #pragma GCC unroll 8
     for (int s = 0; s < 2 * S; s++) {
-      const int8_t *from = w + s / 2 * between + s % 2 * 32;
-      __m256i own = _mm256_loadu_si256((const __m256i *)from);
-      __asm__("" : "+x"(own));  // as in `block`
-#pragma GCC unroll 8
-      for (int r = 0; r < R; r++) {
-        int32_t four;
-        memcpy(&four, x + r * apart + 4 * k, 4);
-        __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi32(four), own);
-        a[r][s] = _mm256_add_epi32(a[r][s], _mm256_madd_epi16(pairs, ones));
-      }
+      if (s % 2 == 0) fetch_lines(ahead + s / 2 * between, step);
+      Bytes own = bytes_at(w + s / 2 * between + s % 2 * 4 * LANES);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r++) a[r][s] = four(a[r][s], own, x + 4 * r);
     }
-  }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-    for (int s = 0; s < 2 * S; s++)
-      _mm256_storeu_si256((__m256i *)(sums + r * wide + s * 8), a[r][s]);
+    for (int s = 0; s < 2 * S; s++) memcpy(sums + (r * 2 * S + s) * LANES, &a[r][s], 4 * LANES);
 }
 
-static void (*const blocks_int8[])(const uint8_t *, long, const int8_t *, long, int32_t *, long,
-                                   const char *, long) = {
-    0, block_int8<1, 1>, block_int8<2, 1>, block_int8<3, 1>, block_int8<4, 1>};
+typedef void (*BlockInt8)(const int8_t *, const uint8_t *, long, int32_t *, long, const uint8_t *,
+                          long);
 
-// y of M rows and the `columns` outputs from n on.
-static void store_int8(const int32_t *sums, const float *scales, const Matrix &m, float *y, long M,
-                       long n, long columns) {
-  for (long i = 0; i < M; i++)
-    for (long c = 0; c < columns; c++)
-      y[i * m.N + n + c] = (sums[i * columns + c] - m.shifts[n + c]) * (m.scales[n + c] * scales[i]);
+template <int... R>
+static BlockInt8 block_int8_of(long rows, bool wide, std::integer_sequence<int, R...>) {
+  static const BlockInt8 narrow_[] = {block_int8<R + 1, 1>...};
+  static const BlockInt8 wide_[] = {block_int8<R + 1, together_int8(R + 1)>...};
+  return (wide ? wide_ : narrow_)[rows - 1];
 }
 
-// Up to MANY rows and one panel, four rows at a time.
-static void many_int8(const uint8_t *x, const float *scales, const Matrix &m, float *y, long M,
-                      long p, long fours) {
-  int32_t sums[MANY * WIDTH];
-  memset(sums, 0, 4 * M * WIDTH);
-  const int8_t *w = (const int8_t *)m.weights + 4 * p * fours * WIDTH;
-  long groups = (M + 3) / 4, step = 4 * WIDTH / groups;
-  for (long k = 0; k < fours; k += CHUNK, w += 4 * CHUNK * WIDTH) {
-    long count = fours - k < CHUNK ? fours - k : CHUNK, done = 0;
-    const char *ahead = (const char *)w + 4 * CHUNK * WIDTH;
-    for (long left = groups; left > 0; left--, ahead += count * step) {
-      long rows = (M - done + left - 1) / left;
-      blocks_int8[rows](x + done * 4 * fours + 4 * k, 4 * fours, w, 0, sums + done * WIDTH, count,
-                        ahead, step);
-      done += rows;
+// y of all rows and the outputs of `count` panels from panel p on. For several tiles stretch by
+// stretch, of which each tile fetches its share of the next.
+static void times_int8(const Levels &x, const Matrix &m, float *y, long p, long count, long fours,
+                       std::vector<int32_t> &sums) {
+  const long rows = x.scales.size(), tiles = x.starts.size() - 1, columns = count * WIDTH;
+  const long size = 4 * WIDTH * fours, step = 4 * WIDTH / tiles;
+  const long next = count > 1 ? AHEAD : 4 * WIDTH * CHUNK;
+  const uint8_t *w = (const uint8_t *)m.weights + p * size;
+  sums.resize(rows * columns);
+  for (long i = 0; i < rows; i++) std::fill_n(sums.begin() + i * columns, columns, x.sums[i]);
+  for (long k = 0, near; k < fours; k += near, w += 4 * WIDTH * near) {
+    near = tiles == 1 || fours - k < CHUNK ? fours - k : CHUNK;
+    const uint8_t *ahead = w + next;
+    for (long t = 0; t < tiles; t++, ahead += near * step) {
+      long first = x.starts[t], own = x.starts[t + 1] - first;
+      auto times = block_int8_of(own, count > 1, std::make_integer_sequence<int, ROWS_INT8>());
+      times(x.numbers.data() + 4 * (first * fours + k * own), w, size,
+            sums.data() + first * columns, near, ahead, step);
     }
   }
-  store_int8(sums, scales, m, y, M, p * WIDTH, WIDTH);
-}
-
-template <int R, int S>
-static void few_int8(const uint8_t *x, const float *scales, const Matrix &m, float *y, long p,
-                     long fours) {
-  int32_t sums[R * S * WIDTH] = {0};
-  const int8_t *w = (const int8_t *)m.weights + 4 * p * fours * WIDTH;
-  block_int8<R, S>(x, 4 * fours, w, 4 * fours * WIDTH, sums, fours, 0, 0);
-  store_int8(sums, scales, m, y, R, p * WIDTH, S * WIDTH);
+  for (long i = 0; i < rows; i++)
+    for (long c = 0, n = p * WIDTH; c < columns; c++, n++)
+      y[i * m.N + n] = sums[i * columns + c] * (m.scales[n] * x.scales[i]);
 }
 
 static void panels_int8(const float *x, const Matrix &m, float *y, long M, long first, long end) {
-  long fours = (m.K + 3) / 4;
-  std::vector<uint8_t> levels(M * 4 * fours);
-  std::vector<float> scales(M);
-  quantise(x, levels.data(), scales.data(), M, m.K, 4 * fours);
-  const uint8_t *q = levels.data();
-  for (long p = first; p < end;) {
-    long left = end - p;
-    if (M == 1 && left >= 4) {
-      few_int8<1, 4>(q, scales.data(), m, y, p, fours), p += 4;
-    } else if (M == 2 && left >= 2) {
-      few_int8<2, 2>(q, scales.data(), m, y, p, fours), p += 2;
-    } else {
-      for (long i = 0; i < M; i += MANY)
-        many_int8(q + i * 4 * fours, scales.data() + i, m, y + i * m.N,
-                  M - i < MANY ? M - i : MANY, p, fours);
-      p++;
-    }
+  static thread_local Levels levels;
+  static thread_local std::vector<int32_t> sums;
+  long fours = (m.K + 3) / 4, most = M <= ROWS_INT8 ? together_int8(M) : 1;
+  levels.take(x, M, m.K, fours);
+  for (long p = first, count; p < end; p += count) {
+    count = end - p >= most ? most : 1;
+    times_int8(levels, m, y, p, count, fours, sums);
   }
 }
 
 #else
-#define HAS_INT8 0
+static const int INT8_LEVELS = 0;
 static void panels_int8(const float *, const Matrix &, float *, long, long, long) {}
 #endif
