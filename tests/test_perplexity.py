@@ -1,0 +1,59 @@
+"""Perplexity of known distributions, and of formats."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+
+import gguf_files
+from foretoken.errors import ForetokenError
+from foretoken.models.native.backends import blocks
+from foretoken.testing import TableModel, logits_after
+from linear_layers import CPU
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+import perplexity  # noqa: E402
+
+
+def test_of_what_is_known() -> None:
+    """e to the mean of what each token after the first is worth, over all windows."""
+    model = TableModel.random(7, 3)
+    windows = [[1, 2, 3, 4], [5, 6, 0]]
+    parts = [
+        -logits_after(model, window[:at]).log_softmax(0)[window[at]]
+        for window in windows
+        for at in range(1, len(window))
+    ]
+    expected = math.exp(float(torch.stack(parts).mean()))
+    assert perplexity.perplexity(model, windows) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.skipif(not blocks.supports(torch.float32, CPU), reason="no loop for blocks was built")
+def test_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Formats differ in their weights, and little in what the arithmetic adds."""
+    monkeypatch.setattr(perplexity, "text", lambda characters: "the cat in the hat " * characters)
+    model = str(gguf_files.written(tmp_path / "a.gguf", "llama", Kind.Q8_0))
+    arguments = ["--models", model, "--formats", "q4", "--tokens", "120", "--window", "40"]
+    monkeypatch.setattr(sys, "argv", ["perplexity.py", *arguments, "--out", str(tmp_path)])
+    perplexity.main()
+    stored, four = json.loads((tmp_path / "perplexity.json").read_text())["rows"]
+    assert (stored["format"], four["format"]) == ("stored", "q4")
+    assert stored["weights"] == stored["numbers"] == four["numbers"] != four["weights"]
+    for row in (stored, four):
+        assert row["arithmetic"] == row["executed"] / row["weights"] != 1
+        assert 0.8 < row["arithmetic"] < 1.25
+    assert four["mb"] == pytest.approx(stored["mb"] * 4.5 / 8.5)
+
+
+def test_a_short_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perplexity, "text", lambda characters: "the cat")
+    model = str(gguf_files.written(tmp_path / "a.gguf"))
+    with pytest.raises(ForetokenError, match="ask for no more"):
+        perplexity.cut(model, 100, 10)
