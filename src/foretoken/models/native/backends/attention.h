@@ -122,8 +122,11 @@ static void exponentials(float *scores, const uint8_t *seen, long count, long fi
     at(scores + j) = exponential(loaded(scores + j) - highest);
 }
 
+static const long SOON = 16;  // rows of values that are fetched ahead
+
 // WIDTH queries (token t, head g of the group) from `first` on, against one key/value head. Lanes
-// are queries while scores are summed, and places of the cache in the softmax.
+// are queries while scores are summed, and places of the cache in the softmax. What is stored as
+// float32 is fetched ahead, the keys of the next group while one is multiplied.
 static void attend_panel(const Pass &p, long b, long head, long first, std::vector<float> &room) {
   long G = p.H / p.K, count = p.T * G - first < WIDTH ? p.T * G - first : WIDTH;
   Span reach = span(p, b, first / G, (first + count - 1) / G + 1);
@@ -140,11 +143,12 @@ static void attend_panel(const Pass &p, long b, long head, long first, std::vect
     const float *q = p.turned + (b * p.T + t) * row + (head * G + g) * p.W;
     for (long d = 0; d < p.W; d++) queries[d * WIDTH + r] = q[d] * p.scale;
   }
+  auto times = count <= LANES ? multiply<1, float> : multiply<2, float>;
   for (long j = 0, step = p.kind ? CHUNK : L; j < L; j += step) {
     long near = L - j < step ? L - j : step;
     const float *keys = widened(p.keys, p.kind, history + j * p.W, near, p.W, wide);
-    multiply<float>({keys, p.W}, {queries, WIDTH}, scores + j * WIDTH, WIDTH, near, p.W,
-                    queries, 0);
+    times({keys, p.W}, {queries, WIDTH}, scores + j * WIDTH, WIDTH, near, p.W, keys + ROWS * p.W,
+          p.kind ? 0 : 4 * near);
   }
   for (long i = 0; p.cap && i < L * WIDTH; i += LANES)
     at(scores + i) = hyperbolic(loaded(scores + i) / p.cap) * p.cap;
@@ -156,13 +160,14 @@ static void attend_panel(const Pass &p, long b, long head, long first, std::vect
   }
   for (long j = 0; j < L; j++)
     for (long r = 0; r < count; r++) sums[r] += shares[r * filled + j];
+  const long groups = (count + ROWS - 1) / ROWS;  // each fetches a row of values for every one
   for (long j = 0; j < L; j += CHUNK) {
     long near = L - j < CHUNK ? L - j : CHUNK;
     const float *values = widened(p.values, p.kind, history + j * p.W, near, p.W, wide);
     if (p.W % WIDTH == 0)
       for (long d = 0; d < p.W; d += WIDTH)
-        multiply<float>({shares + j, filled}, {values + d, p.W}, mixed + d, p.W, count, near,
-                        values + d, 0);
+        multiply<2, float>({shares + j, filled}, {values + d, p.W}, mixed + d, p.W, count, near,
+                           values + d + SOON * p.W, p.kind ? 0 : 4 * p.W * groups);
     else  // narrow heads, of whole vectors
       for (long r = 0; r < count; r++)
         for (long i = 0; i < near; i++)

@@ -24,61 +24,62 @@ static inline void fetch_lines(const void *from, long size) {
 // How many panels are read together for one to three rows: as there are registers for their sums.
 static constexpr int together(long rows) { return rows == 1 || LANES == 16 ? 4 : 2; }
 
-// sums[R][S·WIDTH] += x[R][count] · w[count][WIDTH], of S panels that lie `between` apart.
-// One panel alone fetches `step` bytes of other memory for each of count, at most two lines.
-template <int R, int S, typename W>
+// sums[R][V·LANES] += x[R][count] · w, of V vectors of outputs: half a panel, one, or several, which
+// lie `between` apart. One panel at most fetches `step` bytes of other memory for each of count, at
+// most two lines.
+template <int R, int V, typename W>
 static void block(Rows<float> x, Rows<W> w, long between, float *sums, long apart, long count,
                   const char *ahead, long step) {
-  lanes a[R][2 * S];
+  lanes a[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-    for (int s = 0; s < 2 * S; s++) a[r][s] = loaded(sums + r * apart + s * LANES);
+    for (int v = 0; v < V; v++) a[r][v] = loaded(sums + r * apart + v * LANES);
   const W *p = w.start;
   const float *q = x.start;
   for (long k = 0; k < count; k++, p += w.apart, q++, ahead += step) {
-    if (S == 1) fetch_lines(ahead, step);
+    if (V <= 2) fetch_lines(ahead, step);
+    lanes own[V];
 #pragma GCC unroll 8
-    for (int s = 0; s < S; s++) {
-      lanes left = loaded(p + s * between), right = loaded(p + s * between + LANES);
+    for (int v = 0; v < V; v++) {
+      own[v] = loaded(p + v / 2 * between + v % 2 * LANES);
       // g++ would load them again for every row, if it saw where they are from.
 #if defined(__AVX512F__) && LANES == 16
-      if (R > 1) __asm__("" : "+v"(left), "+v"(right));
+      if (R > 1) __asm__("" : "+v"(own[v]));
 #elif defined(__AVX__) && LANES == 8
-      if (R > 1 && (S == 1 || R == 2)) __asm__("" : "+x"(left), "+x"(right));
+      if (R > 1 && (V <= 2 || R == 2)) __asm__("" : "+x"(own[v]));
 #endif
-#pragma GCC unroll 16
-      for (int r = 0; r < R; r++) {
-        a[r][2 * s] += left * q[r * x.apart];
-        a[r][2 * s + 1] += right * q[r * x.apart];
-      }
     }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) a[r][v] += own[v] * q[r * x.apart];
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-    for (int s = 0; s < 2 * S; s++) at(sums + r * apart + s * LANES) = a[r][s];
+    for (int v = 0; v < V; v++) at(sums + r * apart + v * LANES) = a[r][v];
 }
 
 template <typename W>
 using Block = void (*)(Rows<float>, Rows<W>, long, float *, long, long, const char *, long);
 
-template <typename W, int... R>
+template <int V, typename W, int... R>
 static Block<W> block_of(long rows, std::integer_sequence<int, R...>) {
-  static const Block<W> blocks[] = {block<R + 1, 1, W>...};
+  static const Block<W> blocks[] = {block<R + 1, V, W>...};
   return blocks[rows - 1];
 }
 
-// sums[M][WIDTH] += x[M][count] · w[count][WIDTH], ROWS rows at a time at most, all about as many.
+// sums[M][V·LANES] += x[M][count] · w, ROWS rows at a time at most, all about as many.
 // Meanwhile `size` bytes for each of count are fetched from `from` on, by each group its share.
-template <typename W>
+template <int V, typename W>
 static void multiply(Rows<float> x, Rows<W> w, float *sums, long apart, long M, long count,
                      const void *from, long size) {
   long groups = (M + ROWS - 1) / ROWS, step = size / groups;
   const char *ahead = (const char *)from;
   for (long left = groups; left > 0; left--) {
     long rows = (M + left - 1) / left;
-    auto times = block_of<W>(rows, std::make_integer_sequence<int, ROWS>());
+    auto times = block_of<V, W>(rows, std::make_integer_sequence<int, ROWS>());
     times(x, w, 0, sums, apart, count, ahead, step);
     ahead += count * step;
     x.start += rows * x.apart;
@@ -103,8 +104,8 @@ static void many(Rows<float> x, const W *w, float *y, long M, long N, long K, fl
     long count = K - k < CHUNK ? K - k : CHUNK;
     for (int s = 0; s < S; s++) {
       const W *own = w + (s * K + k) * WIDTH;
-      multiply<W>({x.start + k, x.apart}, {own, WIDTH}, sums[s], WIDTH, M, count,
-                  own + CHUNK * WIDTH, WIDTH * sizeof(W));
+      multiply<2, W>({x.start + k, x.apart}, {own, WIDTH}, sums[s], WIDTH, M, count,
+                     own + CHUNK * WIDTH, WIDTH * sizeof(W));
     }
   }
   for (int s = 0; s < S; s++) store(sums[s], y + s * WIDTH, M, N, WIDTH, unit);
@@ -114,7 +115,7 @@ static void many(Rows<float> x, const W *w, float *y, long M, long N, long K, fl
 template <int R, int S, typename W>
 static void few(Rows<float> x, const W *w, float *y, long N, long K, float unit) {
   float sums[R * S * WIDTH] = {0};
-  block<R, S, W>(x, {w, WIDTH}, K * WIDTH, sums, S * WIDTH, K, 0, 0);
+  block<R, 2 * S, W>(x, {w, WIDTH}, K * WIDTH, sums, S * WIDTH, K, 0, 0);
   store(sums, y, R, N, S * WIDTH, unit);
 }
 
