@@ -19,6 +19,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -32,6 +33,7 @@ from foretoken.models.native.backends import choose
 from foretoken.progress import track
 
 LIMITS = {"float32": {1: 1.2, 8: 1.6, 16: 2.0}, "int8": {1: 2.0, 8: 2.5}}
+FALL = 0.95  # a pass over more tokens takes at least so many times what one over fewer does
 MEMORY, SPARE = 1.15, 150  # at most so many times weights, cache and so many MiB
 ARRAY = (32_768, 4_096)  # 512 MiB
 
@@ -112,7 +114,8 @@ def _peak(folder: Path, backend: str) -> dict[str, Any]:
 
 
 def missed(results: dict[str, Any]) -> list[str]:
-    """What is above its limit, in words. Only `auto`'s choice and int8 have limits on time."""
+    """What is above its limit, in words, and passes that cost less than smaller ones. Only `auto`'s
+    choice and int8 have limits on time."""
     kinds = {"int8": "int8", results["automatic"]: "float32"}
     slow = [
         f"{name}: pass({width}) is {part['ratios'][width]:.2f} times reading, limit {limit}"
@@ -120,12 +123,18 @@ def missed(results: dict[str, Any]) -> list[str]:
         for width, limit in LIMITS.get(kinds.get(name, ""), {}).items()
         if part["ratios"][width] > limit
     ]
+    falling = [
+        f"{name}: pass({more}) takes {part['ms'][more] / part['ms'][fewer]:.2f} times pass({fewer})"
+        for name, part in results["backends"].items()
+        for fewer, more in pairwise(sorted(part["ms"]))
+        if part["ms"][more] < FALL * part["ms"][fewer]
+    ]
     large = [
         f"{name}: loading takes {part['ratio']:.2f} times what it may hold, limit {MEMORY}"
         for name, part in results["memory"].items()
         if part["ratio"] > MEMORY
     ]
-    return slow + large
+    return slow + falling + large
 
 
 def show(results: dict[str, Any]) -> None:
