@@ -2,7 +2,7 @@
 
     benchmark                 "real"
     limit                     prompts of a stage where it was only tried out, else null
-    environment, features     the machine; the processor's vector instructions
+    environment               the machine
     models                    file -> {"bytes", "sha256"}
     suite                     the official questions: name, sha256; ours: file, sha256
     hours                     {"allowed", "spent", "left"}: of measuring; estimated what is left
@@ -42,7 +42,6 @@ from typing import Any
 
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.record import BASELINE
-from foretoken.machine import features
 from real_table import figures
 from real_table.cells import Cell
 from real_table.lineup import OTHER_SIZE, PAIR, SMALL, TARGETS
@@ -74,7 +73,6 @@ def made(whole: Whole, models: Path, found: Mapping[str, str], left: float) -> d
     record: dict[str, Any] = {
         "benchmark": "real",
         "environment": environment(),
-        "features": features(),
         "models": {
             name: {"bytes": (models / name).stat().st_size, "sha256": sha}
             for name, sha in found.items()

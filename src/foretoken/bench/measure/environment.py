@@ -13,7 +13,7 @@ import torch
 import transformers
 
 import foretoken
-from foretoken.machine import cores, processor
+from foretoken.machine import cores, features, processor
 
 __all__ = ["environment"]
 
@@ -23,6 +23,7 @@ def environment() -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "cpu": processor(),
+        "cpu_features": features(),
         "cores": cores(),
         "memory_gib": _memory_gib(),
         "gpu": gpu,
