@@ -5,7 +5,8 @@
 A first process reads the file, so that all find it in the page cache. `seconds` is the call of
 `LLM(…)`; the imports that it makes first for transformers' configurations are in it, those before
 it are `import_seconds`. `peak_mib` is the process's, with everything; `weights_mib` what a pass
-reads and the embedding, where that isn't the head too.
+reads and the embedding, where that isn't the head too and is in memory. `resident_mib` is what
+the process holds when all is loaded, imports included.
 """
 
 from __future__ import annotations
@@ -29,14 +30,21 @@ def main() -> None:
     parser.add_argument("models", nargs="+", metavar="MODEL")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    rows = [["model", "import s", "load s", "peak MiB", "imports", "weights"]]
+    rows = [["model", "import s", "load s", "peak MiB", "resident", "imports", "weights"]]
     results = []
     for model in given.models:
         measured(model)  # the file is in the page cache, and the loops are built
         runs = [measured(model) for _ in range(given.rounds)]
         result = {key: middle([run[key] for run in runs]) for key in runs[0]}
         results.append(result | {"rounds": [run["seconds"] for run in runs]})
-        keys = ("import_seconds", "seconds", "peak_mib", "imports_mib", "weights_mib")
+        keys = (
+            "import_seconds",
+            "seconds",
+            "peak_mib",
+            "resident_mib",
+            "imports_mib",
+            "weights_mib",
+        )
         rows.append([result["name"], *(f"{result[key]:.1f}" for key in keys)])
     shared.table(rows)
     given.model = given.draft_model = ""
@@ -44,7 +52,7 @@ def main() -> None:
 
 
 def middle(values: list[Any]) -> Any:
-    return values[0] if isinstance(values[0], str) else median(values)
+    return values[0] if isinstance(values[0], str | None) else median(values)
 
 
 def measured(model: str) -> dict[str, Any]:
@@ -76,9 +84,17 @@ def child(model: str) -> None:
         "seconds": seconds,
         "peak_mib": peak,
         "imports_mib": imports,
+        "resident_mib": resident(),
+        "file_mib": Path(model).stat().st_size / 2**20 if Path(model).is_file() else None,
         "weights_mib": (llm.model.bytes_read + stored.nbytes) / 2**20,
     }
     print(json.dumps(result))
+
+
+def resident() -> float:
+    """MiB of the process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 if __name__ == "__main__":

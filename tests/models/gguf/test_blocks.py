@@ -15,7 +15,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.gguf import blocks
 from foretoken.models.gguf.reader import Stored
 from foretoken.models.native.backends import kernels
-from foretoken.models.native.backends.blocks import KINDS
+from foretoken.models.native.backends.blocks import KINDS, Blocks
 
 DTYPES = (torch.float16, torch.float32)
 
@@ -114,3 +114,31 @@ def test_the_loops_check_sizes_themselves(values: int, format: int) -> None:
     data, numbers = np.zeros(34, np.uint8), torch.full((64,), 7.0)
     done = loops.dequantise(data.ctypes.data, 34, numbers.data_ptr(), values, format, 0, 1)
     assert done == -1 and (numbers == 7).all()
+
+
+@pytest.mark.skipif(kernels.library() is None, reason="no loop was built")
+@pytest.mark.parametrize("name", KINDS)
+def test_rows_that_stay_in_their_file(name: str, tmp_path: Path) -> None:
+    """As those of all its bytes, also where another file has taken the name; none that isn't
+    there, and no zeros for what was cut off."""
+    path = tmp_path / "a.gguf"
+    stored = written(path, Kind[name])
+    lying = blocks.StoredBlocks(path, stored)
+    whole = Blocks(blocks.raw(path, stored), name, stored.shape[1])
+    assert torch.equal(lying.data, whole.data)
+    rows = torch.tensor([[1, 0], [len(whole) - 1, 1]])
+    expected = whole(rows)
+    assert torch.equal(lying(rows), expected) and lying(torch.empty(0).long()).shape[0] == 0
+    for wrong in (len(whole), -1):
+        with pytest.raises(IndexError):
+            lying(torch.tensor([wrong]))
+    other = tmp_path / "other.gguf"
+    other.write_bytes(bytes(path.stat().st_size))
+    kept = path.with_name("kept")
+    path.rename(kept)
+    other.rename(path)
+    assert torch.equal(lying(rows), expected)
+    with kept.open("r+b") as file:
+        file.truncate(stored.start)
+    with pytest.raises(ForetokenError, match="shorter than when it was opened"):
+        lying(rows)

@@ -7,6 +7,8 @@ Legend: N numbers.
 from __future__ import annotations
 
 import mmap
+import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ from torch import Tensor
 from foretoken.errors import ForetokenError
 from foretoken.models.gguf.reader import Stored
 from foretoken.models.native.backends import kernels, pages
-from foretoken.models.native.backends.blocks import KINDS
+from foretoken.models.native.backends.blocks import KINDS, Blocks
 
 FLOATS = {
     "F64": torch.float64,
@@ -52,6 +54,37 @@ def read(path: Path, stored: Stored, narrow: bool) -> Tensor:
         if narrow and not SMALLEST <= largest <= LARGEST:
             numbers, _ = dequantised(data, stored, torch.float32)
     return numbers.view(stored.shape)
+
+
+class StoredBlocks(Blocks):
+    """A matrix that stays in its file: all of it is read for `data`, and rows, for an embedding,
+    when they are asked for. The file is held open, so that no other can take its place."""
+
+    def __init__(self, path: Path, stored: Stored) -> None:
+        self.kind, self.shape, self.nbytes = stored.kind.name, (stored.shape[0], stored.shape[1]), 0
+        self._path, self._stored = path, stored
+        self._row = stored.size // stored.shape[0]
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    @property
+    def data(self) -> Tensor:
+        return raw(self._path, self._stored)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Those rows, [..., inputs] in float32. Raises IndexError for a row that isn't there, and
+        `ForetokenError` where the file has shrunk."""
+        numbers = rows.reshape(-1).tolist()
+        if numbers and not 0 <= min(numbers) <= max(numbers) < len(self):
+            raise IndexError(f"rows are 0 to {len(self) - 1}")
+        start, size, file = self._stored.start, self._row, self._file
+        read = bytearray().join(os.pread(file, size, start + size * row) for row in numbers)
+        if len(read) != size * len(numbers):
+            raise ForetokenError(
+                f"{self._path} is shorter than when it was opened; fetch it again."
+            )
+        taken = torch.frombuffer(read, dtype=torch.uint8) if read else torch.empty(0).byte()
+        return self._numbers(taken.view(len(numbers), size), rows)
 
 
 def raw(path: Path, stored: Stored) -> Tensor:

@@ -47,9 +47,10 @@ class GGUFCheckpoint:
         stored = self._stored[name]
         info = self._file.tensors[stored]
         if self._whole and info.kind.name in KINDS and len(info.shape) == 2:
-            data = blocks.raw(self._file.path, info)
-            rows = self._halved(data, stored) if self._family.is_paired(stored) else data
-            return Blocks(rows, info.kind.name, info.shape[1])
+            lying = blocks.StoredBlocks(self._file.path, info)
+            if not self._family.is_paired(stored):
+                return lying
+            return Blocks(self._halved(lying.data, stored), lying.kind, info.shape[1])
         tensor = blocks.read(self._file.path, info, self._narrow)
         if shift := self._family.shift_of(stored):
             tensor = tensor - shift

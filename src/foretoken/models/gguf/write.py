@@ -7,6 +7,7 @@ that the format can't hold is refused, not changed. Keys and names: llama.cpp's 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,23 +111,23 @@ class FileSource:
 def _write(out: Path, made: Source, kinds: Mapping[str, str], kind: str) -> None:
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
 
-    writer = GGUFWriter(out, made.architecture)
-    pairs = {**made.metadata, "general.file_type": FORMATS[kind]}
-    for key, value in {**pairs, "general.quantization_version": _VERSION}.items():
-        if key != "general.architecture":  # which the writer has written
-            _add(writer, key, value)
-    for name, shape in made.shapes.items():
-        of = GGMLQuantizationType[kinds[name]]
-        values, size = GGML_QUANT_SIZES[of]
-        writer.add_tensor_info(name, shape, np.dtype(np.float32), prod(shape) // values * size, of)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    with track_late(f"Writing {out.stem}", len(made.shapes)) as advance:
-        for name in made.shapes:
-            writer.write_tensor_data(_bytes(made.tensor(name), kinds[name]))
-            advance()
-    writer.close()
+    with closing(GGUFWriter(out, made.architecture)) as writer:
+        pairs = {**made.metadata, "general.file_type": FORMATS[kind]}
+        for key, value in {**pairs, "general.quantization_version": _VERSION}.items():
+            if key != "general.architecture":  # which the writer has written
+                _add(writer, key, value)
+        for name, shape in made.shapes.items():
+            of = GGMLQuantizationType[kinds[name]]
+            values, size = GGML_QUANT_SIZES[of]
+            count = prod(shape) // values * size
+            writer.add_tensor_info(name, shape, np.dtype(np.float32), count, of)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        with track_late(f"Writing {out.stem}", len(made.shapes)) as advance:
+            for name in made.shapes:
+                writer.write_tensor_data(_bytes(made.tensor(name), kinds[name]))
+                advance()
 
 
 def _bytes(tensor: Tensor, kind: str) -> NDArray[Any]:

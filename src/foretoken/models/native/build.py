@@ -130,6 +130,12 @@ class _Parts:
         self.bytes_read += backends.nbytes(layer, count, self.dtype)
         return layer
 
+    def tied(self, matrix: Blocks) -> tuple[Embedding, Linear]:
+        """Embedding and head of one matrix."""
+        head, embedding = blocks.tied(matrix)
+        self.bytes_read += head.nbytes
+        return embedding, head
+
     def linear(self, prefix: str, *names: str) -> Linear:
         """Several stored layers as one product; with biases, if the configuration has them."""
         weights = self.tensors(f"{prefix}.{name}.weight" for name in names)
@@ -160,6 +166,8 @@ def _ends(parts: _Parts, tied: bool) -> tuple[Embedding, Linear]:
     """The embedding, in the narrower of its dtype and the model's, and the head."""
     name, matrix = _end_names(parts) if tied else (EMBEDDING, HEAD)
     [embedding] = parts.tensors([name])
+    if isinstance(embedding, Blocks) and matrix == name:
+        return parts.tied(embedding)
     head = [embedding] if matrix == name else parts.tensors([matrix])
     lm_head = parts.product(head, None)
     if isinstance(embedding, Blocks):

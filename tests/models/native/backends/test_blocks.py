@@ -161,6 +161,22 @@ def test_rows_of_an_embedding(kind: str) -> None:
         table(torch.tensor([40]))
 
 
+@pytest.mark.parametrize("kind", ALL)
+def test_rows_of_a_head(kind: str) -> None:
+    """Of panels, as those of the blocks: any row, rows that end within a block or a unit too."""
+    for outputs, inputs in [*sizes(kind), (40, 96 if VALUES[kind] == 32 else 512)]:
+        table = matrix(kind, outputs, inputs)
+        head, embedding = blocks.tied(table)
+        rows = torch.arange(outputs)
+        assert torch.equal(embedding(rows), table(rows)) and not embedding.nbytes
+        x = torch.randn(3, inputs)
+        assert torch.equal(head(x), blocks.product([table], None)(x))
+        assert embedding(rows[:6].view(2, 3)).shape == (2, 3, inputs)
+        for wrong in (outputs, -1):
+            with pytest.raises(IndexError):
+                embedding(torch.tensor([0, wrong]))
+
+
 @pytest.mark.parametrize("architecture", gguf_files.ARCHITECTURES)
 def test_a_model(architecture: str, tmp_path: Path) -> None:
     """By itself as the file lies: close to the same numbers in float32, in fewer bytes."""

@@ -35,9 +35,13 @@ class Blocks:
     whose last block may reach beyond the inputs, with zeros; kind: one of `ALL`."""
 
     def __init__(self, data: Tensor, kind: str, inputs: int) -> None:
-        self.data, self.kind = data, kind
+        self._data, self.kind = data, kind
         self.shape = (len(data), inputs)
         self.nbytes = data.nbytes
+
+    @property
+    def data(self) -> Tensor:
+        return self._data
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -47,11 +51,35 @@ class Blocks:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Those rows, [..., inputs] in float32."""
-        taken = self.data[rows.reshape(-1)].contiguous()
+        return self._numbers(self.data[rows.reshape(-1)].contiguous(), rows)
+
+    def _numbers(self, taken: Tensor, rows: Tensor) -> Tensor:
+        """Of the bytes of these rows."""
         inputs = self.shape[1]
         numbers = torch.empty(len(taken), inputs + -inputs % VALUES[self.kind])
         kernels.dequantise(taken.data_ptr(), taken.nbytes, numbers, ALL.index(self.kind))
-        return numbers[:, :inputs].reshape(*rows.shape, -1)
+        return numbers[:, :inputs].reshape(*rows.shape, inputs)
+
+
+class LaidRows:
+    """The rows of a matrix in panels, as an embedding: of a head that is one too, nothing is stored
+    twice. nbytes: what it has of its own."""
+
+    nbytes = 0
+
+    def __init__(self, part: panels.Part) -> None:
+        self._part = part
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[..., inputs] in float32. Raises IndexError for a row that isn't there."""
+        part, taken = self._part, rows.reshape(-1).contiguous()
+        if len(taken) and not 0 <= int(taken.min()) <= int(taken.max()) < part.outputs:
+            raise IndexError(f"rows are 0 to {part.outputs - 1}")
+        numbers = torch.empty(len(taken), part.inputs)
+        places = part.panels.data_ptr(), taken.data_ptr(), numbers.data_ptr()
+        kind = part.kind - panels.BLOCKS
+        panels.loops().rows_of(*places, len(taken), part.inputs, kind)
+        return numbers.view(*rows.shape, part.inputs)
 
 
 def make(weight: Tensor, bias: Tensor | None) -> Linear:
@@ -65,6 +93,12 @@ def product(weights: Sequence[Blocks | Tensor], bias: Tensor | None) -> Linear:
     if any(len(weight) % width for weight in joined[:-1]):  # a part would begin within a panel
         joined = [torch.cat([_as_floats(weight) for weight in joined])]
     return panels.Product([_part(weight) for weight in joined], bias)
+
+
+def tied(weight: Blocks) -> tuple[panels.Product, LaidRows]:
+    """A head that is the embedding too."""
+    part = _part(weight)
+    return panels.Product([part], None), LaidRows(part)
 
 
 def _kind(weight: Blocks | Tensor) -> str:

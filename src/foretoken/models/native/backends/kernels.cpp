@@ -50,6 +50,12 @@ void lay(const uint8_t *rows, uint8_t *to, long N, long K, int format, int threa
   lay_panels(format, rows, to, N, K, threads);
 }
 
+// Rows of an [N, K] of blocks in panels -> numbers [count, K].
+void rows_of(const uint8_t *panels, const int64_t *rows, float *to, long count, long K,
+             int format) {
+  for (long i = 0; i < count; i++) row_of(format, panels, rows[i], K, to + i * K);
+}
+
 // x [M, K] -> y [M, N]
 void linear(const float *x, const Matrix *m, float *y, long M, int threads) {
 #pragma omp parallel for num_threads(threads)

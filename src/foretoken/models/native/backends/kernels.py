@@ -91,6 +91,8 @@ def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
     loops.laid_size.argtypes = [number, number, ctypes.c_int]
     loops.lay.restype = None
     loops.lay.argtypes = [place, place, number, number, ctypes.c_int, ctypes.c_int]
+    loops.rows_of.restype = None
+    loops.rows_of.argtypes = [place] * 3 + [number] * 2 + [ctypes.c_int]
     loops.pack.restype = None
     loops.pack.argtypes = [place, place, number, number, ctypes.c_int, ctypes.c_int]
     loops.linear.restype = None

@@ -155,3 +155,55 @@ static void lay_panels(int format, const uint8_t *rows, uint8_t *to, long N, lon
     if (count > 0) lay_panel(format, rows + first * row, count, K, to + p * size);
   }
 }
+
+// The other way round: a lane's 32 quants from its four bytes of each vector.
+static inline void get_quants(const uint8_t *from, int bits, uint8_t *q) {
+  const long next = 4 * LANES;
+  if (bits == 8) {
+    for (int j = 0; j < 8; j++) put_word(q + 4 * j, word(from + j * next));
+    return;
+  }
+  for (int j = 0; j < 4; j++) {
+    uint32_t both = word(from + j * next);
+    put_word(q + 4 * j, both & 0x0f0f0f0f);
+    put_word(q + 16 + 4 * j, both >> 4 & 0x0f0f0f0f);
+  }
+  for (int j = 0; j < 8 && bits > 4; j++) {
+    uint32_t above = word(from + (bits == 5 ? 4 : 4 + j / 4) * next);
+    uint32_t own = bits == 5 ? above >> j & 0x01010101 : above >> 2 * (j % 4) & 0x03030303;
+    put_word(q + 4 * j, word(q + 4 * j) | own << 4);
+  }
+}
+
+// Half h of block b of a unit: its scale and its minimum, as `dequantise.h` has them.
+static inline void scale_at(int format, const uint8_t *u, long lane, int b, int h, float &scale,
+                            float &least) {
+  least = 0;
+  const uint8_t *d = u + 2 * lane;
+  if (format == Q4_K || format == Q5_K) {
+    scale = half_at(d) * u[(4 + b) * LANES + lane];
+    least = -(half_at(d + 2 * LANES) * u[(12 + b) * LANES + lane]);
+  } else if (format == Q6_K) {
+    scale = half_at(d) * (int8_t)u[(2 + 2 * b + h) * LANES + lane];
+  } else {
+    scale = half_at(d + b * 2 * LANES);
+    if (KINDS[format].least) least = half_at(d + (2 + b) * 2 * LANES);
+  }
+}
+
+// Row `row` of a matrix in panels -> K numbers.
+static void row_of(int format, const uint8_t *panels, long row, long K, float *y) {
+  const Kind kind = KINDS[format];
+  const uint8_t *u = panels + row / LANES * units(format, K) * unit(format);
+  long lane = row % LANES;
+  for (long at = 0; at < K; u += unit(format))
+    for (int b = 0; b < kind.group && at < K; b++, at += BLOCK) {
+      uint8_t q[BLOCK];
+      get_quants(u + LANES * kind.head + b * quants(format) + 4 * lane, kind.bits, q);
+      float scale, least;
+      for (long i = 0; i < BLOCK && at + i < K; i++) {
+        if (i % 16 == 0) scale_at(format, u, lane, b, i / 16, scale, least);
+        y[at + i] = scale * ((int)q[i] - kind.offset) + least;
+      }
+    }
+}
