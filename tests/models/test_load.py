@@ -86,6 +86,23 @@ def test_dtypes(folder: Path) -> None:
     assert pick_device("cpu") == CPU
 
 
+def test_a_backend_that_would_not_run_is_refused(folder: Path) -> None:
+    """Where transformers runs the layers: it had been left out without a word."""
+    for backend in ("auto", "plain"):
+        load_model(folder, device="cpu", backend=backend, model_impl="transformers")
+    for backend in ("q4", "blocks", "compiled+int8", "nonesuch"):
+        with pytest.raises(ForetokenError, match=r"runs by transformers' code .*backend='auto'"):
+            load_model(folder, device="cpu", backend=backend, model_impl="transformers")
+
+
+def test_a_folder_of_gguf_files_names_one(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").touch()
+    with pytest.raises(
+        ForetokenError, match=r"no config\.json; give the GGUF file in it, .*a\.gguf"
+    ):
+        read_config(tmp_path)
+
+
 def test_shards_and_what_is_missing(folder: Path, tmp_path: Path) -> None:
     """An index names each tensor's file; a missing or damaged one is named."""
     source = (folder / "model.safetensors").read_bytes()

@@ -76,6 +76,7 @@ def load_model(
             f"{source} can't be served natively: {reason}; use model_impl='transformers'."
         )
     if model_impl == "transformers" or reason:
+        _check_no_backend(backend, source, reason)
         from foretoken.models.hf import adapter
 
         return adapter.load(folder, kind, place, trust_remote_code)
@@ -92,6 +93,16 @@ def load_model(
     narrow = chosen or kind == torch.float16 or linear == "half"
     whole = linear == "blocks" or linear in backends.quantise.BACKENDS
     return load_native(folder, config, kind, place, backend, narrow, whole)
+
+
+def _check_no_backend(backend: str, source: str | Path, reason: str | None) -> None:
+    """Raises `ForetokenError` for a backend that transformers' code wouldn't run."""
+    if backend not in ("auto", "plain"):
+        raise ForetokenError(
+            f"Backend {shown(backend)} is one of models that run natively, and {source} runs by "
+            f"transformers' code ({reason or 'by model_impl'}); use backend='auto', and "
+            "draft_backend='auto' for a draft model."
+        )
 
 
 def find(source: str | Path, also: Sequence[str] = ()) -> Path:
@@ -167,7 +178,15 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
 
     file = folder / "config.json"
     if not file.is_file():
-        raise ForetokenError(f"{folder} has no config.json; give a Hugging Face checkpoint folder.")
+        found = sorted(folder.glob(f"*{gguf.SUFFIX}"))
+        raise ForetokenError(
+            f"{folder} has no config.json; "
+            + (
+                f"give the GGUF file in it, {shown(str(found[0]))}."
+                if found
+                else "give a Hugging Face checkpoint folder."
+            )
+        )
     _check_layers(file)
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
@@ -258,7 +277,10 @@ def load_native(
     """The native model from a checkpoint's weights, whose headers are checked before one is read;
     `narrow`, `whole`: see `weights`."""
     stored = weights(folder, narrow, whole)
-    _check_headers(stored, config)
+    try:
+        _check_headers(stored, config)
+    except ForetokenError as error:
+        raise ForetokenError(f"{folder}: {error}") from error
     try:
         many = len(stored.headers)
         with pages.reusing(), track_late(f"Loading {folder.name}", many) as advance:

@@ -108,6 +108,7 @@ def test_factors_of_llama_3_are_recognised(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "experts": ({"llama.expert_count": 8}, "asks for llama.expert_count = 8"),
+    "texts read both ways": ({"llama.attention.causal": False}, "embeds texts"),
     "another scale": ({"llama.attention.scale": 0.5}, "asks for llama.attention.scale = 0.5"),
     "longrope": ({"llama.rope.scaling.type": "longrope"}, "rotary scaling is 'longrope'"),
     "part of each head": ({"llama.rope.dimension_count": 16}, "rotate 16 of 32 numbers"),
@@ -139,7 +140,9 @@ def test_ends_of_the_text_and_of_a_turn(tmp_path: Path) -> None:
 
 def test_scaling_that_transformers_would_leave_out_is_refused(tmp_path: Path) -> None:
     also = {"llama.rope.scaling.type": "yarn"}
-    with pytest.raises(ForetokenError, match="rotary scaling, which isn't served for llama"):
+    with pytest.raises(
+        ForetokenError, match="rotary scaling, which transformers leaves out of llama"
+    ):
         config.check_rope(GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=also)))
     config.check_rope(GGUFFile(gguf_files.written(tmp_path / "b.gguf")))
 

@@ -97,6 +97,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too few scores": (pieces(scores=[0.0]), "tokens and 1 scores"),
     "an id that is none": ({"tokenizer.ggml.bos_token_id": 9999}, "its bos_token is 9999"),
     "kinds that are none": ({"tokenizer.ggml.token_type": 3}, "its tokenizer can't be made"),
+    "kinds that are texts": ({"tokenizer.ggml.token_type": ["a"]}, "no list of as many types"),
+    "too few kinds": ({"tokenizer.ggml.token_type": [1, 1]}, "no list of as many types"),
     "a template that is none": ({"tokenizer.chat_template": 3}, "chat_template is 3"),
 }
 

@@ -10,8 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from foretoken.errors import ForetokenError, one_line
-from foretoken.models.gguf import config, tokenizer
+from foretoken.errors import ForetokenError, one_line, shown
+from foretoken.models.gguf import check, config, tokenizer
 from foretoken.models.gguf.checkpoint import GGUFCheckpoint
 from foretoken.models.gguf.folder import write as write_folder
 from foretoken.models.gguf.from_folder import FolderSource
@@ -82,6 +82,7 @@ def config_of(path: Path) -> Any:
     file = GGUFFile(path)
     if file.architecture in FAMILIES:
         return config.read(file)
+    check.language_model(file)
     config.check_rope(file)
     from transformers import AutoConfig
 
@@ -121,6 +122,7 @@ def weights_of(path: Path, narrow: bool, whole: bool = False) -> GGUFCheckpoint:
 
 def _unserved(file: GGUFFile, error: Exception) -> ForetokenError:
     return ForetokenError(
-        f"{file.path} is a {file.architecture} model, which transformers can't read from a GGUF "
-        f"file ({one_line(error)}); give the model's own checkpoint folder or hub id."
+        f"{file.path} is of the architecture {shown(file.architecture)}, which transformers can't "
+        f"read from a GGUF file ({one_line(error)}); give the model's own checkpoint folder or hub "
+        "id."
     )

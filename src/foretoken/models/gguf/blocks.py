@@ -11,8 +11,9 @@ import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from foretoken.errors import ForetokenError
 from foretoken.models.gguf.reader import Stored
 from foretoken.models.native.backends import kernels, pages
 from foretoken.models.native.backends.blocks import KINDS, Blocks
+
+if TYPE_CHECKING:
+    from gguf import GGMLQuantizationType
 
 FLOATS = {
     "F64": torch.float64,
@@ -43,7 +47,7 @@ def read(path: Path, stored: Stored, narrow: bool) -> Tensor:
     """A tensor, copied out of its file. Blocks become float16, where `narrow` and that is exact
     enough (`SMALLEST`), else float32.
 
-    Raises `ForetokenError` where the file has shrunk, and for a type that can't be dequantised.
+    Raises `ForetokenError` where the file has shrunk.
     """
     with _bytes(path, stored) as data:
         if stored.kind.name in FLOATS:
@@ -121,6 +125,19 @@ def dequantised(
     return by_package(data, stored, dtype)
 
 
+@cache
+def can_be_read(kind: GGMLQuantizationType) -> bool:
+    """Whether there is a way to get numbers out of this type."""
+    from gguf import GGML_QUANT_SIZES, dequantize
+
+    try:
+        with np.errstate(all="ignore"):
+            dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except NotImplementedError:
+        return kind.name in FLOATS
+    return True
+
+
 def _by_loops(data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype) -> tuple[Tensor, float]:
     numbers = pages.passing((_count(stored),), dtype)
     kind = KINDS.index(stored.kind.name)
@@ -128,22 +145,15 @@ def _by_loops(data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype) -> tu
 
 
 def by_package(data: NDArray[np.uint8], stored: Stored, dtype: torch.dtype) -> tuple[Tensor, float]:
-    """`dequantised` by the package `gguf`, for every type that it knows. Raises `ForetokenError`
-    for another."""
+    """`dequantised` by the package `gguf`, for every type that `can_be_read`."""
     from gguf import GGML_QUANT_SIZES, dequantize
 
     values, size = GGML_QUANT_SIZES[stored.kind]
     numbers, largest = pages.passing((_count(stored),), dtype), 0.0
     blocks, step = data.reshape(-1, size), _PART // values
     for first in range(0, len(blocks), step):
-        try:
-            with np.errstate(all="ignore"):
-                part: NDArray[Any] = dequantize(blocks[first : first + step], stored.kind)
-        except NotImplementedError as error:
-            raise ForetokenError(
-                f"Blocks of type {stored.kind.name} can't be dequantised; use a file of another "
-                "quantisation, e.g. Q4_K_M."
-            ) from error
+        with np.errstate(all="ignore"):
+            part: NDArray[Any] = dequantize(blocks[first : first + step], stored.kind)
         found = torch.from_numpy(part.reshape(-1))
         numbers[first * values :][: len(found)] = found
         largest = max(largest, float(found.abs().max().nan_to_num(torch.inf)))

@@ -35,7 +35,7 @@ class GGUFCheckpoint:
                 continue
             name = self._family.name_of(stored)
             if name is None:
-                raise file.refusal(
+                raise file.unserved(
                     f"tensor {shown(stored)} is none that a {file.architecture} model has here"
                 )
             self._stored[name] = stored

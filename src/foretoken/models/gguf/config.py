@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, shown
-from foretoken.models.gguf import blocks
+from foretoken.models.gguf import blocks, check
 from foretoken.models.gguf.names import EMBEDDING, FAMILIES, OUTPUT, ROPE_FACTORS
 from foretoken.models.gguf.reader import GGUFFile
 
@@ -91,6 +91,7 @@ def _unfit(file: GGUFFile, given: dict[str, Any]) -> ForetokenError:
 
 def _given(file: GGUFFile) -> dict[str, Any]:
     """What the file says, by transformers' names."""
+    check.language_model(file)
     numbers = _Numbers(file)
     numbers.check_known(_WINDOWED if file.architecture == "gemma3" else set())
     given = {name: numbers(key) for key, name in _NUMBERS.items()}
@@ -145,7 +146,7 @@ class _Numbers:
         for key, value in self.file.metadata.items():
             name = key.removeprefix(self._prefix)
             if name != key and name not in _KNOWN | also and value:
-                raise self.file.refusal(f"it asks for {key} = {shown(value)}, which isn't served")
+                raise self.file.unserved(f"it asks for {key} = {shown(value)}")
 
 
 def _head_dim(numbers: _Numbers, given: dict[str, Any]) -> int:
@@ -156,9 +157,9 @@ def _head_dim(numbers: _Numbers, given: dict[str, Any]) -> int:
     size = numbers.get("attention.key_length", width // heads)
     turned = numbers.get("rope.dimension_count", size)
     if not turned == size == numbers.get("attention.value_length", size):
-        raise numbers.file.refusal(
+        raise numbers.file.unserved(
             f"its heads rotate {shown(turned)} of {shown(size)} numbers, or have values of another "
-            "width, which isn't served"
+            "width"
         )
     return int(size)
 
@@ -169,7 +170,7 @@ def _rope(numbers: _Numbers, head_dim: int) -> dict[str, Any]:
     kind, factor = numbers.get("rope.scaling.type", "none"), numbers.get("rope.scaling.factor", 1.0)
     if ROPE_FACTORS in file.tensors:
         if kind != "none":
-            raise file.refusal("it asks for two kinds of rotary scaling")
+            raise file.unserved("it asks for two kinds of rotary scaling")
         factors = blocks.read(file.path, file.tensors[ROPE_FACTORS], narrow=False)
         return {"rope_theta": theta, **_llama3(file, factors, head_dim, theta)}
     if kind == "none":
@@ -180,7 +181,7 @@ def _rope(numbers: _Numbers, head_dim: int) -> dict[str, Any]:
     if kind == "yarn":
         context = numbers("rope.scaling.original_context_length")
         return {**scaling, "original_max_position_embeddings": context}
-    raise file.refusal(f"its rotary scaling is {shown(kind)}, which isn't served")
+    raise file.unserved(f"its rotary scaling is {shown(kind)}")
 
 
 def _llama3(file: GGUFFile, factors: Tensor, head_dim: int, theta: float) -> dict[str, Any]:
@@ -200,7 +201,7 @@ def _llama3(file: GGUFFile, factors: Tensor, head_dim: int, theta: float) -> dic
         frequency, _ = scaled(head_dim, theta, scaling)
         if torch.allclose(plain / factors, frequency, rtol=1e-4):
             return scaling
-    raise file.refusal(f"{ROPE_FACTORS} is no scaling of Llama 3's, and no other is served")
+    raise file.unserved(f"{ROPE_FACTORS} is no scaling of Llama 3's")
 
 
 def _gemma3(numbers: _Numbers, given: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
@@ -208,7 +209,7 @@ def _gemma3(numbers: _Numbers, given: dict[str, Any], rope: dict[str, Any]) -> d
     layers, heads = given["num_hidden_layers"], given["num_attention_heads"]
     every = numbers.get("attention.sliding_window_pattern", _ONE_IN)
     if type(every) is not int or every < 1 or type(layers) is not int:
-        raise numbers.file.refusal(f"its pattern of windows is {shown(every)}, which isn't served")
+        raise numbers.file.unserved(f"its pattern of windows is {shown(every)}")
     local = {"rope_theta": numbers.get("rope.freq_base_swa", _LOCAL_BASE), "rope_type": "default"}
     kinds = ("full_attention", "sliding_attention")
     largest = layers == _LARGEST_GEMMA
@@ -225,6 +226,7 @@ def check_rope(file: GGUFFile) -> None:
     which its reader leaves out."""
     scaled = _Numbers(file).get("rope.scaling.type", "none") != "none"
     if scaled or any(name.startswith("rope_f") for name in file.tensors):
-        raise file.refusal(
-            f"it asks for rotary scaling, which isn't served for {file.architecture} models in GGUF"
+        raise file.unserved(
+            f"it asks for rotary scaling, which transformers leaves out of {file.architecture} "
+            "models in GGUF"
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 from foretoken.errors import ForetokenError
 from foretoken.files import replacing, write_file
 from foretoken.models.checkpoint import INDEX, WHOLE, Header
-from foretoken.models.gguf import blocks, config, tokenizer
+from foretoken.models.gguf import blocks, check, config, tokenizer
 from foretoken.models.gguf.checkpoint import GGUFCheckpoint
 from foretoken.models.gguf.names import FAMILIES
 from foretoken.models.gguf.reader import GGUFFile
@@ -29,6 +29,7 @@ def write(path: Path, out: Path) -> None:
     architecture that isn't read here, and where the folder can't be written.
     """
     file = GGUFFile(path)
+    check.language_model(file)
     if file.architecture not in FAMILIES:
         raise ForetokenError(
             f"{path} is a {file.architecture} model, and {', '.join(FAMILIES)} can be written as a "

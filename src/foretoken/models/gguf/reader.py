@@ -94,7 +94,14 @@ class GGUFFile:
             )
 
     def refusal(self, what: str) -> ForetokenError:
+        """Of a file that is damaged."""
         return ForetokenError(f"{self.path} can't be read: {what}; fetch it again, or another.")
+
+    def unserved(
+        self, what: str, instead: str = "give the model's own checkpoint folder or hub id"
+    ) -> ForetokenError:
+        """Of a file that may well be whole."""
+        return ForetokenError(f"{self.path} isn't served: {what}; {instead}.")
 
 
 def check_installed(path: Path) -> None:

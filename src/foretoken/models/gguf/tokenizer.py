@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from foretoken.errors import ForetokenError, one_line, shown
-from foretoken.models.gguf.reader import GGUFFile
+from foretoken.models.gguf.reader import GGUFFile, Strings
 
 _CONTROL, _USER_DEFINED = 3, 4  # types of tokens
 _MERGES = "tokenizer.ggml.merges"
@@ -22,6 +22,7 @@ _SPECIAL = (
     ("unk_token", "unknown"),
     ("pad_token", "padding"),
 )
+_INSTEAD = "give the model's tokenizer beside it (tokenizer=…)"
 _SPACE = "\u2581"  # SentencePiece's sign for a space
 
 _LLAMA3 = (
@@ -50,7 +51,7 @@ def read(file: GGUFFile) -> Any:
     kind = file.text("tokenizer.ggml.model")
     makers = {"gpt2": _byte_level, "llama": _sentencepiece}
     if kind not in makers:
-        raise file.refusal(f"its tokenizer is of kind {shown(kind)}, which isn't served")
+        raise file.unserved(f"its tokenizer is of kind {shown(kind)}", _INSTEAD)
     tokens = file.strings("tokenizer.ggml.tokens")
     try:
         made = makers[kind](file, tokens)
@@ -80,9 +81,7 @@ def _byte_level(file: GGUFFile, tokens: list[str]) -> Any:
 
     words = file.metadata.get("tokenizer.ggml.pre", "default")
     if words not in WORDS:
-        raise file.refusal(
-            f"its way of cutting text, {shown(words)}, isn't known; give tokenizer=…"
-        )
+        raise file.unserved(f"its way of cutting text, {shown(words)}, isn't known", _INSTEAD)
     vocabulary = {_spelled(token): i for i, token in enumerate(tokens)}
     pairs = [(left, right) for left, _, right in map(_parted, file.strings(_MERGES))]
     made = Tokenizer(
@@ -181,8 +180,10 @@ def _keep_whole(made: Any, file: GGUFFile, tokens: list[str]) -> None:
     """Tokens of control, and those that the model's makers added, are never cut."""
     from tokenizers import AddedToken
 
-    kinds = file.metadata.get("tokenizer.ggml.token_type", [])
-    named = list(zip(tokens, kinds, strict=False))
+    kinds = file.metadata.get("tokenizer.ggml.token_type", [0] * len(tokens))
+    if isinstance(kinds, Strings) or len(kinds) != len(tokens):
+        raise file.refusal(f"its {len(tokens)} tokens have no list of as many types")
+    named = list(zip(tokens, kinds, strict=True))
     spelled = _characters() if file.metadata["tokenizer.ggml.model"] == "gpt2" else None
     made.add_special_tokens(
         [

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, unknown
-from foretoken.models.gguf import blocks
+from foretoken.models.gguf import blocks, check
 from foretoken.models.gguf.names import FAMILIES
 from foretoken.models.gguf.reader import SUFFIX, GGUFFile, Strings, check_installed
 from foretoken.models.native.backends import quantise
@@ -87,6 +87,7 @@ class FileSource:
 
     def __init__(self, path: Path) -> None:
         self._file = GGUFFile(path)
+        check.language_model(self._file)
         self.architecture = self._file.architecture
         if self.architecture not in FAMILIES:
             raise ForetokenError(

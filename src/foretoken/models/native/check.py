@@ -32,7 +32,7 @@ CYCLE = "layer_cycle"
 
 LARGEST = 2**31 - 1
 MOST_LAYERS = 10_000
-_REMEDY = "correct config.json, or fetch the checkpoint again"
+_REMEDY = "correct the configuration, or fetch the checkpoint again"
 _COUNTS = (
     "hidden_size",
     "intermediate_size",
