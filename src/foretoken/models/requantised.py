@@ -9,7 +9,7 @@ import torch
 from foretoken.access import Access
 from foretoken.errors import ForetokenError, unknown
 from foretoken.models.native import backends, check, transformer
-from foretoken.models.native.backends import quantise
+from foretoken.models.native.backends import blocks, quantise
 from foretoken.models.native.backends.blocks import Blocks
 from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import Transformer
@@ -20,8 +20,9 @@ def requantised(source: Any, backend: str, access: Access) -> Transformer:
     """The copy, for `access`' target. source: a folder, GGUF file, hub id, bundled name or loaded
     transformers model; backend: one of `quantise.BACKENDS`.
 
-    Where that backend can't run, which needs float32 on a CPU, the copy has the same numbers and
-    costs what the target does. Raises `ForetokenError` for a family that isn't served natively.
+    Where that backend can't run fast, which needs float32 on a CPU and the compiled loops, the copy
+    has the same numbers and costs what the target does. Raises `ForetokenError` for a family that
+    isn't served natively.
     """
     if backend not in quantise.BACKENDS:
         raise unknown("draft_backend", backend, quantise.BACKENDS)
@@ -29,7 +30,7 @@ def requantised(source: Any, backend: str, access: Access) -> Transformer:
     if reason := transformer.unsupported(config):
         raise ForetokenError(f"The model can't be copied: {reason}; use method 'sps' with a model.")
     quantiser = quantise.BACKENDS[backend]
-    fast = quantiser.supports(access.dtype, access.device)
+    fast = quantiser.supports(access.dtype, access.device) and blocks.has_loops()
 
     def read(name: str) -> Any:
         tensor = quantiser.stored(stored(name).cpu())

@@ -16,6 +16,7 @@ from torch import Tensor
 from foretoken.errors import ForetokenError, unknown
 from foretoken.models.native.backends import (
     blocks,
+    blocks_by_torch,
     both,
     half,
     int4,
@@ -34,11 +35,9 @@ _NEEDS = {
     "packed": "float32 or bfloat16 on a CPU with oneDNN",
     "packed+plain": "float32 or bfloat16 on a CPU with oneDNN",
     "panels": "float32 on a Linux CPU and a C++ compiler (g++ or clang++)",
-    "blocks": "float32 on an x86 CPU with AVX2 and a C++ compiler (g++ or clang++)",
+    "blocks": "float32 on a CPU",
     "half": "float32 on an x86 CPU with oneDNN and FBGEMM",
-    **dict.fromkeys(
-        quantise.BACKENDS, "float32 on an x86 CPU with AVX2 and a C++ compiler (g++ or clang++)"
-    ),
+    **dict.fromkeys(quantise.BACKENDS, "float32 on a CPU"),
     "int8": "float32 on an x86 CPU with FBGEMM, or bfloat16 on a GPU",
     "int4": "bfloat16 on a GPU",
 }
@@ -109,7 +108,7 @@ def stored(name: str, tensor: Any) -> Any:
 
 def nbytes(layer: Linear, weights: int, dtype: torch.dtype) -> int:
     """Bytes that so many weights take in memory in a layer made of them for this dtype."""
-    if isinstance(layer, panels.Product):
+    if isinstance(layer, panels.Product | blocks_by_torch.Product):
         return layer.nbytes
     narrow = {"half": 2, "int8": 1, "int4": 0.5}
     return round(weights * narrow.get(layer.__module__.rpartition(".")[2], dtype.itemsize))

@@ -3,7 +3,8 @@
 Each row that is multiplied is quantised too, to 8 bits with a scale for every 32 numbers; whole
 numbers are added exactly, and blocks in their order, so that a row has the same bits alone and
 among others. The model so executed is the target: its text is that of its plain decoding. A matrix
-that isn't quantised is multiplied as `half` does.
+that isn't quantised is multiplied as `half` does. Where the loops can't be used, `blocks_by_torch`
+multiplies blocks with the same bits, slowly.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from foretoken.models.native.backends import half, kernels, pages, panels
-from foretoken.models.native.layer import Linear
+from foretoken.models.native.backends import blocks_by_torch, half, kernels, pages, panels, plain
+from foretoken.models.native.layer import Embedding, Linear
 
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 """Formats of GGUF files that the loops read."""
@@ -26,8 +27,13 @@ VALUES = {kind: 256 if kind.endswith("_K") else 32 for kind in ALL}
 
 
 def supports(dtype: torch.dtype, device: torch.device) -> bool:
+    return device.type == "cpu" and dtype == torch.float32
+
+
+def has_loops() -> bool:
+    """Whether blocks are multiplied by the compiled loops, and so fast."""
     loops = kernels.library()
-    return kernels.supports(dtype, device) and loops is not None and bool(loops.has_blocks())
+    return loops is not None and bool(loops.has_blocks())
 
 
 class Blocks:
@@ -56,6 +62,9 @@ class Blocks:
     def _numbers(self, taken: Tensor, rows: Tensor) -> Tensor:
         """Of the bytes of these rows."""
         inputs = self.shape[1]
+        if kernels.library() is None:
+            found = blocks_by_torch.numbers(taken, self.kind, inputs)
+            return found.view(*rows.shape, inputs)
         numbers = torch.empty(len(taken), inputs + -inputs % VALUES[self.kind])
         kernels.dequantise(taken.data_ptr(), taken.nbytes, numbers, ALL.index(self.kind))
         return numbers[:, :inputs].reshape(*rows.shape, inputs)
@@ -88,6 +97,9 @@ def make(weight: Tensor, bias: Tensor | None) -> Linear:
 
 def product(weights: Sequence[Blocks | Tensor], bias: Tensor | None) -> Linear:
     """Matrices of as many inputs, one after the other."""
+    if not has_loops():
+        parts = [_unpacked(weight) for weight in weights]
+        return blocks_by_torch.Product(parts, weights[0].shape[1], bias)
     joined = [_joined(list(same)) for _, same in groupby(weights, _kind)]
     width = panels.width()
     if any(len(weight) % width for weight in joined[:-1]):  # a part would begin within a panel
@@ -95,10 +107,20 @@ def product(weights: Sequence[Blocks | Tensor], bias: Tensor | None) -> Linear:
     return panels.Product([_part(weight) for weight in joined], bias)
 
 
-def tied(weight: Blocks) -> tuple[panels.Product, LaidRows]:
+def tied(weight: Blocks) -> tuple[panels.Product | blocks_by_torch.Product, Embedding]:
     """A head that is the embedding too."""
+    if not has_loops():
+        matrix = blocks_by_torch.Matrix(weight.data, weight.kind, weight.shape[1])
+        return blocks_by_torch.Product([matrix], matrix.inputs, None), matrix
     part = _part(weight)
     return panels.Product([part], None), LaidRows(part)
+
+
+def _unpacked(weight: Blocks | Tensor) -> blocks_by_torch.Matrix | tuple[Linear, int]:
+    if isinstance(weight, Blocks):
+        return blocks_by_torch.Matrix(weight.data, weight.kind, weight.shape[1])
+    way = half if half.supports(torch.float32, weight.device) else plain
+    return way.make(weight.float(), None), len(weight)
 
 
 def _kind(weight: Blocks | Tensor) -> str:

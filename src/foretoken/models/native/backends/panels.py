@@ -80,7 +80,7 @@ def bytes_of(weight: Tensor, scales: Tensor) -> Part:
     """int8 weights [out, in] in [-127, 127] with `scales` [out]. Activations then are quantised,
     row by row."""
     outputs, inputs = weight.shape
-    _check_size(outputs, scales)
+    check_size(outputs, scales)
     panels = pack_fours(weight, width())
     panels.view(torch.uint8).bitwise_xor_(_OFFSET)
     return Part(panels, INT8, outputs, inputs, 1.0, _filled(scales, outputs + -outputs % width()))
@@ -100,7 +100,7 @@ class Product:
         self.inputs, self.outputs = parts[0].inputs, sum(part.outputs for part in parts)
         self.nbytes = sum(part.nbytes for part in parts)
         self.shared = self.inputs * self.outputs >= _SHARED
-        _check_size(self.outputs, bias)
+        check_size(self.outputs, bias)
         self._tensors: list[Tensor | None] = []  # whose memory the matrices point to
         self._parts: list[Matrix] = []
         filled = sum(part.columns for part in parts)
@@ -116,12 +116,7 @@ class Product:
         self.matrix = self._parts[-1]
 
     def __call__(self, x: Tensor) -> Tensor:
-        graded = x.requires_grad and torch.is_grad_enabled()
-        if graded or x.dtype != torch.float32 or x.shape[-1] != self.inputs:
-            raise ForetokenError(
-                f"A packed layer takes float32 [..., {self.inputs}] and gives no gradients, and "
-                f"got {x.dtype} {list(x.shape)}; use backend='plain'."
-            )
+        check_input(x, self.inputs)
         x, filled = x.contiguous(), self.matrix.outputs
         y = x.new_empty(*x.shape[:-1], filled)
         threads = torch.get_num_threads() if self.shared else 1
@@ -145,7 +140,18 @@ def width() -> int:
     return int(loops().width())
 
 
-def _check_size(outputs: int, given: Tensor | None) -> None:
+def check_input(x: Tensor, inputs: int) -> None:
+    """Raises `ForetokenError` for what a packed layer can't multiply."""
+    graded = x.requires_grad and torch.is_grad_enabled()
+    if graded or x.dtype != torch.float32 or x.shape[-1] != inputs:
+        raise ForetokenError(
+            f"A packed layer takes float32 [..., {inputs}] and gives no gradients, and got "
+            f"{x.dtype} {list(x.shape)}; use backend='plain'."
+        )
+
+
+def check_size(outputs: int, given: Tensor | None) -> None:
+    """Raises `ForetokenError` where a bias, or scales, are not one an output."""
     if given is not None and tuple(given.shape) != (outputs,):
         raise ForetokenError(
             f"A packed layer of {outputs} outputs takes a bias and scales of as many, and got "

@@ -85,7 +85,7 @@ struct Quantised {
     float full[32];
     x = filled_up(x, left, full);
     float largest = as_float(greatest(magnitude(x, Bytes())));
-    float factor = largest > 0 ? 127 / largest : 0;
+    float factor = largest > 1e-30f ? 127 / largest : 0;  // not infinite
     Bytes whole[32 / LANES];
     rounded(x, factor, whole);
     int32_t sum[2] = {0, 0};
