@@ -256,6 +256,33 @@ def test_the_interpreter_ends_while_a_stream_is_open() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_interpreter_ends_while_a_model_is_freed() -> None:
+    """By the thread, which may hold it last: cut off there, tensors that need the lock of Python's
+    end the process."""
+    code = """
+import threading, time, weakref
+from foretoken.engine.worker import Worker
+
+class Engine:
+    busy = False
+    def __del__(self):
+        time.sleep(0.5)
+        print("freed")
+
+go = threading.Event()
+worker = Worker(Engine())
+worker._post(go.wait)
+reference = weakref.ref(worker)
+time.sleep(0.05)  # the thread has taken the order, and holds the worker
+del worker
+go.set()
+while reference() is not None:
+    time.sleep(0.001)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "freed\n", "")
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
 def test_threads_that_wait_keep_no_cores() -> None:
     """Helpers of several threads together would outnumber the cores, and every barrier sleep."""

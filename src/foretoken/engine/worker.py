@@ -31,6 +31,9 @@ Receiver = Callable[[RequestOutput], None]
 shall read of an unfinished one must be copied."""
 
 _live: weakref.WeakSet[Worker] = weakref.WeakSet()
+_orders: weakref.WeakKeyDictionary[threading.Thread, SimpleQueue[Order | None]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class Worker:
@@ -114,6 +117,7 @@ class Worker:
                     name="foretoken-engine",
                     daemon=True,
                 )
+                _orders[self._thread] = self._orders
                 self._thread.start()
             self._orders.put(order)
 
@@ -173,6 +177,10 @@ def _serve(orders: SimpleQueue[Order | None], owner: weakref.ref[Worker]) -> Non
 
 @atexit.register
 def _stop() -> None:
-    """A thread that is in the middle of a pass as the interpreter goes would crash it."""
+    """A thread that is in the middle of a pass as the interpreter goes would crash it, and so would
+    one that frees the model of a worker which is gone already."""
     for worker in list(_live):
         worker.close()
+    for thread, orders in list(_orders.items()):
+        orders.put(None)  # by now a worker that goes can't say so itself
+        thread.join()

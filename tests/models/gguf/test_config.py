@@ -115,6 +115,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "values of another width": ({"llama.attention.value_length": 16}, "values of another width"),
     "no heads": ({"llama.attention.head_count": 0}, "it has 0 heads"),
     "heads by the layer": ({"llama.attention.head_count": [4, 4]}, r"it has \[4, 4\] heads"),
+    "an epsilon that is whole": (
+        {"llama.attention.layer_norm_rms_epsilon": 64},
+        "its norms' epsilon is 64",
+    ),
+    "another vocabulary": ({"llama.vocab_size": 99}, "has 99 tokens, and its embedding 263"),
+    "vocabularies": ({"llama.vocab_size": [263, 1]}, r"has \[263, 1\] tokens"),
     "no layers": ({"llama.block_count": None}, "its metadata has no llama.block_count"),
     "an end that is none": ({"tokenizer.ggml.eos_token_id": "x"}, "can't be read"),
 }

@@ -95,6 +95,8 @@ def _given(file: GGUFFile) -> dict[str, Any]:
     numbers = _Numbers(file)
     numbers.check_known(_WINDOWED if file.architecture == "gemma3" else set())
     given = {name: numbers(key) for key, name in _NUMBERS.items()}
+    if type(given["rms_norm_eps"]) is not float:
+        raise file.refusal(f"its norms' epsilon is {shown(given['rms_norm_eps'])}")
     given["num_key_value_heads"] = numbers.get(
         "attention.head_count_kv", given["num_attention_heads"]
     )
@@ -105,11 +107,21 @@ def _given(file: GGUFFile) -> dict[str, Any]:
         given |= _gemma3(numbers, given, rope)
     else:
         given["rope_parameters"] = rope
-    if EMBEDDING not in file.tensors:
-        raise file.refusal(f"it has no tensor {EMBEDDING!r}")
-    given["vocab_size"] = file.tensors[EMBEDDING].shape[0]
+    given["vocab_size"] = _vocabulary(numbers)
     given["tie_word_embeddings"] = OUTPUT not in file.tensors
     return {"model_type": FAMILIES[file.architecture].model_type, "dtype": dtype_of(file), **given}
+
+
+def _vocabulary(numbers: _Numbers) -> int:
+    """How many tokens have an embedding, which must be what the metadata says, if it does."""
+    file = numbers.file
+    if EMBEDDING not in file.tensors:
+        raise file.refusal(f"it has no tensor {EMBEDDING!r}")
+    rows = file.tensors[EMBEDDING].shape[0]
+    said = numbers.get("vocab_size", rows)
+    if said != rows:
+        raise file.refusal(f"its vocabulary has {shown(said)} tokens, and its embedding {rows}")
+    return rows
 
 
 def ends(file: GGUFFile) -> frozenset[int]:
