@@ -1,11 +1,13 @@
 """Damaged checkpoints: each is refused in one sentence, or served as transformers reads it.
 
 Tiny models of the native families are written, damaged one way at a time (shapes, dtypes, names,
-files, numbers and types in JSON) and loaded in other processes, by both implementations. What is
-served must have the logits of transformers' own model of the same files. Nothing may crash, and no
-other exception than `ForetokenError` may come out.
+files, numbers and types in JSON; GGUF files: see `damaged_gguf.py`) and loaded in other processes,
+by both implementations, GGUF files also as their blocks lie. What is served must have the logits of
+transformers' own model of the same files. Nothing may crash, take long or fill memory, and no other
+exception than `ForetokenError` may come out.
 
     python benchmarks/fuzz_checkpoints.py --count 200 --seed 0
+    python benchmarks/fuzz_checkpoints.py --families gguf
     python benchmarks/fuzz_checkpoints.py --asan    # with the loops built under AddressSanitizer
 
 The second needs gcc's libasan. The exit status is 1 where something else happened.
@@ -14,17 +16,22 @@ The second needs gcc's libasan. The exit status is 1 where something else happen
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import damaged_gguf
 
 RESULTS = Path(__file__).parent / "results"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "tied", "sharded")
@@ -51,6 +58,7 @@ MORE: dict[str, dict[str, Any]] = {
 }
 PROMPT = [(7 * i + 3) % 97 for i in range(16)]
 LIMIT = 600  # seconds for the checkpoints of one process
+SECONDS, BYTES = 30, 2**30  # that one of them may take
 Change = Callable[[Path], None]
 
 
@@ -58,6 +66,9 @@ Change = Callable[[Path], None]
 
 
 def write_family(family: str, folder: Path) -> None:
+    if family in damaged_gguf.FAMILIES:
+        damaged_gguf.write_family(family, folder, write_family)
+        return
     import torch
     import transformers
 
@@ -366,14 +377,17 @@ def damages(names: dict[str, list[str]]) -> Iterator[tuple[str, str, Change]]:
     for at, content in ((0, b"\xff" * 8), (0, b"\0" * 8), (8, b"\0" * 9), (8, b"[[[["), (60, b"9")):
         yield "llama", f"header: {content!r} at {at}", _patched(at, content)
     yield "llama", "NaN", _patched(-4000, b"\xff" * 400)
+    yield from damaged_gguf.damages(names)
 
 
 def chosen(every: list[tuple[str, str, Change]], count: int, seed: int) -> list[Any]:
-    """`count` of them, those that once broke something first."""
+    """`count` of them, those that once broke something first, as many GGUF files as folders."""
     first = [d for d in every if d[1] in KNOWN]
     rest = [d for d in every if d[1] not in KNOWN]
     random.Random(seed).shuffle(rest)
-    return (first + rest)[:count] if count else every
+    sorts = [[d for d in rest if (d[0] in damaged_gguf.FAMILIES) == sort] for sort in (False, True)]
+    mixed = [d for pair in itertools.zip_longest(*sorts) for d in pair if d is not None]
+    return (first + mixed)[:count] if count else every
 
 
 KNOWN = {
@@ -392,8 +406,35 @@ KNOWN = {
 # What is done with them, in another process.
 
 
+IMPLS: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "transformers": {"model_impl": "transformers"},
+    "as it lies": {"backend": "blocks"},
+}
+
+
+def place_of(folder: Path) -> Path:
+    """What is given for it: a GGUF file or the folder."""
+    file = folder / damaged_gguf.NAME
+    return file if file.exists() else folder
+
+
+def impls_of(folder: Path) -> list[str]:
+    return [*IMPLS][: 2 if place_of(folder) == folder else 3]
+
+
 def attempt(folder: Path, impl: str) -> dict[str, Any]:
-    """What happens to one checkpoint."""
+    """What happens to one checkpoint, and whether it took too much."""
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    served = tried(folder, impl)
+    took = time.monotonic() - began
+    grew = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    if took > SECONDS or grew > BYTES:
+        return {"outcome": "too much", "said": f"{took:.0f} s, {grew / 2**20:.0f} MiB"}
+    return served
+
+
+def tried(folder: Path, impl: str) -> dict[str, Any]:
     import torch
 
     from foretoken import LLM, SamplingParams
@@ -401,7 +442,9 @@ def attempt(folder: Path, impl: str) -> dict[str, Any]:
     from foretoken.testing import logits_after
 
     try:
-        llm = LLM(folder, device="cpu", model_impl=impl, max_model_len=32, max_num_seqs=2)
+        dtype = "auto" if impl == "as it lies" else "float32"
+        sizes = {"max_model_len": 32, "max_num_seqs": 2}
+        llm = LLM(place_of(folder), device="cpu", dtype=dtype, **sizes, **IMPLS[impl])
         params = SamplingParams(temperature=0, max_tokens=4)
         outputs = llm.generate([PROMPT, PROMPT[:5], PROMPT[3:9]], params)
         if errors := [out.error for out in outputs if out.error]:
@@ -413,9 +456,15 @@ def attempt(folder: Path, impl: str) -> dict[str, Any]:
         return {"outcome": "unclear" if bad else "refused", "said": said}
     except Exception as error:
         return {"outcome": "raised", "said": f"{type(error).__name__}: {error}"[:600]}
+    if impl == "as it lies":  # whose rounding is its own
+        return {"outcome": "served", "said": ""}
     theirs = reference(folder)
+    if theirs is None:
+        return {"outcome": "served", "said": "in a type that transformers doesn't read"}
     if isinstance(theirs, str):
         return {"outcome": "served alone", "said": theirs}
+    if theirs.isnan().any():  # weights of noise: a compiled loop may take a score of NaN for none
+        return {"outcome": "served", "said": "as NaN by transformers"}
     same = mine.shape == theirs.shape and torch.allclose(
         mine, theirs, rtol=2e-3, atol=2e-3, equal_nan=True
     )
@@ -425,19 +474,27 @@ def attempt(folder: Path, impl: str) -> dict[str, Any]:
 
 
 def reference(folder: Path) -> Any:
-    """transformers' logits after the prompt, or why there are none."""
+    """transformers' logits after the prompt, or why there are none; None where it has no way to
+    read what is of no consequence: float64 in a GGUF file, a text that nobody asks for."""
     import torch
     from transformers import AutoModelForCausalLM
 
+    given: dict[str, Any] = {}
     try:
+        if place_of(folder) != folder:
+            given = damaged_gguf.reading(folder)
         model, report = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, output_loading_info=True
+            folder, dtype=torch.float32, output_loading_info=True, **given
         )
         if report["missing_keys"]:
             return f"transformers misses {sorted(report['missing_keys'])[0]}"
         with torch.inference_mode():
             return model(torch.tensor([PROMPT])).logits[0, -1]
+    except NotImplementedError:
+        return None
     except Exception as error:
+        if place_of(folder) != folder and isinstance(error.__context__, UnicodeDecodeError):
+            return None
         return f"transformers: {type(error).__name__}: {error}"[:300]
 
 
@@ -449,7 +506,7 @@ def child(folders: list[str], asan: bool) -> None:
     if asan:
         sanitize()
     for folder in folders:
-        for impl in ("auto", "transformers"):
+        for impl in impls_of(Path(folder)):
             print(json.dumps({"began": folder, "impl": impl}), flush=True)
             print(json.dumps(attempt(Path(folder), impl)), flush=True)
 
@@ -476,7 +533,7 @@ def outcomes(folders: list[Path], asan: bool, home: Path) -> list[dict[str, Any]
         begun = [line for line in lines if "began" in line]
         ends = [line for line in lines if "outcome" in line]
         done += [{**where, **end} for where, end in zip(begun, ends, strict=False)]
-        if len(ends) == 2 * len(many):
+        if len(ends) == sum(len(impls_of(Path(folder))) for folder in many):
             todo = todo[len(many) :]
             continue
         if not begun:
@@ -524,6 +581,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--count", type=int, default=240, help="checkpoints; 0: every one")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--families", default="", help="only those whose names begin so")
     parser.add_argument("--asan", action="store_true", help="build the loops with it")
     parser.add_argument("--out", type=Path, help="a JSON file for the record")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
@@ -535,15 +593,14 @@ def main() -> None:
     if given.child:
         child(given.child, given.asan)
         return
-    from foretoken.models.checkpoint import Checkpoint
-
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         names = {}
-        for family in FAMILIES:
+        for family in (*FAMILIES, *damaged_gguf.FAMILIES):
             write_family(family, place / family)
-            names[family] = list(Checkpoint(place / family).headers)
-        many = chosen(list(damages(names)), given.count, given.seed)
+            names[family] = held_by(place / family)
+        every = [each for each in damages(names) if each[0].startswith(given.families)]
+        many = chosen(every, given.count, given.seed)
         folders = []
         for number, (family, what, change) in enumerate(many):
             folder = place / f"{number:04d}"
@@ -557,6 +614,17 @@ def main() -> None:
             folders.append(folder)
         done = outcomes(folders, given.asan, place / "cache")
         report(done, given)
+
+
+def held_by(folder: Path) -> list[str]:
+    """The names of a checkpoint's tensors, of a GGUF file's keys too."""
+    from foretoken.models.checkpoint import Checkpoint
+    from foretoken.models.gguf.reader import GGUFFile
+
+    if place_of(folder) == folder:
+        return list(Checkpoint(folder).headers)
+    file = GGUFFile(place_of(folder))
+    return [*file.metadata, *file.tensors]
 
 
 def report(done: list[dict[str, Any]], given: argparse.Namespace) -> None:

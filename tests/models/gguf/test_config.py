@@ -84,6 +84,12 @@ def test_rotary_scaling_is_applied(tmp_path: Path) -> None:
     assert rope["sliding_attention"]["rope_type"] == "default"
 
 
+def test_the_rotation_in_windows_has_a_base_of_its_own(tmp_path: Path) -> None:
+    """Which transformers' reading leaves out."""
+    rope = read(tmp_path, "gemma3", also={"gemma3.rope.freq_base_swa": 5e4}).rope_parameters
+    assert rope["sliding_attention"]["rope_theta"] == 5e4
+
+
 def test_factors_of_llama_3_are_recognised(tmp_path: Path) -> None:
     """As llama.cpp's converter writes them: what each frequency is divided by."""
     from foretoken.models.native.rope import scaled
@@ -121,6 +127,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "another vocabulary": ({"llama.vocab_size": 99}, "has 99 tokens, and its embedding 263"),
     "vocabularies": ({"llama.vocab_size": [263, 1]}, r"has \[263, 1\] tokens"),
+    "a beginning that is none": (
+        {"tokenizer.ggml.bos_token_id": True},
+        "bos_token_id is True and must be a token id",
+    ),
+    "a local base": ({"llama.rope.freq_base_swa": 1e6}, "asks for llama.rope.freq_base_swa"),
+    "a base that is none": ({"llama.rope.freq_base": ["x"]}, "must be a number above 0"),
+    "a base of nothing": ({"llama.rope.freq_base": -1.0}, r"rope.freq_base is -1.0 and must be"),
     "no layers": ({"llama.block_count": None}, "its metadata has no llama.block_count"),
     "an end that is none": ({"tokenizer.ggml.eos_token_id": "x"}, "can't be read"),
 }

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 import gguf_files
 from foretoken import LLM, SamplingParams
 from foretoken.errors import ForetokenError
+from foretoken.models.gguf import reader
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.load import find, generation_ends, load_model
 from foretoken.testing import logits_after
@@ -63,6 +64,20 @@ def test_logits_are_transformers_of_the_same_blocks(
     narrow = load_model(path, device="cpu", backend="half")
     assert close(logits_after(narrow, IDS), expected, 1e-2)
     assert narrow.bytes_read < exact.bytes_read
+
+
+def test_loading_parses_the_header_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = gguf_files.written(tmp_path / "a.gguf")
+    parsed: list[Path] = []
+    whole = reader.GGUFFile.__init__
+
+    def counted(file: reader.GGUFFile, path: Path) -> None:
+        parsed.append(path)
+        whole(file, path)
+
+    monkeypatch.setattr(reader.GGUFFile, "__init__", counted)
+    LLM(path, device="cpu")
+    assert parsed == [path]
 
 
 @pytest.fixture(scope="module")

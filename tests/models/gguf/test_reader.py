@@ -12,7 +12,7 @@ import pytest
 
 import gguf_files
 from foretoken.errors import ForetokenError
-from foretoken.models.gguf.reader import GGUFFile, Strings
+from foretoken.models.gguf.reader import GGUFFile, Strings, opened
 
 HEADER = struct.Struct("<4sIQQ")
 KINDS = {"u8": 0, "bool": 7, "text": 8, "array": 9, "u64": 10}
@@ -154,6 +154,17 @@ def test_without_the_package_the_extra_is_named(
     monkeypatch.setattr("foretoken.models.gguf.reader.find_spec", lambda name: None)
     with pytest.raises(ForetokenError, match=r"pip install 'foretoken\[gguf\]'"):
         GGUFFile(path)
+
+
+def test_a_header_is_parsed_once_while_the_file_stays_what_it_is(tmp_path: Path) -> None:
+    path = crafted(tmp_path / "a.gguf", (pair("a", "u8", b"\1"),))
+    first = opened(path)
+    assert opened(path) is first
+    crafted(path, (pair("a", "u8", b"\1"), pair("b", "u8", b"\2")))
+    assert opened(path).metadata == {"a": 1, "b": 2}
+    path.unlink()
+    with pytest.raises(ForetokenError, match="No such file"):
+        opened(path)
 
 
 def test_no_file_and_an_empty_one(tmp_path: Path) -> None:

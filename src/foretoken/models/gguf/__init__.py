@@ -16,7 +16,7 @@ from foretoken.models.gguf.checkpoint import GGUFCheckpoint
 from foretoken.models.gguf.folder import write as write_folder
 from foretoken.models.gguf.from_folder import FolderSource
 from foretoken.models.gguf.names import FAMILIES
-from foretoken.models.gguf.reader import SUFFIX, GGUFFile, check_installed
+from foretoken.models.gguf.reader import SUFFIX, GGUFFile, check_installed, opened
 from foretoken.models.gguf.write import FORMATS, FileSource
 from foretoken.models.gguf.write import write as write_file
 from foretoken.models.native.backends.blocks import KINDS
@@ -64,22 +64,22 @@ def download(source: str) -> Path:
 
 def is_read_here(path: Path) -> bool:
     """Whether the architecture is one of `FAMILIES`."""
-    return GGUFFile(path).architecture in FAMILIES
+    return opened(path).architecture in FAMILIES
 
 
 def has_blocks(path: Path) -> bool:
     """Whether some of its matrices can be multiplied as they lie."""
-    return any(tensor.kind.name in KINDS for tensor in GGUFFile(path).tensors.values())
+    return any(tensor.kind.name in KINDS for tensor in opened(path).tensors.values())
 
 
 def numbers_in(path: Path) -> int:
     """How many numbers all tensors have together."""
-    return sum(prod(tensor.shape) for tensor in GGUFFile(path).tensors.values())
+    return sum(prod(tensor.shape) for tensor in opened(path).tensors.values())
 
 
 def config_of(path: Path) -> Any:
     """transformers' configuration. Raises `ForetokenError` where the file makes none."""
-    file = GGUFFile(path)
+    file = opened(path)
     if file.architecture in FAMILIES:
         return config.read(file)
     check.language_model(file)
@@ -94,12 +94,12 @@ def config_of(path: Path) -> Any:
 
 def native_config_of(path: Path) -> Any:
     """What the native model needs of it, sooner; of a file that `is_read_here`."""
-    return config.read_native(GGUFFile(path))
+    return config.read_native(opened(path))
 
 
 def tokenizer_of(path: Path) -> Any:
     """The tokenizer. Raises `ForetokenError` where the file makes none."""
-    file = GGUFFile(path)
+    file = opened(path)
     if file.architecture in FAMILIES:
         return tokenizer.read(file)
     from transformers import AutoTokenizer
@@ -112,12 +112,12 @@ def tokenizer_of(path: Path) -> Any:
 
 def ends_of(path: Path) -> frozenset[int]:
     """The end-of-text ids."""
-    return config.ends(GGUFFile(path))
+    return config.ends(opened(path))
 
 
 def weights_of(path: Path, narrow: bool, whole: bool = False) -> GGUFCheckpoint:
     """The weights of an architecture that is read here; see `GGUFCheckpoint`."""
-    return GGUFCheckpoint(GGUFFile(path), narrow, whole)
+    return GGUFCheckpoint(opened(path), narrow, whole)
 
 
 def _unserved(file: GGUFFile, error: Exception) -> ForetokenError:

@@ -101,7 +101,7 @@ def _given(file: GGUFFile) -> dict[str, Any]:
         "attention.head_count_kv", given["num_attention_heads"]
     )
     given["head_dim"] = _head_dim(numbers, given)
-    given |= {name: file.metadata.get(key) for name, key in _IDS.items()}
+    given |= {name: _token_id(file, key) for name, key in _IDS.items()}
     rope = _rope(numbers, given["head_dim"])
     if file.architecture == "gemma3":
         given |= _gemma3(numbers, given, rope)
@@ -110,6 +110,13 @@ def _given(file: GGUFFile) -> dict[str, Any]:
     given["vocab_size"] = _vocabulary(numbers)
     given["tie_word_embeddings"] = OUTPUT not in file.tensors
     return {"model_type": FAMILIES[file.architecture].model_type, "dtype": dtype_of(file), **given}
+
+
+def _token_id(file: GGUFFile, key: str) -> int | None:
+    value = file.metadata.get(key)
+    if value is not None and (type(value) is not int or value < 0):
+        raise file.refusal(f"{key} is {shown(value)} and must be a token id")
+    return value
 
 
 def _vocabulary(numbers: _Numbers) -> int:
@@ -178,7 +185,7 @@ def _head_dim(numbers: _Numbers, given: dict[str, Any]) -> int:
 
 def _rope(numbers: _Numbers, head_dim: int) -> dict[str, Any]:
     """transformers' rope_parameters."""
-    file, theta = numbers.file, numbers.get("rope.freq_base", 10_000.0)
+    file, theta = numbers.file, _base(numbers, "rope.freq_base", 10_000.0)
     kind, factor = numbers.get("rope.scaling.type", "none"), numbers.get("rope.scaling.factor", 1.0)
     if ROPE_FACTORS in file.tensors:
         if kind != "none":
@@ -194,6 +201,14 @@ def _rope(numbers: _Numbers, head_dim: int) -> dict[str, Any]:
         context = numbers("rope.scaling.original_context_length")
         return {**scaling, "original_max_position_embeddings": context}
     raise file.unserved(f"its rotary scaling is {shown(kind)}")
+
+
+def _base(numbers: _Numbers, key: str, default: float) -> float:
+    """Of a rotation."""
+    base = numbers.get(key, default)
+    if type(base) not in (int, float) or not 0 < base < math.inf:
+        raise numbers.file.refusal(f"its {key} is {shown(base)} and must be a number above 0")
+    return float(base)
 
 
 def _llama3(file: GGUFFile, factors: Tensor, head_dim: int, theta: float) -> dict[str, Any]:
@@ -222,7 +237,8 @@ def _gemma3(numbers: _Numbers, given: dict[str, Any], rope: dict[str, Any]) -> d
     every = numbers.get("attention.sliding_window_pattern", _ONE_IN)
     if type(every) is not int or every < 1 or type(layers) is not int:
         raise numbers.file.unserved(f"its pattern of windows is {shown(every)}")
-    local = {"rope_theta": numbers.get("rope.freq_base_swa", _LOCAL_BASE), "rope_type": "default"}
+    base = _base(numbers, "rope.freq_base_swa", _LOCAL_BASE)
+    local = {"rope_theta": base, "rope_type": "default"}
     kinds = ("full_attention", "sliding_attention")
     largest = layers == _LARGEST_GEMMA
     return {

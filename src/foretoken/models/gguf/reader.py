@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -102,6 +103,22 @@ class GGUFFile:
     ) -> ForetokenError:
         """Of a file that may well be whole."""
         return ForetokenError(f"{self.path} isn't served: {what}; {instead}.")
+
+
+def opened(path: Path) -> GGUFFile:
+    """The file, whose header is parsed once for as long as it stays what it is: loading a model
+    asks for it six times."""
+    check_installed(path)
+    try:
+        state = path.stat()
+    except OSError:
+        return GGUFFile(path)  # which says why
+    return _opened(path, state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=2)  # a model's and its draft model's
+def _opened(path: Path, *state: int) -> GGUFFile:
+    return GGUFFile(path)
 
 
 def check_installed(path: Path) -> None:
