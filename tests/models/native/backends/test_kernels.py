@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -104,3 +105,60 @@ def test_without_a_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_small_matrices_are_packed_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     assert (kernels.packers(10**6), kernels.packers(10**7)) == (1, 7)
+
+
+ON_ARM = """
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels.cpp"
+
+int main() {
+  unsigned state = 1;
+  auto next = [&] { return (state = state * 1664525 + 1013904223) >> 8; };
+  const long N = 70, K = 131, M = 9, panels = (N + WIDTH - 1) / WIDTH;
+  std::vector<float> w(N * K), x(M * K), laid(panels * WIDTH * K), y(M * panels * WIDTH);
+  for (float &one : w) one = next() * 0x1p-24f - 0.5f;
+  for (float &one : x) one = next() * 0x1p-24f - 0.5f;
+  pack(w.data(), laid.data(), N, K, 4, 1);
+  Matrix m = {laid.data(), 0, 0, 0, panels * WIDTH, K, panels * WIDTH, 1, FLOAT32};
+  for (long rows = 1; rows <= M; rows++) {
+    linear(x.data(), &m, y.data(), rows, 1);
+    fwrite(y.data(), 4, rows * panels * WIDTH, stdout);
+  }
+  for (int format = 0; format < MANY_FORMATS; format++) {
+    std::vector<uint8_t> blocks(5 * FORMATS[format].bytes);
+    for (uint8_t &one : blocks) one = next() & 0x3b;
+    std::vector<float> numbers(5 * FORMATS[format].values);
+    std::vector<uint16_t> narrow(numbers.size());
+    dequantise(blocks.data(), blocks.size(), numbers.data(), numbers.size(), format, 0, 1);
+    dequantise(blocks.data(), blocks.size(), narrow.data(), narrow.size(), format, 1, 1);
+    fwrite(numbers.data(), 4, numbers.size(), stdout);
+    fwrite(narrow.data(), 2, narrow.size(), stdout);
+  }
+}
+"""
+"""Prints the bits of products and of numbers in blocks, the same on every CPU with registers of
+`LANES` numbers or of fewer."""
+
+
+def test_an_arm_cpu_gives_the_same_bits(tmp_path: Path) -> None:
+    """float32 products of 1 to 9 rows and dequantised blocks, under an emulator; blocks aren't
+    multiplied there."""
+    tools = ("g++", "aarch64-linux-gnu-g++", "qemu-aarch64")
+    if missing := [tool for tool in tools if shutil.which(tool) is None]:
+        pytest.skip(f"there is no {missing[0]}")
+    if platform.machine() != "x86_64" or "avx2" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this CPU isn't one to compare with")
+    source = tmp_path / "arm.cpp"
+    source.write_text(ON_ARM)
+
+    def printed(compiler: str, flag: str, *run: str) -> bytes:
+        program = str(tmp_path / compiler)
+        flags = ("-O3", "-fopenmp", "-static", flag, "-I", str(kernels._SOURCE.parent))
+        subprocess.run([compiler, *flags, str(source), "-o", program], check=True)
+        return subprocess.run([*run, program], check=True, capture_output=True).stdout
+
+    here = printed("g++", "-march=x86-64-v3")
+    there = printed("aarch64-linux-gnu-g++", "-march=armv8.2-a+dotprod", "qemu-aarch64")
+    assert len(here) > 10_000 and there == here
