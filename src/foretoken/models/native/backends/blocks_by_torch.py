@@ -247,7 +247,7 @@ def _fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 @functools.cache
 def say_that_it_is_slow() -> None:
     _log.warning(
-        "The loops that multiply blocks of weights can't be used here; torch does it with the same "
-        "bits, many times slower. Install g++ (Linux on an x86 CPU with AVX2), or give another "
-        "backend, as 'half' or 'plain'."
+        "The loops that multiply blocks of weights can't be used here; torch does it, many times "
+        "slower, with the same products. Install g++ (Linux on an x86 CPU with AVX2), or give "
+        "another backend, as 'half' or 'plain'."
     )
