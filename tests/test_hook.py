@@ -6,6 +6,7 @@ Tiny random float64 models; batches with left padding unless a test says otherwi
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,6 +134,17 @@ def test_drafts_are_accepted(model: Any, draft: Any) -> None:
         model.generate(**INPUTS, max_new_tokens=60, custom_generate=hook, eos_token_id=None)
         assert hook.stats.accepted > 0
         assert hook.stats.drafted > hook.stats.accepted
+
+
+def test_a_backend_of_the_draft_model(tmp_path: Path) -> None:
+    """Of one that is named: the same text, by layers of 8 bits."""
+    model = llama(1).float()
+    model.save_pretrained(tmp_path)
+    hook = assisted(draft_model=str(tmp_path), draft_backend="int8", num_speculative_tokens=3)
+    given = {"input_ids": INPUTS["input_ids"][:1], "max_new_tokens": 9, "do_sample": False}
+    assert torch.equal(model.generate(**given, custom_generate=hook), model.generate(**given))
+    [drafting] = [made for state, made in hook._wrapped.values() if state is None]
+    assert drafting.backend.endswith("int8")
 
 
 def test_without_a_mask(model: Any, draft: Any) -> None:

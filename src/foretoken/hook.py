@@ -203,20 +203,22 @@ class Assisted:
             # What "heuristic_transient" forgets between calls, our heuristic never keeps.
             kept[_SCHEDULE] = schedule.removesuffix("_transient")
         if "model" in config:
-            config["model"] = self._drafting(config["model"], target)
+            named = isinstance(config["model"], (str, Path))
+            backend = config.pop("draft_backend", None) if named else None
+            config["model"] = self._drafting(config["model"], target, backend)
         if "models" in config:
             config["models"] = [self._drafting(model, target) for model in config["models"]]
         taken = {OPTION_ALIASES.get(key, key) for key in config}
         return config | {k: v for k, v in kept.items() if v and k not in taken}
 
-    def _drafting(self, draft: Any, target: ModelTarget) -> Any:
+    def _drafting(self, draft: Any, target: ModelTarget, backend: str | None = None) -> Any:
         """The draft model, loaded or wrapped once."""
         if isinstance(draft, tf.PreTrainedModel):
             return self._wrap(draft)
         if not isinstance(draft, (str, Path)):
             return draft
         if draft not in self._wrapped:
-            self._wrapped[draft] = None, as_causal_lm(draft, target)
+            self._wrapped[draft] = None, as_causal_lm(draft, target, backend)
         return self._wrapped[draft][1]
 
 

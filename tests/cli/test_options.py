@@ -136,3 +136,12 @@ def test_a_gguf_file_of_the_model(name: str, loads: list[dict[str, Any]], tmp_pa
         assert "--gguf-file goes with a command that loads one model" in done.stderr
     else:
         assert loads[0]["gguf_file"] == "a.gguf"
+
+
+@pytest.mark.parametrize("name", ["bench", "demo"])
+def test_a_backend_of_the_draft_model_is_not_left_out(name: str, tmp_path: Path) -> None:
+    """Where it isn't read it is refused, with what to give instead."""
+    with contextlib.chdir(tmp_path):
+        done = run(name, *GIVEN[name], "--draft-backend", "q4")
+    assert "--draft-backend goes with a command that runs one method" in done.stderr
+    assert '"draft_backend": "q4"}' in done.stderr

@@ -61,6 +61,7 @@ def demo(
     """
     now = perf_counter()
     running.check_no_gguf_file()
+    running.check_no_draft_backend()
     if running.speculative_config is not None:
         raise ForetokenError(
             "foretoken demo always compares the same methods; measure yours by foretoken bench "

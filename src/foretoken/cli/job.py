@@ -139,6 +139,7 @@ def make_job(settings: BenchOptions, running: ModelOptions) -> Job:
     from foretoken.bench.suites.suite import find_suite
 
     running.check_no_gguf_file()
+    running.check_no_draft_backend()
     if settings.engine not in _ENGINES:
         raise unknown("engine", settings.engine, _ENGINES)
     if settings.remote:

@@ -139,6 +139,15 @@ class ModelOptions:
                 "e.g. org/name/model.gguf."
             )
 
+    def check_no_draft_backend(self) -> None:
+        """Raise `ForetokenError` in a command whose methods are several."""
+        if self.draft_backend is not None:
+            raise ForetokenError(
+                "--draft-backend goes with a command that runs one method; measure it by foretoken "
+                'bench --method-config \'{"mine": {"method": "sps", "model": …, "draft_backend": '
+                f'"{self.draft_backend}"}}}}\'.'
+            )
+
     def use_threads(self) -> None:
         """Compute with as many threads as were asked for."""
         import torch
