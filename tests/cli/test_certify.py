@@ -78,7 +78,7 @@ def test_all_builds_every_method(tmp_path: Path) -> None:
     assert all(command._can_serve(plain, config) for config in configs)
     outside = LLM("mini", model_impl="transformers")
     beyond = {c["method"] for c in configs if not command._can_serve(outside, c)}
-    assert beyond == {"draft_verify", "early_exit", "swift", "ppd", "speed"}
+    assert beyond == {"draft_verify", "early_exit", "swift", "ppd", "speed", "substitute"}
 
 
 def test_all_takes_trained_drafters(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
         raise ForetokenError(
             f"{folder} has no config.json; "
             + (
-                f"give the GGUF file in it, {shown(str(found[0]))}."
+                f"give the GGUF file in it, {shown(found[0].name)}."
                 if found
                 else "give a Hugging Face checkpoint folder."
             )
