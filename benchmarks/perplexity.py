@@ -1,12 +1,14 @@
 """What quantised execution does to a model: perplexity, beside that of its numbers in float32.
 
-    FORETOKEN_DATA=folder python benchmarks/perplexity.py --models small.gguf --formats q4 q8
+    FORETOKEN_DATA=folder python benchmarks/perplexity.py --models small.gguf --formats stored q4
 
 `numbers` is the model's in float32, GGUF files dequantised. `weights` has the weights of a format,
 dequantised, in float32: what fewer bits cost. `executed` is that format as it runs, tokens rounded
 to 8 bits; what the arithmetic costs in addition is `executed` over `weights`. A file's own blocks
-are the format "stored". The text is corpora/heldout.jsonl.gz, conversations and books as they come,
-read in windows; every token after a window's first counts.
+are the format `stored`, which is the default. The text is corpora/heldout.jsonl.gz, conversations
+and books as they come, read in windows; every token after a window's first counts. The interval of
+that ratio is a 95 % bootstrap over windows: rounding moves a perplexity up or down, by chance, more
+than it adds to it.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import shared
 import torch
 
+from foretoken.bench.measure.bootstrap import Floats, interval
 from foretoken.bench.suites.data import folder
 from foretoken.errors import ForetokenError
 from foretoken.models import gguf
@@ -39,7 +43,11 @@ CPU = torch.device("cpu")
 def main() -> None:
     parser = shared.options(__doc__)
     parser.add_argument("--models", nargs="+", required=True, metavar="MODEL")
-    parser.add_argument("--formats", nargs="*", default=[], help=", ".join(quantise.BACKENDS))
+    known = [STORED, *quantise.BACKENDS]
+    parser.add_argument(
+        "--formats", nargs="+", default=[STORED], choices=known, help=f"{STORED}, {names()}"
+    )
+    parser.add_argument("--name", default="perplexity", help="of the record (perplexity)")
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--check", action="store_true", help=f"fail above {WANTED}")
@@ -49,7 +57,7 @@ def main() -> None:
     shared.table([heads, *map(line, rows)])
     given.model = given.draft_model = ""
     read = {"tokens": given.tokens, "window": given.window}
-    shared.save("perplexity", given, {**read, "wanted": WANTED, "rows": rows})
+    shared.save(given.name, given, {**read, "wanted": WANTED, "rows": rows})
     if given.check and any(row["arithmetic"] > WANTED for row in rows):
         raise SystemExit(1)
 
@@ -60,28 +68,36 @@ def line(row: dict[str, Any]) -> list[str]:
         f"{row['model']}, {row['format']}",
         f"{row['mb']:.0f}",
         *(f"{number:.3f}" for number in numbers),
-        f"{row['arithmetic']:.4f}",
+        f"{row['arithmetic']:.4f} ({row['low']:.4f} to {row['high']:.4f})",
     ]
 
 
 def of_model(source: str, given: Any) -> Iterator[dict[str, Any]]:
     """A row for the blocks of a GGUF file, and one for each format."""
     windows = cut(source, given.tokens, given.window)
-    numbers = perplexity(load_model(source, device=CPU, dtype="float32"), windows)
-    formats = [STORED] if gguf.is_named(find(source)) else []
-    for name in [*formats, *given.formats]:
-        exact = numbers if name == STORED else perplexity(dequantised(source, name), windows)
+    numbers = losses(load_model(source, device=CPU, dtype="float32"), windows)
+    for name in given.formats:
+        if name == STORED and not gguf.is_named(find(source)):
+            raise ForetokenError(f"{source} is no GGUF file; give --formats as {names()}.")
+        exact = numbers if name == STORED else losses(dequantised(source, name), windows)
         model = load_model(source, device=CPU, backend="blocks" if name == STORED else name)
-        found = perplexity(model, windows)
+        found = losses(model, windows)
+        low, high = ratio_interval(exact, found)
         yield {
             "model": Path(source).stem,
             "format": name,
             "mb": model.bytes_read / 1e6,
-            "numbers": numbers,
-            "weights": exact,
-            "executed": found,
-            "arithmetic": found / exact,
+            "numbers": perplexity(numbers),
+            "weights": perplexity(exact),
+            "executed": perplexity(found),
+            "arithmetic": perplexity(found) / perplexity(exact),
+            "low": low,
+            "high": high,
         }
+
+
+def names() -> str:
+    return ", ".join(quantise.BACKENDS)
 
 
 def cut(source: str, tokens: int, window: int) -> list[list[int]]:
@@ -136,8 +152,10 @@ def whole(blocks: Any) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def perplexity(model: CausalLM, windows: Sequence[Sequence[int]]) -> float:
-    total = count = 0.0
+def losses(model: CausalLM, windows: Sequence[Sequence[int]]) -> Floats:
+    """[windows, 2]: the sum of what its tokens after the first are worth, -ln p, and their
+    number."""
+    found = []
     for window in windows:
         cache = model.new_cache(1, len(window) + 1)
         feed = chain_feed(cache, [cache.acquire(0)], [list(window)])
@@ -145,9 +163,25 @@ def perplexity(model: CausalLM, windows: Sequence[Sequence[int]]) -> float:
         logits = model.forward(feed, cache).logits
         assert logits is not None
         targets = torch.tensor(window[1:])
-        total += float(torch.nn.functional.cross_entropy(logits[0, :-1], targets, reduction="sum"))
-        count += len(targets)
+        total = torch.nn.functional.cross_entropy(logits[0, :-1], targets, reduction="sum")
+        found.append((float(total), len(targets)))
+    return np.array(found, dtype=np.float64)
+
+
+def perplexity(found: Floats) -> float:
+    """Of the losses of windows."""
+    total, count = found.sum(0)
     return math.exp(total / count)
+
+
+def ratio_interval(exact: Floats, found: Floats) -> tuple[float, float]:
+    """95 % of the second perplexity over the first, over windows. NaN for a single window."""
+    groups = np.stack([found[:, 0] - exact[:, 0], exact[:, 1]], 1)
+
+    def ratio(totals: Floats) -> Floats:
+        return np.asarray(np.exp(totals[..., 0] / totals[..., 1]))
+
+    return interval(groups, ratio, tail=0.025, resamples=2000) or (math.nan, math.nan)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
@@ -31,7 +32,20 @@ def test_of_what_is_known() -> None:
         for at in range(1, len(window))
     ]
     expected = math.exp(float(torch.stack(parts).mean()))
-    assert perplexity.perplexity(model, windows) == pytest.approx(expected, rel=1e-5)
+    found = perplexity.losses(model, windows)
+    assert found[:, 1].tolist() == [3, 2]
+    assert perplexity.perplexity(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_interval_is_of_the_ratio() -> None:
+    """Every window a hundredth worse a token: no doubt; windows that differ: the middle lies in
+    it."""
+    exact = np.array([[20.0, 10], [36.0, 12], [30.0, 11]])
+    worse = exact + np.array([[0.1, 0], [0.12, 0], [0.11, 0]])
+    assert perplexity.ratio_interval(exact, worse) == pytest.approx((math.exp(0.01),) * 2)
+    mixed = exact + np.array([[0.5, 0], [-0.3, 0], [0.1, 0]])
+    low, high = perplexity.ratio_interval(exact, mixed)
+    assert low < perplexity.perplexity(mixed) / perplexity.perplexity(exact) < high
 
 
 @pytest.mark.skipif(not blocks.has_loops(), reason="no loop for blocks was built")
@@ -39,7 +53,17 @@ def test_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Formats differ in their weights, and little in what the arithmetic adds."""
     monkeypatch.setattr(perplexity, "text", lambda characters: "the cat in the hat " * characters)
     model = str(gguf_files.written(tmp_path / "a.gguf", "llama", Kind.Q8_0))
-    arguments = ["--models", model, "--formats", "q4", "--tokens", "120", "--window", "40"]
+    arguments = [
+        "--models",
+        model,
+        "--formats",
+        "stored",
+        "q4",
+        "--tokens",
+        "120",
+        "--window",
+        "40",
+    ]
     monkeypatch.setattr(sys, "argv", ["perplexity.py", *arguments, "--out", str(tmp_path)])
     perplexity.main()
     stored, four = json.loads((tmp_path / "perplexity.json").read_text())["rows"]
@@ -48,6 +72,7 @@ def test_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for row in (stored, four):
         assert row["arithmetic"] == row["executed"] / row["weights"] != 1
         assert 0.8 < row["arithmetic"] < 1.25
+        assert row["low"] <= row["arithmetic"] <= row["high"]
     assert four["mb"] == pytest.approx(stored["mb"] * 4.5 / 8.5)
 
 
