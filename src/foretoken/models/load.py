@@ -56,7 +56,8 @@ def load_model(
     """Read a checkpoint: natively where the family allows it, else through transformers.
 
     `dtype` "auto" is the checkpoint's own on a GPU and float32 on a CPU, where backend "auto" then
-    multiplies the blocks of a GGUF file as they lie, or keeps them in float16 (see `weights`).
+    multiplies the blocks of a GGUF file as they lie, where its loops can be had, else keeps the
+    weights in float16 where that loses nothing (see `weights`).
     `model_impl` is "auto", "native" or "transformers". Raises `ForetokenError` for anything missing
     or not servable.
     """
@@ -88,7 +89,7 @@ def load_model(
             f"Backend 'blocks' multiplies the blocks of a GGUF file as they lie, and {source} has "
             "none; use backend='auto'."
         )
-    if chosen and lying and backends.blocks.supports(kind, place):
+    if chosen and lying and backends.blocks.serves(kind, place):
         linear, backend = "blocks", "blocks" if runner is None else f"{runner}+blocks"
     narrow = chosen or kind == torch.float16 or linear == "half"
     whole = linear == "blocks" or linear in backends.quantise.BACKENDS

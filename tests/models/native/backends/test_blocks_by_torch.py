@@ -156,22 +156,28 @@ def test_a_model_without_a_compiler(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """`auto` takes the same backend, says once that it is slow, and the texts are the same."""
+    """`blocks` says once that it is slow, and the texts are the same; `auto` takes float16, and
+    says that it does."""
     path = str(gguf_files.written(tmp_path / "a.gguf", architecture, Kind.Q4_0))
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
-    def texts() -> list[list[int]]:
-        llm = LLM(path, speculative_config={"method": "pld"}, device="cpu")
+    def texts(backend: str) -> list[list[int]]:
+        llm = LLM(path, speculative_config={"method": "pld"}, device="cpu", backend=backend)
         assert llm.model.backend == "blocks"
         return [out.outputs[0].token_ids for out in llm.generate(["the cat in", "a"], params)]
 
-    expected = texts()
+    expected = texts("auto")
     monkeypatch.setattr(kernels, "library", lambda: None)
     blocks_by_torch.say_that_it_is_slow.cache_clear()
     with caplog.at_level(logging.WARNING):
-        assert texts() == expected
+        assert texts("blocks") == expected
     [said] = [r.getMessage() for r in caplog.records if "many times slower" in r.getMessage()]
     assert "g++" in said
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert load_model(path, device="cpu").backend == "half"
+    [said] = [r.getMessage() for r in caplog.records]
+    assert "dequantised to float16" in said and "backend='blocks'" in said
 
 
 def test_a_model_quantised_without_a_compiler(tmp_path: Path, without_loops: None) -> None:

@@ -9,6 +9,7 @@ multiplies blocks with the same bits, slowly.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -17,6 +18,8 @@ from torch import Tensor
 
 from foretoken.models.native.backends import blocks_by_torch, half, kernels, pages, panels, plain
 from foretoken.models.native.layer import Embedding, Linear
+
+_log = logging.getLogger(__name__)
 
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 """Formats of GGUF files that the loops read."""
@@ -34,6 +37,20 @@ def has_loops() -> bool:
     """Whether blocks are multiplied by the compiled loops, and so fast."""
     loops = kernels.library()
     return loops is not None and bool(loops.has_blocks())
+
+
+def serves(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether `auto` takes blocks as they lie. Where they would be multiplied slowly it says that
+    it doesn't."""
+    if not supports(dtype, device):
+        return False
+    if not has_loops():
+        _log.warning(
+            "The loops that multiply blocks of weights can't be used here, so the file is "
+            "dequantised to float16, which takes several times its memory. Install g++ (Linux on "
+            "an x86 CPU with AVX2), or give backend='blocks' for the blocks as they lie, slowly."
+        )
+    return has_loops()
 
 
 class Blocks:

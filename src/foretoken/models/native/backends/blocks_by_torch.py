@@ -249,5 +249,5 @@ def say_that_it_is_slow() -> None:
     _log.warning(
         "The loops that multiply blocks of weights can't be used here; torch does it, many times "
         "slower, with the same products. Install g++ (Linux on an x86 CPU with AVX2), or give "
-        "another backend, as 'half' or 'plain'."
+        "another backend, as 'auto' or 'half'."
     )
