@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import synthetic
 from foretoken.bench.report import wording
 from foretoken.bench.report.layout import NONE
@@ -27,3 +29,20 @@ def test_words() -> None:
     assert wording.sameness("sps", None) == "same distribution"
     assert wording.sameness("outsider", None) == "not claimed"
     assert wording.sameness("autoregressive", base) == NONE
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        ("half", "float32"),
+        ("blocks", "weights as its file has them"),
+        ("compiled+q4", "weights of 4 bits"),
+        ("int8", "int8 weights"),
+    ],
+)
+def test_the_weights_that_are_read(backend: str, said: str) -> None:
+    """Not the dtype of the states, where the weights are narrower than any."""
+    results = synthetic.results()
+    results["target"].update(backend=backend, dtype="float32")
+    assert said in wording.title(results)
+    assert wording.short_title(results).endswith(f", {said}")

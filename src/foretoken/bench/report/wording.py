@@ -6,7 +6,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from foretoken.bench.record import BASELINE, Identity, Measured, Results, Run
+from foretoken.bench.record import BASELINE, Identity, Measured, Results, Run, Target
 from foretoken.bench.report.layout import NONE
 from foretoken.bench.report.selection import (
     Setting,
@@ -126,7 +126,7 @@ def title(results: Results) -> str:
     target = results["target"]
     if "server" in target:
         return f"{target['name']} (at {target['server']})"
-    size = f"{target['parameters'] / 1e6:.1f} M parameters, {target['dtype']}"
+    size = f"{target['parameters'] / 1e6:.1f} M parameters, {weights(target)}"
     shape = f", inflated to the {target['inflated']} shape" if target.get("inflated") else ""
     return f"{target['name']} ({size}{shape})"
 
@@ -134,7 +134,15 @@ def title(results: Results) -> str:
 def short_title(results: Results) -> str:
     """The target as the head of a column."""
     target = results["target"]
-    return f"{target['name']}, {target['dtype']}{', inflated' if target.get('inflated') else ''}"
+    return f"{target['name']}, {weights(target)}{', inflated' if target.get('inflated') else ''}"
+
+
+def weights(target: Target) -> str:
+    """What a target's weights are while it runs."""
+    backend = target.get("backend", "")
+    narrow = {"blocks": "weights as its file has them", "int8": "int8 weights"}
+    narrow |= {f"q{bits}": f"weights of {bits} bits" for bits in (4, 5, 6, 8)}
+    return narrow.get(backend.rpartition("+")[2], target["dtype"])
 
 
 def coverage(results: Results) -> str:
