@@ -10,7 +10,7 @@ to correct a text; 128 tokens.
                 batches of 1 and 4, SmolLM2's up to 16; cold and warm; three rounds
     whole       SmolLM2: all 480 questions for plain, the best and auto
     precision   float16 and float32 for a few rows; the 0.5B as a target
-    memory      the peak of one conversation of 2,000 tokens
+    memory      the peak of one conversation of 2,000 tokens, as stored and in float16
 
 real_table/cells.py says what is left out where --hours don't suffice. Rows of a cell answer each
 prompt in turn, so ratios are of the same minutes. Whatever stops it, the same command goes on
@@ -27,6 +27,7 @@ import argparse
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -149,17 +150,17 @@ def measure_memory(whole: Whole, bench: Bench) -> None:
     if (bench.work / MEMORY).is_file():
         return
     rows: list[dict[str, Any]] = []
-    for name in whole.targets:
+    for name, backend in product(whole.targets, ("auto", "half")):
         target = TARGETS[name]
         models = [str(checkpoint(file, bench)) for file in target.files]
         for method, paths in ((BASELINE, models[:1]), ("sps", models)):
             if method == BASELINE or target.draft:
-                rows.append({"target": name, "method": method, **_peak(paths)})
+                rows.append({"target": name, "method": method, **_peak(backend, paths)})
     write_json(bench.work / MEMORY, {"rows": rows})
 
 
-def _peak(paths: list[str]) -> dict[str, Any]:
-    command = [sys.executable, str(HERE / "real_table" / "peak.py"), *paths]
+def _peak(backend: str, paths: list[str]) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / "real_table" / "peak.py"), backend, *paths]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise ForetokenError(f"The peak of {paths[0]} was not found: {done.stderr[-300:]}")

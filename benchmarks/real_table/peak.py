@@ -1,9 +1,9 @@
 """The most memory that one conversation of 2,000 tokens takes, in a process of its own, as JSON.
 
-Everything at its defaults, as `LLM` and `foretoken chat` have them; what Python and its libraries
-take is in the figure. Called by real.py:
+Everything but the backend at its defaults, as `LLM` and `foretoken chat` have them; what Python and
+its libraries take is in the figure. Called by real.py:
 
-    python benchmarks/real_table/peak.py MODEL [DRAFT MODEL]
+    python benchmarks/real_table/peak.py BACKEND MODEL [DRAFT MODEL]
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from foretoken.bench.suites.suite import load_suite
 READ, WRITTEN = 1_900, 100
 
 
-def main(model: str, draft: str | None = None) -> None:
+def main(backend: str, model: str, draft: str | None = None) -> None:
     memory = PeakMemory(torch.device("cpu"))
-    config = None if draft is None else {"method": "sps", "model": draft}
-    with LLM(model, speculative_config=config) as llm:
+    drafting = {"method": "sps", "model": draft, "draft_backend": backend}
+    config = None if draft is None else drafting
+    with LLM(model, backend=backend, speculative_config=config) as llm:
         own = load_suite(Path(__file__).with_name("prompts.jsonl"), "own").prompts
         ids = llm.tokenizer("\n\n".join(prompt.turns[0] for prompt in own))["input_ids"]
         read = (ids * (1 + READ // len(ids)))[: min(READ, llm.engine.target.max_length - WRITTEN)]
