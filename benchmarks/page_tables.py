@@ -106,6 +106,26 @@ def draft(read: Read) -> str:
     )
 
 
+def perplexity(read: Read) -> str:
+    """Formats by model: what fewer bits cost, and what the arithmetic does."""
+    records = (read(f"perplexity{more}.json")["rows"] for more in ("", "-formats"))
+    rows = sorted((row for rows in records for row in rows), key=lambda row: str(row["model"]))
+    return markdown(
+        ["model", "format", "MB a pass", "numbers", "weights", "as executed", "÷ weights"],
+        [
+            [
+                row["model"],
+                "its own blocks" if row["format"] == "stored" else code(row["format"]),
+                f"{row['mb']:.0f}",
+                *(f"{row[name]:.2f}" for name in ("numbers", "weights", "executed")),
+                f"{row['arithmetic']:.4f} ({row['low']:.4f}–{row['high']:.4f})",
+            ]
+            for row in rows
+        ],
+        2,
+    )
+
+
 def trained(read: Read) -> str:
     """Trained drafters by length, with the speed where one was measured."""
     record, speeds = read("trained.json"), read("speeds.json")["speeds"]
@@ -369,6 +389,7 @@ TABLES: dict[str, Callable[[Read], str]] = {
     "other-engines": other_engines,
     "other-engines-large": other_engines_large,
     "passes": passes,
+    "perplexity": perplexity,
     "real": real,
     "step": step,
     "trained": trained,
