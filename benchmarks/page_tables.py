@@ -108,8 +108,6 @@ def draft(read: Read) -> str:
 
 def perplexity(read: Read) -> str:
     """Formats by model: what fewer bits cost, and what the arithmetic does."""
-    records = (read(f"perplexity{more}.json")["rows"] for more in ("", "-formats"))
-    rows = sorted((row for rows in records for row in rows), key=lambda row: str(row["model"]))
     return markdown(
         ["model", "format", "MB a pass", "numbers", "weights", "as executed", "÷ weights"],
         [
@@ -120,7 +118,7 @@ def perplexity(read: Read) -> str:
                 *(f"{row[name]:.2f}" for name in ("numbers", "weights", "executed")),
                 f"{row['arithmetic']:.4f} ({row['low']:.4f}–{row['high']:.4f})",
             ]
-            for row in rows
+            for row in read("perplexity.json")["rows"]
         ],
         2,
     )

@@ -41,7 +41,9 @@ from foretoken.errors import ForetokenError
 
 ROOT = Path(__file__).parents[1]
 RECORDS = (ROOT / "benchmarks" / "results", ROOT / "tests")
-TABLE = re.compile(r"(?<=<!-- table )([\w.-]+)( -->\n\n)(.*?)(\n\n<!-- end -->)", re.DOTALL)
+TABLE = re.compile(  # which holds no other mark, so that one without its end takes no page with it
+    r"(?<=<!-- table )([\w.-]+)( -->\n\n)((?:(?!<!-- ).)*?)(\n\n<!-- end -->)", re.DOTALL
+)
 MARK = re.compile(r"<!-- ([\w.-]+\.json): (.+?) -->")
 
 Read = Callable[[str], dict[str, Any]]

@@ -32,8 +32,9 @@ from foretoken.files import replacing
 from foretoken.models.load import find, load_model
 from foretoken.models.native.check import CYCLE
 from foretoken.train.batches import Batches
-from foretoken.train.data import fixed, read_conversations
+from foretoken.train.data import read_conversations
 from foretoken.train.frozen import FrozenTarget
+from foretoken.train.turns import fixed
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import chunked, kl_div
 

@@ -200,7 +200,8 @@ def test_a_checkpoint_like_any_other(checkpoints: tuple[Path, Path], tmp_path: P
 
 def test_a_files_own_texts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """In a new folder; the estimate is still that of the target's own answers."""
-    answered = [dataclasses.replace(each, answer="one two three " * 3) for each in PROMPTS]
+    said = {"role": "assistant", "content": "one two three " * 3}
+    answered = [dataclasses.replace(each, whole=(*each.messages, said)) for each in PROMPTS]
     out = tmp_path / "new" / "out"
     outcome = make(
         "sps",

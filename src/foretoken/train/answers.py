@@ -18,8 +18,9 @@ from foretoken.files import read_arrays, write_arrays
 from foretoken.llm import LLM
 from foretoken.progress import track
 from foretoken.sampling.params import SamplingParams
-from foretoken.train.data import Conversation, Message, prompt_ids
+from foretoken.train.data import Conversation, Message
 from foretoken.train.records import Records
+from foretoken.train.turns import prompt_ids
 
 _BLOCK = 64  # conversations in a file
 _KIND = "block of answers"

@@ -11,11 +11,11 @@ from foretoken.errors import ForetokenError, unknown
 from foretoken.llm import LLM
 from foretoken.sampling.params import SamplingParams
 from foretoken.train.answers import write
-from foretoken.train.data import fixed
 from foretoken.train.drafter_texts import DrafterTexts
 from foretoken.train.job import Job, Setting
 from foretoken.train.loop import StepRecords
 from foretoken.train.records import Records
+from foretoken.train.turns import fixed
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.small_lm import TrainedLM
 

@@ -1,0 +1,99 @@
+"""Turns of conversations as token ids: what a model reads before its own turn, and that turn."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence as Seq
+
+from foretoken.engine.conversations import written
+from foretoken.engine.prompts import text_ids
+from foretoken.llm import LLM
+from foretoken.train.data import ASSISTANT, Conversation, Message
+from foretoken.train.records import Records
+
+_MARK = "\u2042 foretoken \u2042"
+"""A text that no template writes by itself."""
+
+_log = logging.getLogger(__name__)
+
+Pair = tuple[list[int], list[int]]
+
+
+def fixed(llm: LLM, conversations: Seq[Conversation], length: int) -> Records:
+    """The file's own texts and answers, every turn of an assistant with what was said before it,
+    each record cut to `length` tokens. Where that leaves none of the answer, or the template can't
+    write it as its own turn, the turn is left out, and the log says how many are."""
+    ends = {raw: end_of_turn(llm, raw) for raw in {each.raw for each in conversations}}
+    pairs: list[Pair] = []
+    long = strange = 0
+    for each in conversations:
+        for prompt, answer in _answers(llm, each, ends[each.raw]):
+            if answer is None:
+                strange += 1
+            elif len(prompt) >= length:
+                long += 1
+            else:
+                pairs.append((prompt, answer[: length - len(prompt)]))
+    for count, reason in (
+        (long, f"what is before them has {length} tokens or more"),
+        (strange, "the chat template writes them in another way than it begins an answer"),
+    ):
+        if count:
+            _log.warning("%d answers are left out: %s", count, reason)
+    return Records.of([pair for pair in pairs if pair[1]], length, llm.model.vocab_size)
+
+
+def _answers(
+    llm: LLM, conversation: Conversation, end: Seq[int]
+) -> list[tuple[list[int], list[int] | None]]:
+    """What is read before each turn of the assistant, and that turn; None for one that can't be
+    written. An assistant that speaks first is a template's greeting, and no answer."""
+    found = []
+    turns = conversation.whole
+    for i, turn in enumerate(turns):
+        if turn["role"] == ASSISTANT and (conversation.raw or _asked(turns[:i])):
+            prompt = prompt_ids(llm, conversation, turns[:i])
+            found.append((prompt, _answer(llm, turns[: i + 1], end)))
+    return found
+
+
+def _asked(turns: Seq[Message]) -> bool:
+    return any(turn["role"] not in (ASSISTANT, "system", "developer") for turn in turns)
+
+
+def _answer(llm: LLM, turns: Seq[Message], end: Seq[int]) -> list[int] | None:
+    """The last of the turns, as its model would write it. What is more than a text (calls of tools,
+    reasoning) is what the template writes after the beginning of an answer."""
+    last = turns[-1]
+    if last.keys() <= {"role", "content"}:
+        return [*text_ids(last["content"], llm.tokenizer, special=False), *end]
+    before = written(turns[:-1], llm.tokenizer)
+    whole = written(turns, llm.tokenizer, reply=False)
+    if not whole.startswith(before):
+        return None
+    ids = text_ids(whole[len(before) :], llm.tokenizer, special=False)
+    last_end = max((i for i, token in enumerate(ids) if token in end), default=len(ids) - 1)
+    return ids[: last_end + 1]
+
+
+def end_of_turn(llm: LLM, raw: bool = False) -> list[int]:
+    """The token after an answer: of a chat, the one that its template writes, as `<|im_end|>`; of a
+    raw text, the tokenizer's own. None where texts have no end."""
+    ends, tokenizer = llm.engine.eos_ids, llm.tokenizer
+    found: list[int] = []
+    if not raw:
+        turns = [{"role": "user", "content": "?"}, {"role": ASSISTANT, "content": _MARK}]
+        after = written(turns, tokenizer, reply=False).rpartition(_MARK)[2]
+        found = text_ids(after, tokenizer, special=False)
+    own = getattr(tokenizer, "eos_token_id", None)
+    return [token for token in (*found, own, *sorted(ends)) if token in ends][:1]
+
+
+def prompt_ids(llm: LLM, conversation: Conversation, messages: Seq[Message]) -> list[int]:
+    """The messages as token ids, in the chat template unless the conversation is raw; nothing where
+    there are none. Raises `ForetokenError` for what the template can't write."""
+    if not messages:
+        return []
+    if not conversation.raw:
+        return llm.chat_prompt(list(messages))
+    return text_ids(messages[0]["content"], llm.tokenizer)

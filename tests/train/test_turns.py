@@ -1,0 +1,113 @@
+"""Turns of conversations as token ids."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from foretoken import LLM
+from foretoken.train.data import Conversation
+from foretoken.train.turns import end_of_turn, fixed, prompt_ids
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.tool_calls %}<call>{{ m.tool_calls[0].function.name }}</call>{% endif %}"
+    "{{ m.content or '' }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture
+def llm() -> LLM:
+    """Its tokenizer's own end is `<|endoftext|>`, 0, its template's another one, as Qwen's."""
+    llm = LLM("mini")
+    llm.tokenizer.add_special_tokens(  # type: ignore[union-attr]
+        {"additional_special_tokens": ["<|im_end|>", "<|im_start|>"]}
+    )
+    llm.tokenizer.chat_template = TEMPLATE  # type: ignore[union-attr]
+    return llm
+
+
+@pytest.fixture
+def two_ends(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
+    """Texts end at either."""
+    end = ids(llm, "<|im_end|>")
+    monkeypatch.setattr(llm.engine, "eos_ids", frozenset({0, *end}))
+    return llm
+
+
+def ids(llm: LLM, text: str) -> list[int]:
+    found: list[int] = llm.tokenizer(text, add_special_tokens=False)["input_ids"]  # type: ignore[misc]
+    return found
+
+
+def said(role: str, content: str | None, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+def conversation(*whole: dict[str, Any]) -> Conversation:
+    return Conversation(whole[:1], whole=whole)
+
+
+def test_the_end_of_a_turn(two_ends: LLM) -> None:
+    """The template's own, not the smallest id; of raw texts the tokenizer's."""
+    assert end_of_turn(two_ends) == ids(two_ends, "<|im_end|>")
+    assert end_of_turn(two_ends, raw=True) == [0]
+
+
+def test_an_end_that_the_template_does_not_write(llm: LLM) -> None:
+    """Texts end at `<|endoftext|>` alone."""
+    assert end_of_turn(llm) == [0]
+
+
+def test_every_turn_of_the_assistant(two_ends: LLM) -> None:
+    """Each with all that was said before it; a greeting is no answer."""
+    turns = [
+        said("assistant", "Hello."),
+        said("user", "One"),
+        said("assistant", "two"),
+        said("user", "three"),
+        said("assistant", "four"),
+    ]
+    records = fixed(two_ends, [conversation(*turns)], 512)
+    end = ids(two_ends, "<|im_end|>")
+    assert len(records) == 2
+    for i, at in enumerate((2, 4)):
+        assert records.prompt(i) == two_ends.chat_prompt(turns[:at])
+        assert records.answer(i) == [*ids(two_ends, turns[at]["content"]), *end]
+
+
+def test_calls_of_tools(two_ends: LLM) -> None:
+    """As the template writes them, to the turn's end; what the tool says is read."""
+    call = said("assistant", None, tool_calls=[{"function": {"name": "look"}}])
+    turns = [said("user", "One"), call, said("tool", "9"), said("assistant", "two")]
+    records = fixed(two_ends, [conversation(*turns)], 512)
+    assert records.answer(0) == ids(two_ends, "<call>look</call><|im_end|>")
+    assert "tool" in two_ends.tokenizer.decode(records.prompt(1))  # type: ignore[union-attr]
+
+
+def test_what_is_left_out(two_ends: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    """Answers beyond the length, and turns that the template begins otherwise than an answer."""
+    call = said("assistant", "x", tool_calls=[{"function": {"name": "look"}}])
+    turns = [said("user", "word " * 40), said("assistant", "two")]
+    two_ends.tokenizer.chat_template = TEMPLATE.replace(  # type: ignore[union-attr]
+        "assistant\n{% endif %}", "assistant\n<think>{% endif %}"
+    )
+    given = [conversation(*turns), conversation(said("user", "a"), call)]
+    with caplog.at_level(logging.WARNING):
+        assert not len(fixed(two_ends, given, 40))
+    assert "1 answers are left out: what is before them has 40 tokens or more" in caplog.text
+    assert "1 answers are left out: the chat template writes them in another way" in caplog.text
+
+
+def test_raw_texts(two_ends: LLM) -> None:
+    """Without a template, with the tokenizer's end; a prompt as the tokenizer begins it."""
+    asked, answer = said("user", "One"), said("assistant", "two")
+    pair = Conversation((asked,), whole=(asked, answer), raw=True)
+    alone = Conversation((), whole=(answer,), raw=True)
+    records = fixed(two_ends, [pair, alone], 64)
+    assert records.prompt(0) == two_ends.tokenizer("One")["input_ids"]  # type: ignore[misc]
+    assert records.prompt(1) == [] == prompt_ids(two_ends, alone, ())
+    assert records.answer(0) == records.answer(1) == [*ids(two_ends, "two"), 0]
