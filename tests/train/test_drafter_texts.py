@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -51,8 +53,38 @@ def test_resumed_with_its_own_texts(checkpoints: tuple[Path, Path], tmp_path: Pa
             assert (tmp_path / "two" / "resume").exists()
     nothing: Any = None
     prompts = Records.of([([1], [2])], 4, 97)
-    texts = DrafterTexts(nothing, nothing, prompts, tmp_path / "none", SamplingParams(), 3, 4)
+    texts = DrafterTexts(nothing, nothing, prompts, tmp_path / "none", SamplingParams(), 3, 4, 0.0)
     with pytest.raises(ForetokenError, match=r"own-00001.npz is missing"):
         texts(6)
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_texts_that_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are left out, unless all do, which is said."""
+    nothing: Any = None
+    looping, other = ([1], [2] * 12), ([1], list(range(12)))
+    for written, kept in (([looping, other], [other]), ([looping], [looping])):
+        records = Records.of(written, 16, 97)
+        monkeypatch.setattr(DrafterTexts, "_read_or_write", lambda *a, records=records: records)
+        texts = DrafterTexts(nothing, nothing, records, tmp_path, SamplingParams(), 2, 4, 0.5)
+        with caplog.at_level(logging.WARNING):
+            found = texts(0)
+        assert [(found.prompt(i), found.answer(i)) for i in range(len(found))] == kept
+    assert caplog.text.count("All 1 texts that the drafter wrote by itself loop") == 1
+
+
+def test_a_drafter_samples_its_texts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """Whatever the temperature of the target's answers; without epochs, which it has not."""
+    settings = {"own_texts": 3, "shape": {"model": str(checkpoints[1])}, "distinct": 0.0}
+    texts = []
+    for name, more in (("one", {}), ("two", {"own_temperature": 0.0})):
+        train_small_lm(checkpoints[0], tmp_path / name, "target+drafter", **settings, **more)
+        texts.append(np.load(tmp_path / name / "own" / "own-00000.npz")["tokens"].tolist())
+    assert texts[0] != texts[1]
+    with pytest.raises(ForetokenError, match="have no epochs"):
+        train_small_lm(
+            checkpoints[0], tmp_path / "three", "target+drafter", order="epochs", **settings
+        )

@@ -117,3 +117,26 @@ def test_noise_is_found_again(checkpoints: tuple[Path, Path], tmp_path: Path) ->
     resumed = train_eagle(checkpoints[0], tmp_path / "killed")
     assert any(not torch.equal(straight[name], killed[name]) for name in straight)
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shares"),
+    [
+        ("cosine", [0.5, 1.0, 1.0, 0.55, 0.1]),
+        ("linear", [0.5, 1.0, 1.0, 0.55, 0.1]),
+        ("constant", [0.5, 1.0, 1.0, 1.0, 1.0]),
+    ],
+)
+def test_the_schedules(schedule: str, shares: list[float]) -> None:
+    """At the first steps, after the warm-up of two, half of the way down, and at the end."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=9.0)
+    optimizer.param_groups[0].update(peak=2.0, factor=1.5)
+    recipe = Recipe(steps=10, warmup=0.2, floor=0.1, schedule=schedule, lr=2.0)
+    found = []
+    for step in (0, 1, 2, 6, 10):
+        loop._set_rate([optimizer], recipe, step)
+        found.append(optimizer.param_groups[0]["lr"] / 3)
+    assert found == pytest.approx(shares)
+    quarter = {"cosine": 0.1 + 0.9 * (1 + 2**-0.5) / 2, "linear": 0.775, "constant": 1.0}
+    loop._set_rate([optimizer], recipe, 4)
+    assert optimizer.param_groups[0]["lr"] / 3 == pytest.approx(quarter[schedule])

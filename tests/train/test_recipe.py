@@ -22,5 +22,9 @@ def test_settings_that_are_not_there() -> None:
         read_recipe("medusa", {"step": 3})
     with pytest.raises(ForetokenError, match="Did you mean 'medusa'"):
         read_recipe("medusas")
+    with pytest.raises(ForetokenError, match="Did you mean 'epochs'"):
+        Recipe(order="epoch")
+    with pytest.raises(ForetokenError, match="cosine, linear, constant"):
+        Recipe(schedule="step")
     with pytest.raises(ForetokenError, match="a row must hold a prompt"):
         Recipe(max_tokens=512, length=512)

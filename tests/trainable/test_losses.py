@@ -16,7 +16,9 @@ from foretoken.trainable.losses import (
     acceptance,
     chance_to_reach,
     chunked,
+    divergence,
     exponential,
+    jsd,
     nll,
 )
 
@@ -71,6 +73,31 @@ def test_one_distribution_is_no_divergence(name: str) -> None:
     distributions)."""
     same = DIVERGENCES[name](logits(4, 9), logits(4, 9))
     assert name == "ce" or same.abs().max() < 1e-12
+
+
+def test_a_generalised_jensen_shannon_divergence() -> None:
+    """By its definition; a half is the plain one, and the ends go towards forward and reverse KL,
+    each times its share."""
+    drafter, target = logits(7), logits(7, seed=1)
+    p, q = target.softmax(-1), drafter.softmax(-1)
+    for beta in (0.1, 0.7):
+        mixed = beta * p + (1 - beta) * q
+        to_mixed = [(x * (x / mixed).log()).sum() for x in (p, q)]
+        measure = divergence(f"jsd@{beta}")
+        assert measure is not None
+        expected = beta * to_mixed[0] + (1 - beta) * to_mixed[1]
+        torch.testing.assert_close(measure(drafter, target), expected)
+    half = Objective({"jsd@0.5": 1.0})(drafter, target, torch.tensor(0))
+    torch.testing.assert_close(half, DIVERGENCES["jsd"](drafter, target))
+    for beta, name in ((1e-6, "kl_div"), (1 - 1e-6, "rkl")):
+        near = jsd(drafter, target, beta) / min(beta, 1 - beta)
+        torch.testing.assert_close(near, DIVERGENCES[name](drafter, target), rtol=1e-4, atol=0)
+    assert Objective({"jsd@0.1": 1.0}).reads_target
+    for wrong in ("jsd@", "jsd@x", "tv@0.1"):
+        with pytest.raises(ForetokenError, match="jsd@BETA"):
+            Objective({wrong: 1.0})
+    with pytest.raises(ForetokenError, match="above 0 and below 1"):
+        Objective({"jsd@1": 1.0})
 
 
 def test_rejections_and_acceptances() -> None:

@@ -1,6 +1,8 @@
 """Packs records into batches, each a function of seed and number alone: resuming needs no state.
 
-A row is filled with records drawn at random, the last of which is cut at the row's end.
+A row is filled with records, the last of which is cut at the row's end. They are drawn at random,
+or come in epochs: then every record is in one row, and each epoch has the rows in an order of its
+own.
 
 Legend: B rows, T tokens of a row.
 """
@@ -10,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from foretoken.train.recipe import EPOCHS, RANDOM, Recipe
 from foretoken.train.records import Records
 
 
@@ -33,7 +37,7 @@ class Rows(NamedTuple):
 class Batches:
     """Endless batches of `rows` rows of `length` tokens. prompt_weight: a prompt token's weight in
     the loss, where an answer's is 1. parts: where each source's records end; every source is drawn
-    from equally often."""
+    from equally often. order: one of `ORDERS`; in epochs, sources count by their size."""
 
     records: Records
     rows: int
@@ -41,13 +45,15 @@ class Batches:
     seed: int
     prompt_weight: float = 0.0
     parts: Seq[int] = ()
+    order: str = RANDOM
 
     @classmethod
-    def of(cls, parts: Seq[Records], rows: int, length: int, seed: int, weight: float) -> Batches:
+    def of(cls, parts: Seq[Records], recipe: Recipe, seed: int) -> Batches:
         """Batches from several sources."""
         ends = np.cumsum([len(part) for part in parts]).tolist()
         joined = parts[0] if len(parts) == 1 else Records.joined(parts)
-        return cls(joined, rows, length, seed, weight, ends)
+        sizes = recipe.rows, recipe.length
+        return cls(joined, *sizes, seed, recipe.prompt_weight, ends, recipe.order)
 
     def batch(self, number: int) -> Rows:
         """The batch of that number."""
@@ -56,6 +62,10 @@ class Batches:
 
     def _row(self, number: int) -> list[int]:
         """The numbers of the records in a row."""
+        if self.order == EPOCHS:
+            epoch, at = divmod(number, len(self._packed))
+            rng = np.random.default_rng((self.seed, epoch))
+            return self._packed[rng.permutation(len(self._packed))[at]]
         rng = np.random.default_rng((self.seed, number))
         row: list[int] = []
         free = self.length
@@ -63,6 +73,19 @@ class Batches:
             row.append(self._draw_record(rng))
             free -= int(self.records.starts[row[-1] + 1] - self.records.starts[row[-1]])
         return row
+
+    @cached_property
+    def _packed(self) -> list[list[int]]:
+        """Every record once, in rows."""
+        sizes, free = np.diff(self.records.starts), 0
+        packed: list[list[int]] = []
+        for record in np.random.default_rng(self.seed).permutation(len(self.records)).tolist():
+            if free <= 0:
+                packed.append([])
+                free = self.length
+            packed[-1].append(record)
+            free -= int(sizes[record])
+        return packed
 
     def _draw_record(self, rng: np.random.Generator) -> int:
         if len(self.parts) < 2:

@@ -7,6 +7,7 @@ resumed run reads it from the folder, or writes the very same.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +20,16 @@ from foretoken.sampling.params import SamplingParams
 from foretoken.train.records import Records
 from foretoken.trainable.small_lm import TrainedLM
 
+_log = logging.getLogger(__name__)
+
 _KIND = "block of a drafter's texts"
 
 
 class DrafterTexts:
     """Texts of `module`, `count` of them at a time, to the prompts of `prompts`; new ones every
-    `every` steps (0: once). llm: the target's, for the tokenizer and what ends a text."""
+    `every` steps (0: once). llm: the target's, for the tokenizer and what ends a text. distinct:
+    texts with a smaller share of distinct 4-grams are left out; where all loop, which the log says,
+    none is."""
 
     def __init__(
         self,
@@ -35,9 +40,11 @@ class DrafterTexts:
         params: SamplingParams,
         count: int,
         every: int,
+        distinct: float,
     ) -> None:
         self._module, self._llm, self._prompts, self._folder = module, llm, prompts, folder
         self._params, self._count, self._every = params, count, every
+        self._distinct = distinct
         self._block, self._records = -1, prompts
 
     def __call__(self, step: int) -> Records:
@@ -45,7 +52,11 @@ class DrafterTexts:
         block = step // self._every if self._every else 0
         if block != self._block:
             begins = step == block * self._every
-            self._block, self._records = block, self._read_or_write(block, begins)
+            written = self._read_or_write(block, begins)
+            kept = written.without_loops(self._distinct)
+            if not len(kept):
+                _log.warning("All %d texts that the drafter wrote by itself loop", len(written))
+            self._block, self._records = block, kept if len(kept) else written
         return self._records
 
     def _read_or_write(self, block: int, begins: bool) -> Records:

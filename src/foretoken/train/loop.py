@@ -59,21 +59,21 @@ def train(
     optimizers = optimizers_for(module, module.parameter_groups(), recipe)
     wrapped, *optimizers = accelerator.prepare(module, *optimizers)
     _resume(accelerator, job.out / _STATES)
-    saved = time.monotonic()
+    saved, parts, batches = time.monotonic(), None, None
     while progress.step < recipe.steps and progress.stale < recipe.patience:
         # Dropout and noise depend on the step alone.
         torch.manual_seed(job.seed * 1_000_003 + progress.step)
         _set_rate(optimizers, recipe, progress.step)
-        batches = Batches.of(
-            records(progress.step), recipe.rows, recipe.length, job.seed, recipe.prompt_weight
-        )
+        now = records(progress.step)
+        if batches is None or now is not parts:
+            parts, batches = now, Batches.of(now, recipe, job.seed)
         progress.loss = _step(
             accelerator, wrapped, optimizers, frozen, batches, recipe, progress.step
         )
         progress.step += 1
         if progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps:
-            now = evaluate(module, frozen, held_out, acceptance, recipe.rows)
-            if progress.judge(now.acceptance_length) and accelerator.is_main_process:
+            found = evaluate(module, frozen, held_out, acceptance, recipe.rows)
+            if progress.judge(found.acceptance_length) and accelerator.is_main_process:
                 module.save(job.out, extra)
             saved = -math.inf
         if time.monotonic() - saved > job.every:
@@ -127,11 +127,12 @@ def _step(
 
 
 def _set_rate(optimizers: Seq[Any], recipe: Recipe, step: int) -> None:
-    """Warm-up, then cosine down to the floor."""
+    """Warm-up, then down to the floor."""
     warm = max(1, round(recipe.warmup * recipe.steps))
     done = (step - warm) / max(1, recipe.steps - warm)
-    cosine = recipe.floor + (1 - recipe.floor) * (1 + math.cos(math.pi * done)) / 2
-    share = (step + 1) / warm if step < warm else cosine
+    left = {"cosine": (1 + math.cos(math.pi * done)) / 2, "linear": 1 - done, "constant": 1.0}
+    falling = recipe.floor + (1 - recipe.floor) * left[recipe.schedule]
+    share = (step + 1) / warm if step < warm else falling
     for group in chain.from_iterable(each.param_groups for each in optimizers):
         group["lr"] = group["peak"] * share * group["factor"]
 

@@ -15,6 +15,11 @@ from foretoken.repetition import DISTINCT_4
 from foretoken.trainable.losses import Objective, exponential
 
 _FOLDER = Path(__file__).parent / "recipes"
+RANDOM, EPOCHS = "random", "epochs"
+ORDERS = (RANDOM, EPOCHS)
+"""How a step's records are chosen; see `batches.py`."""
+SCHEDULES = ("cosine", "linear", "constant")
+"""How the learning rate falls after the warm-up."""
 _COUNTS = ("steps", "rows", "length", "accumulation", "evaluate_every", "patience", "held")
 
 
@@ -24,14 +29,16 @@ class Recipe:
     (or gamma) and dynamic weigh a draft's places, as in `foretoken.trainable.losses`.
 
     steps, rows, length, accumulation: optimiser steps, each of `accumulation` batches of `rows`
-    rows of `length` tokens on every process. lr, warmup, floor: cosine from lr to floor · lr after
-    a linear warm-up over a share of the steps. matrix_lr: Muon's rate, for the matrices between
+    rows of `length` tokens on every process. order: of the records, one of `ORDERS`. lr, warmup,
+    schedule, floor: from lr to floor · lr, by one of `SCHEDULES`, after a linear warm-up over a
+    share of the steps; constant has no floor. matrix_lr: Muon's rate, for the matrices between
     hidden states (0: AdamW trains them too). betas: AdamW's. weight_decay: of both. clip: largest
     norm of the gradient. prompt_weight: of a prompt's token, where an answer's is 1.
     held, evaluate_every, patience: held-out records, steps between two estimates on them, and how
     many estimates without a new best end the training. max_tokens, temperature: of written texts.
-    own_texts, own_every: how many texts a drafter writes itself at a time, and after how many steps
-    it writes new ones (0: never). known: weight of a token that earlier drafters predict. distinct:
+    own_texts, own_every, own_temperature: how many texts a drafter writes itself at a time, after
+    how many steps it writes new ones (0: never), and at which temperature (DistillSpec samples
+    them). known: weight of a token that earlier drafters predict. distinct:
     answers with a smaller share of distinct 4-grams are repetitive and left out, as they are easily
     predicted and teach nothing. serving: options of the drafter that the estimate is made for.
     """
@@ -45,9 +52,11 @@ class Recipe:
     rows: int = 8
     length: int = 512
     accumulation: int = 1
+    order: str = RANDOM
     lr: float = 1e-3
     matrix_lr: float = 0.0
     warmup: float = 0.1
+    schedule: str = "cosine"
     floor: float = 0.0
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.0
@@ -60,6 +69,7 @@ class Recipe:
     temperature: float = 0.0
     own_texts: int = 256
     own_every: int = 50
+    own_temperature: float = 1.0
     known: float = 0.3
     distinct: float = DISTINCT_4
     serving: Mapping[str, Any] = field(default_factory=dict)
@@ -79,6 +89,9 @@ class Recipe:
                 f"{self.floor} and known {self.known}; lr must be above 0, matrix_lr 0 or more and "
                 "the others shares."
             )
+        for kind, known in (("order", ORDERS), ("schedule", SCHEDULES)):
+            if values[kind] not in known:
+                raise unknown(kind, str(values[kind]), known)
         if self.max_tokens >= self.length:
             raise ForetokenError(
                 f"max_tokens is {self.max_tokens} and length {self.length}; a row must hold a "

@@ -14,6 +14,7 @@ from foretoken.train.answers import write
 from foretoken.train.drafter_texts import DrafterTexts
 from foretoken.train.job import Job, Setting
 from foretoken.train.loop import StepRecords
+from foretoken.train.recipe import EPOCHS
 from foretoken.train.records import Records
 from foretoken.train.turns import fixed
 from foretoken.trainable.checkpoint import Trained
@@ -111,6 +112,10 @@ def step_records(setting: Setting, module: Trained) -> StepRecords:
     parts = [setting.records[name] for name in names if name != DRAFTER]
     if DRAFTER not in names:
         return lambda step: parts
+    if setting.job.recipe.order == EPOCHS:
+        raise ForetokenError(
+            "A drafter's own texts are written anew and have no epochs; give order 'random'."
+        )
     if not isinstance(module, TrainedLM):
         raise ForetokenError(
             f"A drafter of method {module.method!r} can't write texts by itself; use source "
@@ -127,8 +132,9 @@ def step_records(setting: Setting, module: Trained) -> StepRecords:
         setting.llm,
         prompts,
         setting.job.out / "own",
-        sampling(setting.job),
+        sampling(setting.job, recipe.own_temperature),
         recipe.own_texts,
         recipe.own_every,
+        recipe.distinct,
     )
     return lambda step: [*parts, written(step)]

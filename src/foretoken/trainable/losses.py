@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,11 +61,14 @@ def rkl(drafter: Tensor, target: Tensor) -> Tensor:
     return _kl(_log(drafter), _log(target))
 
 
-def jsd(drafter: Tensor, target: Tensor) -> Tensor:
-    """Jensen-Shannon divergence: the mean KL of both to their half-way mixture."""
+def jsd(drafter: Tensor, target: Tensor, beta: float = 0.5) -> Tensor:
+    """Jensen-Shannon divergence, generalised: beta · KL(target || m) + (1 - beta) · KL(drafter ||
+    m) for the mixture m of beta of the target and the rest of the drafter (Zhou et al. 2024,
+    DistillSpec, appendix A.1; Agarwal et al. 2024, GKD, section 2). Near 0 it is like forward KL,
+    near 1 like reverse KL."""
     p, q = _log(target), _log(drafter)
-    middle = torch.logaddexp(p, q) - torch.log(torch.tensor(2.0, dtype=p.dtype, device=p.device))
-    return (_kl(p, middle) + _kl(q, middle)) / 2
+    middle = torch.logaddexp(p + math.log(beta), q + math.log1p(-beta))
+    return beta * _kl(p, middle) + (1 - beta) * _kl(q, middle)
 
 
 def tv(drafter: Tensor, target: Tensor) -> Tensor:
@@ -107,6 +111,21 @@ DIVERGENCES: dict[str, Divergence] = {
 }
 
 
+def divergence(name: str) -> Divergence | None:
+    """The divergence of a name; "jsd@0.1" has a beta. None where there is none of that name.
+    Raises `ForetokenError` for a beta outside of 0 to 1."""
+    known, _, beta = name.partition("@")
+    if not beta or known != "jsd":
+        return DIVERGENCES.get(name)
+    try:
+        share = float(beta)
+    except ValueError:
+        return None
+    if not 0 < share < 1:
+        raise ForetokenError(f"The beta of {name!r} must be above 0 and below 1.")
+    return partial(jsd, beta=share)
+
+
 @dataclass(frozen=True)
 class Objective:
     """A weighted sum of divergences, by name, and of "nll" to the text's own tokens.
@@ -122,8 +141,8 @@ class Objective:
 
     def __post_init__(self) -> None:
         for name in self.weights:
-            if name not in (NLL, FEATURE) and name not in DIVERGENCES:
-                raise unknown("objective", name, [*DIVERGENCES, NLL, FEATURE])
+            if name not in (NLL, FEATURE) and divergence(name) is None:
+                raise unknown("objective", name, [*DIVERGENCES, "jsd@BETA", NLL, FEATURE])
         if not self.weights or min(self.weights.values()) < 0 or not any(self.weights.values()):
             raise ForetokenError(
                 f"The objective is {dict(self.weights)}; give weights that are not negative, and "
@@ -137,7 +156,7 @@ class Objective:
     @property
     def reads_target(self) -> bool:
         """Whether the target's logits are needed."""
-        return any(self.weights.get(name) for name in DIVERGENCES)
+        return any(self.weights[name] for name in self.weights if name not in (NLL, FEATURE))
 
     def probability(self, drafter: Tensor, tokens: Tensor) -> Tensor:
         """[...] the probability that logits [..., V] give the text's tokens [...]."""
@@ -150,8 +169,9 @@ class Objective:
             if name == NLL:
                 parts.append(weight * nll(drafter, tokens))
             elif weight and name != FEATURE:
-                assert target is not None
-                parts.append(weight * DIVERGENCES[name](drafter, target))
+                measure = divergence(name)
+                assert target is not None and measure is not None
+                parts.append(weight * measure(drafter, target))
         if not parts:
             raise ForetokenError(
                 f"The objective is {dict(self.weights)}; give a weight to one of the losses of "
