@@ -24,7 +24,7 @@ def test_settings_that_are_not_there() -> None:
         read_recipe("medusas")
     with pytest.raises(ForetokenError, match="Did you mean 'epochs'"):
         Recipe(order="epoch")
-    with pytest.raises(ForetokenError, match="cosine, linear, constant"):
+    with pytest.raises(ForetokenError, match="constant, cosine, linear"):
         Recipe(schedule="step")
     with pytest.raises(ForetokenError, match="a row must hold a prompt"):
         Recipe(max_tokens=512, length=512)
