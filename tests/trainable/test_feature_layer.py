@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
+from foretoken.bench.measure.memory import PeakMemory
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
+from foretoken.trainable import feature_layer
 from foretoken.trainable.eagle import EagleModule
 from foretoken.trainable.lesson import Lesson
 from lessons import seeded
@@ -63,3 +66,38 @@ def test_later_steps_are_made_where_tokens_count(small: Pair, records: Records) 
         torch.testing.assert_close(part[:, :, i][counts], whole[:, :, i][counts])
     left_out = (part[:, :, 1:] == 0).all(-1).all(-1)
     assert left_out.any() and not (part[:, :, 0] == 0).all(-1).any()
+
+
+def test_scores_of_some_places_at_a_time(
+    small: Pair, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same outputs and gradients, however many places are computed together."""
+    module = seeded(EagleModule, small, heads=2, kv_heads=1)
+    lesson = lesson_of(small, records, [[0, 1], [2, 3]], 45)
+    found = []
+    for scores in (2**24, 45 * 4 * 7, 1):
+        monkeypatch.setattr(feature_layer, "_SCORES", scores)
+        module.zero_grad()
+        outputs = module.outputs(lesson, 3)
+        outputs.square().sum().backward()
+        grads = [p.grad.clone() for p in module.parameters() if p.grad is not None]
+        found.append((outputs.detach(), grads))
+    (whole, grads), *others = found
+    assert len(grads) > 5
+    for outputs, same in others:
+        torch.testing.assert_close(outputs, whole)
+        torch.testing.assert_close(same, grads)
+
+
+def test_long_texts_take_bounded_memory() -> None:
+    """Scores of 6,144 tokens with each other would take 288 MiB, several times."""
+    places, heads, width = 6144, 2, 8
+    q, *given = (torch.randn(1, places, heads, width, requires_grad=True) for _ in range(5))
+    visible = torch.ones(1, places, places, dtype=torch.bool).tril()
+    memory = PeakMemory(torch.device("cpu"))
+    memory.reset()
+    before = memory.mib()
+    feature_layer._attend_unrolled(q, given[:2], given[2:], visible).sum().backward()
+    after = memory.mib()
+    assert before is not None and after is not None and after - before < 450
+    assert q.grad is not None and q.grad.isfinite().all()

@@ -19,6 +19,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from foretoken.access import Access
 from foretoken.models.cache import KVCache, alike
@@ -29,6 +30,7 @@ from foretoken.trainable.layer import Attend, Attention, LayerShape, Mlp, attend
 from foretoken.trainable.lesson import Lesson
 from foretoken.trees.grow import Frontier
 
+_SCORES = 2**24  # of attention at a time: 64 MiB in float32
 _SPARE = 512  # cache places after the context: nodes of a draft that starts at its end
 
 
@@ -112,16 +114,37 @@ def _attend_text(q: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tens
 
 def _attend_unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], visible: Tensor) -> Tensor:
     """Each place attends to the first step's keys [B, T, H, W] where `visible` [B, S, T] is true,
-    and to those of its own later steps; q, later keys and values: [B, S, H, W]."""
-    queries = q.transpose(1, 2)
+    and to those of its own later steps; q, later keys and values: [B, S, H, W].
+
+    Scores exist for some places at a time, and where that isn't all of them they are computed again
+    for the gradients: their memory doesn't grow with the square of a text's length.
+    """
     first, first_values = keys[0].transpose(1, 2), values[0].transpose(1, 2)
-    scale = q.shape[-1] ** -0.5
+    rows, places, heads, _ = q.shape
+    step = max(1, _SCORES // (rows * heads * visible.shape[2]))
+    if step >= places:
+        return _attend_some(q, first, first_values, visible, *keys[1:], *values[1:])
+    own = (q, visible, *keys[1:], *values[1:])
+    parts = []
+    for chunk, seen, *later in zip(*(x.split(step, 1) for x in own), strict=True):
+        given = (chunk, first, first_values, seen, *later)
+        parts.append(checkpoint(_attend_some, *given, use_reentrant=False))
+    return torch.cat(parts, 1)
+
+
+def _attend_some(
+    q: Tensor, first: Tensor, first_values: Tensor, visible: Tensor, *later: Tensor
+) -> Tensor:
+    """The same for some places; first and its values: [B, H, T, W]; later: all steps' keys, then
+    their values."""
+    keys, values = later[: len(later) // 2], later[len(later) // 2 :]
+    queries, scale = q.transpose(1, 2), q.shape[-1] ** -0.5
     history = (queries @ first.transpose(2, 3) * scale).masked_fill(~visible[:, None], -torch.inf)
-    later = torch.stack([(q * k).sum(-1) for k in keys[1:]], -1) * scale  # [B, S, H, I - 1]
-    shares = torch.cat((history, later.transpose(1, 2)), -1).softmax(-1)
+    own = torch.stack([(q * k).sum(-1) for k in keys], -1) * scale  # [B, S, H, I - 1]
+    shares = torch.cat((history, own.transpose(1, 2)), -1).softmax(-1)
     length = first.shape[2]
     mixed = (shares[..., :length] @ first_values).transpose(1, 2)
-    for i, value in enumerate(values[1:]):
+    for i, value in enumerate(values):
         mixed = mixed + shares[..., length + i].transpose(1, 2)[..., None] * value
     return mixed.flatten(2)
 
