@@ -45,7 +45,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def train_heads(
-    target: Path, prompts: Path, out: Path, **changes: Any
+    target: Path, prompts: Path, out: Path, keep_every: int | None = None, **changes: Any
 ) -> tuple[Outcome, list[int]]:
     """A training of Medusa's heads, and the steps that it took."""
     steps: list[int] = []
@@ -56,6 +56,7 @@ def train_heads(
         read_recipe("medusa", {**HEADS, **changes}),
         out,
         every=0.0,
+        keep_every=keep_every,
         show=False,
         report=lambda now: steps.append(now.step),
     )
@@ -170,6 +171,29 @@ def test_processes_of_one_launch_share_the_folder(
     monkeypatch.setenv("RANK", "1")
     with held(tmp_path):
         assert train_heads(checkpoints[0], prompts, tmp_path, steps=1)[1] == [1]
+
+
+def test_what_a_training_leaves(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+) -> None:
+    """A line a step, checkpoints that stay; a finished one goes on where it has more steps."""
+    train_heads(checkpoints[0], prompts, tmp_path, keep_every=3, lr=1e-3)
+    found = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in found] == list(range(1, 9))
+    assert all(line["loss"] > 0 and line["lr"] > 0 for line in found)
+    assert [line["step"] for line in found if "acceptance_length" in line] == [3, 6, 8]
+    places = sorted((tmp_path / "checkpoints").iterdir())
+    assert [place.name for place in places] == ["step-00000003", "step-00000006"]
+    one, two = (weights(place) for place in places)
+    assert one.keys() == two.keys() and any(not torch.equal(one[n], two[n]) for n in one)
+    LLM(checkpoints[0], speculative_config={"method": "medusa", "model": places[0]})
+    outcome, steps = train_heads(checkpoints[0], prompts, tmp_path, steps=11, lr=1e-3)
+    assert steps == [9, 10, 11] and outcome.progress.step == 11
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 11
+    with pytest.raises(ForetokenError, match=r"lr was 0.001 and is now 0.002"):
+        train_heads(checkpoints[0], prompts, tmp_path, steps=11, lr=2e-3)
+    with pytest.raises(ForetokenError, match="keep_every is 0"):
+        train_heads(checkpoints[0], prompts, tmp_path, keep_every=0)
 
 
 def test_a_run_is_noted_in_a_new_folder(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ _Method = Annotated[
 _Target = Annotated[str, typer.Option("--target", help="Folder, hub id or bundled name.")]
 _Data = Annotated[
     list[str],
-    typer.Option(help="Prompts: .jsonl files (messages, turns, prompt, text), or a suite's name."),
+    typer.Option(help="Conversations: .jsonl files (ShareGPT's or others), or a suite's name."),
 ]
 _Out = Annotated[Path, typer.Option(help="The checkpoint's folder; one begun is resumed.")]
 _Recipe = Annotated[str | None, typer.Option(help="A recipe's name or .yaml; else the method's.")]
@@ -40,6 +40,13 @@ _After = Annotated[
 ]
 _Limit = Annotated[int | None, typer.Option(help="Use this many of the prompts, evenly spread.")]
 _Every = Annotated[float, typer.Option(help="Seconds between two saved states.")]
+_Keep = Annotated[
+    int | None, typer.Option(help="Steps between two checkpoints that stay, in OUT/checkpoints.")
+]
+_Log = Annotated[
+    list[str] | None,
+    typer.Option(help="tensorboard or wandb, beside OUT/metrics.jsonl."),
+]
 
 
 def train(
@@ -54,6 +61,8 @@ def train(
     limit: _Limit = None,
     seed: Annotated[int, typer.Option(help="Of texts, batches and weights.")] = 0,
     every: _Every = 60.0,
+    keep_every: _Keep = None,
+    log_with: _Log = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
 ) -> None:
     """Train a drafter for a target; killed at any moment, it is resumed by the same command.
@@ -84,6 +93,8 @@ def train(
             after=after or (),
             seed=seed,
             every=every,
+            keep_every=keep_every,
+            log_with=log_with or (),
             report=report,
             device=device,
         )

@@ -58,6 +58,8 @@ class Job:
     after: Seq[Path | str] = ()
     seed: int = 0
     every: float = 60.0
+    keep_every: int | None = None
+    log_with: Seq[str] = ()
     show: bool = True
     report: Report = lambda progress: None
     dtype: str = "auto"

@@ -24,6 +24,7 @@ from foretoken.errors import ForetokenError
 from foretoken.train.batches import Batches, whole
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Progress
+from foretoken.train.metrics import Metrics
 from foretoken.train.muon import optimizers_for
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
@@ -54,11 +55,12 @@ def train(
     extra: more for config.json. Resumes from the last state in `job.out`, if there is one. Raises
     `ForetokenError` where that is damaged, and for a loss that isn't finite.
     """
-    accelerator, recipe, progress = _accelerator(frozen), job.recipe, Progress()
+    accelerator, recipe, progress = _accelerator(frozen, job), job.recipe, Progress()
     accelerator.register_for_checkpointing(progress)
     optimizers = optimizers_for(module, module.parameter_groups(), recipe)
     wrapped, *optimizers = accelerator.prepare(module, *optimizers)
     _resume(accelerator, job.out / _STATES)
+    metrics = Metrics(accelerator, job.out, progress.step, vars(recipe))
     saved, parts, batches = time.monotonic(), None, None
     while progress.step < recipe.steps and progress.stale < recipe.patience:
         # Dropout and noise depend on the step alone.
@@ -71,11 +73,16 @@ def train(
             accelerator, wrapped, optimizers, frozen, batches, recipe, progress.step
         )
         progress.step += 1
+        measured = {"loss": progress.loss, "lr": optimizers[0].param_groups[0]["lr"]}
         if progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps:
             found = evaluate(module, frozen, held_out, acceptance, recipe.rows)
+            measured["acceptance_length"] = found.acceptance_length
             if progress.judge(found.acceptance_length) and accelerator.is_main_process:
                 module.save(job.out, extra)
             saved = -math.inf
+        if job.keep_every and progress.step % job.keep_every == 0 and accelerator.is_main_process:
+            module.save(kept(job.out, progress.step), extra)
+        metrics.log(progress.step, measured)
         if time.monotonic() - saved > job.every:
             _save(accelerator, job.out / _STATES, progress.step)
             saved = time.monotonic()
@@ -84,7 +91,13 @@ def train(
     return progress
 
 
-def _accelerator(frozen: FrozenTarget) -> Any:
+def kept(out: Path, step: int | str = "*") -> Path:
+    """Where the checkpoint of a step stays."""
+    number = step if isinstance(step, str) else f"{step:08d}"
+    return out / "checkpoints" / f"step-{number}"
+
+
+def _accelerator(frozen: FrozenTarget, job: Job) -> Any:
     try:
         from accelerate import Accelerator
     except ImportError as error:
@@ -93,7 +106,12 @@ def _accelerator(frozen: FrozenTarget) -> Any:
         ) from error
     device = frozen.model.device
     half = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return Accelerator(cpu=device.type == "cpu", mixed_precision="bf16" if half else "no")
+    return Accelerator(
+        cpu=device.type == "cpu",
+        mixed_precision="bf16" if half else "no",
+        log_with=list(job.log_with) or None,
+        project_dir=str(job.out / "logs"),
+    )
 
 
 def _step(

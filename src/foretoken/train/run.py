@@ -23,7 +23,8 @@ from foretoken.train.data import Conversation, digest_of
 from foretoken.train.drafter import DrafterTraining
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Outcome, Report, Setting
-from foretoken.train.loop import evaluate, note_held_out_counts, train
+from foretoken.train.loop import evaluate, kept, note_held_out_counts, train
+from foretoken.train.metrics import check_trackers
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.train.sources import hold_out, step_records, texts
@@ -42,6 +43,8 @@ def make(
     after: Seq[Path | str] = (),
     seed: int = 0,
     every: float = 60.0,
+    keep_every: int | None = None,
+    log_with: Seq[str] = (),
     show: bool = True,
     report: Report = lambda progress: None,
     dtype: str = "auto",
@@ -54,9 +57,12 @@ def make(
     to the prompts), "fixed" (the file's own texts), "drafter" (what a small model writes itself
     while it learns), or several with "+" between them. after: checkpoints of small models that this
     one is to be served together with; it learns what they miss. every: seconds between two states
-    to resume from, which are kept in `out` too. show: progress bars. report: called after each
-    step. Raises `ForetokenError` for what can't be trained like this, and for a folder that has
-    another training, or in which another process trains.
+    to resume from, which are kept in `out` too. keep_every: steps between two checkpoints that
+    stay, in `out`/checkpoints. log_with: "tensorboard" or "wandb", beside `out`/metrics.jsonl.
+    show: progress bars. report: called after each step. A finished training goes on where the
+    recipe has more steps, or more patience. Raises
+    `ForetokenError` for what can't be trained like this, and for a folder that has another
+    training, or in which another process trains.
     """
     job = Job(
         method,
@@ -68,6 +74,8 @@ def make(
         after,
         seed,
         every,
+        keep_every,
+        log_with,
         show,
         report,
         dtype,
@@ -75,6 +83,9 @@ def make(
     )
     kind: type[Subject] = joint.JointTraining if method == joint.METHOD else DrafterTraining
     kind.check(job)
+    check_trackers(log_with)
+    if keep_every is not None and keep_every < 1:
+        raise ForetokenError(f"keep_every is {keep_every}; it must be at least 1.")
     with _held(out):
         setting = prepare(job)
         return run(setting, kind(setting))
@@ -132,6 +143,10 @@ def _identity(setting: Setting, subject: Subject) -> dict[str, Any]:
     }
 
 
+_GROWING = ("steps", "patience")
+"""Settings of a training that a later command may change, so that it goes on or ends earlier."""
+
+
 def note_run(out: Path, about: Mapping[str, Any]) -> None:
     """Write the training's settings into the folder. Raises `ForetokenError` where it has those of
     another one."""
@@ -141,12 +156,14 @@ def note_run(out: Path, about: Mapping[str, Any]) -> None:
         return
     stored = read_json(path, "a training's settings")
     now = json.loads(json.dumps(about))
-    different = [key for key in now if stored.get(key) != now[key]]
+    different = [key for key in now if key not in _GROWING and stored.get(key) != now[key]]
     if different:
         raise ForetokenError(
             f"Another training was begun in {out}: {different[0]} was {stored.get(different[0])!r} "
             f"and is now {now[different[0]]!r}; give another --out."
         )
+    if now != stored:
+        write_file(path, json.dumps(now, indent=1) + "\n")
 
 
 def initial_module(setting: Setting, subject: Subject, frozen: FrozenTarget) -> Trained:
@@ -165,4 +182,5 @@ def finish(setting: Setting, subject: Subject, module: Trained, frozen: FrozenTa
     module.read_weights(out)
     note_held_out_counts(module, frozen, setting.held_out, setting.job.recipe.rows)
     module.save(out, subject.extra)
-    module.save_tokenizer(out, setting.llm.tokenizer)
+    for folder in (out, *out.glob(str(kept(Path())))):
+        module.save_tokenizer(folder, setting.llm.tokenizer)
