@@ -15,7 +15,8 @@ to correct a text; 128 tokens.
 real_table/cells.py says what is left out where --hours don't suffice. Rows of a cell answer each
 prompt in turn, so ratios are of the same minutes. Whatever stops it, the same command goes on
 where it was; answers are kept in --work, and real.json is made from them each time. While a file
-`pause` is in that folder it waits after a prompt, with the machine free. Example:
+`pause` is in that folder it waits after a prompt, and a file `resting` says that the machine is
+free. Example:
 
     FORETOKEN_DATA=folder nice python benchmarks/real.py --models folder --minutes 110
     python benchmarks/real.py --models folder --minutes 0      (only the record, and what is left)

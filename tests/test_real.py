@@ -505,16 +505,17 @@ def test_what_is_asked_of_the_record() -> None:
 def test_it_waits_while_there_is_a_pause(
     bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And goes on where the file is gone."""
+    """And goes on where the file is gone; another one says that the machine is free."""
     mark = bench.bench.work / serve.HOLD
     mark.touch()
     asked: list[float] = []
 
     def gone(seconds: float) -> None:
         asked.append(seconds)
+        assert (bench.bench.work / serve.RESTING).exists()
         if len(asked) == 2:
             mark.unlink()
 
     monkeypatch.setattr(serve, "sleep", gone)
     bench.bench.rest()
-    assert len(asked) == 2
+    assert len(asked) == 2 and not (bench.bench.work / serve.RESTING).exists()

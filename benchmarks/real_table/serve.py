@@ -35,7 +35,7 @@ from real_table.engines import checkpoint, started
 from real_table.lineup import DRAFT, INT8, LYING, TARGETS, methods, rows
 
 CELL, PEERS, COSTS, CLOCK = "cell.json", "peers.jsonl", "costs.jsonl", "clock.jsonl"
-HOLD = "pause"
+HOLD, RESTING = "pause", "resting"
 CONTEXT = 2048
 _BACKENDS = {STORED: "auto", "float16": "half", "float32": "panels"}
 """`auto` multiplies blocks as they lie, where the processor can."""
@@ -60,9 +60,12 @@ class Bench:
         return self.work / cell.name
 
     def rest(self) -> None:
-        """Wait while somebody needs the machine."""
+        """Wait while somebody needs the machine, with a mark that says that it is free."""
+        mark = self.work / RESTING
         while (self.work / HOLD).exists():
+            mark.touch()
             sleep(1)
+        mark.unlink(missing_ok=True)
 
     def left(self) -> bool:
         """Whether a unit as long as the longest so far would end in time."""
