@@ -133,12 +133,17 @@ FOREIGN = {
         {**LLAMA, "rope_theta": 500.0},
     ),
     "eagle3": Foreign(
-        eagle3(),
+        eagle3(capture=[2, 1, 3]),
         "eagle3",
-        {**SAFE, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 0, 2]}},
+        {**SAFE, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 0, 2]}},
         _midlayer,
         "pytorch_model.bin",
         ("embed_tokens.weight",),
+    ),
+    "eagle3, layers by their inputs": Foreign(
+        eagle3(),
+        "eagle3",
+        {**SAFE, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 3]}},
     ),
     "eagle3, rotation and head width": Foreign(
         eagle3(rope_theta=500.0, rope_scaling=LLAMA3, head_width=12),

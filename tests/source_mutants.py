@@ -215,11 +215,23 @@ DRAFTING: dict[str, Mutant] = {
         "return [built := self.weights.build(), self.weights.serve(built)][0]",
         ("drafters/shared/test_learner.py::test_decoding_never_waits",),
     ),
-    "EAGLE-3's layers off by one": Mutant(
+    "EAGLE-3's layers off by one at SGLang": Mutant(
+        f"{WRITE}:_counted",
+        "[index - 1 for index in capture] if capture[0] == 2 else capture",
+        "[index - 1 for index in capture]",
+        (f"{WRITE_TEST}::test_layers_as_sglang_counts_them",),
+    ),
+    "a norm that SGLang leaves out": Mutant(
         f"{WRITE}:_eagle3",
-        "[index - 1 for index in shape['capture']]",
-        "list(shape['capture'])",
-        (f"{WRITE_TEST}::test_layers_are_counted_as_the_program_counts_them",),
+        "to == 'sglang'",
+        "False",
+        (f"{WRITE_TEST}::test_what_sglang_would_misread",),
+    ),
+    "DFlash's mask among the tensors alone": Mutant(
+        f"{WRITE}:trained",
+        "named.pop(MASK, None)",
+        "None",
+        (f"{WRITE_TEST}::test_a_mask_of_its_own",),
     ),
     "EAGLE-3's outer layers off by one": Mutant(
         f"{WRITE}:_eagle3",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _Folder = Annotated[
     str, typer.Argument(help="A drafter: folder, hub id or bundled name; or a GGUF file.")
 ]
-_To = Annotated[str, typer.Option("--to", help="speculators, vllm, hf or gguf.")]
+_To = Annotated[str, typer.Option("--to", help="speculators, vllm, sglang, hf or gguf.")]
 _Out = Annotated[
     Path, typer.Option(help="The folder to write, which must be new or empty; or a new GGUF file.")
 ]

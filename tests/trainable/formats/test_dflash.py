@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-from foreign import check_drafts_as_ours, check_refused, of_module
+from foreign import FOREIGN, check_drafts_as_ours, check_refused, made, of_module, write
+from foretoken import ForetokenError
 from foretoken.testing import Pair
 from foretoken.trainable.block_layers import BlockModule
+from foretoken.trainable.formats import recognise
 
 
 @pytest.mark.parametrize("name", of_module(BlockModule))
@@ -21,3 +24,31 @@ def test_it_drafts_what_our_own_checkpoint_does(name: str, small: Pair, tmp_path
 def test_what_does_not_fit_is_refused(name: str, small: Pair, tmp_path: Path) -> None:
     """One sentence, with both values where there are two."""
     check_refused(name, small, tmp_path)
+
+
+@pytest.mark.parametrize("form", ["alone", "with its token"])
+def test_a_mask_in_a_file_of_its_own(form: str, small: Pair, tmp_path: Path) -> None:
+    """As MiMo publishes it: it takes the place of the token's embedding."""
+    foreign = FOREIGN["dflash"]
+    folder = write(tmp_path / "theirs", foreign, made(foreign, small), small)
+    mask = torch.linspace(-1, 1, 32)
+    whole = {"mask_token_id": 22, "embedding": mask}
+    torch.save(whole if form == "with its token" else mask[None], folder / "mask_embedding.pt")
+    found = recognise(folder)
+    assert found is not None and found.shape["mask_token_id"] is None
+    assert torch.equal(found.tensors()["mask_embedding"], mask)
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({"mask_token_id": 7, "embedding": torch.zeros(32)}, "of token 7, and its mask is 22"),
+        ({"mask_token_id": 22}, "holds no embedding"),
+    ],
+)
+def test_a_mask_that_is_none(held: object, said: str, small: Pair, tmp_path: Path) -> None:
+    foreign = FOREIGN["dflash"]
+    folder = write(tmp_path / "theirs", foreign, made(foreign, small), small)
+    torch.save(held, folder / "mask_embedding.pt")
+    with pytest.raises(ForetokenError, match=said):
+        recognise(folder)

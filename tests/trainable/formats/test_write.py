@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
+import consumers
 from foreign import BLOCK, LAYERS, LLAMA3, VOCAB, WIDTH, Foreign, drafts, eagle3, made
 from foretoken import ForetokenError
 from foretoken.cli.commands import app
@@ -78,20 +79,91 @@ def config_of(folder: Path) -> Any:
 def test_layers_are_counted_as_the_program_counts_them(
     target: Path, small: Pair, tmp_path: Path
 ) -> None:
-    """After how many layers a state is read: EAGLE-3's own count has the embedding as 0, the one
-    inside `eagle_config` and DFlash's have the first layer as 0, as vLLM and speculators read
-    them."""
+    """After how many layers a state is read: EAGLE-3's own count has the embedding as 0, DFlash's
+    the first layer, as vLLM and speculators read them."""
     trained("eagle3", tmp_path / "eagle3", target, small)  # captures 0, 1 and 3
     trained("dflash", tmp_path / "dflash", target, small)  # reads layers 0 and 2
     name = "eagle_aux_hidden_state_layer_ids"
     vllm = config_of(exported(tmp_path / "eagle3", "vllm", tmp_path / "vllm"))
-    assert vllm[name] == [0, 1, 3] and vllm["eagle_config"][name] == [-1, 0, 2]
+    assert vllm[name] == [0, 1, 3] and name not in vllm["eagle_config"]
     theirs = config_of(exported(tmp_path / "eagle3", "speculators", tmp_path / "speculators"))
     assert theirs[name] == [0, 1, 3]
     vllm = config_of(exported(tmp_path / "dflash", "vllm", tmp_path / "vllm2"))
     assert vllm["dflash_config"]["target_layer_ids"] == [0, 2]
     theirs = config_of(exported(tmp_path / "dflash", "speculators", tmp_path / "speculators2"))
     assert theirs["aux_hidden_state_layer_ids"] == [1, 3]
+
+
+def test_layers_as_sglang_counts_them(target: Path, small: Pair, tmp_path: Path) -> None:
+    """From the first layer's output on where the list then begins with 1, else from the
+    embedding's."""
+    for name, capture, said in (("a", [2, 1, 3], [1, 0, 2]), ("b", [3, 2, 1], [3, 2, 1])):
+        module = eagle3(capture=capture)(Facts.of(small.target))
+        module.save(tmp_path / name, {"target_name": str(target)})
+        config = config_of(exported(tmp_path / name, "sglang", tmp_path / f"{name} out"))
+        assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == said
+        assert "eagle_aux_hidden_state_layer_ids" not in config
+
+
+PLAIN = {"rope_theta": 500.0}
+READ_BY_BOTH = {
+    "the usual layers": {"capture": [2, 1, 3]},
+    "layers from 0 on": {"capture": [0, 1, 3]},
+    "the last layers": {"capture": [3, 2, 1]},
+    "whole vocabulary": {"draft_vocab_size": VOCAB, "capture": [2, 3, 1]},
+}
+READ_BY_VLLM = {
+    **READ_BY_BOTH,
+    "norms": {"norms": ["fc_norm", "norm_before_residual"]},
+    "other norms": {"norms": ["norm_before_fc"]},
+    "normed queries": {"qk_norm": True, "head_width": 12},
+}
+
+
+@pytest.mark.parametrize(
+    ("reader", "shape"),
+    [(consumers.vllm, shape) for shape in READ_BY_VLLM.values()]
+    + [(consumers.sglang, shape) for shape in READ_BY_BOTH.values()],
+    ids=[f"vllm, {name}" for name in READ_BY_VLLM] + [f"sglang, {name}" for name in READ_BY_BOTH],
+)
+def test_programs_compute_what_we_do(
+    reader: Any, shape: dict[str, Any], target: Path, small: Pair, tmp_path: Path
+) -> None:
+    """EAGLE-3 by each program's own reading of the folder: captured layers and logits."""
+    made_here: Any = eagle3(**{**PLAIN, **shape})(Facts.of(small.target)).float().eval()
+    random = torch.Generator().manual_seed(2)
+    for weight in made_here.parameters():
+        weight.data = torch.randn(weight.shape, generator=random) * 0.3
+    made_here.save(tmp_path / "own", {"target_name": str(target)})
+    out = exported(tmp_path / "own", reader.__name__, tmp_path / "out")
+    read = reader(out)
+    assert read.capture == made_here.shape["capture"]
+    tokens = torch.randint(0, VOCAB, (1, 9), generator=random)
+    states = {i: torch.randn(1, 9, WIDTH, generator=random) for i in range(LAYERS + 1)}
+    lesson = _lesson(tokens, states, target)
+    with torch.no_grad():
+        ours = made_here.reduced_logits(made_here.outputs(lesson, 1))[0, :-1, 0]
+        following = lesson.embed(tokens.roll(-1, 1))[0].float()
+        theirs = consumers.logits(read, {i: x[0] for i, x in states.items()}, following)[:-1]
+    torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ({"norms": ["norm_before_residual"]}, "has norm_before_residual, which SGLang leaves out"),
+        ({"norms": ["fc_norm"], "qk_norm": True}, "has fc_norm and qk_norm, which SGLang"),
+        ({"capture": [1, 2, 3]}, r"layers \[1, 2, 3\], and SGLang takes those that begin with 1"),
+    ],
+)
+def test_what_sglang_would_misread(
+    shape: dict[str, Any], said: str, target: Path, small: Pair, tmp_path: Path
+) -> None:
+    """Without an error: drafts would be rejected. vLLM reads the same drafter rightly."""
+    eagle3(**shape)(Facts.of(small.target)).save(tmp_path / "own", {"target_name": str(target)})
+    with pytest.raises(ForetokenError, match=said):
+        exported(tmp_path / "own", "sglang", tmp_path / "out")
+    assert consumers.vllm(exported(tmp_path / "own", "vllm", tmp_path / "out"))
 
 
 def test_a_model_that_drafts_alone(target: Path, tmp_path: Path) -> None:
@@ -109,8 +181,8 @@ def test_what_cannot_be_written(target: Path, small: Pair, tmp_path: Path) -> No
     trained("eagle3", tmp_path / "own", target, small)
     with pytest.raises(ForetokenError, match="no form of method 'eagle3' for 'hf'"):
         exported(tmp_path / "own", "hf", tmp_path / "out")
-    with pytest.raises(ForetokenError, match="must be one of speculators, vllm, hf"):
-        exported(tmp_path / "own", "sglang", tmp_path / "out")
+    with pytest.raises(ForetokenError, match="must be one of speculators, vllm, sglang, hf"):
+        exported(tmp_path / "own", "tgi", tmp_path / "out")
     other = tmp_path / "other"
     tiny_transformers(VOCAB, layers=5, width=WIDTH).save_pretrained(other)
     with pytest.raises(ForetokenError, match=r"layers 3 .* has 5"):
@@ -120,14 +192,24 @@ def test_what_cannot_be_written(target: Path, small: Pair, tmp_path: Path) -> No
         exported(vllm, "speculators", tmp_path / "again")
 
 
-def test_a_mask_of_its_own(target: Path, small: Pair, tmp_path: Path) -> None:
-    """It stands for a token's embedding at vLLM; speculators has no place for it."""
+@pytest.mark.parametrize("to", ["vllm", "sglang"])
+def test_a_mask_of_its_own(to: str, target: Path, small: Pair, tmp_path: Path) -> None:
+    """vLLM and SGLang read it from a file of its own; speculators has no place for it."""
     module = BlockModule(Facts.of(small.target), **{**BLOCK, "mask_token_id": None})
     module.save(tmp_path / "own", {"target_name": str(target)})
     with pytest.raises(ForetokenError, match="mask embedding of its own"):
         exported(tmp_path / "own", "speculators", tmp_path / "other")
-    out, model = exported(tmp_path / "own", "vllm", tmp_path / "out"), load_model(target)
+    out, model = exported(tmp_path / "own", to, tmp_path / "out"), load_model(target)
+    found = consumers.mask_of(out)
+    assert found is not None and torch.equal(found, module.mask_embedding.detach().float())
+    assert "mask_embedding" not in load_file(out / "model.safetensors")
     assert drafts("dflash", out, model) == drafts("dflash", tmp_path / "own", model)
+
+
+def test_a_mask_that_is_a_token(target: Path, small: Pair, tmp_path: Path) -> None:
+    """It needs no file."""
+    trained("dflash", tmp_path / "own", target, small)
+    assert consumers.mask_of(exported(tmp_path / "own", "vllm", tmp_path / "out")) is None
 
 
 PYTHON = os.environ.get("FORETOKEN_SPECULATORS_PYTHON", "")

@@ -14,7 +14,7 @@ from foretoken.files import read_json
 from foretoken.models import load
 from foretoken.trainable.formats import dflash, eagle, eagle3, hydra, kangaroo, medusa, mtp
 from foretoken.trainable.formats.fill import fill
-from foretoken.trainable.formats.published import TORCH, Published, Source
+from foretoken.trainable.formats.published import MASK_FILE, TORCH, Published, Source
 
 __all__ = ["Published", "fill", "find", "recognise"]
 
@@ -73,7 +73,7 @@ def recognise(folder: Path) -> Published | None:
 def find(source: str | Path) -> Path:
     """A drafter's folder, as `load.find` finds it; from the hub with torch's own files where there
     are no others."""
-    folder = load.find(source)
+    folder = load.find(source, (MASK_FILE,))
     if Path(source).is_dir() or any(folder.glob("*.safetensors")):
         return folder
-    return load.find(source, TORCH)
+    return load.find(source, (*TORCH, MASK_FILE))

@@ -1,14 +1,24 @@
 """DFlash as z-lab publishes it, with `dflash_config`, and as `speculators` does.
 
 Names are ours. z-lab counts the target's layers from 0, by their outputs; `speculators` counts the
-embedding's output as 0. Mask tokens are a token of the target's, or `mask_embedding`.
+embedding's output as 0. Mask tokens are a token of the target's, or have an embedding of their own:
+in the file `mask_embedding.pt`, alone or with its `mask_token_id`, or among the tensors.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from foretoken.trainable.formats.published import Config, Published, Source
+from torch import Tensor
+
+from foretoken.trainable.formats.published import (
+    MASK,
+    MASK_FILE,
+    Config,
+    Published,
+    Source,
+    loaded,
+)
 
 _VARIANTS = ("projector_type", "markov_rank", "use_confidence_head", "sample_from_anchor", "causal")
 """Settings of DFlash's variants, which are not served."""
@@ -53,20 +63,39 @@ def _read(
         raise source.refusal(f"its {other} is {config[other]!r}, and DFlash has none")
     if not ids:
         raise source.refusal("it doesn't say which of its target's layers it reads")
-    names = source.tensors
+    mask = _mask(source, config)
     shape: dict[str, Any] = {
         **source.layer(layer),
         "num_layers": layer["num_hidden_layers"],
         "block_size": config["block_size"],
         "target_layer_ids": list(ids),
-        "mask_token_id": None if "mask_embedding" in names else config["mask_token_id"],
+        "mask_token_id": config["mask_token_id"] if mask is None else None,
     }
     target = {"hidden_size": layer["hidden_size"], "vocab_size": layer["vocab_size"], **depth}
-    return Published("dflash", target, shape, lambda: _tensors(source))
+    return Published("dflash", target, shape, lambda: _tensors(source, mask))
 
 
-def _tensors(source: Source) -> dict[str, Any]:
-    return {name.removeprefix("encoder."): tensor for name, tensor in source.tensors.items()}
+def _mask(source: Source, config: Config) -> Tensor | None:
+    """The mask's own embedding [D]. Raises `ForetokenError` for what is none."""
+    file = source.folder / MASK_FILE
+    if not file.is_file():
+        return source.tensors.get(MASK)
+    found = loaded(file)
+    if isinstance(found, dict):
+        token = found.get("mask_token_id", config["mask_token_id"])
+        if token != config["mask_token_id"]:
+            raise source.refusal(
+                f"{MASK_FILE} is of token {token}, and its mask is {config['mask_token_id']}"
+            )
+        found = found.get("embedding")
+    if not isinstance(found, Tensor):
+        raise source.refusal(f"{MASK_FILE} holds no embedding")
+    return found.flatten()
+
+
+def _tensors(source: Source, mask: Tensor | None) -> dict[str, Any]:
+    named = {name.removeprefix("encoder."): tensor for name, tensor in source.tensors.items()}
+    return named if mask is None else {**named, MASK: mask}
 
 
 def _default_layers(layers: int, count: int) -> list[int]:

@@ -2,8 +2,9 @@
 
 SafeAILab calls the layer `midlayer`, others `layers.0`; other names are ours. d2t has the offset
 from each token's number in the head to its id. Captured layers: `eagle_aux_hidden_state_layer_ids`
-counts the embedding's output as 0; inside `eagle_config` it counts the first layer's output as 0.
-Without either they are EAGLE-3's defaults.
+counts the embedding's output as 0; inside `eagle_config` it counts the first layer's output as 0
+where it begins with 1, which is how SGLang tells the two (its pull request 25454). Without either
+they are EAGLE-3's defaults.
 
 Legend: V vocabulary, R reduced vocabulary.
 """
@@ -29,8 +30,8 @@ def read(source: Source) -> Published | None:
         return None
     inner = config.get("eagle_config") or {}
     ids = config.get("eagle_aux_hidden_state_layer_ids")
-    after = inner.get("eagle_aux_hidden_state_layer_ids")
-    capture = list(ids) if ids else [i + 1 for i in after or ()]
+    after = list(inner.get("eagle_aux_hidden_state_layer_ids") or [])
+    capture = list(ids) if ids else [i + (after[0] == 1) for i in after]
     return _read(source, config, config, capture)
 
 

@@ -27,6 +27,9 @@ TORCH = ("pytorch_model*.bin", "*lm_head.pt")
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 """Names under which a checkpoint may contain its target's embedding and head."""
 
+MASK, MASK_FILE = "mask_embedding", "mask_embedding.pt"
+"""A trained embedding of DFlash's mask token: its name, and the file that others keep it in."""
+
 
 @dataclass(frozen=True)
 class Published:
@@ -115,21 +118,25 @@ def _mapped(folder: Path) -> Tensors:
     files = safe or sorted(file for kind in TORCH for file in folder.glob(kind))
     tensors: Tensors = {}
     for file in files:
-        try:
-            tensors |= _loaded(file)
-        except Exception as error:  # zip, pickle and safetensors each have their own
-            raise ForetokenError(
-                f"{file} is damaged or holds more than tensors; fetch it again, or ask its maker "
-                "for a .safetensors file."
-            ) from error
+        tensors |= loaded(file)
     return tensors
 
 
-def _loaded(file: Path) -> Tensors:
+def loaded(file: Path) -> Any:
+    """What a file of tensors holds. Raises `ForetokenError` for a damaged one."""
+    try:
+        return _loaded(file)
+    except Exception as error:  # zip, pickle and safetensors each have their own
+        raise ForetokenError(
+            f"{file} is damaged or holds more than tensors; fetch it again, or ask its maker "
+            "for a .safetensors file."
+        ) from error
+
+
+def _loaded(file: Path) -> Any:
     from safetensors.torch import load_file
 
     if file.suffix == ".safetensors":
         return load_file(file)
     mapped = zipfile.is_zipfile(file)  # what torch wrote before 1.6 can't be
-    tensors: Tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
-    return tensors
+    return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)

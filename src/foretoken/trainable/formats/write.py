@@ -1,12 +1,17 @@
 """Checkpoints of ours as other programs read them: EAGLE-3, DFlash, and models that draft alone.
 
 `speculators` writes one shape of configuration for all methods, with the target's name in it; vLLM,
-SGLang and TensorRT-LLM read what SafeAILab (EAGLE-3) and z-lab (DFlash) publish. Tensors keep our
-names unless a format has others. A model that drafts alone is an ordinary checkpoint.
+SGLang and TensorRT-LLM read what SafeAILab (EAGLE-3) and z-lab (DFlash) publish, and differ in the
+fields that they look at. Tensors keep our names unless a format has others. A model that drafts
+alone is an ordinary checkpoint.
+
+Sources, as of 2026: vLLM's models/llama_eagle3.py and its DFlash model (`mask_embedding.pt`);
+SGLang's models/llama_eagle3.py and its pull request 25454 (how captured layers are counted).
 """
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -14,15 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.files import write_file
-from foretoken.trainable.formats.published import EMBEDDING
+from foretoken.trainable.formats.published import EMBEDDING, MASK, MASK_FILE
 
-PROGRAMS = ("speculators", "vllm", "hf")
+PROGRAMS = ("speculators", "vllm", "sglang", "hf")
 """The programs that a checkpoint can be written for."""
 
+_IDS = "eagle_aux_hidden_state_layer_ids"
 _VERSION = "0.9.0"  # of speculators, whose fields these are
 _COPIED = (
     "config.json",
@@ -55,12 +62,21 @@ def trained(
     if method not in _METHODS or to == "hf":
         raise ForetokenError(
             f"There is no form of method {method!r} for {to!r}; 'eagle3' and 'dflash' can be "
-            "written for 'speculators' and 'vllm', and a model that drafts alone for 'vllm' and "
-            "'hf'."
+            "written for 'speculators', 'vllm' and 'sglang', and a model that drafts alone for "
+            "'vllm', 'sglang' and 'hf'."
         )
     written, named = _METHODS[method](config, dict(tensors), target, to)
     kind = str(tensors["fc.weight"].dtype).removeprefix("torch.")
+    mask = named.pop(MASK, None)
+    if mask is not None:  # of z-lab's form, whose readers look for it in a file of its own
+        _save_mask(out, written["dflash_config"]["mask_token_id"], mask)
     _save(out, {**written, "torch_dtype": kind}, named)
+
+
+def _save_mask(out: Path, token: int, mask: Tensor) -> None:
+    file = io.BytesIO()
+    torch.save({"mask_token_id": token, "embedding": mask.detach().clone()}, file)
+    write_file(out / MASK_FILE, file.getvalue())
 
 
 def _save(out: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -91,7 +107,7 @@ def _eagle3(
     layer = _layer(config, target, 1)
     fields = {
         "draft_vocab_size": shape["draft_vocab_size"],
-        "eagle_aux_hidden_state_layer_ids": list(shape["capture"]),
+        _IDS: list(shape["capture"]),
         **{
             name: name in norms
             for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -103,11 +119,35 @@ def _eagle3(
         # Their loader takes it from the target only if uninitialised memory has a NaN.
         tensors[EMBEDDING] = target.embedding().to(tensors["fc.weight"].dtype)
         return _speculators("eagle3", layer, fields, target, shape["unroll"]), tensors
-    after = [index - 1 for index in shape["capture"]]
-    inner = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": after}
+    inner: dict[str, Any] = {"use_aux_hidden_state": True}
+    if to == "sglang":
+        _check_plain(shape)
+        inner[_IDS] = _counted(fields.pop(_IDS))
     architecture = "Eagle3Qwen3ForCausalLM" if shape.get("qk_norm") else "LlamaForCausalLMEagle3"
     written = {**layer, "architectures": [architecture], **fields, "eagle_config": inner}
     return written, {name.replace("layers.0.", "midlayer."): t for name, t in tensors.items()}
+
+
+def _check_plain(shape: Mapping[str, Any]) -> None:
+    """Raises `ForetokenError` for what SGLang would leave out without a word."""
+    more = [*shape.get("norms", ()), *(["qk_norm"] if shape.get("qk_norm") else [])]
+    if more:
+        raise ForetokenError(
+            f"This drafter has {' and '.join(more)}, which SGLang leaves out, so that most drafts "
+            "would be rejected; train one by --recipe eagle3-sglang."
+        )
+
+
+def _counted(capture: list[int]) -> list[int]:
+    """Captured layers as SGLang counts them: where the first is 1, by their outputs from 0 on, else
+    as we do. Its older versions always count the first way, so that it is taken where it can be.
+    Raises `ForetokenError` for what would be misread."""
+    if capture[0] == 1:
+        raise ForetokenError(
+            f"This drafter reads layers {capture}, and SGLang takes those that begin with 1 for "
+            "the next ones; train one with --set 'shape={capture: [2, …]}'."
+        )
+    return [index - 1 for index in capture] if capture[0] == 2 else capture
 
 
 def _dflash(

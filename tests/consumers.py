@@ -1,0 +1,133 @@
+"""How other programs read a drafter's folder: their own names of fields and tensors, and their
+forward pass, written from what their code does and not from our readers.
+
+Sources: vLLM's model_executor/models/llama_eagle3.py, its speculative configuration and the DFlash
+model's `_read_mask_embedding`; SGLang's srt/models/llama_eagle3.py and pull request 25454.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor
+
+VLLM = {"LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM"}
+SGLANG = {"LlamaForCausalLMEagle3"}
+
+
+@dataclass
+class Read:
+    """What a program takes from an EAGLE-3 folder. capture: outputs of the target, the embedding's
+    being 0. norms: those beyond EAGLE-3's own that it applies."""
+
+    config: Mapping[str, Any]
+    tensors: dict[str, Tensor]
+    capture: list[int]
+    norms: set[str]
+
+
+def vllm(folder: Path) -> Read:
+    config, tensors = _folder(folder)
+    assert config["architectures"][0] in VLLM
+    names = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+    capture = config.get("eagle_aux_hidden_state_layer_ids") or _usual(config)
+    return Read(config, tensors, list(capture), {name for name in names if config.get(name)})
+
+
+def sglang(folder: Path) -> Read:
+    """Tensors of other norms are not loaded, and not missed."""
+    config, tensors = _folder(folder)
+    assert config["architectures"][0] in SGLANG
+    inner = config.get("eagle_config") or {}
+    ids = inner.get("eagle_aux_hidden_state_layer_ids") or _usual(config)
+    first_of_outputs = "eagle_aux_hidden_state_layer_ids" in inner and ids[0] == 1
+    return Read(config, tensors, [i + first_of_outputs for i in ids], set())
+
+
+def _usual(config: Mapping[str, Any]) -> list[int]:
+    layers = config["num_target_layers"]
+    return [2, layers // 2, layers - 3]
+
+
+def _folder(folder: Path) -> tuple[Any, dict[str, Tensor]]:
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    return config, {name.replace("midlayer.", "layers.0."): x for name, x in tensors.items()}
+
+
+def logits(read: Read, states: Mapping[int, Tensor], following: Tensor) -> Tensor:
+    """[T, R] of the first drafted token after each place. states: the target's outputs [T, D];
+    following: embeddings of the tokens after them [T, D]."""
+    tensors, eps, norms = read.tensors, read.config["rms_norm_eps"], read.norms
+    layer = {
+        name.removeprefix("layers.0."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("layers.0.")
+    }
+
+    def norm(x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, weight.shape, weight, eps)
+
+    captured = [states[i] for i in read.capture]
+    if "fc_norm" in norms:
+        captured = [norm(x, tensors[f"fc_norm.{i}.weight"]) for i, x in enumerate(captured)]
+    joined = torch.cat(captured, -1)
+    if "norm_before_fc" in norms:
+        joined = norm(joined, tensors["input_norm.weight"])
+    hidden = joined @ tensors["fc.weight"].T
+    normed = norm(hidden, layer["hidden_norm.weight"])
+    residual = normed if "norm_before_residual" in norms else hidden
+    x = torch.cat((norm(following, layer["input_layernorm.weight"]), normed), -1)
+    x = residual + _attention(x, layer, read.config)
+    y = norm(x, layer["post_attention_layernorm.weight"])
+    gate, up = y @ layer["mlp.gate_proj.weight"].T, y @ layer["mlp.up_proj.weight"].T
+    x = x + F.silu(gate) * up @ layer["mlp.down_proj.weight"].T
+    return norm(x, tensors["norm.weight"]) @ tensors["lm_head.weight"].T
+
+
+def _attention(x: Tensor, layer: Mapping[str, Tensor], config: Mapping[str, Any]) -> Tensor:
+    width, length = config["head_dim"], len(x)
+    q, k, v = (
+        (x @ layer[f"self_attn.{name}_proj.weight"].T).view(length, -1, width).transpose(0, 1)
+        for name in "qkv"
+    )
+    if config["model_type"] == "qwen3":
+        eps = config["rms_norm_eps"]
+        q, k = (
+            F.rms_norm(x, (width,), layer[f"self_attn.{name}_norm.weight"], eps)
+            for name, x in (("q", q), ("k", k))
+        )
+    rates = config["rope_theta"] ** -(torch.arange(0, width, 2) / width)
+    angle = torch.arange(length)[:, None] * rates
+    cos, sin = (torch.cat((f(angle), f(angle)), -1) for f in (torch.cos, torch.sin))
+
+    def turned(x: Tensor) -> Tensor:
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat((-b, a), -1) * sin
+
+    groups = len(q) // len(k)
+    k, v = k.repeat_interleave(groups, 0), v.repeat_interleave(groups, 0)
+    out = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
+    return out.transpose(0, 1).flatten(1) @ layer["self_attn.o_proj.weight"].T
+
+
+def mask_of(folder: Path) -> Tensor | None:
+    """The embedding that vLLM and SGLang put in the place of DFlash's mask token; tensors of the
+    safetensors file are no candidates."""
+    token = json.loads((folder / "config.json").read_text())["dflash_config"]["mask_token_id"]
+    file = folder / "mask_embedding.pt"
+    if not file.is_file():
+        return None
+    state = torch.load(file, weights_only=True)
+    if isinstance(state, dict):
+        assert state.get("mask_token_id", token) == token
+        state = state["embedding"]
+    found: Tensor = state
+    return found
