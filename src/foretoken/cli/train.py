@@ -74,6 +74,7 @@ def train(
     """
     import yaml
 
+    from foretoken.train import processes
     from foretoken.train.recipe import read_recipe
     from foretoken.train.run import make
 
@@ -98,6 +99,8 @@ def train(
             report=report,
             device=device,
         )
+    if not processes.is_first():
+        return
     expected = outcome.expected.acceptance_length
     served = outcome.served.mean_acceptance_length
     output.write(
@@ -134,7 +137,12 @@ def _conversations(name: str) -> list[Conversation]:
 @contextmanager
 def _bar(steps: int) -> Iterator[Callable[[Progress], None]]:
     """A bar with the loss and the estimate; where standard error is no terminal, a line now and
-    then."""
+    then; nothing from any but the first of several processes."""
+    from foretoken.train import processes
+
+    if not processes.is_first():
+        yield lambda progress: None
+        return
     if not sys.stderr.isatty():
         yield _line
         return

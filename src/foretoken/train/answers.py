@@ -18,6 +18,7 @@ from foretoken.files import read_arrays, write_arrays
 from foretoken.llm import LLM
 from foretoken.progress import track
 from foretoken.sampling.params import SamplingParams
+from foretoken.train import processes
 from foretoken.train.data import Conversation, Message
 from foretoken.train.records import Records
 from foretoken.train.turns import prompt_ids
@@ -45,7 +46,7 @@ def write(
     blocks = [prompted[i : i + _BLOCK] for i in range(0, len(prompted), _BLOCK)]
     writer = _Writer(llm, params, longest)
     parts: list[Records] = []
-    with track("Writing answers", len(blocks), show) as advance:
+    with track("Writing answers", len(blocks), show and processes.is_first()) as advance:
         for number, block in enumerate(blocks):
             parts.append(writer.records(block, number, folder / f"answers-{number:05d}.npz"))
             advance()
@@ -79,6 +80,8 @@ class _Writer:
     def records(self, block: Seq[Conversation], number: int, path: Path) -> Records:
         """The block's records, from its file if there is one."""
         made_for, limit = self._made_for(block), self.params.max_tokens or 0
+        if not processes.is_mine(number):
+            processes.wait_for(path)
         if path.exists():
             return Records(**read_arrays(path, _KIND, made_for, Records.ARRAYS), limit=limit)
         records = Records.of(self._answers(block, number), limit, self.llm.model.vocab_size)

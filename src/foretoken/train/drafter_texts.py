@@ -17,6 +17,7 @@ from foretoken.errors import ForetokenError
 from foretoken.files import read_arrays, write_arrays
 from foretoken.llm import LLM
 from foretoken.sampling.params import SamplingParams
+from foretoken.train import processes
 from foretoken.train.records import Records
 from foretoken.trainable.small_lm import TrainedLM
 
@@ -61,6 +62,8 @@ class DrafterTexts:
 
     def _read_or_write(self, block: int, begins: bool) -> Records:
         path = self._folder / f"own-{block:05d}.npz"
+        if begins and not processes.is_first():
+            processes.wait_for(path)
         made_for: dict[str, int | str] = {"texts": self._count, "seed": self._params.seed or 0}
         if path.exists():
             arrays = read_arrays(path, _KIND, made_for, Records.ARRAYS)

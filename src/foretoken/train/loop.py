@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
+from foretoken.train import processes
 from foretoken.train.batches import Batches, whole
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Progress
@@ -76,14 +77,15 @@ def train(
         measured = {"loss": progress.loss, "lr": optimizers[0].param_groups[0]["lr"]}
         if progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps:
             found = evaluate(module, frozen, held_out, acceptance, recipe.rows)
-            measured["acceptance_length"] = found.acceptance_length
-            if progress.judge(found.acceptance_length) and accelerator.is_main_process:
+            length = processes.agreed(accelerator, found.acceptance_length)
+            measured["acceptance_length"] = length
+            if progress.judge(length) and accelerator.is_main_process:
                 module.save(job.out, extra)
             saved = -math.inf
         if job.keep_every and progress.step % job.keep_every == 0 and accelerator.is_main_process:
             module.save(kept(job.out, progress.step), extra)
         metrics.log(progress.step, measured)
-        if time.monotonic() - saved > job.every:
+        if processes.agreed(accelerator, time.monotonic() - saved) > job.every:
             _save(accelerator, job.out / _STATES, progress.step)
             saved = time.monotonic()
         job.report(progress)
@@ -123,7 +125,7 @@ def _step(
     recipe: Recipe,
     step: int,
 ) -> float:
-    """One step of the optimisers; the mean loss of its batches on this process."""
+    """One step of the optimisers; the mean loss of its batches."""
     total = 0.0
     goal, layers = recipe.goal, accelerator.unwrap_model(module).hidden
     for part in range(recipe.accumulation):
@@ -134,6 +136,7 @@ def _step(
             loss = module(frozen.lesson(rows, layers), goal) / recipe.accumulation
             accelerator.backward(loss)
         total += float(loss.detach())
+    total = processes.mean(accelerator, total)
     if not math.isfinite(total):
         raise ForetokenError(f"The loss is {total} at step {step}; lower lr or clip.")
     if recipe.clip:
@@ -201,9 +204,10 @@ def _save(accelerator: Any, folder: Path, step: int) -> None:
         ) from error
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        if finished.exists():
-            shutil.rmtree(finished)
-        unfinished.rename(finished)
+        if finished.exists():  # the same state
+            shutil.rmtree(unfinished)
+        else:
+            unfinished.rename(finished)
         for old in _states(folder)[:-1]:
             shutil.rmtree(old)
 

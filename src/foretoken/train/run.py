@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
@@ -13,12 +12,13 @@ from typing import Any
 
 import torch
 
+from foretoken.engine.stats import AcceptanceStats
 from foretoken.errors import ForetokenError
 from foretoken.files import held, read_json, write_file
 from foretoken.llm import LLM
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
-from foretoken.train import joint
+from foretoken.train import joint, processes
 from foretoken.train.data import Conversation, digest_of
 from foretoken.train.drafter import DrafterTraining
 from foretoken.train.frozen import FrozenTarget
@@ -30,6 +30,7 @@ from foretoken.train.records import Records
 from foretoken.train.sources import hold_out, step_records, texts
 from foretoken.train.subject import Subject
 from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.lesson import Estimate
 
 
 def make(
@@ -79,7 +80,7 @@ def make(
         show,
         report,
         dtype,
-        device,
+        processes.device(device),
     )
     kind: type[Subject] = joint.JointTraining if method == joint.METHOD else DrafterTraining
     kind.check(job)
@@ -93,7 +94,7 @@ def make(
 
 def _held(out: Path) -> AbstractContextManager[None]:
     """The folder for this training: its first process holds it for all of a launch."""
-    return held(out) if os.environ.get("RANK", "0") == "0" else nullcontext()
+    return held(out) if processes.is_first() else nullcontext()
 
 
 def prepare(job: Job) -> Setting:
@@ -114,15 +115,19 @@ def differentiable(llm: LLM, target: str) -> CausalLM:
 
 
 def run(setting: Setting, subject: Subject) -> Outcome:
-    """Train and measure, from the beginning or from the last saved state."""
+    """Train and measure, from the beginning or from the last saved state. Of several processes the
+    first one measures."""
     job = setting.job
-    note_run(job.out, _identity(setting, subject))
+    if processes.is_first():
+        note_run(job.out, _identity(setting, subject))
     nodes = setting.llm.engine.target.nodes
     frozen = FrozenTarget(setting.model, nodes, job.recipe.temperature, subject.weigh)
     module = initial_module(setting, subject, frozen)
     acceptance = subject.acceptance(module)
     records = step_records(setting, module)
     progress = train(module, frozen, records, setting.held_out, acceptance, job, subject.extra)
+    if not processes.is_first():
+        return Outcome(progress, Estimate(), AcceptanceStats())
     finish(setting, subject, module, frozen)
     expected = evaluate(module, frozen, setting.held_out, acceptance, job.recipe.rows)
     outcome = Outcome(progress, expected, subject.serve(module))

@@ -1,0 +1,65 @@
+"""The processes of one launch, as torchrun and `accelerate launch` start them: which one this is,
+and what all of them do as the first one says."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_POLL = 0.2  # seconds
+
+
+def rank() -> int:
+    """This process's number in the launch, from 0 on."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def count() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes."""
+    return rank() == 0
+
+
+def is_mine(number: int) -> bool:
+    """Whether a numbered piece of work, of those that all share, is this process's."""
+    return (number - rank()) % count() == 0
+
+
+def device(name: str) -> str:
+    """The device of that name that is this process's own, of the GPUs of its machine."""
+    if count() == 1 or name not in ("auto", "cuda") or not torch.cuda.is_available():
+        return name
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+
+
+def wait_for(file: Path) -> None:
+    """Until another process has written it, however long that takes: collectives would give up.
+    A launcher ends all processes where one has failed."""
+    while not file.exists():
+        time.sleep(_POLL)
+
+
+def agreed(accelerator: Any, value: float) -> float:
+    """The first process's value, at all of them. Clocks differ, and so may sums of estimates: a
+    process that saved, or ended, by its own would leave the others waiting."""
+    if accelerator.num_processes == 1:
+        return value
+    from accelerate.utils import broadcast
+
+    given = torch.tensor(value, dtype=torch.float64, device=accelerator.device)
+    return float(broadcast(given, from_process=0))
+
+
+def mean(accelerator: Any, value: float) -> float:
+    """Over the processes."""
+    if accelerator.num_processes == 1:
+        return value
+    given = torch.tensor(value, dtype=torch.float64, device=accelerator.device)
+    return float(accelerator.reduce(given, reduction="mean"))

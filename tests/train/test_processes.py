@@ -1,0 +1,120 @@
+"""Training on several processes, which gloo joins on a CPU."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken import SamplingParams
+from foretoken.train import processes
+from foretoken.train.answers import _Writer
+from foretoken.train.data import read_conversations
+from foretoken.train.recipe import read_recipe
+from foretoken.train.run import make
+from train.test_run import HEADS, weights
+
+pytest.importorskip("accelerate")
+
+LIMIT = 240.0  # seconds; processes that wait for each other would never end
+
+CHILD = """
+import os, sys, time
+sys.path.insert(0, {tests!r})
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+from foretoken.train import loop
+from train import test_processes
+rank = int(os.environ["RANK"])
+clock = time.monotonic
+if {skewed!r} and rank == 1:  # its clock runs late, and in jumps
+    loop.time.monotonic = lambda: clock() // 0.3 * 0.3 - 5
+test_processes.train(Path({target!r}), Path({prompts!r}), Path({out!r}), **{changes!r})
+"""
+
+
+def train(target: Path, prompts: Path, out: Path, every: float = 60.0, **changes: Any) -> Any:
+    recipe = read_recipe("medusa", {**HEADS, **changes})
+    asked = read_conversations(prompts)
+    given = {"every": every, "show": False, "dtype": "float64", "device": "cpu"}
+    return make("medusa", str(target), asked, recipe, out, **given)  # type: ignore[arg-type]
+
+
+def train_on_two(
+    target: Path, prompts: Path, out: Path, skewed: bool = False, **changes: Any
+) -> None:
+    names = {"tests": str(Path(__file__).parents[1]), "target": str(target)}
+    about = {"prompts": str(prompts), "out": str(out), "skewed": skewed, "changes": changes}
+    code = CHILD.format(**names, **about)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    children = []
+    for rank in ("0", "1"):
+        own = {**os.environ, **common, "RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "1"}
+        children.append(
+            subprocess.Popen([sys.executable, "-c", code], env=own, stderr=subprocess.PIPE)
+        )
+    try:
+        said = [child.communicate(timeout=LIMIT)[1].decode() for child in children]
+        assert [child.returncode for child in children] == [0, 0], "\n".join(said)[-3000:]
+    finally:
+        for child in children:
+            child.kill()
+
+
+def test_two_processes_learn_what_one_does(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+) -> None:
+    """With twice its accumulation: the same weights, from texts that each wrote half of. Their
+    clocks differ, and both save when the first one says."""
+    changes: dict[str, Any] = {"steps": 6, "evaluate_every": 4}
+    train(checkpoints[0], prompts, tmp_path / "one", accumulation=2, **changes)
+    changes |= {"every": 0.05, "skewed": True}
+    train_on_two(checkpoints[0], prompts, tmp_path / "two", **changes)
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-9, atol=1e-12)
+    names = {path.name for path in (tmp_path / "one" / "data").iterdir()}
+    assert {path.name for path in (tmp_path / "two" / "data").iterdir()} == names
+    assert (tmp_path / "two" / "README.md").exists()
+    lines = (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 6
+
+
+def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert processes.device("auto") == "auto"
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert processes.device("auto") == processes.device("cuda") == "cuda:3"
+    assert processes.device("cpu") == "cpu" and processes.device("cuda:1") == "cuda:1"
+
+
+def test_answers_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that is another process's is waited for."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    waited: list[Path] = []
+
+    def wait(file: Path) -> None:
+        waited.append(file)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "wait_for", wait)
+    nothing: Any = None
+    writer = _Writer(nothing, SamplingParams(max_tokens=4), 9)
+    monkeypatch.setattr(_Writer, "_made_for", lambda *given: {})
+    for number in (0, 2):
+        with pytest.raises(KeyboardInterrupt):
+            writer.records([], number, Path(f"{number}.npz"))
+    assert waited == [Path("0.npz"), Path("2.npz")]
