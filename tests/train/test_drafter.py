@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from transformers import LlamaConfig
 
 from foretoken import ForetokenError
 from foretoken.drafters.medusa import Medusa
-from foretoken.train.drafter import DrafterTraining, merged, trainable
+from foretoken.models.load import read_config
+from foretoken.train.drafter import DrafterTraining, merged, trainable, with_layer_of
 from foretoken.train.job import Job
 from foretoken.train.recipe import read_recipe
+from foretoken.trainable.checkpoint import Facts
 
 
 def test_methods_with_nothing_to_train() -> None:
@@ -31,3 +36,32 @@ def test_several_are_served_in_one_tree() -> None:
     """A chain of each, of the same depth."""
     config = merged([Path("one"), "two"], 3)
     assert config["models"] == ["one", "two"] and config["widths"] == (1, 1, 1)
+
+
+def config(**changes: Any) -> Any:
+    numbers = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2}
+    return LlamaConfig(**{**numbers, "intermediate_size": 160, "rope_theta": 5e5, **changes})
+
+
+def test_a_layer_like_the_targets() -> None:
+    """Where the recipe names no numbers; those that it names stay, heads all or none."""
+    layer = {"heads": 8, "kv_heads": 2, "intermediate": 160, "rope_theta": 5e5}
+    assert with_layer_of(config(), {"unroll": 2}) == {**layer, "unroll": 2}
+    wide = with_layer_of(config(head_dim=16), {"intermediate": 96})
+    assert wide == {**layer, "head_width": 16, "intermediate": 96}
+    rest = {"intermediate": 160, "rope_theta": 5e5}
+    assert with_layer_of(config(head_dim=16), {"heads": 4}) == {**rest, "heads": 4}
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "dflash", "mtp"])
+def test_a_new_drafter_is_shaped_like_its_target(
+    method: str, checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    job = Job(method, str(checkpoints[0]), [], read_recipe(method, {"shape": {}}), tmp_path)
+    target = read_config(checkpoints[0])
+    facts = Facts(target.hidden_size, target.vocab_size, target.num_hidden_layers)
+    setting: Any = SimpleNamespace(job=job, facts=facts)
+    shape = DrafterTraining(setting).new_module().shape
+    assert shape["heads"] == target.num_attention_heads
+    assert shape["kv_heads"] == target.num_key_value_heads
+    assert shape["intermediate"] == target.intermediate_size

@@ -54,6 +54,7 @@ class Eagle3Module(Trained):
     steps that training takes on the layer's own outputs."""
 
     method: ClassVar[str] = "eagle3"
+    like_target = True
     d2t: Tensor
     t2d: Tensor
 

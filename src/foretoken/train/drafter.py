@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +14,7 @@ from foretoken.config import create_drafter
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.errors import ForetokenError
 from foretoken.methods import METHODS
+from foretoken.models import gguf, load
 from foretoken.registry import drafter_class, drafter_names
 from foretoken.train.boost import EarlierDrafters
 from foretoken.train.card import write_card
@@ -38,6 +39,34 @@ def trainable(method: str) -> type[Any]:
             f"There is nothing to train for method {method!r}; choose one of: {', '.join(names)}."
         )
     return cls
+
+
+_HEADS = ("heads", "kv_heads", "head_width")
+
+
+def _config_of(target: str) -> Any:
+    place = load.find(target)
+    here = gguf.is_named(place) and gguf.is_read_here(place)
+    return gguf.native_config_of(place) if here else load.read_config(place)
+
+
+def with_layer_of(config: Any, shape: Mapping[str, Any]) -> dict[str, Any]:
+    """A shape whose layer is like the target's, where it doesn't say otherwise: grouped heads,
+    feed-forward and the base of the rotary embedding. Of numbers of heads that it names in part,
+    none is taken."""
+    text = config.get_text_config()
+    heads, theta = text.num_attention_heads, (text.rope_parameters or {}).get("rope_theta")
+    width = getattr(text, "head_dim", None) or text.hidden_size // heads
+    layer = {
+        "heads": heads,
+        "kv_heads": getattr(text, "num_key_value_heads", None) or heads,
+        "intermediate": text.intermediate_size,
+        **({"rope_theta": float(theta)} if theta else {}),
+        **({} if width * heads == text.hidden_size else {"head_width": width}),
+    }
+    if any(name in shape for name in _HEADS):
+        layer = {name: number for name, number in layer.items() if name not in _HEADS}
+    return {**layer, **shape}
 
 
 def merged(folders: Seq[Path | str], depth: int) -> dict[str, Any]:
@@ -70,10 +99,11 @@ class DrafterTraining:
         return self._earlier.weigh if self._earlier else None
 
     def new_module(self) -> Trained:
-        setting = self._setting
-        module: Trained = self._class.module.from_shape(
-            setting.facts, setting.job.recipe.shape, "the recipe"
-        )
+        setting, kind = self._setting, self._class.module
+        shape = dict(setting.job.recipe.shape)
+        if kind.like_target:
+            shape = with_layer_of(_config_of(setting.job.target), shape)
+        module: Trained = kind.from_shape(setting.facts, shape, "the recipe")
         return module
 
     def acceptance(self, module: Trained) -> Acceptance:

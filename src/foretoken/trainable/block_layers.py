@@ -59,6 +59,7 @@ class BlockModule(Trained):
     each layer; anchors: how many blocks of a row training uses."""
 
     method: ClassVar[str] = "dflash"
+    like_target = True
 
     def __init__(
         self,

@@ -69,6 +69,8 @@ class Trained(nn.Module):
 
     method: ClassVar[str]
     hidden: tuple[int, ...] = (-1,)
+    like_target: ClassVar[bool] = False
+    """Whether it has decoder layers that a training makes like the target's."""
 
     def __init__(self, facts: Facts, **shape: Any) -> None:
         super().__init__()

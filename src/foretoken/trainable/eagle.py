@@ -1,8 +1,8 @@
 """EAGLE-1's weights and loss, which `eagle` and `eagle2` draft with.
 
 Source: Li et al. 2024 (EAGLE), section 3. Weights are named as SafeAILab names them; embedding and
-head are the target's. Departure: the layer has heads of about 48 and a feed-forward of 8/3 of the
-width where the shape doesn't say otherwise, since a target's own numbers aren't known here.
+head are the target's. A training makes the layer like the target's; where the shape doesn't say it,
+heads are of about 48 and the feed-forward is 8/3 of the width.
 
 Legend: B rows, T places, I unrolled steps, D width.
 """

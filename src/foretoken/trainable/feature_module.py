@@ -25,6 +25,7 @@ class FeatureModule(Trained):
     many steps training takes on the layer's own outputs."""
 
     layer_shape: LayerShape
+    like_target = True
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
         """The target's normed last states."""
