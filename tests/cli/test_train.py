@@ -33,3 +33,16 @@ def test_the_command(
     with pytest.raises(SystemExit) as ended:
         main([*command, "--set", "lr"])
     assert ended.value.code == 1 and "--set takes name=value" in capsys.readouterr().err
+
+
+def test_a_dry_run(
+    checkpoints: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shapes and memory; nothing is read or written."""
+    command = ["train", "eagle", "--target", str(checkpoints[0]), "--data", "none.jsonl"]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--out", str(tmp_path / "out"), "--dry-run"])
+    assert not ended.value.code
+    said = capsys.readouterr().out
+    assert "fc.weight" in said and "GB  a process" in said
+    assert not (tmp_path / "out").exists()

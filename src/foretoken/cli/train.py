@@ -16,6 +16,7 @@ from foretoken.errors import ForetokenError, shown
 if TYPE_CHECKING:
     from foretoken.train.data import Conversation
     from foretoken.train.job import Progress
+    from foretoken.train.recipe import Recipe
 
 _Method = Annotated[
     str, typer.Argument(help="A method with 'trained' in 'foretoken methods', sps or medusa2.")
@@ -43,6 +44,9 @@ _Every = Annotated[float, typer.Option(help="Seconds between two saved states.")
 _Keep = Annotated[
     int | None, typer.Option(help="Steps between two checkpoints that stay, in OUT/checkpoints.")
 ]
+_Dry = Annotated[
+    bool, typer.Option("--dry-run", help="Only say what it would hold, by the target's config.")
+]
 _Log = Annotated[
     list[str] | None,
     typer.Option(help="tensorboard or wandb, beside OUT/metrics.jsonl."),
@@ -63,6 +67,7 @@ def train(
     every: _Every = 60.0,
     keep_every: _Keep = None,
     log_with: _Log = None,
+    dry_run: _Dry = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
 ) -> None:
     """Train a drafter for a target; killed at any moment, it is resumed by the same command.
@@ -80,6 +85,9 @@ def train(
 
     pairs = [_pair(change) for change in changes or []]
     settings = read_recipe(recipe or method, {key: yaml.safe_load(v) for key, v in pairs})
+    if dry_run:
+        _say_what_it_holds(method, target, settings)
+        return
     prompts = [each for name in data for each in _conversations(name)]
     if limit is not None and limit < len(prompts):
         prompts = [prompts[i * len(prompts) // limit] for i in range(limit)]
@@ -106,6 +114,23 @@ def train(
     output.write(
         f"{out} · {outcome.progress.step} steps · mean acceptance length {expected:.3f} estimated, "
         f"{served:.3f} served"
+    )
+
+
+def _say_what_it_holds(method: str, target: str, settings: Recipe) -> None:
+    from foretoken.train.dry_run import dry_run
+
+    found = dry_run(method, target, settings)
+    for name, shape in found.tensors.items():
+        output.write(f"{name}  {' × '.join(map(str, shape))}")
+    output.write(
+        f"\nTarget: {found.target / 1e9:.2f} B parameters; drafter: {found.drafter / 1e6:.1f} M"
+    )
+    for name, size in found.parts.items():
+        output.write(f"{size / 1e9:8.2f} GB  {name}")
+    output.write(
+        f"{found.bytes / 1e9:8.2f} GB  a process, which reads {settings.rows} × {settings.length} "
+        f"tokens {settings.accumulation} times a step"
     )
 
 

@@ -44,7 +44,8 @@ def trainable(method: str) -> type[Any]:
 _HEADS = ("heads", "kv_heads", "head_width")
 
 
-def _config_of(target: str) -> Any:
+def config_of(target: str) -> Any:
+    """A target's configuration, as the model is loaded with it."""
     place = load.find(target)
     here = gguf.is_named(place) and gguf.is_read_here(place)
     return gguf.native_config_of(place) if here else load.read_config(place)
@@ -102,7 +103,7 @@ class DrafterTraining:
         setting, kind = self._setting, self._class.module
         shape = dict(setting.job.recipe.shape)
         if kind.like_target:
-            shape = with_layer_of(_config_of(setting.job.target), shape)
+            shape = with_layer_of(config_of(setting.job.target), shape)
         module: Trained = kind.from_shape(setting.facts, shape, "the recipe")
         return module
 
