@@ -15,8 +15,10 @@ RECIPES = Path(__file__).parents[2] / "recipes" / "zoo"
 def recipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The recipe's files are scripts in one folder, not a package."""
     monkeypatch.syspath_prepend(str(RECIPES))
-    yield
     ours = {p.stem for p in RECIPES.glob("*.py")}
+    for name in ours:  # tests/train may have been imported as "train"
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield
     for name in ours & set(sys.modules):
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(RECIPES)):
             del sys.modules[name]
