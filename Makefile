@@ -26,9 +26,10 @@ test: lint $(BROWSER)  ## lint, types, import rules and tests but slow ones; ins
 test-all: lint $(BROWSER) asan hostile soak  ## with slow tests, hostile inputs and a soak; records its result
 	$(PYTEST) --record-run tests/last-full-run.json
 
-# 200 checkpoints, each damaged in one way; needs gcc's libasan.
-asan: $(DEV)  ## damaged checkpoints through loops built under AddressSanitizer
+# 200 checkpoints, each damaged in one way, and 400 matrices; needs gcc's libasan.
+asan: $(DEV)  ## damaged checkpoints and odd matrices through loops built under AddressSanitizer
 	$(BIN)/python benchmarks/fuzz_checkpoints.py --asan --count 200
+	$(BIN)/python benchmarks/fuzz_blocks.py --check --count 100 --out build
 	$(BIN)/python benchmarks/hostile.py --asan --check --out build
 
 # In processes of their own, so that one that dies ends nothing else.

@@ -463,8 +463,8 @@ def tried(folder: Path, impl: str) -> dict[str, Any]:
         return {"outcome": "served", "said": "in a type that transformers doesn't read"}
     if isinstance(theirs, str):
         return {"outcome": "served alone", "said": theirs}
-    if theirs.isnan().any():  # weights of noise: a compiled loop may take a score of NaN for none
-        return {"outcome": "served", "said": "as NaN by transformers"}
+    if theirs.isnan().any() and mine.isnan().any():  # how far it spreads is the order's of sums
+        return {"outcome": "served", "said": "as NaN, by transformers too"}
     same = mine.shape == theirs.shape and torch.allclose(
         mine, theirs, rtol=2e-3, atol=2e-3, equal_nan=True
     )
@@ -555,8 +555,9 @@ def ran(folders: list[str], asan: bool, home: Path) -> tuple[str, str]:
     return done.stdout, f"{done.returncode}: {summary[0] if summary else done.stderr[-500:]}"
 
 
-def surroundings(asan: bool, home: Path) -> dict[str, str]:
-    """The processes' environment: offline, one thread, and a cache of kernels of their own."""
+def surroundings(asan: bool, home: Path, more: tuple[str, ...] = ()) -> dict[str, str]:
+    """The processes' environment: offline, one thread, and a cache of kernels of their own. more:
+    libraries of gcc's that are loaded first too."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     if not asan:
         return env
@@ -564,7 +565,7 @@ def surroundings(asan: bool, home: Path) -> dict[str, str]:
     if compiler is None:
         raise SystemExit("--asan needs gcc.")
     # libstdc++ too: without it an exception that torch throws would end the process.
-    names = ("libasan.so", "libstdc++.so.6")
+    names = ("libasan.so", *more, "libstdc++.so.6")
     commands = [[compiler, f"-print-file-name={name}"] for name in names]
     found = [subprocess.run(c, capture_output=True, text=True, check=True) for c in commands]
     return env | {

@@ -84,6 +84,31 @@ def test_equals_torchs_own(window: int | None, cap: float | None, history: int, 
     assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+@torch.inference_mode()
+def test_a_score_that_is_no_number() -> None:
+    """What a broken model makes stays NaN, as in torch's own, and its neighbours' bits stay."""
+    model = model_of("panels")
+    cache = model.new_cache(2, 300)
+    randomize(cache)
+    cache.lengths = [40, 3]
+    feed = chain_feed(cache, [0, 1], [tokens(5), tokens(2, 1)])  # three places are filling
+    shape = model.shape
+    size = (2, 5, shape.heads + 2 * shape.kv_heads, shape.head_dim)
+    turned = torch.randn(size, generator=torch.Generator().manual_seed(1))
+    given = {"heads": shape.heads, "scale": 0.3, "window": None, "cap": None}
+    whole = loop_attention.mix(turned, cache.layer[0], feed, **given)
+    assert whole.isfinite().all()
+    for wrong in (torch.nan, torch.inf):
+        broken = turned.clone()
+        broken[0, 2, 3, 7] = wrong  # of one query head
+        got = loop_attention.mix(broken, cache.layer[0], feed, **given)
+        lost = torch.zeros(2, 5, shape.heads, shape.head_dim, dtype=torch.bool)
+        lost[0, 2, 3] = True
+        parts = got.view(lost.shape)
+        assert parts[lost].isnan().all()
+        assert torch.equal(parts[~lost], whole.view(lost.shape)[~lost])
+
+
 def over_all_cells(
     turned: Tensor, layer: KV, feed: Feed, row: int, token: int, window: int, cap: float | None
 ) -> Tensor:

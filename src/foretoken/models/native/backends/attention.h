@@ -5,7 +5,8 @@
 
 #include "products.h"
 
-// e^x for x <= 0: 2^n · e^r with |r| <= ln 2 / 2, to a unit in the last place; 0 below -87.
+// e^x for x <= 0: 2^n · e^r with |r| <= ln 2 / 2, to a unit in the last place; 0 below -87. NaN stays
+// NaN: the sum of its bits would be a number.
 static inline lanes exponential(lanes x) {
   const float magic = 12582912.0f;  // adding it rounds to an integer, in the low bits
   lanes shifted = x * 1.44269504f + magic, n = shifted - magic;
@@ -16,8 +17,8 @@ static inline lanes exponential(lanes x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  lanes e = (lanes)((whole)p + ((whole)shifted << 23));
-  return (lanes)((whole)e & (x > -87.0f));
+  lanes e = (lanes)((patterns)p + ((patterns)shifted << 23));
+  return x == x ? (lanes)((whole)e & (x > -87.0f)) : x;
 }
 
 // tanh, to two units in the last place: a polynomial in x² near 0, (1 - e) / (1 + e) beyond.
@@ -118,6 +119,7 @@ static void exponentials(float *scores, const uint8_t *seen, long count, long fi
   }
   float highest = most[0];
   for (long i = 1; i < LANES; i++) highest = most[i] > highest ? most[i] : highest;
+  if (highest == -INFINITY) highest = 0;  // all are hidden: -inf - -inf would be NaN
   for (long j = 0; j < filled; j += LANES)
     at(scores + j) = exponential(loaded(scores + j) - highest);
 }

@@ -24,6 +24,7 @@
 static const long WIDTH = 2 * LANES, ROWS = LANES == 16 ? 12 : 6, CHUNK = 128, MANY = 48;
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t whole __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef uint32_t patterns __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2)));
 
 static inline lanes &at(float *p) { return *(lanes *)p; }
