@@ -171,3 +171,9 @@ def test_costs_of_a_damaged_record(passes: Any) -> None:
     """One sentence, and what to do."""
     with pytest.raises(ForetokenError, match="The costs of these results can't be read"):
         costs.pass_cost({"passes": passes})  # type: ignore[typeddict-item]
+
+
+def test_passes_that_score_more_than_drafts_are_left_out(pair: Pair) -> None:
+    """Lookahead's window is in every pass and in no record's drafted tokens."""
+    llm = LLM(pair.target, speculative_config={"method": "lookahead"})
+    assert costs.measure_costs(llm, {"lookahead": llm}, context=8, repeats=1)["drafts"] == {}

@@ -197,10 +197,11 @@ def draft_model(drafter: Drafter) -> CausalLM | None:
 
 
 def _known(drafter: Drafter) -> bool:
-    """Whether drafting costs nothing, or one pass of a separate model for each token."""
+    """Whether drafting costs nothing, or one pass of a separate model for each token; and passes
+    score drafts alone, as no record counts other nodes."""
     if draft_model(drafter) is not None:
         return True
-    drawn = drafter.kinds - {Kind.CHOSEN, Kind.AUXILIARY}
+    drawn = drafter.kinds - {Kind.CHOSEN}
     return (
         not drafter.small_models
         and set(drafter.wants.levels) <= {"a", "b"}
