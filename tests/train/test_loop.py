@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
@@ -48,31 +47,6 @@ def test_a_loss_that_is_none(checkpoints: tuple[Path, Path], tmp_path: Path) -> 
     """NaN ends the training with a sentence."""
     with pytest.raises(ForetokenError, match="loss is nan at step 0"):
         train_heads(checkpoints[0], tmp_path, broken=True)
-
-
-def test_a_state_that_cannot_be_written(tmp_path: Path) -> None:
-    """A disk that takes no more (here: no larger file) is one sentence; the state before stays."""
-    accelerator = accelerate.Accelerator(cpu=True)
-    accelerator.prepare(torch.nn.Linear(300, 300))
-    loop._save(accelerator, tmp_path, 1)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    try:
-        with pytest.raises(ForetokenError, match=f"in {tmp_path} can't be written"):
-            loop._save(accelerator, tmp_path, 2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [state.name for state in loop._states(tmp_path)] == ["step-00000001"]
-
-
-def test_a_damaged_state_is_not_resumed(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
-    """The message names the folder and what to do."""
-    assert train_heads(checkpoints[0], tmp_path).step == 1
-    [state] = (tmp_path / "resume").iterdir()
-    for file in state.iterdir():
-        file.write_bytes(b"damaged")
-    with pytest.raises(ForetokenError, match="step-00000001 can't be resumed from"):
-        train_heads(checkpoints[0], tmp_path)
 
 
 OTHERS = count()

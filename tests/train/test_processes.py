@@ -19,6 +19,7 @@ from foretoken.train.data import read_conversations
 from foretoken.train.recipe import read_recipe
 from foretoken.train.run import make
 from train.test_run import HEADS, weights
+from trainings import SMALL
 
 pytest.importorskip("accelerate")
 
@@ -40,11 +41,20 @@ test_processes.train(Path({target!r}), Path({prompts!r}), Path({out!r}), **{chan
 """
 
 
-def train(target: Path, prompts: Path, out: Path, every: float = 60.0, **changes: Any) -> Any:
-    recipe = read_recipe("medusa", {**HEADS, **changes})
+def train(
+    target: Path,
+    prompts: Path,
+    out: Path,
+    every: float = 60.0,
+    shard: bool = False,
+    method: str = "medusa",
+    **changes: Any,
+) -> Any:
+    shape = SMALL if method == "sps" else {}
+    recipe = read_recipe(method, {**HEADS, **shape, **changes})
     asked = read_conversations(prompts)
-    given = {"every": every, "show": False, "dtype": "float64", "device": "cpu"}
-    return make("medusa", str(target), asked, recipe, out, **given)  # type: ignore[arg-type]
+    given = {"every": every, "shard": shard, "show": False, "dtype": "float64", "device": "cpu"}
+    return make(method, str(target), asked, recipe, out, **given)  # type: ignore[arg-type]
 
 
 def train_on_two(

@@ -51,6 +51,9 @@ _Log = Annotated[
     list[str] | None,
     typer.Option(help="tensorboard or wandb, beside OUT/metrics.jsonl."),
 ]
+_Shard = Annotated[
+    bool, typer.Option("--shard", help="Share the drafter out over the processes (FSDP2).")
+]
 
 
 def train(
@@ -67,6 +70,7 @@ def train(
     every: _Every = 60.0,
     keep_every: _Keep = None,
     log_with: _Log = None,
+    shard: _Shard = False,
     dry_run: _Dry = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
 ) -> None:
@@ -104,6 +108,7 @@ def train(
             every=every,
             keep_every=keep_every,
             log_with=log_with or (),
+            shard=shard,
             report=report,
             device=device,
         )

@@ -60,6 +60,7 @@ class Job:
     every: float = 60.0
     keep_every: int | None = None
     log_with: Seq[str] = ()
+    shard: bool = False
     show: bool = True
     report: Report = lambda progress: None
     dtype: str = "auto"

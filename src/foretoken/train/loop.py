@@ -7,21 +7,19 @@ was killed at any moment resumes from its last state and ends with the very same
 from __future__ import annotations
 
 import math
-import shutil
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
-from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
-from foretoken.train import processes
+from foretoken.train import processes, shards
 from foretoken.train.batches import Batches, whole
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Progress
@@ -29,6 +27,7 @@ from foretoken.train.metrics import Metrics
 from foretoken.train.muon import optimizers_for
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
+from foretoken.train.state import State
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Estimate, estimate
 
@@ -57,10 +56,11 @@ def train(
     `ForetokenError` where that is damaged, and for a loss that isn't finite.
     """
     accelerator, recipe, progress = _accelerator(frozen, job), job.recipe, Progress()
-    accelerator.register_for_checkpointing(progress)
-    optimizers = optimizers_for(module, module.parameter_groups(), recipe)
-    wrapped, *optimizers = accelerator.prepare(module, *optimizers)
-    _resume(accelerator, job.out / _STATES)
+    working = shards.shared_out(module, accelerator.device) if job.shard else module
+    optimizers = optimizers_for(working, working.parameter_groups(), recipe)
+    wrapped = working if job.shard else accelerator.prepare(module)
+    state = State(job.out / _STATES, working, optimizers, progress)
+    state.resume()
     metrics = Metrics(accelerator, job.out, progress.step, vars(recipe))
     saved, parts, batches = time.monotonic(), None, None
     while progress.step < recipe.steps and progress.stale < recipe.patience:
@@ -75,18 +75,24 @@ def train(
         )
         progress.step += 1
         measured = {"loss": progress.loss, "lr": optimizers[0].param_groups[0]["lr"]}
-        if progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps:
-            found = evaluate(module, frozen, held_out, acceptance, recipe.rows)
-            length = processes.agreed(accelerator, found.acceptance_length)
-            measured["acceptance_length"] = length
-            if progress.judge(length) and accelerator.is_main_process:
+        judging = progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps
+        keeping = job.keep_every is not None and progress.step % job.keep_every == 0
+        if job.shard and (judging or keeping):
+            shards.gather(working, module)
+        if judging:
+            length = 0.0
+            if processes.is_first():
+                found = evaluate(module, frozen, held_out, acceptance, recipe.rows)
+                length = found.acceptance_length
+            measured["acceptance_length"] = length = processes.agreed(accelerator, length)
+            if progress.judge(length) and processes.is_first():
                 module.save(job.out, extra)
             saved = -math.inf
-        if job.keep_every and progress.step % job.keep_every == 0 and accelerator.is_main_process:
+        if keeping and processes.is_first():
             module.save(kept(job.out, progress.step), extra)
         metrics.log(progress.step, measured)
         if processes.agreed(accelerator, time.monotonic() - saved) > job.every:
-            _save(accelerator, job.out / _STATES, progress.step)
+            state.save()
             saved = time.monotonic()
         job.report(progress)
     accelerator.end_training()
@@ -106,6 +112,11 @@ def _accelerator(frozen: FrozenTarget, job: Job) -> Any:
         raise ForetokenError(
             "Training needs accelerate; install it by pip install 'foretoken[train]'."
         ) from error
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        raise ForetokenError(
+            "accelerate is set to shard the model itself; launch without --use_fsdp, and give "
+            "--shard to foretoken train."
+        )
     device = frozen.model.device
     half = device.type == "cuda" and torch.cuda.is_bf16_supported()
     return Accelerator(
@@ -132,8 +143,9 @@ def _step(
         number = (step * recipe.accumulation + part) * accelerator.num_processes
         rows = batches.batch(number + accelerator.process_index)
         last = part == recipe.accumulation - 1
-        with nullcontext() if last else accelerator.no_sync(module):
-            loss = module(frozen.lesson(rows, layers), goal) / recipe.accumulation
+        with shards.gradients(accelerator, module, last):
+            with accelerator.autocast():
+                loss = module(frozen.lesson(rows, layers), goal) / recipe.accumulation
             accelerator.backward(loss)
         total += float(loss.detach())
     total = processes.mean(accelerator, total)
@@ -187,44 +199,3 @@ def lessons(frozen: FrozenTarget, held_out: Records, module: Trained, rows: int)
     """Every held-out record once."""
     for batch in whole(held_out, rows):
         yield frozen.lesson(batch, module.hidden)
-
-
-def _save(accelerator: Any, folder: Path, step: int) -> None:
-    """Write the whole state under another name, rename it, then delete the older ones."""
-    unfinished, finished = folder / "unfinished", folder / f"step-{step:08d}"
-    if accelerator.is_main_process and unfinished.exists():
-        shutil.rmtree(unfinished)
-    accelerator.wait_for_everyone()
-    try:
-        accelerator.save_state(str(unfinished), safe_serialization=False)  # weights may be shared
-    except (OSError, RuntimeError) as error:  # the latter: how torch says that the disk is full
-        raise ForetokenError(
-            f"A state to resume from in {folder} can't be written ({type(error).__name__}); "
-            "the disk may be full. The state before is kept, and the same command resumes there."
-        ) from error
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        if finished.exists():  # the same state
-            shutil.rmtree(unfinished)
-        else:
-            unfinished.rename(finished)
-        for old in _states(folder)[:-1]:
-            shutil.rmtree(old)
-
-
-def _states(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*"))
-
-
-def _resume(accelerator: Any, folder: Path) -> None:
-    """Load the last complete state, if there is one."""
-    states = _states(folder)
-    if not states:
-        return
-    try:
-        accelerator.load_state(str(states[-1]))
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError, UnpicklingError) as error:
-        raise ForetokenError(
-            f"{states[-1]} can't be resumed from ({type(error).__name__}); it is damaged or of "
-            "another shape: remove the folder or give another --out."
-        ) from error

@@ -8,7 +8,8 @@ Training) is not used. Departures: rounds run in float32 where the machine has n
 which torch's own Muon always uses and a CPU then emulates, fifty times slower; the norm that a
 matrix is divided by is at least 1e-7, where that is added to it there.
 
-A matrix must be whole on its process: not for sharded training.
+A matrix whose rows are shared out over processes is gathered for its update, which all of them
+compute.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.train.recipe import Recipe
+from foretoken.train.shards import shared_like, whole
 
 QUINTIC = (3.4445, -4.775, 2.0315)  # Jordan et al.: steep at zero, then within 0.3 of one
 ROUNDS = 5
@@ -69,7 +71,8 @@ class Muon(torch.optim.Optimizer):
                     continue
                 mean = self.state[p].setdefault("mean", torch.zeros_like(p.grad))
                 mean.lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonal(p.grad.lerp(mean, group["momentum"]))
+                direction = p.grad.lerp(mean, group["momentum"])
+                update = shared_like(orthogonal(whole(direction)), p)
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.add_(update, alpha=-group["lr"] * max(1.0, p.shape[0] / p.shape[1]) ** 0.5)
 

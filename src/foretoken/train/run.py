@@ -18,7 +18,7 @@ from foretoken.files import held, read_json, write_file
 from foretoken.llm import LLM
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
-from foretoken.train import joint, processes
+from foretoken.train import joint, processes, shards
 from foretoken.train.data import Conversation, digest_of
 from foretoken.train.drafter import DrafterTraining
 from foretoken.train.frozen import FrozenTarget
@@ -46,6 +46,7 @@ def make(
     every: float = 60.0,
     keep_every: int | None = None,
     log_with: Seq[str] = (),
+    shard: bool = False,
     show: bool = True,
     report: Report = lambda progress: None,
     dtype: str = "auto",
@@ -60,10 +61,11 @@ def make(
     one is to be served together with; it learns what they miss. every: seconds between two states
     to resume from, which are kept in `out` too. keep_every: steps between two checkpoints that
     stay, in `out`/checkpoints. log_with: "tensorboard" or "wandb", beside `out`/metrics.jsonl.
-    show: progress bars. report: called after each step. A finished training goes on where the
-    recipe has more steps, or more patience. Raises
-    `ForetokenError` for what can't be trained like this, and for a folder that has another
-    training, or in which another process trains.
+    shard: the drafter's weights, gradients and optimiser's numbers are shared out over the
+    processes. show: progress bars. report: called after each step. A finished training goes on
+    where the recipe has more steps, or more patience. Raises `ForetokenError` for what can't be
+    trained like this, and for a folder that has another training, or in which another process
+    trains.
     """
     job = Job(
         method,
@@ -77,6 +79,7 @@ def make(
         every,
         keep_every,
         log_with,
+        shard,
         show,
         report,
         dtype,
@@ -85,6 +88,8 @@ def make(
     kind: type[Subject] = joint.JointTraining if method == joint.METHOD else DrafterTraining
     kind.check(job)
     check_trackers(log_with)
+    if shard:
+        shards.check()
     if keep_every is not None and keep_every < 1:
         raise ForetokenError(f"keep_every is {keep_every}; it must be at least 1.")
     with _held(out):

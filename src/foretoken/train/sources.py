@@ -112,6 +112,10 @@ def step_records(setting: Setting, module: Trained) -> StepRecords:
     parts = [setting.records[name] for name in names if name != DRAFTER]
     if DRAFTER not in names:
         return lambda step: parts
+    if setting.job.shard:
+        raise ForetokenError(
+            "A drafter that is shared out over processes can't write texts; leave shard out."
+        )
     if setting.job.recipe.order == EPOCHS:
         raise ForetokenError(
             "A drafter's own texts are written anew and have no epochs; give order 'random'."

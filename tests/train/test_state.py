@@ -1,0 +1,65 @@
+"""What a training resumes from."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from foretoken import ForetokenError
+from foretoken.train.job import Progress
+from foretoken.train.state import State
+from train.test_loop import train_heads
+
+
+def state_of(folder: Path, step: int) -> State:
+    torch.manual_seed(step)
+    module = torch.nn.Linear(300, 300)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1 * step)
+    optimizer.param_groups[0]["peak"] = 7.0 * step
+    for _ in range(step):
+        module(torch.ones(1, 300)).sum().backward()
+        optimizer.step()
+    return State(folder, module, [optimizer], Progress(step=step, best=0.5, loss=0.25))
+
+
+def test_all_of_it_is_found_again(tmp_path: Path) -> None:
+    """Weights, the optimiser's numbers and settings, and the progress; only the last is kept."""
+    for step in (1, 2):
+        state_of(tmp_path, step).save()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002.pt"]
+    old, new = state_of(tmp_path, 2), state_of(tmp_path, 5)
+    new.resume()
+    assert new.progress == old.progress
+    assert torch.equal(new.module.weight, old.module.weight)
+    one, two = (state.optimizers[0].state_dict() for state in (old, new))
+    assert one["param_groups"] == two["param_groups"]
+    for number, kept in one["state"].items():
+        assert all(torch.equal(kept[name], two["state"][number][name]) for name in kept)
+
+
+def test_a_state_that_cannot_be_written(tmp_path: Path) -> None:
+    """A disk that takes no more (here: no larger file) is one sentence; the state before stays."""
+    state = state_of(tmp_path, 1)
+    state.save()
+    state.progress.step = 2
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(ForetokenError, match=f"in {tmp_path} can't be written"):
+            state.save()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "step-00000001.pt" in {path.name for path in tmp_path.iterdir()}
+    assert state._files()[-1].name == "step-00000001.pt"
+
+
+def test_a_damaged_state_is_not_resumed(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """The message names the folder and what to do."""
+    assert train_heads(checkpoints[0], tmp_path).step == 1
+    [state] = (tmp_path / "resume").iterdir()
+    state.write_bytes(b"damaged")
+    with pytest.raises(ForetokenError, match=r"step-00000001\.pt can't be resumed from"):
+        train_heads(checkpoints[0], tmp_path)
