@@ -54,6 +54,10 @@ _Log = Annotated[
 _Shard = Annotated[
     bool, typer.Option("--shard", help="Share the drafter out over the processes (FSDP2).")
 ]
+_States = Annotated[
+    Path | None,
+    typer.Option(help="A folder for the target's states along the texts: computed once, kept."),
+]
 
 
 def train(
@@ -71,6 +75,7 @@ def train(
     keep_every: _Keep = None,
     log_with: _Log = None,
     shard: _Shard = False,
+    states: _States = None,
     dry_run: _Dry = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
 ) -> None:
@@ -109,6 +114,7 @@ def train(
             keep_every=keep_every,
             log_with=log_with or (),
             shard=shard,
+            states=states,
             report=report,
             device=device,
         )

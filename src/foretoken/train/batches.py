@@ -24,13 +24,15 @@ from foretoken.train.records import Records
 
 
 class Rows(NamedTuple):
-    """The tensors of a `Lesson` that come from the texts alone, each [B, T]."""
+    """The tensors of a `Lesson` that come from the texts alone, each [B, T]. places: where a token
+    stands in the records' tokens, -1 for padding."""
 
     tokens: Tensor
     positions: Tensor
     records: Tensor
     weight: Tensor
     max_nodes: Tensor
+    places: Tensor
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,8 @@ class Batches:
     def of(cls, parts: Seq[Records], recipe: Recipe, seed: int) -> Batches:
         """Batches from several sources."""
         ends = np.cumsum([len(part) for part in parts]).tolist()
-        joined = parts[0] if len(parts) == 1 else Records.joined(parts)
         sizes = recipe.rows, recipe.length
-        return cls(joined, *sizes, seed, recipe.prompt_weight, ends, recipe.order)
+        return cls(joined(parts), *sizes, seed, recipe.prompt_weight, ends, recipe.order)
 
     def batch(self, number: int) -> Rows:
         """The batch of that number."""
@@ -94,6 +95,11 @@ class Batches:
         return int(rng.integers(self.parts[part - 1] if part else 0, self.parts[part]))
 
 
+def joined(parts: Seq[Records]) -> Records:
+    """The records that batches of several sources are made of."""
+    return parts[0] if len(parts) == 1 else Records.joined(parts)
+
+
 def whole(records: Records, rows: int) -> Iterator[Rows]:
     """Every record once, uncut, one in each row; records of similar length together."""
     sizes = np.diff(records.starts)
@@ -108,7 +114,7 @@ def collate(records: Records, layout: Seq[Seq[int]], length: int, prompt_weight:
     shape = (len(layout), length)
     tokens, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     owner, max_nodes = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
-    weight = np.zeros(shape, np.float32)
+    weight, places = np.zeros(shape, np.float32), np.full(shape, -1, np.int64)
     for b, row in enumerate(layout):
         at = 0
         for place, i in enumerate(row):
@@ -118,10 +124,11 @@ def collate(records: Records, layout: Seq[Seq[int]], length: int, prompt_weight:
             tokens[b, span] = records.tokens[start : start + size]
             positions[b, span] = np.arange(size)
             owner[b, span] = place
+            places[b, span] = start + np.arange(size)
             weight[b, at : at + head] = prompt_weight
             weight[b, at + head : at + size] = 1.0
             if head and size > head:  # roots: from the prompt's last token on
                 written = np.arange(size - head)
                 max_nodes[b, at + head - 1 : at + size - 1] = records.limit - written - 1
             at += size
-    return Rows(*map(torch.from_numpy, (tokens, positions, owner, weight, max_nodes)))
+    return Rows(*map(torch.from_numpy, (tokens, positions, owner, weight, max_nodes, places)))

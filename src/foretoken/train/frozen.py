@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
 from foretoken.models.model import CausalLM, Output
 from foretoken.train.batches import Rows
-from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.lesson import Append, KeysAndValues, Lesson
 
 
 class FrozenTarget:
@@ -36,7 +36,7 @@ class FrozenTarget:
 
     def lesson(self, rows: Rows, layers: Seq[int]) -> Lesson:
         """The batch on the target's device, with the states after these layers (as in `Wants`)."""
-        tokens, positions, records, weight, max_nodes = (x.to(self.model.device) for x in rows)
+        tokens, positions, records = (x.to(self.model.device) for x in rows[:3])
         same = records[:, :, None] == records[:, None, :]
         batch, length = tokens.shape
         feed = Feed(
@@ -48,19 +48,27 @@ class FrozenTarget:
             length + 1,
             logits=False,
         )
-        out = self._read(feed, tuple(layers))
-        hidden = {layer: states.to(self.dtype) for layer, states in out.hidden.items()}
+        hidden = self._read(feed, tuple(layers)).hidden
+        return self.lesson_of(rows, hidden, partial(self._append, feed), partial(self._kv, feed))
+
+    def lesson_of(
+        self, rows: Rows, hidden: Mapping[int, Tensor], append: Append, kv: KeysAndValues
+    ) -> Lesson:
+        """The batch with these states of any dtype and device, and what else is read of the
+        target's pass."""
+        device = self.model.device
+        tokens, positions, records, weight, max_nodes = (x.to(device) for x in rows[:5])
         lesson = Lesson(
             tokens,
             positions,
             records,
             weight,
             max_nodes.clamp(max=self._nodes),
-            hidden,
+            {layer: states.to(device, self.dtype) for layer, states in hidden.items()},
             self.head,
             self.embed,
-            partial(self._append, feed),
-            partial(self._kv, feed),
+            append,
+            kv,
             self._temperature,
         )
         return replace(lesson, weight=self._weigh(lesson)) if self._weigh else lesson

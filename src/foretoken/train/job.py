@@ -61,6 +61,7 @@ class Job:
     keep_every: int | None = None
     log_with: Seq[str] = ()
     shard: bool = False
+    states: Path | None = None
     show: bool = True
     report: Report = lambda progress: None
     dtype: str = "auto"

@@ -27,11 +27,12 @@ from foretoken.train.metrics import Metrics
 from foretoken.train.muon import optimizers_for
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
-from foretoken.train.state import State
+from foretoken.train.resume import Resumable
+from foretoken.train.stored_states import StoredStates
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Estimate, estimate
 
-_STATES = "resume"
+_RESUME = "resume"
 
 
 Acceptance = Callable[[Trained, Any], Tensor]
@@ -49,18 +50,20 @@ def train(
     acceptance: Acceptance,
     job: Job,
     extra: Mapping[str, Any],
+    stored: StoredStates | None = None,
 ) -> Progress:
     """Train to the recipe's end or until the estimate stops rising; `job.out` has the best weights.
 
-    extra: more for config.json. Resumes from the last state in `job.out`, if there is one. Raises
-    `ForetokenError` where that is damaged, and for a loss that isn't finite.
+    extra: more for config.json. stored: of all the texts that are learned from. Resumes from the
+    last state in `job.out`, if there is one. Raises `ForetokenError` where that is damaged, and for
+    a loss that isn't finite.
     """
     accelerator, recipe, progress = _accelerator(frozen, job), job.recipe, Progress()
     working = shards.shared_out(module, accelerator.device) if job.shard else module
     optimizers = optimizers_for(working, working.parameter_groups(), recipe)
     wrapped = working if job.shard else accelerator.prepare(module)
-    state = State(job.out / _STATES, working, optimizers, progress)
-    state.resume()
+    resumable = Resumable(job.out / _RESUME, working, optimizers, progress)
+    resumable.resume()
     metrics = Metrics(accelerator, job.out, progress.step, vars(recipe))
     saved, parts, batches = time.monotonic(), None, None
     while progress.step < recipe.steps and progress.stale < recipe.patience:
@@ -71,7 +74,7 @@ def train(
         if batches is None or now is not parts:
             parts, batches = now, Batches.of(now, recipe, job.seed)
         progress.loss = _step(
-            accelerator, wrapped, optimizers, frozen, batches, recipe, progress.step
+            accelerator, wrapped, optimizers, stored or frozen, batches, recipe, progress.step
         )
         progress.step += 1
         measured = {"loss": progress.loss, "lr": optimizers[0].param_groups[0]["lr"]}
@@ -92,7 +95,7 @@ def train(
             module.save(kept(job.out, progress.step), extra)
         metrics.log(progress.step, measured)
         if processes.agreed(accelerator, time.monotonic() - saved) > job.every:
-            state.save()
+            resumable.save()
             saved = time.monotonic()
         job.report(progress)
     accelerator.end_training()
@@ -131,7 +134,7 @@ def _step(
     accelerator: Any,
     module: Any,
     optimizers: Seq[Any],
-    frozen: FrozenTarget,
+    teacher: FrozenTarget | StoredStates,
     batches: Batches,
     recipe: Recipe,
     step: int,
@@ -145,7 +148,7 @@ def _step(
         last = part == recipe.accumulation - 1
         with shards.gradients(accelerator, module, last):
             with accelerator.autocast():
-                loss = module(frozen.lesson(rows, layers), goal) / recipe.accumulation
+                loss = module(teacher.lesson(rows, layers), goal) / recipe.accumulation
             accelerator.backward(loss)
         total += float(loss.detach())
     total = processes.mean(accelerator, total)

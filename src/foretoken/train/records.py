@@ -65,6 +65,12 @@ class Records:
         pairs = [(self.prompt(i), self.answer(i)) for i in which]
         return Records.of(pairs, self.limit, int(np.iinfo(self.tokens.dtype).max))
 
+    def span(self, first: int, end: int) -> Records:
+        """The records from one to before another, without a copy."""
+        a, b = int(self.starts[first]), int(self.starts[end])
+        starts = self.starts[first : end + 1] - a
+        return Records(self.tokens[a:b], starts, self.answers[first:end] - a, self.limit)
+
     def prompt(self, i: int) -> list[int]:
         return [int(t) for t in self.tokens[self.starts[i] : self.answers[i]]]
 

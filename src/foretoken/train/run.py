@@ -19,6 +19,7 @@ from foretoken.llm import LLM
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.train import joint, processes, shards
+from foretoken.train.batches import joined
 from foretoken.train.data import Conversation, digest_of
 from foretoken.train.drafter import DrafterTraining
 from foretoken.train.frozen import FrozenTarget
@@ -28,6 +29,7 @@ from foretoken.train.metrics import check_trackers
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.train.sources import hold_out, step_records, texts
+from foretoken.train.stored_states import stored_states
 from foretoken.train.subject import Subject
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.lesson import Estimate
@@ -47,6 +49,7 @@ def make(
     keep_every: int | None = None,
     log_with: Seq[str] = (),
     shard: bool = False,
+    states: Path | None = None,
     show: bool = True,
     report: Report = lambda progress: None,
     dtype: str = "auto",
@@ -62,10 +65,10 @@ def make(
     to resume from, which are kept in `out` too. keep_every: steps between two checkpoints that
     stay, in `out`/checkpoints. log_with: "tensorboard" or "wandb", beside `out`/metrics.jsonl.
     shard: the drafter's weights, gradients and optimiser's numbers are shared out over the
-    processes. show: progress bars. report: called after each step. A finished training goes on
-    where the recipe has more steps, or more patience. Raises `ForetokenError` for what can't be
-    trained like this, and for a folder that has another training, or in which another process
-    trains.
+    processes. states: a folder for the target's states along the texts, which are then computed
+    once. show: progress bars. report: called after each step. A finished training goes on where the
+    recipe has more steps, or more patience. Raises `ForetokenError` for what can't be trained like
+    this, and for a folder that has another training, or in which another process trains.
     """
     job = Job(
         method,
@@ -80,6 +83,7 @@ def make(
         keep_every,
         log_with,
         shard,
+        states,
         show,
         report,
         dtype,
@@ -130,7 +134,13 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     module = initial_module(setting, subject, frozen)
     acceptance = subject.acceptance(module)
     records = step_records(setting, module)
-    progress = train(module, frozen, records, setting.held_out, acceptance, job, subject.extra)
+    stored = None
+    if job.states is not None:
+        learned = joined(records(0))
+        stored = stored_states(frozen, learned, module.hidden, job.states, show=job.show)
+    progress = train(
+        module, frozen, records, setting.held_out, acceptance, job, subject.extra, stored
+    )
     if not processes.is_first():
         return Outcome(progress, Estimate(), AcceptanceStats())
     finish(setting, subject, module, frozen)

@@ -112,9 +112,10 @@ def step_records(setting: Setting, module: Trained) -> StepRecords:
     parts = [setting.records[name] for name in names if name != DRAFTER]
     if DRAFTER not in names:
         return lambda step: parts
-    if setting.job.shard:
+    if setting.job.shard or setting.job.states is not None:
         raise ForetokenError(
-            "A drafter that is shared out over processes can't write texts; leave shard out."
+            "A drafter can't learn from texts that it writes itself while it is shared out, or "
+            "where the target's states are stored; leave shard and states out."
         )
     if setting.job.recipe.order == EPOCHS:
         raise ForetokenError(

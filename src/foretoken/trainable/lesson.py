@@ -23,6 +23,9 @@ Append = Callable[[Tensor, Tensor, Tensor], Tensor]
 T + X tokens each attends to [B, X, T + X] -> their normed last states [B, X, D]. Gradients pass.
 """
 
+KeysAndValues = Callable[[int], tuple[Tensor, Tensor]]
+"""A layer of the target, from 0 -> its keys and values of the text, each [B, K, T, W]."""
+
 
 @dataclass(frozen=True)
 class Lesson:
@@ -34,8 +37,8 @@ class Lesson:
     nodes of a draft whose root is that token, -1 where serving never has a root. hidden: layer ->
     [B, T, D], layers counted as in `Wants`. head: normed last states [..., D] -> logits [..., V].
     embed: ids -> [..., D]. append: the target's pass over tokens after the rows, see `Append`.
-    head, embed and append are the target's and are not trained. kv: layer, from 0 -> its keys and
-    values of the text, [B, K, T, W]. temperature: the one that the text was written at.
+    head, embed, append and kv are the target's and are not trained. temperature: the one that the
+    text was written at.
     """
 
     tokens: Tensor
@@ -47,7 +50,7 @@ class Lesson:
     head: Callable[[Tensor], Tensor]
     embed: Callable[[Tensor], Tensor]
     append: Append
-    kv: Callable[[int], tuple[Tensor, Tensor]]
+    kv: KeysAndValues
     temperature: float = 0.0
 
     @property

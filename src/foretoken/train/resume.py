@@ -23,8 +23,8 @@ from foretoken.train.job import Progress
 
 
 @dataclass(frozen=True)
-class State:
-    """Of one training; its files are in `folder`."""
+class Resumable:
+    """One training's, whose files are in `folder`."""
 
     folder: Path
     module: nn.Module

@@ -10,11 +10,11 @@ import torch
 
 from foretoken import ForetokenError
 from foretoken.train.job import Progress
-from foretoken.train.state import State
+from foretoken.train.resume import Resumable
 from train.test_loop import train_heads
 
 
-def state_of(folder: Path, step: int) -> State:
+def state_of(folder: Path, step: int) -> Resumable:
     torch.manual_seed(step)
     module = torch.nn.Linear(300, 300)
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.1 * step)
@@ -22,7 +22,7 @@ def state_of(folder: Path, step: int) -> State:
     for _ in range(step):
         module(torch.ones(1, 300)).sum().backward()
         optimizer.step()
-    return State(folder, module, [optimizer], Progress(step=step, best=0.5, loss=0.25))
+    return Resumable(folder, module, [optimizer], Progress(step=step, best=0.5, loss=0.25))
 
 
 def test_all_of_it_is_found_again(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""The target's states, stored once and learned from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken import ForetokenError
+from foretoken.train import stored_states as module
+from foretoken.train.data import read_conversations
+from foretoken.train.frozen import FrozenTarget
+from foretoken.train.recipe import read_recipe
+from foretoken.train.run import make
+from train.test_run import HEADS, weights
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TOKENS", 60)
+
+
+def train(
+    target: Path, prompts: Path, out: Path, states: Path | None, method: str = "eagle3"
+) -> dict[str, torch.Tensor]:
+    changes = {**HEADS, "steps": 5, "evaluate_every": 9, "matrix_lr": 0.0}
+    recipe = read_recipe(method, changes)
+    given: dict[str, Any] = {"show": False, "dtype": "float64", "device": "cpu"}
+    make(method, str(target), read_conversations(prompts), recipe, out, states=states, **given)
+    return weights(out)
+
+
+def test_learned_from_as_from_the_target(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same weights in float64; another training reads them, without a pass over a text that is
+    learned from; a file that is missing is written again."""
+    states, passes = tmp_path / "states", []
+    live = train(checkpoints[0], prompts, tmp_path / "live", None)
+    stored = train(checkpoints[0], prompts, tmp_path / "stored", states)
+    for name, weight in live.items():
+        torch.testing.assert_close(stored[name], weight, rtol=1e-9, atol=1e-12)
+    files = sorted(states.iterdir())
+    assert len(files) > 3
+    read = FrozenTarget._read
+    monkeypatch.setattr(FrozenTarget, "_read", lambda *given: passes.append(1) or read(*given))
+    again = train(checkpoints[0], prompts, tmp_path / "again", states)
+    assert all(torch.equal(stored[name], again[name]) for name in stored)
+    held_out = len(passes)
+    files[1].unlink()
+    train(checkpoints[0], prompts, tmp_path / "third", states)
+    assert held_out < len(passes) - held_out <= held_out + 2 and files[1].exists()
+
+
+def test_states_of_something_else(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+) -> None:
+    """Other layers, a damaged file."""
+    states = tmp_path / "states"
+    train(checkpoints[0], prompts, tmp_path / "one", states)
+    with pytest.raises(ForetokenError, match="has states of other texts, another target or other"):
+        train(checkpoints[0], prompts, tmp_path / "two", states, "medusa")
+    next(iter(states.iterdir())).write_bytes(b"damaged")
+    with pytest.raises(ForetokenError, match=r"can't be read.*remove it, and it is written again"):
+        train(checkpoints[0], prompts, tmp_path / "three", states)
+
+
+def test_what_needs_more_than_states(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+) -> None:
+    """A drafter that attends to the target's keys, and one that writes its own texts."""
+    with pytest.raises(ForetokenError, match="learns from more of the target than its states"):
+        train(checkpoints[0], prompts, tmp_path / "one", tmp_path / "states", "glide")
