@@ -2,13 +2,14 @@
 forward pass, written from what their code does and not from our readers.
 
 Sources: vLLM's model_executor/models/llama_eagle3.py, its speculative configuration and the DFlash
-model's `_read_mask_embedding`; SGLang's srt/models/llama_eagle3.py and pull request 25454.
+model's `_read_mask_embedding`; SGLang's srt/models/llama_eagle3.py and pull request 25454; for
+DFlash 2 z-lab's dflash/model.py, vLLM's pull request 52816 and SGLang's 35371.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,90 @@ def _attention(x: Tensor, layer: Mapping[str, Tensor], config: Mapping[str, Any]
     k, v = k.repeat_interleave(groups, 0), v.repeat_interleave(groups, 0)
     out = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
     return out.transpose(0, 1).flatten(1) @ layer["self_attn.o_proj.weight"].T
+
+
+def dflash2(
+    folder: Path,
+    past: Mapping[int, Tensor],
+    root: int,
+    embed: Callable[[Tensor], Tensor],
+    head: Callable[[Tensor], Tensor],
+) -> list[tuple[int, float]]:
+    """The chain that is drafted at temperature 0, with each token's score. past: outputs [T, D] of
+    the target's layers, from 0, for the tokens before the root."""
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["DFlash2DraftModel"] and config["is_causal"] is False
+    tensors, given = load_file(folder / "model.safetensors"), config["dflash_config"]
+    size, group = given["block_size"], given["conv_group_size"]
+    eps, width = config["rms_norm_eps"], config["hidden_size"]
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ tensors[f"{name}.weight"].T
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        weight = tensors[f"{name}.weight"]
+        return F.rms_norm(x, weight.shape, weight, eps)
+
+    def convolved(x: Tensor, corrections: Tensor, name: str, side: int) -> Tensor:
+        """corrections: [S, 2 · taps · groups]"""
+        taps = given["conv_kernel_size"]
+        each = corrections.view(size, 2, taps, width // group)[:, side]
+        weights = each.repeat_interleave(group, -1) + tensors[f"{name}.base_kernel"][side]
+        shifted = [F.pad(x, (0, 0, tap, 0))[:size] for tap in range(taps)]
+        return sum((weights[:, tap] * shifted[tap] for tap in range(taps)), torch.zeros_like(x))
+
+    context = torch.cat([past[i] for i in given["target_layer_ids"]], -1)
+    context = norm(linear(context, "fc"), "hidden_norm")
+    x = embed(torch.tensor([root] + [given["mask_token_id"]] * (size - 1))).float()
+    for i in range(config["num_hidden_layers"]):
+        layer = f"layers.{i}"
+        y = norm(x, f"{layer}.input_layernorm")
+        corrections = linear(y, f"{layer}.attention_conv.kernel_projection")
+        y = convolved(y, corrections, f"{layer}.attention_conv", 0)
+        y = _after(y, context, f"{layer}.self_attn", tensors, config)
+        x = x + convolved(y, corrections, f"{layer}.attention_conv", 1)
+        y = norm(x, f"{layer}.post_attention_layernorm")
+        corrections = linear(y, f"{layer}.mlp_conv.kernel_projection")
+        y = convolved(y, corrections, f"{layer}.mlp_conv", 0)
+        y = F.silu(linear(y, f"{layer}.mlp.gate_proj")) * linear(y, f"{layer}.mlp.up_proj")
+        x = x + convolved(linear(y, f"{layer}.mlp.down_proj"), corrections, f"{layer}.mlp_conv", 1)
+    states = norm(x, "norm")[1:]
+    drafted, before = [], root
+    for state, logits in zip(states, head(states), strict=True):
+        own, ids = logits.topk(given["selector_top_k"])
+        gate = linear(state, "candidate_selector.hidden_projection")
+        gate = gate * tensors["candidate_selector.predecessor_codebook"][before]
+        scores = own + tensors["candidate_selector.successor_codebook"][ids] @ gate
+        before = int(ids[scores.argmax()])
+        drafted.append((before, float(scores.max())))
+    return drafted
+
+
+def _after(
+    x: Tensor, context: Tensor, name: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> Tensor:
+    """Attention of a block [S, D] to a text's context [T, D] and to itself."""
+    width, eps = config["head_dim"], config["rms_norm_eps"]
+    both = torch.cat((context, x))
+    rates = config["rope_theta"] ** -(torch.arange(0, width, 2) / width)
+    angle = torch.arange(len(both))[:, None] * rates
+    cos, sin = (torch.cat((f(angle), f(angle)), -1) for f in (torch.cos, torch.sin))
+
+    def heads(x: Tensor, part: str) -> Tensor:
+        return (x @ tensors[f"{name}.{part}_proj.weight"].T).view(len(x), -1, width).transpose(0, 1)
+
+    def turned(x: Tensor, part: str, first: int) -> Tensor:
+        if config["model_type"] == "qwen3":
+            x = F.rms_norm(x, (width,), tensors[f"{name}.{part}_norm.weight"], eps)
+        a, b = x.chunk(2, -1)
+        return x * cos[first:] + torch.cat((-b, a), -1) * sin[first:]
+
+    q = turned(heads(x, "q"), "q", len(context))
+    k, v = turned(heads(both, "k"), "k", 0), heads(both, "v")
+    groups = len(q) // len(k)
+    k, v = k.repeat_interleave(groups, 0), v.repeat_interleave(groups, 0)
+    out = F.scaled_dot_product_attention(q, k, v)
+    return out.transpose(0, 1).flatten(1) @ tensors[f"{name}.o_proj.weight"].T
 
 
 def mask_of(folder: Path) -> Tensor | None:

@@ -26,6 +26,7 @@ from foretoken.testing import Pair, serve, tiny_pair
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.eagle import EagleModule
+from foretoken.trainable.selected_blocks import SelectedModule
 
 VOCAB, WIDTH, LAYERS = 23, 32, 3
 PROMPTS = [[1, 2, 3], [4, 5], [9] * 6, [7, 3, 7, 3]]
@@ -106,6 +107,7 @@ def _speculators(**fields: Any) -> dict[str, Any]:
 SAFE = {**LLAMA, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 11}
 MEDUSA = {"base_model_name_or_path": "some/target", "medusa_num_heads": 2, "medusa_num_layers": 2}
 BLOCK = {**LAYER, "num_layers": 2, "block_size": 4, "target_layer_ids": [0, 2], "mask_token_id": 22}
+SELECTED = {**BLOCK, "conv_group_size": 8, "selector_rank": 3, "selector_top_k": 5}
 FOREIGN = {
     "medusa": Foreign(
         lambda facts: MedusaHeads(facts, num_heads=3, num_layers=2),
@@ -236,6 +238,66 @@ FOREIGN = {
             "transformer_layer_config": {**LLAMA, "num_hidden_layers": 2},
         },
     ),
+    "dflash, a window": Foreign(
+        lambda facts: BlockModule(facts, window=6, **BLOCK),
+        "dflash",
+        {
+            **LLAMA,
+            "block_size": 4,
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention"] * 2,
+            "sliding_window": 6,
+            "is_causal": False,
+            "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2]},
+        },
+    ),
+    "dflash, a window that says nothing else": Foreign(
+        lambda facts: BlockModule(facts, window=6, causal=True, **BLOCK),
+        "dflash",
+        {
+            **LLAMA,
+            "block_size": 4,
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention"] * 2,
+            "sliding_window": 6,
+            "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2]},
+        },
+    ),
+    "speculators dflash, reduced": Foreign(
+        lambda facts: BlockModule(facts, draft_vocab_size=11, **BLOCK),
+        "dflash",
+        {
+            "speculators_model_type": "dflash",
+            "block_size": 4,
+            "draft_vocab_size": 11,
+            "aux_hidden_state_layer_ids": [1, 3],
+            "mask_token_id": 22,
+            "transformer_layer_config": {**LLAMA, "num_hidden_layers": 2},
+        },
+    ),
+    "dflash2": Foreign(
+        lambda facts: SelectedModule(facts, **SELECTED),
+        "dflash2",
+        {
+            **LLAMA,
+            "architectures": ["DFlash2DraftModel"],
+            "model_type": "qwen3",
+            "is_causal": False,
+            "num_hidden_layers": 2,
+            "num_target_layers": LAYERS,
+            "dflash_config": {
+                "block_size": 4,
+                "mask_token_id": 22,
+                "target_layer_ids": [0, 2],
+                "conv_kernel_size": 2,
+                "conv_group_size": 8,
+                "selector_rank": 3,
+                "selector_top_k": 5,
+                "output_multiplier": 1.0,
+            },
+        },
+        brings=("lm_head.weight",),
+    ),
     "speculators mtp": Foreign(
         lambda facts: MtpModule(facts, qk_norm=True, **LAYER),
         "mtp",
@@ -335,6 +397,7 @@ def check_drafts_as_ours(name: str, small: Pair, folder: Path) -> None:
         torch.testing.assert_close(read.state_dict()[key], tensor)
 
 
+_DFLASH2: Any = FOREIGN["dflash2"].config["dflash_config"]
 REFUSED = {
     "hidden_size": ("eagle", {}, {}, {"width": 16}, "hidden_size 32 .* has 16"),
     "vocabulary": ("medusa", {}, {}, {"vocab_size": 19}, "vocab_size 23 .* has 19"),
@@ -349,11 +412,19 @@ REFUSED = {
     ),
     "width": ("speculators eagle3", {"target_hidden_size": 64}, {}, {}, "is 32 and .* 64"),
     "vocabulary of DFlash": ("speculators dflash", {"draft_vocab_size": 11}, {}, {}, "11 of 23"),
+    "logits": ("dflash2", {"dflash_config": {**_DFLASH2, "output_multiplier": 0.2}}, {}, {}, "0.2"),
+    "some windows": (
+        "dflash",
+        {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8},
+        {},
+        {},
+        "only all or none may",
+    ),
     "layers": ("eagle", {"num_hidden_layers": 2}, {}, {}, "has 2 layers"),
     "activation": ("eagle", {"hidden_act": "gelu"}, {}, {}, "'gelu'.*'silu'"),
     "window": (
-        "dflash",
-        {"layer_types": ["sliding_attention"] * 2, "sliding_window": 8},
+        "eagle3",
+        {"layer_types": ["sliding_attention"], "sliding_window": 8},
         {},
         {},
         "see 8",

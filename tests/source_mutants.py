@@ -239,6 +239,24 @@ DRAFTING: dict[str, Mutant] = {
         "[index - 1 for index in shape['capture']]",
         (f"{WRITE_TEST}::test_layers_are_counted_as_the_program_counts_them",),
     ),
+    "convolutions that wrap around": Mutant(
+        "foretoken.trainable.local_convolution:LocalConvolution._convolved",
+        "F.pad(blocks[:, :, :-tap], (0, 0, 0, 0, tap, 0))",
+        "blocks.roll(tap, 2)",
+        ("trainable/test_local_convolution.py::test_only_earlier_places_of_the_block_count",),
+    ),
+    "a selector that reads the root alone": Mutant(
+        "foretoken.trainable.selected_blocks:SelectedModel.next_logits",
+        "tokens[:, None]",
+        "torch.tensor([[s.tokens[-1]] for s in sequences])",
+        ("drafters/test_dflash2.py::test_the_estimate_is_what_is_served",),
+    ),
+    "DFlash's blocks see beyond their window": Mutant(
+        "foretoken.trainable.block_layers:_block_mask",
+        "own[..., None] - places < window",
+        "own[..., None] - places <= window",
+        ("drafters/test_dflash.py::test_layers_with_a_window",),
+    ),
     "DFlash's layers off by one": Mutant(
         f"{WRITE}:_dflash",
         "[index + 1 for index in ids]",

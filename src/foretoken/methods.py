@@ -8,7 +8,7 @@ combination deserves a name. `foretoken.config` builds what a row describes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from typing import Any
 
@@ -27,15 +27,16 @@ class Need(Flag):
 class Method:
     """One row of the table; what it leaves out is the default below.
 
-    drafter, verifier: file names in their packages. length, tree: how long its drafts are and what
-    shape they have, as text. target: the file in `foretoken.models` whose class wraps the target;
-    the options are then that class's. options: what the row sets, by option name. joins_auto:
-    whether plain `auto` takes the method where its needs are met.
+    drafter, verifier: file names in their packages; a drafter's is the row's name by default.
+    length, tree: how long its drafts are and what shape they have, as text. target: the file in
+    `foretoken.models` whose class wraps the target; the options are then that class's. options:
+    what the row sets, by option name. joins_auto: whether plain `auto` takes the method where its
+    needs are met.
     """
 
     name: str
-    drafter: str
     paper: str
+    drafter: str = ""
     length: str = "fixed"
     tree: str = "chain"
     verifier: str = "target_only"
@@ -140,7 +141,6 @@ _ROWS = (
     Method(name="sad", drafter="aggressive", length="64 of what is left", paper="Sun et al. 2021"),
     Method(
         name="suffix",
-        drafter="suffix",
         length="by match length",
         tree="by counts",
         joins_auto=True,
@@ -148,14 +148,12 @@ _ROWS = (
     ),
     Method(
         name="sam",
-        drafter="sam",
         length="by match length",
         tree="chain, or by counts",
         paper="Hu et al. 2025 (SAM-Decoding)",
     ),
     Method(
         name="rest",
-        drafter="rest",
         length="by budget",
         tree="by counts",
         needs=Need.DATASTORE,
@@ -172,26 +170,22 @@ _ROWS = (
     ),
     Method(
         name="lookahead",
-        drafter="lookahead",
         tree="window and n-grams",
         paper="Fu et al. 2024 (Lookahead)",
     ),
     Method(
         name="token_recycling",
-        drafter="token_recycling",
         length="static",
         tree="80 nodes",
         paper="Luo et al. 2025 (Token Recycling)",
     ),
     Method(
         name="blockwise",
-        drafter="blockwise",
         needs=Need.WEIGHTS,
         paper="Stern et al. 2018",
     ),
     Method(
         name="medusa",
-        drafter="medusa",
         length="by the tree",
         tree="static, 63 nodes",
         needs=Need.WEIGHTS,
@@ -209,7 +203,6 @@ _ROWS = (
     ),
     Method(
         name="hydra",
-        drafter="hydra",
         length="by the tree",
         tree="static, 63 nodes",
         needs=Need.WEIGHTS,
@@ -217,7 +210,6 @@ _ROWS = (
     ),
     Method(
         name="eagle",
-        drafter="eagle",
         length="by the tree",
         tree="25 nodes, drawn or top-k",
         verifier="multi_candidate",
@@ -226,7 +218,6 @@ _ROWS = (
     ),
     Method(
         name="eagle2",
-        drafter="eagle2",
         length="by the tree",
         tree="dynamic, 59 nodes",
         needs=Need.WEIGHTS,
@@ -234,7 +225,6 @@ _ROWS = (
     ),
     Method(
         name="eagle3",
-        drafter="eagle3",
         length="by the tree",
         tree="dynamic, 59 nodes",
         needs=Need.WEIGHTS,
@@ -249,7 +239,6 @@ _ROWS = (
     ),
     Method(
         name="parallel_prompt",
-        drafter="parallel_prompt",
         length="by the tree",
         tree="dynamic, 60 nodes",
         needs=Need.WEIGHTS,
@@ -257,36 +246,44 @@ _ROWS = (
     ),
     Method(
         name="dflash",
-        drafter="dflash",
         verifier="speculative",
         needs=Need.WEIGHTS,
         paper="Chen et al. 2026 (DFlash)",
     ),
     Method(
         name="dflash_tree",
-        drafter="dflash_tree",
         length="by the tree",
         tree="by chance, 59 nodes",
         needs=Need.WEIGHTS,
         paper="DDTree 2026, of DFlash's distributions",
     ),
     Method(
+        name="dflash2",
+        verifier="speculative",
+        needs=Need.WEIGHTS,
+        paper="Inco AI and z-lab 2026 (DFlash 2)",
+    ),
+    Method(
+        name="dflash2_tree",
+        length="by the tree",
+        tree="by chance, 59 nodes",
+        needs=Need.WEIGHTS,
+        paper="DDTree 2026, of DFlash 2's distributions",
+    ),
+    Method(
         name="glide",
-        drafter="glide",
         verifier="speculative",
         needs=Need.WEIGHTS,
         paper="Du et al. 2024 (GliDe)",
     ),
     Method(
         name="glide_cape",
-        drafter="glide_cape",
         tree="chain with siblings",
         needs=Need.WEIGHTS,
         paper="Du et al. 2024 (CaPE)",
     ),
     Method(
         name="mtp",
-        drafter="mtp",
         tree="chain, or drawn or top-k",
         verifier="multi_candidate",
         needs=Need.WEIGHTS,
@@ -294,7 +291,6 @@ _ROWS = (
     ),
     Method(
         name="kangaroo",
-        drafter="kangaroo",
         length="below a probability",
         verifier="speculative",
         needs=Need.WEIGHTS,
@@ -302,7 +298,6 @@ _ROWS = (
     ),
     Method(
         name="specdec",
-        drafter="specdec",
         verifier="speculative",
         needs=Need.WEIGHTS,
         paper="Xia et al. 2023 (SpecDec)",
@@ -317,7 +312,6 @@ _ROWS = (
     ),
     Method(
         name="tli",
-        drafter="tli",
         length="fixed or adaptive",
         verifier="speculative",
         needs=Need.DRAFT_MODEL,
@@ -325,39 +319,33 @@ _ROWS = (
     ),
     Method(
         name="slem",
-        drafter="slem",
         needs=Need.DRAFT_MODEL,
         paper="Timor et al. 2025 (SLEM)",
     ),
     Method(
         name="draft_verify",
-        drafter="draft_verify",
         length="adaptive",
         verifier="speculative",
         paper="Zhang et al. 2024 (Draft & Verify)",
     ),
     Method(
         name="early_exit",
-        drafter="early_exit",
         verifier="speculative",
         paper="Elhoushi et al. 2024 (LayerSkip)",
     ),
     Method(
         name="swift",
-        drafter="swift",
         length="confidence",
         tree="chain with siblings",
         paper="Xia et al. 2025 (SWIFT)",
     ),
     Method(
         name="pruned",
-        drafter="pruned",
         verifier="speculative",
         paper="Li et al. 2017 (pruning by norm)",
     ),
     Method(
         name="substitute",
-        drafter="substitute",
         verifier="speculative",
         paper="Wang et al. 2025 (SubSpec)",
     ),
@@ -379,7 +367,6 @@ _ROWS = (
     ),
     Method(
         name="online",
-        drafter="online",
         length="its part's",
         tree="its part's",
         verifier="speculative",
@@ -388,12 +375,13 @@ _ROWS = (
     ),
     Method(
         name="auto",
-        drafter="auto",
         length="by measured cost",
         tree="its parts'",
         paper="Liu et al. 2024 (SmartSpec); Hou et al. 2025 (BanditSpec)",
     ),
 )
 
-METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
+METHODS: dict[str, Method] = {
+    row.name: replace(row, drafter=row.drafter or row.name) for row in _ROWS
+}
 """The table by name."""

@@ -35,7 +35,8 @@ def test_the_tree_is_of_the_likeliest_paths(small: Pair, learned: BlockModule) -
     """Against all paths by the product of their tokens' chances."""
     drafter = DFlashTree(learned, top_k=6, tree_nodes=9)
     logits = torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(0)).double()
-    [tree] = drafter._likeliest(logits, [30])
+    given = (learned, logits, torch.tensor([0]), logits)
+    [tree] = drafter.likeliest(*given, [30])
     paths: list[tuple[int, ...]] = [()]
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
         paths.append((*paths[parent], token))
@@ -46,4 +47,4 @@ def test_the_tree_is_of_the_likeliest_paths(small: Pair, learned: BlockModule) -
         for path in itertools.product(range(6), repeat=n)
     }
     assert paths[1:] == sorted(chance, key=lambda path: -chance[path])[:9]
-    assert drafter._likeliest(logits, [4])[0].tokens == tree.tokens[:4]
+    assert drafter.likeliest(*given, [4])[0].tokens == tree.tokens[:4]

@@ -4,58 +4,17 @@ Source: Chen, Liang, Liu 2026 (DFlash), section 3. The places of a block are pre
 a place's distribution doesn't depend on the tokens drafted before it: at temperature 0 the draft is
 the chain of likeliest tokens, above it each is drawn from its distribution. Module and departures:
 `foretoken.trainable.block_layers`.
-
-Legend: B rows, T places, N predicted places.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from torch import Tensor
-
-from foretoken.access import Access, Wants
-from foretoken.drafters.shared.chain import ChainDrafter
-from foretoken.drafters.shared.depth import draft_depth
-from foretoken.errors.values import check_range
-from foretoken.length import Fixed
-from foretoken.trainable.block_layers import BlockModel, BlockModule
-from foretoken.trainable.checkpoint import Trained
-from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.rank_trees import tree_acceptance
-from foretoken.tree import MOST_NODES
+from foretoken.drafters.shared.block_chain import BlockChain
+from foretoken.trainable.block_layers import BlockModule
 
 
-@dataclass(eq=False)
-class DFlash(ChainDrafter):
-    """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: fewer places
-    than the checkpoint predicts."""
+class DFlash(BlockChain):
+    """Options as `BlockChain` has them."""
 
-    model: Any = None
-    num_speculative_tokens: int | None = None
-
-    module: ClassVar[type[Trained]] = BlockModule
-    wants = Wants("acd", (-1,))  # the layers follow from the checkpoint
-
-    def __post_init__(self) -> None:
-        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
-        BlockModule.check_source(self.model)
-
-    def bind(self, access: Access) -> None:
-        module = BlockModule.load(self.model, access)
-        self.length = Fixed(self._length(module))
-        self._lm: BlockModel = BlockModel(module, access)
-        self.wants = replace(self.wants, hidden=module.reads)
-
-    def _length(self, module: BlockModule) -> int:
-        most = module.places
-        return draft_depth(
-            self.num_speculative_tokens, most, f"the checkpoint predicts {most} places"
-        )
-
-    def acceptance(self, module: BlockModule, lesson: Lesson) -> Tensor:
-        """[B, T, N] whether a step whose root is there accepts more than n places, at
-        temperature 0."""
-        chain = [(0,) * (n + 1) for n in range(self._length(module))]
-        return tree_acceptance(module.ranks(lesson), lesson.max_nodes, chain)
+    module: ClassVar[type[BlockModule]] = BlockModule

@@ -1,119 +1,40 @@
 """A tree from DFlash's one pass: the likeliest paths, taking a block's places as independent.
 
 Source: the trees drawn from DFlash's distributions in DDTree (2026). A path's chance is the product
-of its tokens' chances, each by the distribution of its place alone, and the `tree_nodes` likeliest
-paths' nodes are scored, found best first. Checkpoints are those of `dflash`. Departure: at most
-`top_k` tokens of a place are tried.
+of its tokens' chances, each by the distribution of its place alone. Checkpoints are those of
+`dflash`.
 
-Legend: B sequences, T places of a text, N predicted places, K tokens tried, C roots, V vocabulary.
+Legend: B blocks, N predicted places, D width, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from foretoken.access import Access, Wants
-from foretoken.drafters.shared.depth import draft_depth
-from foretoken.draws import Draws
-from foretoken.errors.values import check_range
-from foretoken.protocols import BaseDrafter, Step
-from foretoken.sampling.sequence import Sequence
-from foretoken.trainable.block_layers import BlockModel, BlockModule
-from foretoken.trainable.checkpoint import Trained
-from foretoken.trainable.lesson import Lesson
-from foretoken.tree import MOST_NODES, DraftTree
+from foretoken.drafters.shared.block_tree import BlockTree
+from foretoken.trainable.block_layers import BlockModule
 from foretoken.trees.best_first import Branches, best_first
-from foretoken.trees.from_lists import from_parents
-from foretoken.trees.join import assemble
-
-_ROOTS = 128  # whose distributions exist at once in an estimate
 
 
-@dataclass(eq=False)
-class DFlashTree(BaseDrafter):
-    """model: a checkpoint's folder, hub id or bundled name; top_k: tokens of a place that are
-    tried; tree_nodes: nodes that are kept, those of the likeliest paths; num_speculative_tokens:
-    fewer places than the checkpoint predicts."""
+class DFlashTree(BlockTree):
+    """Options as `BlockTree` has them."""
 
-    model: Any = None
-    top_k: int = 10
-    tree_nodes: int = 59
-    num_speculative_tokens: int | None = None
+    module: ClassVar[type[BlockModule]] = BlockModule
 
-    module: ClassVar[type[Trained]] = BlockModule
-    wants = Wants("bcd", (-1,))  # the layers follow from the checkpoint
-    trees = True
-
-    def __post_init__(self) -> None:
-        check_range(1, MOST_NODES, top_k=self.top_k, tree_nodes=self.tree_nodes)
-        BlockModule.check_source(self.model)
-
-    @property
-    def nodes(self) -> int:
-        return self.tree_nodes
-
-    def bind(self, access: Access) -> None:
-        module = BlockModule.load(self.model, access)
-        self._places = self._levels(module)
-        self._access, self._lm = access, BlockModel(module, access)
-        self.wants = replace(self.wants, hidden=module.reads)
-
-    def _levels(self, module: BlockModule) -> int:
-        most = module.places
-        return draft_depth(
-            self.num_speculative_tokens, most, f"the checkpoint predicts {most} places"
-        )
-
-    def begin(self, sequence: Sequence) -> None:
-        self._lm.begin(sequence)
-
-    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        device = self._access.device
-        rows = [b for b, s in enumerate(sequences) if budgets[b] > 0 and self._lm.room(s)]
-        if not rows:
-            return assemble([], len(sequences), device)
-        logits = self._lm.block_logits([sequences[row] for row in rows])[:, : self._places]
-        trees = self._likeliest(logits, [budgets[row] for row in rows])
-        tree = from_parents([t.tokens for t in trees], [t.parents for t in trees], device)
-        return assemble([(rows, tree)], len(sequences), device)
-
-    def _likeliest(self, logits: Tensor, budgets: Seq[int]) -> list[Branches]:
-        """The tree of each row of logits [B, N, V]."""
+    def likeliest(
+        self, module: BlockModule, states: Tensor, roots: Tensor, logits: Tensor, budgets: Seq[int]
+    ) -> list[Branches]:
+        """The tree of each block with states [B, N, D], roots [B] and logits [B, N, V], of so many
+        nodes."""
         top = logits.softmax(-1).topk(min(self.top_k, logits.shape[-1]))
         rows = zip(top.values.tolist(), top.indices.tolist(), budgets, strict=True)
         return [
             _tree(distributions, ids, min(self.tree_nodes, budget))
             for distributions, ids, budget in rows
         ]
-
-    def acceptance(self, module: BlockModule, lesson: Lesson) -> Tensor:
-        """[B, T, N] whether a step whose root is there accepts more than n places."""
-        states = module.states(lesson)[:, :, : self._levels(module)]
-        accepted = torch.zeros(states.shape[:3], dtype=torch.bool)
-        roots = ((lesson.max_nodes >= 0) & (lesson.positions > 0)).nonzero()  # [C, 2]
-        for chunk in roots.split(_ROOTS):
-            row, root = chunk.T
-            trees = self._likeliest(
-                lesson.head(states[row, root - 1]), lesson.max_nodes[row, root].tolist()
-            )
-            for (b, t), tree in zip(chunk.tolist(), trees, strict=True):
-                accepted[b, t, : _depth(tree, _following(lesson, b, t, states.shape[2]))] = True
-        return accepted.to(lesson.max_nodes.device)
-
-    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        self._lm.follow(sequences, steps)
-
-    def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        self._lm.fork(sequence, copy)
-
-    def end(self, sequences: Seq[Sequence]) -> None:
-        for sequence in sequences:
-            self._lm.end(sequence)
 
 
 def _tree(distributions: Seq[Seq[float]], ids: Seq[Seq[int]], nodes: int) -> Branches:
@@ -128,22 +49,3 @@ def _tree(distributions: Seq[Seq[float]], ids: Seq[Seq[int]], nodes: int) -> Bra
         ]
 
     return best_first(0, following, nodes)
-
-
-def _following(lesson: Lesson, row: int, root: int, most: int) -> list[int]:
-    """The record's next tokens after a place."""
-    ahead = slice(root + 1, root + 1 + most)
-    own = lesson.records[row, ahead] == lesson.records[row, root]
-    tokens: list[int] = lesson.tokens[row, ahead][own].tolist()
-    return tokens
-
-
-def _depth(tree: Branches, text: Seq[int]) -> int:
-    """How many of the text's tokens a path of the tree follows."""
-    slots = {pair: slot for slot, pair in enumerate(zip(tree.parents, tree.tokens, strict=True), 1)}
-    slot = 0
-    for depth, token in enumerate(text):
-        if (slot, token) not in slots:
-            return depth
-        slot = slots[slot, token]
-    return len(text)

@@ -30,6 +30,13 @@ from foretoken.trainable.head_losses import heads_loss
 from foretoken.trainable.layer import Attend, LayerShape
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
+from foretoken.trainable.reduced_vocabulary import (
+    ReducedObjective,
+    choose,
+    ids_of,
+    offsets,
+    spread,
+)
 from foretoken.tree import MOST_NODES
 
 NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -96,8 +103,9 @@ class Eagle3Module(Trained):
         self.layers = nn.ModuleList([block])
         self.norm = nn.RMSNorm(width, eps=decoder.norm_eps)
         self.lm_head = nn.Linear(width, small, bias=False)
-        self.register_buffer("d2t", torch.zeros(small, dtype=torch.int64))
-        self.register_buffer("t2d", torch.arange(facts.vocab_size) < small)
+        d2t, t2d = offsets(small, facts.vocab_size)
+        self.register_buffer("d2t", d2t)
+        self.register_buffer("t2d", t2d)
 
     @property
     def hidden(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -107,15 +115,11 @@ class Eagle3Module(Trained):
     @property
     def ids(self) -> Tensor:
         """[R] the target's id of each token of the head."""
-        return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+        return ids_of(self.d2t)
 
     def set_token_counts(self, counts: Tensor) -> None:
         """Choose the head's tokens: the most frequent ones of the training text."""
-        most = counts.sort(descending=True, stable=True).indices[: len(self.d2t)]
-        ids = most.sort().values.to(self.d2t.device)
-        self.d2t.copy_(ids - torch.arange(len(ids), device=ids.device))
-        self.t2d.zero_()
-        self.t2d[ids] = True
+        choose(self.d2t, self.t2d, counts)
 
     def copy_from(self, target: VocabularyLayers) -> None:
         with torch.no_grad():
@@ -158,9 +162,7 @@ class Eagle3Module(Trained):
 
     def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., D] -> logits [..., V], -inf for tokens that the head lacks."""
-        reduced = self.reduced_logits(outputs)
-        logits = reduced.new_full((*reduced.shape[:-1], self.facts.vocab_size), -torch.inf)
-        return logits.index_copy(-1, self.ids, reduced)
+        return spread(self.reduced_logits(outputs), self.ids, self.facts.vocab_size)
 
     def outputs(self, lesson: Lesson, steps: int) -> Tensor:
         """[B, T, I, D], as `unroll` has it."""
@@ -170,7 +172,7 @@ class Eagle3Module(Trained):
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         outputs = self._normed(self.outputs(lesson, self.shape["unroll"]))
-        reduced = _ReducedObjective(**vars(objective), ids=self.ids, covered=self.t2d)
+        reduced = ReducedObjective(**vars(objective), ids=self.ids, covered=self.t2d)
         return heads_loss(lesson, outputs, self.lm_head, [self.lm_head.weight], reduced)
 
 
@@ -178,24 +180,6 @@ def default_capture(layers: int) -> tuple[int, int, int]:
     """The three layers that are captured of a target with this many, unless the shape names
     others."""
     return (2, layers // 2, layers - 3) if layers >= 8 else (1, layers // 2, layers - 1)
-
-
-@dataclass(frozen=True)
-class _ReducedObjective(Objective):
-    """An objective over the tokens `ids` [R] alone; covered [V]: whether a token is one of them."""
-
-    ids: Tensor = None  # type: ignore[assignment]
-    covered: Tensor = None  # type: ignore[assignment]
-
-    def probability(self, drafter: Tensor, tokens: Tensor) -> Tensor:
-        return super().probability(drafter, self._place(tokens)) * self.covered[tokens]
-
-    def _place(self, tokens: Tensor) -> Tensor:
-        return torch.searchsorted(self.ids, tokens).clamp(max=len(self.ids) - 1)
-
-    def __call__(self, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
-        reduced = None if target is None else target[..., self.ids]
-        return super().__call__(drafter, reduced, self._place(tokens)) * self.covered[tokens]
 
 
 @dataclass(eq=False)

@@ -46,4 +46,5 @@ class Glide(ChainDrafter):
         temperature 0."""
         states = module.states(lesson, self.num_speculative_tokens)
         chain = [(0,) * (n + 1) for n in range(self.num_speculative_tokens)]
-        return tree_acceptance(ranks_at_roots(lesson, states, lesson.head), lesson.max_nodes, chain)
+        ranks = ranks_at_roots(lesson, states, lambda x, _: lesson.head(x))
+        return tree_acceptance(ranks, lesson.max_nodes, chain)

@@ -105,7 +105,7 @@ class GlideCape(WithModel):
     def acceptance(self, module: CrossAttentionModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root is there accepts more than n places."""
         states = module.states(lesson, self.num_speculative_tokens)
-        ranks = ranks_at_roots(lesson, states, lesson.head)
+        ranks = ranks_at_roots(lesson, states, lambda x, _: lesson.head(x))
         widths = self._candidates(_likeliest_chances(lesson, states))
         before = widths.cumsum(-1) - widths  # nodes of the places before
         max_nodes = lesson.max_nodes[..., None]

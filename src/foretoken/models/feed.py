@@ -261,9 +261,11 @@ def frontier_feed(
     )
 
 
-def block_feed(cache: KVCache, slots: list[int], roots: Tensor, size: int) -> Feed:
+def block_feed(
+    cache: KVCache, slots: list[int], roots: Tensor, size: int, causal: bool = False
+) -> Feed:
     """Append a block of `size` places to each row, which all attend to each other: the root [B, 1]
-    and placeholders for the tokens after it.
+    and placeholders for the tokens after it. causal: each attends to those before it alone.
 
     A placeholder's token is the root's; only its position tells it apart.
     """
@@ -271,11 +273,11 @@ def block_feed(cache: KVCache, slots: list[int], roots: Tensor, size: int) -> Fe
     starts = [cache.lengths[slot] for slot in slots]
     ahead = torch.arange(size, device=roots.device)
     positions = torch.tensor(starts, device=roots.device)[:, None] + ahead
-    visible = torch.ones(1, 1, 1, dtype=torch.bool, device=roots.device)
+    visible = torch.ones(size, size, dtype=torch.bool, device=roots.device)
     return Feed(
         roots.expand(-1, size),
         positions,
-        visible.expand(len(slots), size, size),
+        (visible.tril() if causal else visible).expand(len(slots), -1, -1),
         slots,
         starts,
         cache.max_length + 1,

@@ -31,12 +31,13 @@ from foretoken.models.feed import block_feed, chain_feed
 from foretoken.models.native import attention
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, weight_of
 from foretoken.trainable.feature_layer import FeatureLayer
 from foretoken.trainable.head_losses import predictions_loss, ranks_at_roots
 from foretoken.trainable.layer import Attend, LayerShape, attend_cached, rotary_angles
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
+from foretoken.trainable.reduced_vocabulary import ReducedObjective, choose, ids_of, offsets, spread
 
 _ROOTS = 64  # whose blocks run at once where all of a row's are needed
 
@@ -56,10 +57,14 @@ class BlockModule(Trained):
     """DFlash's weights. num_layers: of the drafter; block_size: the root and the places predicted
     after it; target_layer_ids: layers of the target that it reads, counted from 0; mask_token_id:
     None for a trained embedding; heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of
-    each layer; anchors: how many blocks of a row training uses."""
+    each layer; anchors: how many blocks of a row training uses; window: how many tokens before it a
+    place attends to, itself among them; causal: whether a block's places attend to those before
+    them alone; draft_vocab_size: tokens of a head of its own, None for the target's head."""
 
     method: ClassVar[str] = "dflash"
     like_target = True
+    d2t: Tensor
+    t2d: Tensor
 
     def __init__(
         self,
@@ -72,6 +77,9 @@ class BlockModule(Trained):
         kv_heads: int | None = None,
         intermediate: int | None = None,
         anchors: int = 512,
+        window: int | None = None,
+        causal: bool = False,
+        draft_vocab_size: int | None = None,
         **layer: Any,
     ) -> None:
         width, ids = facts.hidden_size, list(target_layer_ids or default_layers(facts.layers))
@@ -79,6 +87,8 @@ class BlockModule(Trained):
             raise ValueError(
                 f"a block has at least 2 tokens, and target_layer_ids are 0 to {facts.layers - 1}"
             )
+        if window is not None and window < block_size:
+            raise ValueError(f"window is {window}, and a block of {block_size} must fit in")
         decoder = LayerShape.for_width(
             width, 1, heads, kv_heads, intermediate, **{"qk_norm": True, **layer}
         )
@@ -92,6 +102,9 @@ class BlockModule(Trained):
             kv_heads=decoder.kv_heads,
             intermediate=decoder.intermediate,
             anchors=anchors,
+            window=window,
+            causal=causal,
+            draft_vocab_size=draft_vocab_size,
             **layer,
         )
         self.layer_shape, self.block_size, self.places = decoder, block_size, block_size - 1
@@ -101,6 +114,30 @@ class BlockModule(Trained):
         self.norm = nn.RMSNorm(width, eps=decoder.norm_eps)
         if mask_token_id is None:
             self.mask_embedding = nn.Parameter(0.02 * torch.randn(width))
+        self.lm_head: nn.Linear | None = None
+        if draft_vocab_size is not None:
+            small = min(draft_vocab_size, facts.vocab_size)
+            self.lm_head = nn.Linear(width, small, bias=False)
+            for name, numbers in zip(("d2t", "t2d"), offsets(small, facts.vocab_size), strict=True):
+                self.register_buffer(name, numbers)
+
+    def set_token_counts(self, counts: Tensor) -> None:
+        """Choose the head's tokens: the most frequent ones of the training text."""
+        if self.lm_head is not None:
+            choose(self.d2t, self.t2d, counts)
+
+    def copy_from(self, target: VocabularyLayers) -> None:
+        if self.lm_head is not None:
+            own, width = self.lm_head.weight, self.facts.hidden_size
+            with torch.no_grad():
+                own.copy_(weight_of(target, width, own)[ids_of(self.d2t)])
+
+    def logits(self, states: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        """[..., D] -> logits [..., V], -inf for tokens that a head of its own lacks; head: the
+        target's."""
+        if self.lm_head is None:
+            return head(states)
+        return spread(self.lm_head(states), ids_of(self.d2t), self.facts.vocab_size)
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -144,7 +181,9 @@ class BlockModule(Trained):
         size, count = self.block_size, roots.shape[1]
         ahead = torch.arange(size, device=roots.device)
         positions = (lesson.positions.gather(1, roots)[..., None] + ahead).flatten(1)
-        visible = _block_mask(lesson.records, roots, size)
+        visible = _block_mask(
+            lesson.records, roots, size, self.shape["window"], self.shape["causal"]
+        )
         attends = [
             partial(_attend_after, past, visible)
             for past in self.context(self.features(lesson.hidden), lesson.positions)
@@ -153,7 +192,19 @@ class BlockModule(Trained):
         done = self.apply_layers(blocks, positions, attends)
         return done.view(len(roots), count, size, -1)[:, :, 1:]
 
+    def serving(self, access: Access) -> BlockModel:
+        """What drafts with it for this target."""
+        return BlockModel(self, access)
+
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
+        if self.lm_head is not None:
+            ids = ids_of(self.d2t)
+            objective = ReducedObjective(**vars(objective), ids=ids, covered=self.t2d)
+        return predictions_loss(lesson, *self.predictions(lesson), objective, own=self.lm_head)
+
+    def predictions(self, lesson: Lesson) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The states [P, D] of blocks after roots drawn at random, and what each predicts: the row
+        and place of its token, and how many places that is after the block's first, [P] each."""
         after = lesson.positions.roll(-1, 1) == lesson.positions + 1  # the record continues
         able = after & (lesson.positions > 0) & (lesson.weight.roll(-1, 1) > 0)
         chances = torch.rand(able.shape, device=able.device) * able
@@ -164,7 +215,7 @@ class BlockModule(Trained):
         same = record == lesson.records.gather(1, roots)[..., None]
         row, anchor, ahead = (same & (inside == token) & real[..., None]).nonzero(as_tuple=True)
         states = self.outputs(lesson, roots)[row, anchor, ahead]
-        return predictions_loss(lesson, states, row, token[row, anchor, ahead], ahead, objective)
+        return states, row, token[row, anchor, ahead], ahead
 
     def states(self, lesson: Lesson) -> Tensor:
         """[B, T, N, D] the outputs of each root's block, at the place before it as heads have it;
@@ -179,7 +230,11 @@ class BlockModule(Trained):
 
     def ranks(self, lesson: Lesson) -> Tensor:
         """[B, T, N], as `ranks_at_roots` has it."""
-        return ranks_at_roots(lesson, self.states(lesson), lesson.head)
+
+        def logits(states: Tensor, _: Tensor) -> Tensor:
+            return self.logits(states, lesson.head)
+
+        return ranks_at_roots(lesson, self.states(lesson), logits)
 
 
 def default_layers(layers: int) -> list[int]:
@@ -197,15 +252,23 @@ def _places(scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
     return top.indices, top.values > 0
 
 
-def _block_mask(records: Tensor, roots: Tensor, size: int) -> Tensor:
+def _block_mask(
+    records: Tensor, roots: Tensor, size: int, window: int | None = None, causal: bool = False
+) -> Tensor:
     """[B, X, T + X] the attention mask: a block attends to its record before its root, and to
     itself."""
     count, places = roots.shape[1], torch.arange(records.shape[1], device=roots.device)
     same = records.gather(1, roots)[..., None] == records[:, None]
     before = (same & (places < roots[..., None])).repeat_interleave(size, 1)
+    ahead = torch.arange(size, device=roots.device).repeat(count)  # of each place in its block
+    if window is not None:
+        own = roots.repeat_interleave(size, 1) + ahead
+        before = before & (own[..., None] - places < window)
     block = torch.arange(count, device=roots.device).repeat_interleave(size)
-    within = (block[:, None] == block).expand(len(roots), -1, -1)
-    return torch.cat((before, within), 2)
+    within = block[:, None] == block
+    if causal:
+        within = within & (ahead[:, None] >= ahead)
+    return torch.cat((before, within.expand(len(roots), -1, -1)), 2)
 
 
 def _attend_after(past: Pair, visible: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -285,18 +348,20 @@ class BlockModel:
         for slot, each in zip(slots, slots_of, strict=True):
             self._cache.lengths[slot] += len(each)
 
-    def block_logits(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, N, V] logits of the N places after each root, in one pass."""
+    def block_states(self, sequences: Seq[Sequence]) -> Tensor:
+        """[B, N, D] the outputs at the N places after each root, by one pass."""
         slots = [self._cache.slot(s.id) for s in sequences]
         roots = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
-        feed = block_feed(self._cache, slots, roots, self._module.block_size)
-        attends = [attend_cached(layer, feed) for layer in self._cache.layer]
+        shape = self._module.shape
+        feed = block_feed(self._cache, slots, roots, shape["block_size"], shape["causal"])
+        attends = [attend_cached(layer, feed, shape["window"]) for layer in self._cache.layer]
         blocks = self._module.block_inputs(roots, self._access.embed)
-        return self._access.head(self._module.apply_layers(blocks, feed.positions, attends)[:, 1:])
+        return self._module.apply_layers(blocks, feed.positions, attends)[:, 1:]
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, V] logits after each text; the block's others are kept for `next_logits`."""
-        self._logits, self._next = self.block_logits(sequences), 0
+        states = self.block_states(sequences)
+        self._logits, self._next = self._module.logits(states, self._access.head), 0
         return self._read()
 
     def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:

@@ -53,4 +53,4 @@ class FeatureModule(Trained):
 
     def ranks(self, lesson: Lesson, depth: int) -> Tensor:
         """[B, T, depth], as `ranks_at_roots` has it."""
-        return ranks_at_roots(lesson, self.outputs(lesson, depth), lesson.head)
+        return ranks_at_roots(lesson, self.outputs(lesson, depth), lambda x, _: lesson.head(x))

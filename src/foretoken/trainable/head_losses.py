@@ -13,7 +13,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, chance_to_reach, chunked
@@ -56,21 +56,39 @@ def heads_loss(
     return chunked(measure, [head_states], parameters, _CHUNK)
 
 
+More = tuple[Callable[[slice, Tensor, Tensor], Tensor], Seq[Tensor]]
+"""(some predictions, their states [P, D] and logits [P, V]) -> what their losses are more [P], and
+the trained tensors that it uses."""
+
+
 def predictions_loss(
-    lesson: Lesson, states: Tensor, row: Tensor, token: Tensor, ahead: Tensor, objective: Objective
+    lesson: Lesson,
+    states: Tensor,
+    row: Tensor,
+    token: Tensor,
+    ahead: Tensor,
+    objective: Objective,
+    *,
+    own: nn.Linear | None = None,
+    more: More | None = None,
 ) -> Tensor:
-    """The mean loss of states [P, D] that predict tokens [P] of rows [P] through the target's head,
-    each weighted by its token and decay^ahead [P]."""
+    """The mean loss of states [P, D] that predict tokens [P] of rows [P], each weighted by its
+    token and decay^ahead [P]. own: a head in place of the target's."""
     share = lesson.weight[row, token] * objective.decay**ahead
     share = share / share.sum().clamp(min=1e-9)
     target_states = lesson.hidden[-1][row, token - 1] if objective.reads_target else None
-    goal = lesson.tokens[row, token]
+    goal, head = lesson.tokens[row, token], own or lesson.head
+    parameters = [*(own.parameters() if own else ()), *(more[1] if more else ())]
 
     def measure(at: slice, part: Tensor) -> Tensor:
         target = None if target_states is None else lesson.head(target_states[at])
-        return (objective(lesson.head(part), target, goal[at]) * share[at]).sum()
+        logits = head(part)
+        loss = objective(logits, target, goal[at])
+        if more is not None:
+            loss = loss + more[0](at, part, logits)
+        return (loss * share[at]).sum()
 
-    return chunked(measure, [states])
+    return chunked(measure, [states], parameters)
 
 
 @torch.no_grad()
@@ -85,9 +103,12 @@ def _chances(lesson: Lesson, states: Tensor, logits: Logits, objective: Objectiv
     return torch.cat(parts).view(goal.shape)
 
 
-def ranks_at_roots(lesson: Lesson, states: Tensor, logits: Logits) -> Tensor:
+def ranks_at_roots(
+    lesson: Lesson, states: Tensor, logits: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
     """[B, T, H] for every root and head i: the rank of the text's token i + 1 places after the
-    root, that is, how many tokens have larger logits. 2^30 where the record has no such token."""
+    root, that is, how many tokens have larger logits. 2^30 where the record has no such token.
+    logits: of head states [P, H, D], where the tokens before the predicted ones are [P, H]."""
     batch, length, heads, _ = states.shape
     ranks = torch.full((batch, length, heads), 1 << 30, device=states.device)
     row, root = (lesson.max_nodes >= 0).nonzero(as_tuple=True)
@@ -95,7 +116,8 @@ def ranks_at_roots(lesson: Lesson, states: Tensor, logits: Logits) -> Tensor:
     for at in range(0, len(row), _CHUNK):
         r, t = row[at : at + _CHUNK], root[at : at + _CHUNK]
         place = (t[:, None] + ahead).clamp(max=length - 1)
-        scores = logits(states[r, (t - 1).clamp(min=0)])  # [chunk, H, V]
+        before = lesson.tokens[r[:, None], place - 1]
+        scores = logits(states[r, (t - 1).clamp(min=0)], before)  # [chunk, H, V]
         goal = lesson.tokens[r[:, None], place]
         larger = (scores > scores.gather(-1, goal[..., None])).sum(-1)
         inside = (t[:, None] + ahead < length) & (lesson.positions[r, t] > 0)[:, None]

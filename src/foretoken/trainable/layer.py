@@ -137,11 +137,12 @@ class Mlp(nn.Module):
         return out
 
 
-def attend_cached(layer: KV, feed: Feed) -> Attend:
-    """Attention of one pass over a layer's cache, to which it writes."""
+def attend_cached(layer: KV, feed: Feed, window: int | None = None) -> Attend:
+    """Attention of one pass over a layer's cache, to which it writes. window: how many tokens one
+    sees, itself among them."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         attention.write(layer, torch.stack((k, v), 2), feed)
-        return attention.attend(q, layer, feed, q.shape[-1] ** -0.5)
+        return attention.attend(q, layer, feed, q.shape[-1] ** -0.5, window)
 
     return attend

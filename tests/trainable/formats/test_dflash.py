@@ -20,7 +20,9 @@ def test_it_drafts_what_our_own_checkpoint_does(name: str, small: Pair, tmp_path
     check_drafts_as_ours(name, small, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["depth", "vocabulary of DFlash", "window", "relative"])
+@pytest.mark.parametrize(
+    "name", ["depth", "vocabulary of DFlash", "some windows", "logits", "relative"]
+)
 def test_what_does_not_fit_is_refused(name: str, small: Pair, tmp_path: Path) -> None:
     """One sentence, with both values where there are two."""
     check_refused(name, small, tmp_path)

@@ -88,7 +88,7 @@ class Heads(Trained):
         """[B, T, H], as `ranks_at_roots` has it."""
         every = torch.arange(lesson.tokens.shape[1], device=lesson.tokens.device)
         states = self.head_states(lesson, every.expand_as(lesson.tokens))
-        return ranks_at_roots(lesson, states, lambda x: self.logits(x, lesson.head))
+        return ranks_at_roots(lesson, states, lambda x, _: self.logits(x, lesson.head))
 
     def count_held_out(self, lesson: Lesson) -> Tensor:
         return rank_counts(self.ranks(lesson), lesson.max_nodes)

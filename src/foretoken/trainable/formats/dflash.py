@@ -1,4 +1,4 @@
-"""DFlash as z-lab publishes it, with `dflash_config`, and as `speculators` does.
+"""DFlash and DFlash 2 as z-lab publishes them, with `dflash_config`, DFlash as `speculators` does.
 
 Names are ours. z-lab counts the target's layers from 0, by their outputs; `speculators` counts the
 embedding's output as 0. Mask tokens are a token of the target's, or have an embedding of their own:
@@ -18,10 +18,17 @@ from foretoken.trainable.formats.published import (
     Published,
     Source,
     loaded,
+    vocabulary,
 )
 
 _VARIANTS = ("projector_type", "markov_rank", "use_confidence_head", "sample_from_anchor", "causal")
 """Settings of DFlash's variants, which are not served."""
+
+_NEUTRAL = {"output_multiplier": 1.0, "final_logit_softcapping": 0.0, "input_embedding_scale": 1.0}
+"""What is done to logits and embeddings, and the numbers that change nothing."""
+
+SELECTING = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+"""DFlash 2's own settings."""
 
 
 def read(source: Source) -> Published | None:
@@ -35,7 +42,8 @@ def read(source: Source) -> Published | None:
         layers or 0, config["num_hidden_layers"]
     )
     depth = {"layers": layers} if layers else {}
-    return _read(source, config, {**settings, "block_size": config["block_size"]}, ids, depth)
+    size = settings.get("block_size") or config["block_size"]
+    return _read(source, config, {**settings, "block_size": size}, ids, depth)
 
 
 def read_speculators(source: Source) -> Published | None:
@@ -44,11 +52,6 @@ def read_speculators(source: Source) -> Published | None:
     if config.get("speculators_model_type") != "dflash":
         return None
     layer = config["transformer_layer_config"]
-    reduced = config.get("draft_vocab_size", layer["vocab_size"])
-    if reduced != layer["vocab_size"]:
-        raise source.refusal(
-            f"its head knows {reduced} of {layer['vocab_size']} tokens, and only whole ones are"
-        )
     ids = [index - 1 for index in config["aux_hidden_state_layer_ids"] or ()]
     return _read(source, layer, config, ids, {})
 
@@ -63,16 +66,38 @@ def _read(
         raise source.refusal(f"its {other} is {config[other]!r}, and DFlash has none")
     if not ids:
         raise source.refusal("it doesn't say which of its target's layers it reads")
-    mask = _mask(source, config)
+    for name, neutral in _NEUTRAL.items():
+        if config.get(name) not in (None, neutral):
+            raise source.refusal(
+                f"its {name} is {config[name]}, and the target's own head and embedding are served"
+            )
+    mask, vocab = _mask(source, config), layer["vocab_size"]
+    reduced = config.get("draft_vocab_size") or vocab
     shape: dict[str, Any] = {
-        **source.layer(layer),
+        **source.layer(layer, windows=True),
+        **_window(source, layer),
+        **({} if reduced == vocab else {"draft_vocab_size": reduced}),
+        **{name: config[name] for name in SELECTING if name in config},
         "num_layers": layer["num_hidden_layers"],
         "block_size": config["block_size"],
         "target_layer_ids": list(ids),
         "mask_token_id": config["mask_token_id"] if mask is None else None,
     }
-    target = {"hidden_size": layer["hidden_size"], "vocab_size": layer["vocab_size"], **depth}
-    return Published("dflash", target, shape, lambda: _tensors(source, mask))
+    target = {"hidden_size": layer["hidden_size"], "vocab_size": vocab, **depth}
+    method = "dflash2" if any(name in shape for name in SELECTING) else "dflash"
+    return Published(method, target, shape, lambda: _tensors(source, mask, reduced, vocab))
+
+
+def _window(source: Source, layer: Config) -> dict[str, Any]:
+    """How many tokens all layers see, and whether a block's tokens see those before them alone:
+    that is so of layers with a window, unless the configuration says otherwise."""
+    kinds = set(layer.get("layer_types") or ("full_attention",))
+    if len(kinds) > 1:
+        raise source.refusal("some of its layers have a window, and only all or none may")
+    sliding = kinds == {"sliding_attention"}
+    causal = layer.get("is_causal")
+    found: dict[str, Any] = {"window": layer.get("sliding_window")} if sliding else {}
+    return {**found, "causal": True} if (sliding if causal is None else causal) else found
 
 
 def _mask(source: Source, config: Config) -> Tensor | None:
@@ -93,8 +118,12 @@ def _mask(source: Source, config: Config) -> Tensor | None:
     return found.flatten()
 
 
-def _tensors(source: Source, mask: Tensor | None) -> dict[str, Any]:
+def _tensors(source: Source, mask: Tensor | None, reduced: int, vocab: int) -> dict[str, Any]:
     named = {name.removeprefix("encoder."): tensor for name, tensor in source.tensors.items()}
+    if reduced == vocab:  # of the target's own head
+        named = {name: tensor for name, tensor in named.items() if name not in ("d2t", "t2d")}
+    else:
+        named |= vocabulary(source, named, reduced, vocab)
     return named if mask is None else {**named, MASK: mask}
 
 

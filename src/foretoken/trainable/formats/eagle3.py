@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from foretoken.trainable.formats.published import Config, Published, Source, Tensors
+from foretoken.trainable.formats.published import Config, Published, Source, Tensors, vocabulary
 
 _MARKS = ("midlayer.hidden_norm.weight", "layers.0.hidden_norm.weight")
 
@@ -72,12 +70,4 @@ def _tensors(source: Source, shape: Config, vocab: int) -> Tensors:
     tensors = {
         name.replace("midlayer.", "layers.0."): tensor for name, tensor in source.tensors.items()
     }
-    reduced = shape["draft_vocab_size"]
-    if "d2t" not in tensors and reduced != vocab:
-        raise source.refusal(
-            f"its head knows {reduced} of {vocab} tokens and d2t doesn't say which"
-        )
-    offsets = tensors.get("d2t", torch.zeros(reduced)).long()
-    covered = torch.zeros(vocab, dtype=torch.bool)
-    covered[offsets + torch.arange(reduced)] = True
-    return {**tensors, "d2t": offsets, "t2d": covered}
+    return {**tensors, **vocabulary(source, tensors, shape["draft_vocab_size"], vocab)}

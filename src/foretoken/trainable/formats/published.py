@@ -76,12 +76,13 @@ class Source:
             raise self.refusal(f"it has {config['num_hidden_layers']} layers, and only one is")
         return self.layer(config)
 
-    def layer(self, config: Config) -> dict[str, Any]:
-        """A decoder layer's shape, as `LayerShape` names it, from a configuration like Llama's."""
+    def layer(self, config: Config, windows: bool = False) -> dict[str, Any]:
+        """A decoder layer's shape, as `LayerShape` names it, from a configuration like Llama's.
+        windows: whether its layers may see the last tokens alone."""
         heads, width = config["num_attention_heads"], config["hidden_size"]
         if config.get("hidden_act", "silu") != "silu":
             raise self.refusal(f"its activation is {config['hidden_act']!r}, and only 'silu' is")
-        if "sliding_attention" in (config.get("layer_types") or ()):
+        if not windows and "sliding_attention" in (config.get("layer_types") or ()):
             window = config.get("sliding_window")
             raise self.refusal(f"its layers see {window} tokens, and only those that see all are")
         shape = {
@@ -110,6 +111,18 @@ class Source:
             )
         scaling = {} if kind == "default" else {"rope_scaling": rotation}
         return {"rope_theta": float(theta), **scaling}
+
+
+def vocabulary(source: Source, tensors: Tensors, reduced: int, vocab: int) -> Tensors:
+    """d2t and t2d of a head of `reduced` tokens, which one over the whole vocabulary may lack."""
+    if "d2t" not in tensors and reduced != vocab:
+        raise source.refusal(
+            f"its head knows {reduced} of {vocab} tokens and d2t doesn't say which"
+        )
+    offsets = tensors.get("d2t", torch.zeros(reduced)).long()
+    covered = torch.zeros(vocab, dtype=torch.bool)
+    covered[offsets + torch.arange(reduced)] = True
+    return {"d2t": offsets, "t2d": covered}
 
 
 def _mapped(folder: Path) -> Tensors:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.files import write_file
+from foretoken.trainable.formats.dflash import SELECTING
 from foretoken.trainable.formats.published import EMBEDDING, MASK, MASK_FILE
 
 PROGRAMS = ("speculators", "vllm", "sglang", "hf")
@@ -62,8 +63,8 @@ def trained(
     if method not in _METHODS or to == "hf":
         raise ForetokenError(
             f"There is no form of method {method!r} for {to!r}; 'eagle3' and 'dflash' can be "
-            "written for 'speculators', 'vllm' and 'sglang', and a model that drafts alone for "
-            "'vllm', 'sglang' and 'hf'."
+            "written for 'speculators', 'vllm' and 'sglang', 'dflash2' for the last two, and a "
+            "model that drafts alone for 'vllm', 'sglang' and 'hf'."
         )
     written, named = _METHODS[method](config, dict(tensors), target, to)
     kind = str(tensors["fc.weight"].dtype).removeprefix("torch.")
@@ -154,8 +155,8 @@ def _dflash(
     config: Mapping[str, Any], tensors: dict[str, Tensor], target: Target, to: str
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     shape, ids = config["shape"], list(config["shape"]["target_layer_ids"])
-    layer = _layer(config, target, shape["num_layers"])
-    mask = shape["mask_token_id"]
+    layer = _layer(config, target, shape["num_layers"]) | _window(shape, to)
+    mask, reduced = shape["mask_token_id"], shape.get("draft_vocab_size")
     if to == "speculators":
         if mask is None:
             raise ForetokenError(
@@ -164,12 +165,17 @@ def _dflash(
                 "'shape={mask_token_id: 7}'."
             )
         fields = {
-            "draft_vocab_size": layer["vocab_size"],
+            "draft_vocab_size": reduced or layer["vocab_size"],
             "block_size": shape["block_size"],
             "mask_token_id": mask,
             "aux_hidden_state_layer_ids": [index + 1 for index in ids],
         }
         return _speculators("dflash", layer, fields, target, shape["block_size"] - 1), tensors
+    if reduced:
+        raise ForetokenError(
+            f"This drafter has a head of {reduced} tokens, which z-lab's form has no place for; "
+            "write it for 'speculators', whose folders vLLM reads too."
+        )
     unused = layer["vocab_size"] - 1  # the mask embedding replaces a token's
     inner = {"mask_token_id": unused if mask is None else mask, "target_layer_ids": ids}
     written = {
@@ -182,7 +188,37 @@ def _dflash(
     return written, tensors
 
 
-_METHODS = {"eagle3": _eagle3, "dflash": _dflash}
+def _dflash2(
+    config: Mapping[str, Any], tensors: dict[str, Tensor], target: Target, to: str
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """As z-lab's checkpoints have it, with the block's size beside the other settings."""
+    if to == "speculators":
+        raise ForetokenError(
+            "There is no form of method 'dflash2' for 'speculators' that is written; write it for "
+            "'vllm' or 'sglang'."
+        )
+    written, named = _dflash(config, tensors, target, to)
+    inner = {name: config["shape"][name] for name in SELECTING}
+    inner |= {**written["dflash_config"], "block_size": written.pop("block_size")}
+    more = {"architectures": ["DFlash2DraftModel"], "dflash_config": inner}
+    return {"is_causal": False, **written, **more}, named
+
+
+def _window(shape: Mapping[str, Any], to: str) -> dict[str, Any]:
+    """What a configuration says of a window, and of blocks that are causal."""
+    window, causal = shape.get("window"), bool(shape.get("causal"))
+    if to == "speculators" and (window or causal):
+        raise ForetokenError(
+            "This drafter's layers have a window or are causal, which speculators has no place "
+            "for; write it for 'vllm'."
+        )
+    if window is None:
+        return {"is_causal": True} if causal else {}
+    kinds = ["sliding_attention"] * shape["num_layers"]
+    return {"layer_types": kinds, "sliding_window": window, "is_causal": causal}
+
+
+_METHODS = {"eagle3": _eagle3, "dflash": _dflash, "dflash2": _dflash2}
 
 
 def _layer(config: Mapping[str, Any], target: Target, layers: int) -> dict[str, Any]:
@@ -193,7 +229,7 @@ def _layer(config: Mapping[str, Any], target: Target, layers: int) -> dict[str, 
             "This drafter's queries, keys and values have biases, and its output has none, which "
             "no form that is written allows for; train one without biases."
         )
-    normed = shape.get("qk_norm", config["foretoken_method"] == "dflash")
+    normed = shape.get("qk_norm", config["foretoken_method"].startswith("dflash"))
     return {
         "model_type": "qwen3" if normed else "llama",
         "hidden_size": width,

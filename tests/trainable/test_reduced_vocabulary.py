@@ -1,0 +1,43 @@
+"""Heads that know a part of the tokens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foretoken.trainable.losses import DIVERGENCES, Objective
+from foretoken.trainable.reduced_vocabulary import (
+    ReducedObjective,
+    choose,
+    ids_of,
+    offsets,
+    spread,
+)
+
+
+def test_the_most_frequent_tokens_are_chosen() -> None:
+    """In the order of their ids; of equals the first."""
+    d2t, t2d = offsets(3, 7)
+    assert ids_of(d2t).tolist() == [0, 1, 2] and t2d.tolist() == [True] * 3 + [False] * 4
+    choose(d2t, t2d, torch.tensor([0, 5, 2, 2, 9, 0, 1]))
+    assert ids_of(d2t).tolist() == [1, 2, 4]
+    assert t2d.nonzero()[:, 0].tolist() == [1, 2, 4]
+
+
+def test_logits_of_all_tokens() -> None:
+    full = spread(torch.tensor([[1.0, 2.0]]), torch.tensor([1, 3]), 4)
+    assert full.tolist() == [[-torch.inf, 1.0, -torch.inf, 2.0]]
+
+
+@pytest.mark.parametrize("name", sorted(DIVERGENCES))
+def test_an_objective_over_them(name: str) -> None:
+    """The target's distribution among the head's tokens; nothing where the text's isn't one."""
+    ids, covered = torch.tensor([1, 3, 4]), torch.tensor([False, True, False, True, True])
+    random = torch.Generator().manual_seed(0)
+    drafter, target = torch.randn(2, 3, generator=random), torch.randn(2, 5, generator=random)
+    reduced = ReducedObjective({name: 1.0}, ids=ids, covered=covered)
+    found = reduced(drafter, target, torch.tensor([3, 0]))
+    wanted = Objective({name: 1.0})(drafter, target[:, ids], torch.tensor([1, 0]))
+    assert found.tolist() == pytest.approx([float(wanted[0]), 0.0])
+    chances = reduced.probability(drafter, torch.tensor([4, 2]))
+    assert chances.tolist() == pytest.approx([float(drafter.softmax(-1)[0, 2]), 0.0])
