@@ -15,6 +15,7 @@ from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.eagle import EagleModule
+from foretoken.trainable.feature_module import FeatureModule
 from foretoken.trainable.layer import heads_for
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import FEATURE, Objective
@@ -61,8 +62,27 @@ def test_checkpoint_names_and_targets(small: Pair) -> None:
     assert [heads_for(width) for width in (8, 32, 288, 4096)] == [1, 1, 6, 64]
 
 
+def test_noise_is_by_length(small: Pair, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uniform, at most a tenth on a text of 512 tokens, and the more the shorter a text is."""
+    module = seeded(EagleModule, small).train()
+    lesson = lesson_of(small, records, [[0, 1, 2], [3, 4, 5]], 70)
+    seen: list[Tensor] = []
+    monkeypatch.setattr(
+        FeatureModule, "outputs", lambda _, given, __: seen.append(given.hidden[-1])
+    )
+    for _ in range(20):
+        module.outputs(lesson, 1)
+    noise = torch.stack(seen) - lesson.hidden[-1]
+    for row in range(2):
+        for record in range(3):
+            mine = lesson.records[row] == record
+            most = 51.2 / int(mine.sum())
+            largest, mean = noise[:, row, mine].abs().max(), noise[:, row, mine].mean()
+            assert 0.99 * most < float(largest) <= most and abs(float(mean)) < 0.1 * most
+
+
 def test_noise_on_the_states_in_training(small: Pair, records: Records) -> None:
-    """Uniform, at most a tenth, from the process's numbers; none outside of training."""
+    """From the process's numbers; none outside of training."""
     module = seeded(EagleModule, small)
     lesson = lesson_of(small, records, [[0, 1], [2, 3]], 40)
 

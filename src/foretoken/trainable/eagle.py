@@ -1,8 +1,9 @@
 """EAGLE-1's weights and loss, which `eagle` and `eagle2` draft with.
 
-Source: Li et al. 2024 (EAGLE), section 3. Weights are named as SafeAILab names them; embedding and
-head are the target's. A training makes the layer like the target's; where the shape doesn't say it,
-heads are of about 48 and the feed-forward is 8/3 of the width.
+Source: Li et al. 2024 (EAGLE), section 3, and its code for the noise, which is the less the longer
+a text is. Weights are named as SafeAILab names them; embedding and head are the target's. A
+training makes the layer like the target's; where the shape doesn't say it, heads are of about 48
+and the feed-forward is 8/3 of the width.
 
 Legend: B rows, T places, I unrolled steps, D width.
 """
@@ -24,7 +25,7 @@ from foretoken.trainable.layer import Attend, LayerShape
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import FEATURE, Objective
 
-_NOISE = 0.1  # largest noise on the features while training
+_NOISE = 0.1 * 512  # largest noise on the features while training, times a text's length
 
 
 class EagleModule(FeatureModule):
@@ -71,6 +72,7 @@ class EagleModule(FeatureModule):
         """[B, T, I, D], as `unroll` has it; in training from states with noise."""
         if self.training:
             noise = (2 * torch.rand_like(lesson.hidden[-1]) - 1) * _NOISE
+            noise = noise / _lengths(lesson)[..., None]
             lesson = replace(lesson, hidden={-1: lesson.hidden[-1] + noise})
         return super().outputs(lesson, steps)
 
@@ -95,3 +97,11 @@ class EagleModule(FeatureModule):
             loss = F.smooth_l1_loss(predicted, goal, reduction="none").mean(-1)
             total = total + decay**i * (loss * inside * lesson.weight[:, 2 + i :]).sum()
         return total / lesson.weight.sum().clamp(min=1e-9)
+
+
+def _lengths(lesson: Lesson) -> Tensor:
+    """[B, T] how many tokens each token's record has in its row."""
+    record = lesson.records + 1  # 0 is padding
+    counts = record.new_zeros(len(record), int(record.max()) + 1)
+    counts.scatter_add_(1, record, torch.ones_like(record))
+    return counts.gather(1, record)
