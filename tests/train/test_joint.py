@@ -17,6 +17,27 @@ from trainings import PROMPTS, SMALL
 pytest.importorskip("accelerate")
 
 
+def test_by_adapters(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """What is learned of each matrix has their rank; head and embedding stay what they were. The
+    new target and its heads are an ordinary pair."""
+    pytest.importorskip("peft")
+    shape = {"num_heads": 2, "lora_rank": 2}
+    recipe = read_recipe("medusa2", {**SMALL, "shape": shape, "lr": 1e-2, "steps": 6})
+    out = tmp_path / "out"
+    outcome = make(METHOD, str(checkpoints[0]), PROMPTS, recipe, out, show=False)
+    assert outcome.expected.acceptance_length > 0
+    old, new = (load_file(path / "model.safetensors") for path in (checkpoints[0], out / "target"))
+    assert old.keys() == new.keys()
+    changed = [name for name in old if not torch.equal(old[name], new[name])]
+    assert changed and all("_proj" in name for name in changed)
+    ranks = {int(torch.linalg.matrix_rank(new[n] - old[n], rtol=1e-3)) for n in changed}
+    assert ranks <= {1, 2}
+    config = {"method": "medusa", "model": out / "heads"}
+    params = SamplingParams(temperature=0, max_tokens=16)
+    [output] = LLM(out / "target", speculative_config=config).generate("the sea", params)
+    assert output.token_ids == LLM(out / "target").generate("the sea", params)[0].token_ids
+
+
 def test_target_and_heads_together(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """A new target, near the old one, whose texts its heads don't change; the card says both."""
     heads = read_recipe("medusa", {**SMALL, "shape": {"num_heads": 2}, "steps": 2})

@@ -3,8 +3,9 @@
 Source: Cai et al. 2024 (Medusa), sections 2.2.2 and 2.3.2. The loss is the new target's distance
 from the old one's distribution at each place (self-distillation) and 0.2 times that of the heads,
 whose learning rate is four times the target's; the paper's first stage, heads alone, is `foretoken
-train medusa`, whose checkpoint this may begin with. Departure: all of the target's weights are
-trained, where the paper has adapters.
+train medusa`, whose checkpoint this may begin with. The paper has low-rank adapters of the target's
+layers, which `lora_rank` asks for; without it all of the target's weights are trained. Departure:
+the target's head has no adapter, as it may be its embedding too.
 
 Legend: B rows, T places, D width, V vocabulary.
 """
@@ -32,6 +33,7 @@ from foretoken.train.job import Job, Outcome, Setting
 from foretoken.train.loop import Acceptance, lessons
 from foretoken.train.measure import measure
 from foretoken.train.sources import TARGET
+from foretoken.trainable.adapted_lm import AdaptedLM
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, read_config
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, kl_div
@@ -45,7 +47,8 @@ _SELF_DISTILLATION = Objective({"kl_div": 1.0})
 class JointModule(Trained):
     """The target and its heads as one module. model: the target to begin with; heads: a checkpoint
     of Medusa's to begin with, else new ones of shape `rest`; weight: of the heads' loss; faster:
-    the heads' learning rate ÷ the target's."""
+    the heads' learning rate ÷ the target's; lora_rank, lora_alpha: of the target's adapters, None
+    where all of its weights are trained."""
 
     method: ClassVar[str] = METHOD
 
@@ -56,16 +59,31 @@ class JointModule(Trained):
         heads: str | None = None,
         weight: float = 0.2,
         faster: float = 4.0,
+        lora_rank: int | None = None,
+        lora_alpha: float = 16.0,
         **rest: Any,
     ) -> None:
-        super().__init__(facts, model=model, heads=heads, weight=weight, faster=faster, **rest)
-        self.target = TrainedLM(facts, model=model)
+        super().__init__(
+            facts,
+            model=model,
+            heads=heads,
+            weight=weight,
+            faster=faster,
+            lora_rank=lora_rank,
+            lora_alpha=lora_alpha,
+            **rest,
+        )
+        self.target = (
+            TrainedLM(facts, model=model)
+            if lora_rank is None
+            else AdaptedLM(facts, model, lora_rank, lora_alpha)
+        )
         self.heads = _heads_of(heads, facts) if heads else MedusaHeads(facts, **rest)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         faster = self.shape["faster"]
         return [
-            {"params": list(self.target.parameters()), "factor": 1.0},
+            {"params": [p for p in self.target.parameters() if p.requires_grad], "factor": 1.0},
             {"params": list(self.heads.parameters()), "factor": faster},
         ]
 

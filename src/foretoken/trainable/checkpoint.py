@@ -103,7 +103,7 @@ class Trained(nn.Module):
         """Write the checkpoint, each file whole or not at all. extra: more for config.json."""
         from safetensors.torch import save
 
-        state = self.checkpoint_module.state_dict()
+        state = self.checkpoint_state()
         # A tensor that is shared is written once, under its first name.
         first = {weight.data_ptr(): name for name, weight in reversed(state.items())}
         weights = {name: state[name].detach().cpu().contiguous() for name in sorted(first.values())}
@@ -114,6 +114,10 @@ class Trained(nn.Module):
     def checkpoint_module(self) -> nn.Module:
         """The module whose tensors the checkpoint has, under its names."""
         return self
+
+    def checkpoint_state(self) -> dict[str, Tensor]:
+        """The checkpoint's tensors, by name."""
+        return self.checkpoint_module.state_dict()
 
     def checkpoint_config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """The checkpoint's config.json."""
