@@ -101,6 +101,7 @@ def _register() -> None:
         generate,
         layers,
         methods,
+        prune,
         report,
         simulate,
         train,
@@ -118,6 +119,7 @@ def _register() -> None:
     app.command("tune")(tune.tune)
     app.command("methods")(methods.methods)
     app.command("train")(train.train)
+    app.command("prune")(prune.prune)
     app.command("export")(export.export)
     app.command("layers")(layers.layers)
     app.add_typer(zoo.app, name="zoo")

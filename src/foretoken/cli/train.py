@@ -97,7 +97,7 @@ def train(
     if dry_run:
         _say_what_it_holds(method, target, settings)
         return
-    prompts = [each for name in data for each in _conversations(name)]
+    prompts = [each for name in data for each in conversations(name)]
     if limit is not None and limit < len(prompts):
         prompts = [prompts[i * len(prompts) // limit] for i in range(limit)]
     with _bar(settings.steps) as report:
@@ -154,20 +154,20 @@ def _pair(change: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-def _conversations(name: str) -> list[Conversation]:
+def conversations(name: str) -> list[Conversation]:
     """The conversations of a file or of a suite."""
     from foretoken.bench.suites.suite import find_suite
     from foretoken.train.data import Conversation, read_conversations
 
     if name.endswith((".jsonl", ".jsonl.gz")):
         return read_conversations(Path(name))
-    conversations = []
+    read = []
     for prompt in find_suite(name).prompts:
         system = [{"role": "system", "content": prompt.system}] if prompt.system else []
         first, *later = prompt.turns
         messages = (*system, {"role": "user", "content": first})
-        conversations.append(Conversation(messages, tuple(later)))
-    return conversations
+        read.append(Conversation(messages, tuple(later)))
+    return read
 
 
 @contextmanager

@@ -1,0 +1,66 @@
+"""`foretoken prune`: a small model cut out of a large one, to be trained as its drafter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foretoken.cli import output
+from foretoken.errors import ForetokenError
+
+_TEXTS, _LENGTH = 64, 512  # texts and tokens of each, by which is seen what matters
+
+_Model = Annotated[str, typer.Argument(help="Folder, hub id, bundled name or GGUF file.")]
+_Data = Annotated[
+    list[str],
+    typer.Option(help="Texts to see by what matters: .jsonl files, or a suite's name."),
+]
+_Out = Annotated[Path, typer.Option(help="The folder to write, which must be new or empty.")]
+_Layers = Annotated[int | None, typer.Option(help="Layers that are kept.")]
+_Width = Annotated[int | None, typer.Option(help="Channels of the residual stream.")]
+_Units = Annotated[int | None, typer.Option(help="Units of each feed-forward.")]
+_Heads = Annotated[int | None, typer.Option(help="Key/value heads, with their query heads.")]
+
+
+def prune(
+    model: _Model,
+    data: _Data,
+    out: _Out,
+    layers: _Layers = None,
+    hidden_size: _Width = None,
+    intermediate_size: _Units = None,
+    kv_heads: _Heads = None,
+) -> None:
+    """Cut a small model out of a large one: what matters most along some texts is kept.
+
+    It writes nothing of use until it is trained: [bold]foretoken train sps --target MODEL --set
+    'shape={model: OUT}'[/bold]
+
+    Example: [bold]foretoken prune my-model --data prompts.jsonl --layers 12 --hidden-size 384 --out
+    small[/bold]
+    """
+    import torch
+
+    from foretoken import LLM
+    from foretoken.cli.train import conversations
+    from foretoken.models.hf import adapter
+    from foretoken.models.load import find
+    from foretoken.train import prune as pruning
+    from foretoken.train.turns import fixed, prompt_ids
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ForetokenError(f"{out} exists and is not an empty folder; name another with --out.")
+    read = [each for name in data for each in conversations(name)]
+    read = [read[i * len(read) // _TEXTS] for i in range(_TEXTS)] if len(read) > _TEXTS else read
+    llm = LLM(model)
+    answered = fixed(llm, read, _LENGTH)
+    texts = [answered.prompt(i) + answered.answer(i) for i in range(len(answered))]
+    texts = texts or [prompt_ids(llm, each, each.messages)[:_LENGTH] for each in read]
+    large = adapter.load(find(model), torch.float32, torch.device("cpu")).model
+    size = pruning.Size(layers, hidden_size, intermediate_size, kv_heads)
+    small = pruning.prune(large, size, [text for text in texts if text])
+    pruning.write(small, llm.tokenizer, out)
+    counts = [sum(p.numel() for p in each.parameters()) / 1e6 for each in (large, small)]
+    output.write(f"{out} · {counts[1]:.1f} M parameters of {counts[0]:.1f} M")

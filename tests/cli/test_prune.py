@@ -1,0 +1,32 @@
+"""`foretoken prune`: a folder that can be trained and serves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from foretoken import LLM, SamplingParams
+from foretoken.cli.commands import app
+
+
+def test_a_small_model(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of the size that is asked for, with the tokenizer; it drafts without changing the text."""
+    lines = [{"messages": [{"role": "user", "content": word}]} for word in ("the sea", "a house")]
+    data = tmp_path / "prompts.jsonl"
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = tmp_path / "small"
+    given = ["prune", str(checkpoints[0]), "--data", str(data), "--out", str(out)]
+    sizes = ["--layers", "1", "--intermediate-size", "32"]
+    done = CliRunner().invoke(app, [*given, *sizes], catch_exceptions=False)
+    assert done.exit_code == 0 and "M parameters of" in done.output, done.output
+    config = json.loads((out / "config.json").read_text())
+    assert (config["num_hidden_layers"], config["intermediate_size"]) == (1, 32)
+    params = SamplingParams(temperature=0, max_tokens=16)
+    config = {"method": "sps", "model": str(out), "num_speculative_tokens": 2}
+    [output] = LLM(checkpoints[0], speculative_config=config).generate("the sea", params)
+    assert output.token_ids == LLM(checkpoints[0]).generate("the sea", params)[0].token_ids
+    assert output.stats.drafted
+    again = CliRunner().invoke(app, [*given, *sizes])
+    assert again.exit_code and "is not an empty folder" in f"{again.exception} {again.output}"
