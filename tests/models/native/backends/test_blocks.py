@@ -83,7 +83,8 @@ def test_a_row_alone_and_among_64(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_whole_numbers_are_added_exactly(kind: str) -> None:
-    """The largest quants times the largest numbers, and signs that cancel."""
+    """The largest quants times the largest numbers, and signs that cancel; of few rows, and of so
+    many that matrix tiles multiply them, where the CPU has such."""
     values, size = VALUES[kind], BYTES[kind]
     raw = np.full((32, 2, size), 255, np.uint8)
     raw[1::2] = 0x80  # the lowest number of a signed byte
@@ -92,7 +93,9 @@ def test_whole_numbers_are_added_exactly(kind: str) -> None:
     weight = Blocks(torch.from_numpy(raw.reshape(32, -1)), kind, 2 * values)
     x = torch.full((3, 2 * values), 127.0)
     x[1], x[2, ::2] = -127.0, -127.0
-    assert torch.equal(blocks.product([weight], None)(x).double(), x.double() @ numbers(weight).t())
+    for rows in (x, x.repeat(16, 1)):
+        found = blocks.product([weight], None)(rows).double()
+        assert torch.equal(found, rows.double() @ numbers(weight).t())
 
 
 @pytest.mark.parametrize("flags", PATHS, ids=" ".join)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -91,6 +92,15 @@ def test_a_compiler_that_fails(
     monkeypatch.setattr(kernels, "_FLAGS", ("--no-such-flag",))
     assert kernels.library() is None
     assert "can't be built by g++ (" in caplog.text and "--no-such-flag" in caplog.text
+
+
+@pytest.mark.parametrize(("tiles", "says"), [(-1, True), (0, False), (1, False)])
+def test_tiles_that_are_not_permitted_are_said(
+    tiles: int, says: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And only those: a CPU without them is no news."""
+    kernels._asked(SimpleNamespace(tiles=lambda: tiles))  # type: ignore[arg-type]
+    assert ("doesn't let this process use the CPU's matrix tiles" in caplog.text) == says
 
 
 def test_without_a_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,10 @@ int int8_levels() { return INT8_LEVELS; }
 // Whether blocks of GGUF files can be multiplied as they lie.
 int has_blocks() { return HAS_BLOCKS; }
 
+// Whether many rows are multiplied with blocks by matrix tiles: 1; 0 where these loops or the CPU
+// have none; -1 where the system doesn't permit them.
+int tiles() { return !HAS_TILES ? 0 : tiles_permitted() ? 1 : -1; }
+
 // `bytes` of blocks of a format -> `values` numbers, float32 or (half) float16. Returns the largest
 // magnitude, infinite where there is one or what is no number; -1, and does nothing, where the sizes
 // don't agree.

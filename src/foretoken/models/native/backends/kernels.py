@@ -51,7 +51,7 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         with _shared_object(compiler) as file:
-            return _bound(ctypes.CDLL(str(file)))
+            return _asked(_bound(ctypes.CDLL(str(file))))
     except (OSError, AttributeError, subprocess.CalledProcessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         _log.warning(
@@ -80,6 +80,16 @@ def dequantise(place: int, size: int, to: torch.Tensor, kind: int) -> float:
     return largest
 
 
+def _asked(loops: ctypes.CDLL) -> ctypes.CDLL:
+    """The same, having asked the system for the CPU's matrix tiles."""
+    if loops.tiles() < 0:
+        _log.warning(
+            "The system doesn't let this process use the CPU's matrix tiles (AMX); prompts of "
+            "models in blocks are read without them, somewhat slower, with the same bits."
+        )
+    return loops
+
+
 def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
     place, number = ctypes.c_void_p, ctypes.c_long
     loops.width.restype = number
@@ -87,6 +97,7 @@ def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
     loops.dequantise.restype = ctypes.c_float
     loops.dequantise.argtypes = [place, number, place, number, *[ctypes.c_int] * 3]
     loops.has_blocks.restype = ctypes.c_int
+    loops.tiles.restype = ctypes.c_int
     loops.laid_size.restype = number
     loops.laid_size.argtypes = [number, number, ctypes.c_int]
     loops.lay.restype = None

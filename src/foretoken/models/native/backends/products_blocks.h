@@ -66,7 +66,9 @@ struct Quantised {
   // M rows of K numbers, filled up with zeros to `blocks`.
   void take(Rows<float> x, long M, long K, long blocks) {
     long all = M * blocks;
-    numbers.resize(32 * all + 64), scales.resize(all), shifts.resize(all), sums.resize(2 * all);
+    // Matrix tiles read as far as 16 rows reach.
+    numbers.resize(32 * (all + 16)), scales.resize(all + 16), shifts.resize(all + 16);
+    sums.resize(2 * all);
     tiles.clear();
     long first = 0;
     for (long left = (M + TILE - 1) / TILE; left > 0; left--) {
@@ -277,17 +279,28 @@ static void panels_of(const Quantised &x, const Matrix &m, float *y, long M, lon
   }
 }
 
+#include "products_amx.h"
+
+template <int F>
+static void panels_by_way(const Quantised &x, const Matrix &m, float *y, long M, long first,
+                          long end) {
+  if (M >= TILED_ROWS && tiles_permitted()) panels_by_tiles<F>(x, m, y, M, first, end);
+  else panels_of<F>(x, m, y, M, first, end);
+}
+
 static void panels_blocks(Rows<float> x, const Matrix &m, int format, float *y, long M, long first,
                           long end) {
   static thread_local Quantised room;
   room.take(x, M, m.K, units(format, m.K) * KINDS[format].group);
   static void (*const ways[])(const Quantised &, const Matrix &, float *, long, long, long) = {
-      panels_of<Q4_0>, panels_of<Q4_1>, panels_of<Q5_0>, panels_of<Q8_0>,
-      panels_of<Q4_K>, panels_of<Q5_K>, panels_of<Q6_K>, panels_of<Q6_0>};
+      panels_by_way<Q4_0>, panels_by_way<Q4_1>, panels_by_way<Q5_0>, panels_by_way<Q8_0>,
+      panels_by_way<Q4_K>, panels_by_way<Q5_K>, panels_by_way<Q6_K>, panels_by_way<Q6_0>};
   ways[format](room, m, y, M, first, end);
 }
 
 #else
 #define HAS_BLOCKS 0
+#define HAS_TILES 0
+static bool tiles_permitted() { return false; }
 static void panels_blocks(Rows<float>, const Matrix &, int, float *, long, long, long) {}
 #endif
