@@ -14,9 +14,9 @@ to correct a text; 128 tokens.
 
 real_table/cells.py says what is left out where --hours don't suffice. Rows of a cell answer each
 prompt in turn, so ratios are of the same minutes. Whatever stops it, the same command goes on
-where it was; answers are kept in --work, and real.json is made from them each time. While a file
-`pause` is in that folder it waits after a prompt, and a file `resting` says that the machine is
-free. Example:
+where it was; answers are kept in --work, and real.json is made from them each time. They are
+packed beside it (results/real), from where another machine goes on. While a file `pause` is in
+--work it waits after a prompt, and a file `resting` says that the machine is free. Example:
 
     FORETOKEN_DATA=folder nice python benchmarks/real.py --models folder --minutes 110
     python benchmarks/real.py --models folder --minutes 0      (only the record, and what is left)
@@ -36,6 +36,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import transformers
+from real_table.archive import pack, unpack
 from real_table.cells import Cell
 from real_table.engines import checkpoint
 from real_table.lineup import PAIR, PEERS, SMALL, TARGETS
@@ -105,12 +106,14 @@ def main() -> int:
     )
     bench = Bench(given.models or Path(), given.work, given.threads, until)
     with held(given.work):
+        unpack(given.out / "real", given.work)
         found = hashes(bench.models, whole.targets)
         whole.keep(found)
         run(whole, bench, given.stages)
         left = ahead(whole)
         record = made(whole, bench.models, found, sum(left.values()))
         write_json(given.out / "real.json", record)
+        pack(given.work, given.out / "real")
     show(record)
     print(f"\n-> {given.out / 'real.json'}")
     for name, seconds in left.items():

@@ -80,6 +80,7 @@ def cell(rounds: Sequence[Round]) -> dict[str, Any]:
         "complete": all(r.complete for r in rounds),
         "rounds": len(rounds),
         "dates": [r.about["environment"]["date"] for r in rounds],
+        "machines": _machines(rounds),
         "commits": sorted({str(r.about["environment"]["git_commit"]) for r in rounds}),
         "max_tokens": first.tokens,
         "prompts": len({a.id for a in plain}),
@@ -94,6 +95,13 @@ def cell(rounds: Sequence[Round]) -> dict[str, Any]:
         "rows": [_row(method, rounds, costs) for method in methods],
         "peers": _peers(rounds),
     }
+
+
+def _machines(rounds: Sequence[Round]) -> list[dict[str, Any]]:
+    """Each processor that a round was measured on, once."""
+    names = ("cpu", "cpu_features", "cores")
+    found = [{name: r.about["environment"][name] for name in names} for r in rounds]
+    return [one for at, one in enumerate(found) if one not in found[:at]]
 
 
 def _written(plain: Sequence[Answer], most: int) -> float:
