@@ -8,7 +8,8 @@
 
 #pragma once
 
-static const long TILED_ROWS = 32;  // from which on tiles are faster
+// The rows from which on tiles are faster: blocks of 256 have more scales to unpack.
+static constexpr long tiled_rows(int format) { return KINDS[format].group == 8 ? 48 : 32; }
 
 #if LANES == 16 && defined(__AMX_INT8__) && defined(__linux__)
 #include <sys/syscall.h>

@@ -284,7 +284,7 @@ static void panels_of(const Quantised &x, const Matrix &m, float *y, long M, lon
 template <int F>
 static void panels_by_way(const Quantised &x, const Matrix &m, float *y, long M, long first,
                           long end) {
-  if (M >= TILED_ROWS && tiles_permitted()) panels_by_tiles<F>(x, m, y, M, first, end);
+  if (M >= tiled_rows(F) && tiles_permitted()) panels_by_tiles<F>(x, m, y, M, first, end);
   else panels_of<F>(x, m, y, M, first, end);
 }
 
