@@ -60,7 +60,7 @@ def options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", type=Path, help="the folder of the GGUF files")
-    parser.add_argument("--targets", nargs="+", default=[PAIR, SMALL], help=", ".join(TARGETS))
+    parser.add_argument("--targets", nargs="+", default=[SMALL, PAIR], help=", ".join(TARGETS))
     parser.add_argument("--peers", nargs="*", default=list(PEERS), help=", ".join(PEERS))
     parser.add_argument("--stages", nargs="+", default=[*STAGES, "memory"], help="default: all")
     parser.add_argument(
