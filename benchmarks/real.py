@@ -106,14 +106,16 @@ def main() -> int:
     )
     bench = Bench(given.models or Path(), given.work, given.threads, until)
     with held(given.work):
-        unpack(given.out / "real", given.work)
+        if given.limit is None:  # what is only tried out is not kept
+            unpack(given.out / "real", given.work)
         found = hashes(bench.models, whole.targets)
         whole.keep(found)
         run(whole, bench, given.stages)
         left = ahead(whole)
         record = made(whole, bench.models, found, sum(left.values()))
         write_json(given.out / "real.json", record)
-        pack(given.work, given.out / "real")
+        if given.limit is None:
+            pack(given.work, given.out / "real")
     show(record)
     print(f"\n-> {given.out / 'real.json'}")
     for name, seconds in left.items():

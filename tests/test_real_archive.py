@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from foretoken import ForetokenError
 from foretoken.machine import features, processor
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -35,7 +36,7 @@ def cell(work: Path, name: str, *, done: bool, cpu: str | None = None) -> Path:
 def working(path: Path) -> Path:
     path.mkdir()
     for name in ("plan.json", "settled.json", "memory.json"):
-        (path / name).write_text(f'"{name}"')
+        (path / name).write_text(json.dumps({"of": name}))
     cell(path, "whole_round1", done=True)
     cell(path, "begun_round1", done=False)
     cell(path, "elsewhere_round1", done=False, cpu="another")
@@ -65,6 +66,15 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "work" / "begun_round1" / "samples.jsonl").write_text("newer")
     unpack(tmp_path / "kept", tmp_path / "work")
     assert (tmp_path / "work" / "begun_round1" / "samples.jsonl").read_text() == "newer"
+
+
+def test_a_folder_for_another_plan_is_refused(tmp_path: Path) -> None:
+    """Before anything is measured, as its cells would be packed among the archive's."""
+    work = working(tmp_path / "work")
+    pack(work, tmp_path / "kept")
+    (work / "plan.json").write_text('{"of": "something else"}')
+    with pytest.raises(ForetokenError, match="something else"):
+        unpack(tmp_path / "kept", work)
 
 
 def test_what_is_done_is_written_once(tmp_path: Path) -> None:

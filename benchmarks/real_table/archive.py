@@ -14,7 +14,8 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from foretoken.files import replacing
+from foretoken.bench.run.resume import check_same
+from foretoken.files import read_json, replacing
 from foretoken.machine import features, processor
 from real_table.progress import DONE, PLAN, SETTLED
 from real_table.record import MEMORY
@@ -25,8 +26,13 @@ _WHOLE = (PLAN, SETTLED, MEMORY)
 
 
 def unpack(archive: Path, work: Path) -> None:
-    """Put what the archive has into a working folder that has none of it."""
-    if (work / PLAN).is_file() or not (archive / PLAN).is_file():
+    """Put what the archive has into a working folder that has none of it. Raises `ForetokenError`
+    where the folder is for another plan, whose cells would be mixed up with the archive's."""
+    if not (archive / PLAN).is_file():
+        return
+    if (work / PLAN).is_file():
+        kept, here = (read_json(folder / PLAN, "a benchmark's plan") for folder in (archive, work))
+        check_same(archive, kept, here)
         return
     work.mkdir(parents=True, exist_ok=True)
     for path in sorted(archive.glob(f"*{ENDING}")):
