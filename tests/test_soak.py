@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from argparse import Namespace
@@ -72,10 +73,11 @@ def test_what_counts_as_a_leak() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads GNU's allocator and /proc")
 def test_memory_is_seen() -> None:
     """What is held on to shows in the numbers, and what is let go of doesn't."""
+    gc.collect()
     before, resident = soak.in_use(), soak.resident()
-    kept = torch.ones(64 << 18)  # above what an allocator keeps: its pages are new
-    assert soak.in_use() - before == pytest.approx(64, abs=0.1)
-    assert soak.resident() - resident > 60
+    kept = torch.ones(256 << 18)  # above what an allocator keeps: its pages are new
+    assert soak.in_use() - before == pytest.approx(256, abs=0.1)
+    assert soak.resident() - resident > 192  # the system may take other pages back meanwhile
     del kept
     assert soak.in_use() - before == pytest.approx(0, abs=0.1)
 
