@@ -148,9 +148,10 @@ static inline void add_products(const Bytes *w, const int8_t *numbers, Bytes *do
 #endif
 }
 
-// sums += one block of one panel times R rows, from row `first` of the tile on.
+// sums += one block of one panel times R rows, from row `first` of the tile on. It has to be inlined:
+// as a call, which compilers prefer where it occurs often, its sums would go through memory.
 template <int F, int R>
-static inline void rows_of_block(const Bytes *w, const Tile &x, int first, Floats scale,
+__attribute__((always_inline)) static inline void rows_of_block(const Bytes *w, const Tile &x, int first, Floats scale,
                                  Floats other, Floats *sums) {
   constexpr Kind kind = KINDS[F];
   const int8_t *numbers = x.numbers + 32 * first;
