@@ -43,6 +43,8 @@ class Progress:
 
 Report = Callable[[Progress], None]
 """Called after every step."""
+PRECISIONS = ("auto", "bfloat16", "float32")
+"""Of the products of a training; auto: bfloat16 on GPUs that have it, else float32."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Job:
     report: Report = lambda progress: None
     dtype: str = "auto"
     device: str = "auto"
+    precision: str = "auto"
 
 
 @dataclass(frozen=True)

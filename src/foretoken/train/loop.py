@@ -121,13 +121,18 @@ def _accelerator(frozen: FrozenTarget, job: Job) -> Any:
             "--shard to foretoken train."
         )
     device = frozen.model.device
-    half = device.type == "cuda" and torch.cuda.is_bf16_supported()
     return Accelerator(
         cpu=device.type == "cpu",
-        mixed_precision="bf16" if half else "no",
+        mixed_precision="bf16" if in_bfloat16(job.precision, device) else "no",
         log_with=list(job.log_with) or None,
         project_dir=str(job.out / "logs"),
     )
+
+
+def in_bfloat16(precision: str, device: torch.device) -> bool:
+    """Whether products run in bfloat16, for one of `PRECISIONS`; weights stay as they are."""
+    able = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return able if precision == "auto" else precision == "bfloat16"
 
 
 def _step(

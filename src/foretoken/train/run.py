@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from foretoken.engine.stats import AcceptanceStats
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, unknown
 from foretoken.files import held, read_json, write_file
 from foretoken.llm import LLM
 from foretoken.models.load import load_model
@@ -23,7 +23,7 @@ from foretoken.train.batches import joined
 from foretoken.train.data import Conversation, digest_of
 from foretoken.train.drafter import DrafterTraining
 from foretoken.train.frozen import FrozenTarget
-from foretoken.train.job import Job, Outcome, Report, Setting
+from foretoken.train.job import PRECISIONS, Job, Outcome, Report, Setting
 from foretoken.train.loop import evaluate, kept, note_held_out_counts, train
 from foretoken.train.metrics import check_trackers
 from foretoken.train.recipe import Recipe
@@ -54,6 +54,7 @@ def make(
     report: Report = lambda progress: None,
     dtype: str = "auto",
     device: str = "auto",
+    precision: str = "auto",
 ) -> Outcome:
     """Write the texts, train, measure, and leave checkpoint and card in the folder `out`.
 
@@ -66,7 +67,7 @@ def make(
     stay, in `out`/checkpoints. log_with: "tensorboard" or "wandb", beside `out`/metrics.jsonl.
     shard: the drafter's weights, gradients and optimiser's numbers are shared out over the
     processes. states: a folder for the target's states along the texts, which are then computed
-    once. show: progress bars. report: called after each step. A finished training goes on where the
+    once. precision: of the products, one of `PRECISIONS`. show: progress bars. report: called after each step. A finished training goes on where the
     recipe has more steps, or more patience. Raises `ForetokenError` for what can't be trained like
     this, and for a folder that has another training, or in which another process trains.
     """
@@ -88,10 +89,13 @@ def make(
         report,
         dtype,
         processes.device(device),
+        precision,
     )
     kind: type[Subject] = joint.JointTraining if method == joint.METHOD else DrafterTraining
     kind.check(job)
     check_trackers(log_with)
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
     if shard:
         shards.check()
     if keep_every is not None and keep_every < 1:
@@ -159,6 +163,7 @@ def _identity(setting: Setting, subject: Subject) -> dict[str, Any]:
         "texts": setting.digest,
         **subject.identity,
         "seed": job.seed,
+        **({} if job.precision == "auto" else {"precision": job.precision}),
         **asdict(job.recipe),
     }
 
