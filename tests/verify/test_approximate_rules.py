@@ -45,7 +45,8 @@ from test_distribution import chosen_chain
 def test_approximate_rules_are_found() -> None:
     """The lists of this file hold every rule of the package that isn't exact."""
     found = {type(rule) for rule in everything()}
-    assert found == {type(rule) for rule in STRICT} == {type(rule) for rule in LOOSE} | {Typical, Contrast}
+    warm = {Typical, Contrast}  # greedy decoding at temperature 0, however loose
+    assert found == {type(rule) for rule in STRICT} == {type(rule) for rule in LOOSE} | warm
 
 
 @pytest.mark.parametrize("rule", everything(), ids=lambda rule: type(rule).__name__)
@@ -106,7 +107,9 @@ def test_strays_grow_with_the_tolerance(name: str, drawn: bool) -> None:
     assert totals[0] == 0 and totals[-1] > 100
 
 
-@pytest.mark.parametrize("rule", [Lenience(0.5), Typical(), Typical(0.02, 1.0), Contrast(0.1, 0.2)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Lenience(0.5), Typical(), Typical(0.02, 1.0), Contrast(0, 0)], ids=str
+)
 @pytest.mark.parametrize("drawn", [False, True])
 def test_the_distribution_is_another(rule: Verifier, drawn: bool) -> None:
     """With a tolerance the distribution of three tokens is off by more than 1e-3: approximate is
