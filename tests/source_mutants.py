@@ -321,13 +321,13 @@ HANDED_OVER: dict[str, Mutant] = {
         f"{CHAIN_DRAFTER}._chain",
         "handed.append(self._logits(sequences, tokens))",
         "handed.append(handed[-1] if handed else self._logits(sequences, tokens))",
-        tuple(map(CONTRASTIVE.format, ("greedy_text", "seeded_text", "distribution"))),
+        (CONTRASTIVE.format("distribution"),),
     ),
     "a root that drafts nothing has no logits": Mutant(
         f"{CHAIN_DRAFTER}.draft",
         "len(rows) == len(limits) or self.hands_over",
         "len(rows) == len(limits)",
-        (CONTRASTIVE.format("amateur_passes"),),
+        (CONTRASTIVE.format("a_row_that_drafts_nothing"),),
     ),
     "any small model's logits are taken": Mutant(
         "foretoken.drafters.small_lm:SmallLM.hands_over",
@@ -339,19 +339,19 @@ HANDED_OVER: dict[str, Mutant] = {
         "foretoken.models.contrastive:Contrastive._amateur_logits",
         "cache.unread(feed.slots)",
         "{}",
-        (CONTRASTIVE.format("seeded_text"),),
+        (CONTRASTIVE.format("steps_without_logits"),),
     ),
     "of a path the amateur reads the root": Mutant(
         f"{PAIRED}.keep",
         "(0, *path)",
         "(0,)",
-        (CONTRASTIVE.format("seeded_text"),),
+        (CONTRASTIVE.format("steps_without_logits"),),
     ),
-    "what is unread stays with the slot": Mutant(
+    "what is unread is forgotten by a move": Mutant(
         f"{PAIRED}.release",
         "self._unread[hole], self._unread[last] = self._unread[last], []",
-        "self._unread[hole] = []",
-        (CONTRASTIVE.format("seeded_text"),),
+        "self._unread[hole] = self._unread[last] = []",
+        (CONTRASTIVE.format("steps_without_logits"),),
     ),
 }
 """The logits that an amateur hands over."""

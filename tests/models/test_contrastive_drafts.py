@@ -143,19 +143,34 @@ def test_greedy_text(
 @pytest.mark.parametrize("make", [SmallLM, Silent, NowAndThen])
 def test_seeded_text(make: Callable[..., Drafter], slots: int, models: Pair) -> None:
     """Where drafter and target share the noise, the text is plain contrastive decoding's; drawn
-    independently, it is the one that the old way writes. Steps without logits may come between:
-    the amateur then reads what it has missed, also of sequences that have moved."""
-    both, prompts = contrastive(models), [*FOUR, [7], [8, 8]]
-    limits = [5, 24, 9, 24, 17, 24]
-    params = [replace(WARM, max_tokens=limit) for limit in limits]
+    independently, it is the one that the old way writes."""
+    both = contrastive(models)
+    assert written(both, make(both.draft, 3), Gumbel(), slots) == written(both, Nothing(), Gumbel())
+    old = written(both, Silent(both.draft, 3), Speculative())
+    assert written(both, make(both.draft, 3), Speculative(), slots) == old
 
-    def written(drafter: Drafter, rule: Verifier, slots: int) -> list[list[int]]:
-        return texts(serve(both.target, drafter, rule, prompts, params, slots=slots))
 
-    plain = written(Nothing(), Gumbel(), 1)
-    assert written(make(both.draft, 3), Gumbel(), slots) == plain
-    old = written(Silent(both.draft, 3), Speculative(), 1)
-    assert written(make(both.draft, 3), Speculative(), slots) == old
+def written(pair: Pair, drafter: Drafter, rule: Verifier, slots: int = 1) -> list[list[int]]:
+    """Six texts of different lengths at a temperature."""
+    params = [replace(WARM, max_tokens=limit) for limit in (5, 24, 9, 24, 17, 24)]
+    prompts = [*FOUR, [7], [8, 8]]
+    return texts(serve(pair.target, drafter, rule, prompts, params, slots=slots))
+
+
+def test_steps_without_logits(models: Pair) -> None:
+    """The amateur reads what it has missed, also of sequences that have moved to another slot."""
+    both = contrastive(models)
+    plain = written(both, Nothing(), Gumbel())
+    assert written(both, NowAndThen(both.draft, 3), Gumbel(), 3) == plain
+
+
+def test_a_row_that_drafts_nothing(models: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has its root's logits, and costs the batch no pass of the amateur over the trees."""
+    both = contrastive(models)
+    expert, amateur = (passes_of(m, monkeypatch) for m in (models.target, models.draft))
+    params = [replace(COLD, max_tokens=limit) for limit in (1, 6, 24)]
+    serve(both.target, SmallLM(both.draft, 3), Speculative(), PROMPTS, params)
+    assert amateur == [1] * sum(expert)
 
 
 @pytest.mark.parametrize("make", [SmallLM, NowAndThen])
@@ -280,8 +295,9 @@ def test_the_amateur_catches_up_in_passes_of_a_bounded_size(
 
     drafter = NowAndThen(both.draft, 3)
     drafter.every = 7
-    expected = [slow_text(models, prompt, 40) for prompt in FOUR[:2]]
+    prompts = [[5, 9], [40, 3]]
+    expected = [slow_text(models, prompt, 40) for prompt in prompts]
     monkeypatch.setattr(models.draft, "forward", noted)
     params = replace(COLD, max_tokens=40)
-    assert texts(serve(both.target, drafter, Speculative(), FOUR[:2], params, chunk=4)) == expected
+    assert texts(serve(both.target, drafter, Speculative(), prompts, params)) == expected
     assert len(widths) > 6 and max(widths) <= 8
