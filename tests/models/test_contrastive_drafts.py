@@ -14,6 +14,7 @@ import torch
 
 from contrasts import PROMPTS, contrastive, slow_distribution, slow_text
 from foretoken import LLM, SamplingParams
+from foretoken.config import build
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
@@ -228,6 +229,21 @@ def test_trees_are_scored_by_both(models: Pair, monkeypatch: pytest.MonkeyPatch)
         expected=expected,
     )
     assert max(expert) == max(amateur) > 3
+
+
+@pytest.mark.parametrize("method", ["pld+sps", "pld|sps", "auto:pld,sps"])
+def test_joined_with_others(method: str, models: Pair) -> None:
+    """Steps in which the amateur drafts alone, in part, or not at all."""
+    config = {"method": method, "model": models.draft}
+    check_greedy(
+        lambda pair: build(config).drafter,
+        build(config).verifier,
+        contrastive(models),
+        slots=2,
+        tokens=20,
+        prompts=FOUR,
+        expected=[slow_text(models, prompt, 20) for prompt in FOUR],
+    )
 
 
 def test_only_the_amateur_hands_over(models: Pair) -> None:

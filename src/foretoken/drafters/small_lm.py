@@ -4,7 +4,8 @@ Source: Leviathan et al. 2023; Chen et al. 2023. The proposal is the small model
 under the request's own sampling parameters (temperature, truncation, penalties), as those papers'
 section on sampling settings asks; a rule of `length.py` ends the draft. The rule "fallback"
 makes it the small model of Big Little Decoder (Kim et al. 2023; see `length.Fallback`). The model
-may be trained for its target (Zhou et al. 2024, DistillSpec; see `trainable/small_lm.py`).
+may be trained for its target (Zhou et al. 2024, DistillSpec; see `trainable/small_lm.py`). If it is
+a contrastive target's amateur, its logits serve the target too (Yuan et al. 2024).
 """
 
 from __future__ import annotations

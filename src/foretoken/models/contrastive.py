@@ -5,7 +5,7 @@ The distribution is the softmax, over the tokens x with p_e(x) >= alpha · max p
     (1 + beta) · log p_e(x) - beta · log p_a(x).
 
 Source: Li et al. 2023 (Contrastive Decoding) for the plausible set; O'Brien and Lewis 2023 for the
-weights and the defaults alpha = 0.1, beta = 0.5; Yuan et al. 2023 (Speculative Contrastive
+weights and the defaults alpha = 0.1, beta = 0.5; Yuan et al. 2024 (Speculative Contrastive
 Decoding) for drafting in front of it. The combination is made of logits, -inf outside the set, so
 rules, drafters and sampling parameters treat this target like any other, and exact rules stay
 exact.
@@ -14,9 +14,9 @@ exact.
 
 The amateur may draft as well (`{"method": "sps", "model": "amateur"}`), as in Speculative
 Contrastive Decoding. A tree then comes with its logits, and a pass over the tree is the expert's
-alone: the amateur makes one pass for each drafted token, and one a step for the bonus token. The
-drafter's cache is the one that it writes to; where a step comes without logits, it first reads here
-what it has missed.
+alone: the amateur makes one pass for each drafted token, and one a step for the bonus token. These
+write to the drafter's cache; where a step comes without logits, the amateur first reads into this
+one what it has missed.
 
 Legend: B rows, T tokens of a pass, V vocabulary, D width.
 """
