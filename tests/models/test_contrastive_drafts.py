@@ -26,6 +26,7 @@ from foretoken.protocols import Drafter, Verifier
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
     Pair,
+    check_faults,
     check_greedy,
     distance,
     joint_distribution,
@@ -272,6 +273,13 @@ def test_only_the_amateur_hands_over(models: Pair) -> None:
         prompts=FOUR[:2],
         expected=[slow_text(models, prompt, 16) for prompt in FOUR[:2]],
     )
+
+
+@pytest.mark.parametrize("make", [SmallLM, NowAndThen])
+def test_faults(make: Callable[..., Drafter], models: Pair) -> None:
+    """A call that fails, also a pass of which logits were handed over, harms no other request."""
+    both = contrastive(models)
+    assert check_faults(build({"method": make(both.draft, 2)}), both) > 80
 
 
 def test_a_folder_is_loaded_once(tmp_path: Path) -> None:
