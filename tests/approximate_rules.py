@@ -18,6 +18,7 @@ from foretoken.testing import (
     joint_distribution,
 )
 from foretoken.tree import DraftTree, chains
+from foretoken.verify.contrast import Contrast
 from foretoken.verify.distance import Distance
 from foretoken.verify.lenience import Lenience
 from foretoken.verify.relaxed import Relaxed
@@ -39,6 +40,8 @@ STRICT: list[Verifier] = [
     Lenience(1.0),
     Typical(),
     Typical(epsilon=1, delta=0),
+    Contrast(),
+    Contrast(alpha=0, tau=0),
 ]
 """Settings in which a rule is greedy decoding at temperature 0."""
 LOOSE: list[Verifier] = [

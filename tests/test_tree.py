@@ -81,6 +81,20 @@ def test_trim_leaves_no_column_to_padding() -> None:
     assert batch.trim([5, 5]) is batch
 
 
+def test_the_amateurs_logits_follow_the_slots() -> None:
+    """Of the rows and nodes that stay; a root has some where nothing is drafted."""
+    batch = chains([[1, 2, 3], [6]], CPU)
+    batch.amateur_logits = logits = torch.randn(2, 4, 5)
+    for found, expected in (
+        (batch.take([1]), logits[1:]),
+        (batch.trim([2, 1]), logits[:, :3]),
+        (batch.take([1]).trim([3]), logits[1:, :2]),
+        (batch.trim([0, 0]), logits[:, :1]),
+    ):
+        assert found.amateur_logits is not None and found.amateur_logits.equal(expected)
+    assert batch.amateur_logits is logits
+
+
 def test_chains_are_trees() -> None:
     """A chain's mask, depths and contexts are those of the tree that says its parents."""
     drafts = [[3, 1, 2], [], [0]]

@@ -64,6 +64,9 @@ class Access(Protocol):
     tokenizer: the target's, if it was given one. source: the folder or the loaded transformers
     model that its weights are from, None where that isn't known. trust_remote_code: whether code
     that comes with a checkpoint may run. budget: the `CacheBudget` that a drafter's caches join.
+    amateur: the `CausalLM` whose logits a contrastive target takes from its own, else None. A
+    drafter that drafts with it hands its logits over, in a tree's `amateur_logits`, and spares the
+    target that model's pass.
 
     A *draft pass* is a drafter's pass through the target. It writes its keys and values after each
     committed length, where the next pass over that sequence overwrites them.
@@ -84,6 +87,7 @@ class Access(Protocol):
     source: Any
     trust_remote_code: bool
     budget: Any
+    amateur: Any
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D] (level c)."""

@@ -70,6 +70,8 @@ class DraftTree:
         extras: [B, N] int64: for an auxiliary node that is one of the drafter's extra tokens, that
             token's number (see `Access.extra_tokens`), else 0; None where there are none.
         resume: the states of the target's first layers, where the drafter has computed them.
+        amateur_logits: [B, S, V] raw, of the model that drafted, where the target asks for them
+            (see `Access.amateur`).
     """
 
     tokens: Tensor
@@ -81,6 +83,7 @@ class DraftTree:
     rows: Tensor | None = None
     extras: Tensor | None = None
     resume: ResumePoint | None = None
+    amateur_logits: Tensor | None = None
 
     @property
     def batch(self) -> int:
@@ -200,6 +203,7 @@ class DraftTree:
         tree = self._cut([self.counts[row] for row in rows], lambda x: x[index])
         tree.proposals = None if self.proposals is None else self.proposals[index]
         tree.resume = self.resume and self.resume.cut(lambda x: x[index])
+        tree.amateur_logits = None if self.amateur_logits is None else self.amateur_logits[index]
         return tree
 
     def trim(self, budgets: Seq[int]) -> DraftTree:
@@ -215,6 +219,8 @@ class DraftTree:
             return self
         tree = self._cut(counts, lambda x: x[:, :width])
         tree.resume = self.resume and self.resume.cut(lambda x: x[:, : width + 1])
+        if self.amateur_logits is not None:
+            tree.amateur_logits = self.amateur_logits[:, : width + 1]
         return tree
 
     def _cut(self, counts: list[int], cut: Callable[[Tensor], Tensor]) -> DraftTree:

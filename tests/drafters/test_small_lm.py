@@ -66,7 +66,12 @@ def test_a_model_of_another_vocabulary_is_refused(pair: Pair) -> None:
     """Both sizes are named."""
     drafter = SmallLM(pair.draft)
     access = SimpleNamespace(
-        vocab_size=354, max_length=10, slots=1, backend="plain", budget=CacheBudget()
+        vocab_size=354,
+        max_length=10,
+        slots=1,
+        backend="plain",
+        budget=CacheBudget(),
+        amateur=None,
     )
     with pytest.raises(ForetokenError, match="97 tokens and the target's 354"):
         drafter.bind(access)  # type: ignore[arg-type]

@@ -108,6 +108,10 @@ def hostile(pair: Pair) -> tuple[LLM, Hostile]:
         (lambda: DraftTree(ids([1, 2]), [2], kinds=ids([0, 0, 0])), r"kinds of shape \[1, 3\]"),
         (lambda: DraftTree(ids([1, 2]), [2], rows=ids([0])), r"rows of shape \[1, 1\]"),
         (
+            lambda: DraftTree(ids([1, 2]), [2], amateur_logits=torch.zeros(1, 2, 97)),
+            r"amateur_logits of shape \[1, 2, 97\] for \[1, 3\] slots",
+        ),
+        (
             lambda: DraftTree(ids([1] * 65), [65]),
             "returned 65 nodes and declares 64",
         ),

@@ -29,6 +29,7 @@ from foretoken.testing import (
     target_distribution,
 )
 from foretoken.tree import DraftTree, Kind, chains
+from foretoken.verify.contrast import Contrast
 from foretoken.verify.distance import Distance
 from foretoken.verify.lenience import Lenience
 from foretoken.verify.relaxed import Relaxed
@@ -44,7 +45,8 @@ from test_distribution import chosen_chain
 def test_approximate_rules_are_found() -> None:
     """The lists of this file hold every rule of the package that isn't exact."""
     found = {type(rule) for rule in everything()}
-    assert found == {type(rule) for rule in STRICT} == {type(rule) for rule in LOOSE} | {Typical}
+    warm = {Typical, Contrast}  # greedy decoding at temperature 0, however loose
+    assert found == {type(rule) for rule in STRICT} == {type(rule) for rule in LOOSE} | warm
 
 
 @pytest.mark.parametrize("rule", everything(), ids=lambda rule: type(rule).__name__)
@@ -69,6 +71,7 @@ TOLERANCES: dict[str, tuple[Callable[[Any], Verifier], list[Any]]] = {
     "alpha": (Rollback, [0, 1, 2, 3, 9]),
     "run": (RollbackRun, [1, 2, 3, 5, 9]),
     "lenience": (Lenience, [1, 0.8, 0.5, 0.2, 0.01]),
+    "contrast": (lambda x: Contrast(0, x), [1, 0.8, 0.5, 0.2, 0]),
     "typical epsilon": (lambda x: Typical(x, 9), [1, 0.3, 0.1, 0.05, 0]),
     "typical delta": (lambda x: Typical(1, x), [9, 1, 0.5, 0.2, 0]),
 }
@@ -104,7 +107,9 @@ def test_strays_grow_with_the_tolerance(name: str, drawn: bool) -> None:
     assert totals[0] == 0 and totals[-1] > 100
 
 
-@pytest.mark.parametrize("rule", [Lenience(0.5), Typical(), Typical(0.02, 1.0)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Lenience(0.5), Typical(), Typical(0.02, 1.0), Contrast(0, 0)], ids=str
+)
 @pytest.mark.parametrize("drawn", [False, True])
 def test_the_distribution_is_another(rule: Verifier, drawn: bool) -> None:
     """With a tolerance the distribution of three tokens is off by more than 1e-3: approximate is

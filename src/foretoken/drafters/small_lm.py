@@ -4,7 +4,8 @@ Source: Leviathan et al. 2023; Chen et al. 2023. The proposal is the small model
 under the request's own sampling parameters (temperature, truncation, penalties), as those papers'
 section on sampling settings asks; a rule of `length.py` ends the draft. The rule "fallback"
 makes it the small model of Big Little Decoder (Kim et al. 2023; see `length.Fallback`). The model
-may be trained for its target (Zhou et al. 2024, DistillSpec; see `trainable/small_lm.py`).
+may be trained for its target (Zhou et al. 2024, DistillSpec; see `trainable/small_lm.py`). If it is
+a contrastive target's amateur, its logits serve the target too (Yuan et al. 2024).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from foretoken.access import Access, Wants
 from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
-from foretoken.models.drafting.draft_model import DraftModel
+from foretoken.models.drafting.draft_model import DraftModel, is_of
 from foretoken.models.model import CausalLM
 from foretoken.trainable.lesson import Lesson, chain_acceptance
 from foretoken.trainable.small_lm import TrainedLM
@@ -60,11 +61,23 @@ class SmallLM(ChainDrafter):
         )
 
     def bind(self, access: Access) -> None:
-        self._lm: DraftModel = DraftModel(self.model, access, backend=self.draft_backend)
+        self._amateur, model = access.amateur, self.model
+        if self._amateur is not None and self.draft_backend is None:
+            model = self._amateur if is_of(self._amateur, model) else model
+        # A row that drafts little follows the others, and the logits after a whole draft are one
+        # place further on.
+        self._lm: DraftModel = DraftModel(model, access, self.nodes + 1, self.draft_backend)
+        self.pass_per_token = not self.hands_over
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the model that drafts is a contrastive target's amateur."""
+        return self._lm.lm is self._amateur
 
     def replace_model(self, lm: CausalLM) -> None:
         """Draft with another model of the same shape from now on."""
         self._lm.replace(lm)
+        self.pass_per_token = not self.hands_over
 
     @property
     def small_models(self) -> Seq[CausalLM]:

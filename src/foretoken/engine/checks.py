@@ -187,6 +187,9 @@ def _misshapen(tree: DraftTree) -> str:
         if numbers is not None and numbers.shape != tree.tokens.shape:
             shapes = f"{list(numbers.shape)} for tokens of {list(tree.tokens.shape)}"
             return f"returned {name} of shape {shapes}"
+    handed, slots = tree.amateur_logits, [tree.batch, tree.nodes + 1]
+    if handed is not None and list(handed.shape[:-1]) != slots:
+        return f"returned amateur_logits of shape {list(handed.shape)} for {slots} slots"
     return ""
 
 

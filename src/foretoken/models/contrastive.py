@@ -5,7 +5,7 @@ The distribution is the softmax, over the tokens x with p_e(x) >= alpha · max p
     (1 + beta) · log p_e(x) - beta · log p_a(x).
 
 Source: Li et al. 2023 (Contrastive Decoding) for the plausible set; O'Brien and Lewis 2023 for the
-weights and the defaults alpha = 0.1, beta = 0.5; Yuan et al. 2023 (Speculative Contrastive
+weights and the defaults alpha = 0.1, beta = 0.5; Yuan et al. 2024 (Speculative Contrastive
 Decoding) for drafting in front of it. The combination is made of logits, -inf outside the set, so
 rules, drafters and sampling parameters treat this target like any other, and exact rules stay
 exact.
@@ -13,8 +13,10 @@ exact.
     LLM(Contrastive("expert", "amateur"), tokenizer="expert")
 
 The amateur may draft as well (`{"method": "sps", "model": "amateur"}`), as in Speculative
-Contrastive Decoding. It then keeps a second cache; letting the draft's pass serve as the
-amateur's too would be faster and is not done.
+Contrastive Decoding. A tree then comes with its logits, and a pass over the tree is the expert's
+alone: the amateur makes one pass for each drafted token, and one a step for the bonus token. These
+write to the drafter's cache; where a step comes without logits, the amateur first reads into this
+one what it has missed.
 
 Legend: B rows, T tokens of a pass, V vocabulary, D width.
 """
@@ -22,6 +24,7 @@ Legend: B rows, T tokens of a pass, V vocabulary, D width.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,12 +35,14 @@ from torch import Tensor
 from foretoken.errors import ForetokenError
 from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KVCache
-from foretoken.models.feed import Feed
+from foretoken.models.feed import Feed, chain_feed
 from foretoken.models.load import load_model, wrapped
 from foretoken.models.model import CausalLM, Output
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+_CHUNK = 512  # tokens of a pass in which the amateur catches up, all rows together
 
 
 class Contrastive:
@@ -95,10 +100,21 @@ class Contrastive:
     def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
         assert isinstance(cache, PairedCache)
         expert = self.expert.forward(feed, cache.expert, hidden)
-        amateur = self.amateur.forward(feed, cache.amateur)
-        if expert.logits is None or amateur.logits is None:
+        amateur = self._amateur_logits(feed, cache)
+        if expert.logits is None or amateur is None:
             return expert
-        return Output(self._combined(expert.logits, amateur.logits), expert.hidden)
+        return Output(self._combined(expert.logits, amateur), expert.hidden)
+
+    def _amateur_logits(self, feed: Feed, cache: PairedCache) -> Tensor | None:
+        """[B, T, V] those that the feed comes with, or the amateur's pass."""
+        cache.handed_over(feed)
+        if feed.amateur_logits is not None:
+            return feed.amateur_logits
+        while unread := cache.unread(feed.slots):
+            missed = chain_feed(cache.amateur, [*unread], [*unread.values()], logits=False)
+            self.amateur.forward(missed, cache.amateur)
+            cache.read(unread)
+        return self.amateur.forward(feed, cache.amateur).logits
 
     def _combined(self, expert: Tensor, amateur: Tensor) -> Tensor:
         """[B, T, V] logits of both -> logits of the contrastive distribution, in float32 at
@@ -122,17 +138,38 @@ class Contrastive:
 
 
 class PairedCache(KVCache):
-    """The expert's cache, whose slots and lengths count, and the amateur's, which follows it."""
+    """The expert's cache, whose slots and lengths count, and the amateur's, which follows it, less
+    the last tokens of a text whose logits were handed over."""
 
     def __init__(self, expert: KVCache, amateur: KVCache) -> None:
         self.expert, self.amateur = expert, amateur
         vars(self).update(vars(expert))  # the same objects
         self.max_length = min(expert.max_length, amateur.max_length)
         self.positions = min(expert.positions, amateur.positions)
+        self._unread: list[list[int]] = [[] for _ in self.lengths]  # by the amateur, of each slot
+        self._passed: dict[int, list[int]] = {}  # slot -> the last pass's tokens, if handed over
 
     def _both(self) -> tuple[KVCache, KVCache]:
-        self.amateur.lengths[:] = self.lengths
+        for slot, (length, unread) in enumerate(zip(self.lengths, self._unread, strict=True)):
+            self.amateur.lengths[slot] = length - len(unread)
         return self.expert, self.amateur
+
+    def handed_over(self, feed: Feed) -> None:
+        """Note, of every pass, which tokens the amateur doesn't read in it."""
+        handed = feed.amateur_logits is not None
+        self._passed = dict(zip(feed.slots, feed.tokens.tolist(), strict=True)) if handed else {}
+
+    def unread(self, slots: Seq[int]) -> dict[int, list[int]]:
+        """Slot -> the next tokens for the amateur to read, `_CHUNK` of all slots together."""
+        self._both()
+        behind = [slot for slot in slots if self._unread[slot]]
+        return {slot: self._unread[slot][: max(1, _CHUNK // len(behind))] for slot in behind}
+
+    def read(self, tokens: Mapping[int, Seq[int]]) -> None:
+        """The amateur has read these."""
+        for slot, run in tokens.items():
+            del self._unread[slot][: len(run)]
+        self._both()
 
     def keep_windows(self) -> None:
         for cache in self._both():
@@ -146,20 +183,32 @@ class PairedCache(KVCache):
         return slot
 
     def release(self, owner: int) -> None:
-        for cache in self._both():
+        caches = self._both()
+        if self.owns(owner):  # the last active slot moves into the hole
+            hole, last = self.slot(owner), len(self.lengths) - self.free - 1
+            self._unread[hole], self._unread[last] = self._unread[last], []
+        for cache in caches:
             cache.release(owner)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        for cache in self._both():
-            cache.copy(source, target, length)
+        expert, amateur = self._both()
+        expert.copy(source, target, length)
+        read = min(length, amateur.lengths[source])
+        amateur.copy(source, target, read)
+        self._unread[target] = self._unread[source][: length - read]
 
     def reserve(self, slots: Seq[int], counts: Seq[int]) -> None:
         for cache in self._both():
             cache.reserve(slots, counts)
 
     def keep(self, slots: Seq[int], paths: Seq[Seq[int]]) -> None:
-        for cache in self._both():
-            cache.keep(slots, paths)
+        expert, amateur = self._both()
+        if not self._passed:
+            amateur.keep(slots, paths)
+        for slot, path in zip(slots, paths, strict=True):
+            if passed := self._passed.get(slot):
+                self._unread[slot] += [passed[node] for node in (0, *path)]
+        expert.keep(slots, paths)
 
 
 def _log_distribution(logits: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ class Feed:
     last: the only place of each row at which logits are computed; None for all.
     replaced: (mask [B, T] bool, embeddings [B, T, D]) that are used instead of token embeddings.
     earlier: positions [B, E], where E is not 0.
+    amateur_logits: [B, T, V] raw, of a contrastive model's amateur, where they are known.
     """
 
     tokens: Tensor
@@ -50,6 +51,7 @@ class Feed:
     replaced: tuple[Tensor, Tensor] | None = None
     earlier: Tensor | None = None
     counts: list[int] | None = None
+    amateur_logits: Tensor | None = None
     _masks: dict[tuple[object, ...], Tensor | None] = field(default_factory=dict)
     _index: tuple[Tensor, Tensor] | None = None
 

@@ -17,6 +17,7 @@ from foretoken.access import Pass
 from foretoken.errors import ForetokenError
 from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KVCache
+from foretoken.models.contrastive import Contrastive
 from foretoken.models.feed import Feed, chain_feed, rerun_feed, scratch_feed, tree_feed
 from foretoken.models.model import CausalLM
 from foretoken.models.native.transformer import Transformer
@@ -55,6 +56,7 @@ class ModelTarget:
         self.kv_heads, self.head_dim = model.kv_heads, model.head_dim
         self.device, self.dtype, self.backend = model.device, model.dtype, model.backend
         self.source, self.tokenizer = model.source, tokenizer
+        self.amateur = model.amateur if isinstance(model, Contrastive) else None
         self.trust_remote_code = trust_remote_code
         self.nodes, self.hidden = nodes, tuple(hidden)
         self.budget = budget or CacheBudget()
@@ -122,6 +124,7 @@ class ModelTarget:
         """A pass over root and nodes of every tree."""
         roots = [s.tokens[-1] for s in sequences]
         feed = tree_feed(self.cache, self._slots(sequences), roots, trees)
+        feed.amateur_logits = trees.amateur_logits
         if trees.extras is not None:
             numbers = F.pad(trees.extras, (1, 0))  # the root's is 0
             feed.replaced = numbers > 0, self._extra[numbers.clamp(min=1) - 1]

@@ -10,6 +10,7 @@ Legend: B sequences, N = longest draft, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -105,10 +106,15 @@ class ChainDrafter(WithModel):
     def nodes(self) -> int:
         return self.length.most
 
+    @property
+    def hands_over(self) -> bool:
+        """Whether trees come with the model's logits, for which the target asks."""
+        return False
+
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         limits = self._limits(sequences, budgets)
         rows = [row for row, limit in enumerate(limits) if limit > 0]
-        if len(rows) == len(limits):
+        if len(rows) == len(limits) or self.hands_over:  # of every root the target needs logits
             return self._chain(sequences, limits, draws)
         drafting, counts = [sequences[row] for row in rows], [limits[row] for row in rows]
         pieces = [(rows, self._chain(drafting, counts, draws.take(rows)))] if rows else []
@@ -126,17 +132,16 @@ class ChainDrafter(WithModel):
         greedy = all(s.params.greedy for s in sequences)
         tokens: list[Tensor] = []
         distributions: list[Tensor] = []
+        handed: list[Tensor] = []  # [B, 1, V] at the root and after each token
 
         def contexts() -> list[list[list[int]]]:
             so_far = torch.stack(tokens, 1).tolist() if tokens else [[] for _ in sequences]
             return [[path] for path in so_far]
 
         while len(tokens) < max(counts):
-            logits = (
-                self._lm.next_logits(sequences, tokens[-1])
-                if tokens
-                else self._lm.root_logits(sequences)
-            )
+            logits = self._logits(sequences, tokens)
+            if self.hands_over:
+                handed.append(logits)
             distribution = None if greedy else fold(logits, sequences, contexts).probs[:, 0]
             counts = self._ended(sequences, logits, distribution, counts, len(tokens))
             if len(tokens) >= max(counts):
@@ -146,15 +151,23 @@ class ChainDrafter(WithModel):
             else:
                 distributions.append(distribution)
                 tokens.append(draws.draft(distribution, len(tokens)))
-        if not tokens:
-            return empty(len(sequences), self._lm.device)
-        kind = Kind.INDEPENDENT if distributions else Kind.CHOSEN
-        return DraftTree(
-            torch.stack(tokens, 1),
-            counts,
-            kind=kind,
-            proposals=torch.stack(distributions, 1) if distributions else None,
-        )
+        if self.hands_over and len(handed) == len(tokens):  # the bonus token's are missing
+            handed.append(self._logits(sequences, tokens))
+        tree = empty(len(sequences), self._lm.device)
+        if tokens:
+            tree = DraftTree(
+                torch.stack(tokens, 1),
+                counts,
+                kind=Kind.INDEPENDENT if distributions else Kind.CHOSEN,
+                proposals=torch.stack(distributions, 1) if distributions else None,
+            )
+        return replace(tree, amateur_logits=torch.cat(handed, 1)) if handed else tree
+
+    def _logits(self, sequences: Seq[Sequence], tokens: Seq[Tensor]) -> Tensor:
+        """[B, 1, V] after each text and the tokens [B] that were drafted so far."""
+        if tokens:
+            return self._lm.next_logits(sequences, tokens[-1])
+        return self._lm.root_logits(sequences)
 
     def _ended(
         self,

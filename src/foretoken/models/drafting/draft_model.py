@@ -27,7 +27,7 @@ from foretoken.access import Pass
 from foretoken.errors import ForetokenError
 from foretoken.models.budget import CacheBudget
 from foretoken.models.feed import Feed, chain_feed, frontier_feed, token_feed, tree_feed
-from foretoken.models.load import load_model, wrapped
+from foretoken.models.load import find, load_model, wrapped
 from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
 from foretoken.protocols import Step
@@ -280,6 +280,13 @@ def as_causal_lm(model: Any, access: Surroundings, backend: str | None = None) -
         backend="auto" if automatic else backend,
         trust_remote_code=access.trust_remote_code,
     )
+
+
+def is_of(lm: CausalLM, model: Any) -> bool:
+    """Whether `model`, as it was named for drafting, is this one: itself, or what it was loaded
+    from."""
+    source = find(model) if isinstance(model, (str, Path)) else model
+    return source is lm or bool(source == lm.source)
 
 
 def _led(trees: DraftTree, tails: Seq[Seq[int]]) -> DraftTree:
