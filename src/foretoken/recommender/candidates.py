@@ -73,7 +73,8 @@ def find_candidates(
     """All that applies to `plain`'s model, which lies at `target`.
 
     draft_models: given, small models or trained drafters. wide: whether a pass over many tokens
-    costs about what one over a single token does, so that large trees of guesses may pay. Raises `ForetokenError` for a draft model that can't be found.
+    costs about what one over a single token does, so that large trees of guesses may pay. Raises
+    `ForetokenError` for a draft model that can't be found.
     """
     given = [c for name in draft_models for c in _of_model(plain, Place(name, find(name)), True)]
     named = {find(name).resolve() for name in draft_models}
@@ -147,5 +148,3 @@ def _of_the_target(plain: LLM, wide: bool) -> list[Candidate]:
     if {"e", "f"} <= model.levels and heavy and model.source is not None:
         found.append(Candidate("substitute", {"method": "substitute"}))
     return found
-
-

@@ -10,20 +10,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import cycle
 from time import perf_counter
 
-from foretoken.bench.measure.costs import Costs
+from foretoken.bench.measure.costs import Costs, pass_cost
 from foretoken.bench.plan import Unit
 from foretoken.bench.record import Answer
 from foretoken.bench.suites.suite import Prompt
 from foretoken.recommender.candidates import Candidate
 from foretoken.recommender.prediction import Prediction, most_promising, predict
 from foretoken.recommender.served import Cell, Served
+from foretoken.recommender.servings import Servings
 
 SCREENING = 0.4
 """The share of the time after which screening ends."""
+
+_GROUPS = 10  # of prompts that are wanted in each cell
+_FEWEST, _MOST = 2, 4  # methods that are timed
+
+
+def affordable(costs: Costs, cells: Seq[Cell], max_tokens: int, seconds: float) -> int:
+    """How many methods, beside plain decoding and `auto`, can be timed on enough prompts."""
+    cost = pass_cost(costs["target"])
+    answers = (max_tokens * cost(cell.batch_size, cell.batch_size) / 1000 for cell in cells)
+    rows = (1 - SCREENING) * seconds / (_GROUPS * sum(answers))
+    return max(_FEWEST, min(_MOST, int(rows) - 2))
+
 
 Serve = Callable[[Unit], Seq[Answer]]
 
@@ -75,22 +88,23 @@ class Screening:
     ) -> None:
         """Halve the candidates until `least` are left, the prompts are used up, or the time is.
 
-        serve: a unit, by plain decoding and the candidates that are left; keep: these alone."""
-        many = 1
-        while len(self.left) > least:
-            prompts = self._prompts[self.used : self.used + many]
+        serve: a unit, by plain decoding and the candidates that are left; keep: these alone.
+        """
+        many, begun = 1, False
+        while prompts := self._prompts[self.used : self.used + many]:
             for unit in self._units(prompts):
-                if allowance.spent > SCREENING * allowance.seconds:
+                if begun and allowance.spent > SCREENING * allowance.seconds:
                     return
                 self.served.add(Cell(1, unit.temperature), serve(unit))
+                begun = True
                 advance()
-            if not prompts:
-                return
             self.used, many = self.used + len(prompts), 2 * many
             half = max(least, math.ceil(len(self.left) / 2))
             better = {one.label for one in most_promising(self.predictions(), half)}
             self.left = [candidate for candidate in self.left if candidate.label in better]
             keep(better)
+            if len(self.left) <= least:
+                return
 
     def _units(self, prompts: Seq[Prompt]) -> Iterator[Unit]:
         return (Unit((p,), 1, t) for p in prompts for t in self._temperatures)
@@ -118,9 +132,7 @@ class Screening:
         """Why the candidates failed that answered nothing."""
         answered = {one.label for one in self._predicted(self._candidates)}
         errors = {c.label: self.served.errors(c.label) for c in self._candidates}
-        return {
-            label: said[0] for label, said in errors.items() if said and label not in answered
-        }
+        return {label: said[0] for label, said in errors.items() if said and label not in answered}
 
 
 class Timing:
@@ -128,16 +140,25 @@ class Timing:
     interrupted."""
 
     def __init__(self, prompts: Seq[Prompt], cells: Seq[Cell]) -> None:
-        self.served = Served()
-        self._units = {cell: _units(prompts, cell) for cell in cells}
+        self._servings = {cell: Servings(_units(prompts, cell)) for cell in cells}
         self._spent = dict.fromkeys(cells, 0.0)
         self._longest = dict.fromkeys(cells, 0.0)
+
+    @property
+    def served(self) -> Served:
+        """What counts of it."""
+        served = Served()
+        for cell, servings in self._servings.items():
+            for answers in servings.counting():
+                served.add(cell, answers)
+        return served
 
     def run(self, serve: Serve, allowance: Allowance, advance: Callable[[], None]) -> None:
         """Serve until the longest unit so far of each cell wouldn't end in time."""
         while (cell := self._next(allowance)) is not None:
-            began = allowance.now()
-            self.served.add(cell, serve(next(self._units[cell])))
+            began, servings = allowance.now(), self._servings[cell]
+            unit = servings.next()
+            servings.add(unit, serve(unit))
             took = allowance.now() - began
             self._spent[cell] += took
             self._longest[cell] = max(took, self._longest[cell])
@@ -146,7 +167,7 @@ class Timing:
     def _next(self, allowance: Allowance) -> Cell | None:
         """The cell that has had least time, of those that have enough left."""
         left = allowance.left
-        fitting = [c for c, longest in self._longest.items() if 0 < left and longest <= left]
+        fitting = [c for c, longest in self._longest.items() if left > 0 and longest <= left]
         return min(fitting, key=self._spent.__getitem__, default=None)
 
 
@@ -156,8 +177,3 @@ def _units(prompts: Seq[Prompt], cell: Cell) -> Iterator[Unit]:
     starts = range(0, len(prompts) - size + 1, size)
     groups = [Unit(tuple(prompts[i : i + size]), size, cell.temperature) for i in starts]
     return cycle(groups)
-
-
-def shortened(prompts: Seq[Prompt], tokens: int) -> list[Prompt]:
-    """Prompts whose answers end after so many tokens."""
-    return [replace(prompt, max_tokens=tokens) for prompt in prompts]

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -64,6 +65,11 @@ def split(text: str, where: str, seed: int = 0) -> tuple[Prompt, ...]:
 def numbered(texts: Iterable[str]) -> list[Prompt]:
     """Texts as prompts, by their numbers from 1."""
     return [Prompt(str(number), "yours", (text,)) for number, text in enumerate(texts, 1)]
+
+
+def shortened(prompts: Iterable[Prompt], tokens: int) -> list[Prompt]:
+    """Prompts whose answers end after so many tokens."""
+    return [replace(prompt, max_tokens=tokens) for prompt in prompts]
 
 
 def _is_json(text: str) -> bool:

@@ -78,7 +78,9 @@ def rows(candidates: Seq[Candidate], served: Served, cells: Seq[Cell]) -> list[R
                 continue
             low, high = own["speedup_ci95"] or (None, None)
             length = own["mean_acceptance_length"] or 0.0
-            found.append(Row(label, config, cell, compared.groups, rate, length, speedup, low, high))
+            found.append(
+                Row(label, config, cell, compared.groups, rate, length, speedup, low, high)
+            )
     return found
 
 
@@ -107,9 +109,7 @@ def verdict(measured: Seq[Row], cells: Seq[Cell], predicted: Seq[Prediction] = (
     elsewhere = [f"{row.cell} use {row.method}: {row}" for row in others]
     nothing = [f"{place} nothing pays" for place in _places(nowhere, cells)]
     chosen = {row.method: row for row in [ahead[0], *others]}
-    return Verdict(
-        best, "; ".join([told, *elsewhere, *nothing, *clauses]), tuple(chosen.values())
-    )
+    return Verdict(best, "; ".join([told, *elsewhere, *nothing, *clauses]), tuple(chosen.values()))
 
 
 def _best(drafting: Seq[Row]) -> str | None:
