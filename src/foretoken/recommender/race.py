@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle
 from time import perf_counter
 
@@ -26,6 +26,9 @@ from foretoken.recommender.servings import Servings
 SCREENING = 0.4
 """The share of the time after which screening ends."""
 
+Serve = Callable[[Unit], Seq[Answer]]
+"""Answers of plain decoding and of all methods that are left."""
+
 _GROUPS = 10  # of prompts that are wanted in each cell
 _FEWEST, _MOST = 2, 4  # methods that are timed
 
@@ -38,16 +41,13 @@ def affordable(costs: Costs, cells: Seq[Cell], max_tokens: int, seconds: float) 
     return max(_FEWEST, min(_MOST, int(rows) - 2))
 
 
-Serve = Callable[[Unit], Seq[Answer]]
-
-
 @dataclass(frozen=True)
 class Allowance:
     """seconds: from `began` on, by the clock `now`."""
 
     seconds: float
     now: Callable[[], float] = perf_counter
-    began: float = field(default=0.0)
+    began: float = 0.0
 
     @classmethod
     def starting(cls, seconds: float, now: Callable[[], float] = perf_counter) -> Allowance:
@@ -152,6 +152,11 @@ class Timing:
             for answers in servings.counting():
                 served.add(cell, answers)
         return served
+
+    @property
+    def disturbed(self) -> int:
+        """How many units were left out: see `Servings`."""
+        return sum(servings.left_out for servings in self._servings.values())
 
     def run(self, serve: Serve, allowance: Allowance, advance: Callable[[], None]) -> None:
         """Serve until the longest unit so far of each cell wouldn't end in time."""

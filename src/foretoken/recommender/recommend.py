@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
@@ -180,15 +180,14 @@ class _Run:
 
     def conclusion(self, screening: Screening) -> Recommendation:
         """What follows from what is known by now."""
-        timed = rows(self._finalists, self._timing.served, self._cells)
+        served = self._timing.served
+        timed = rows(self._finalists, served, self._cells)
         predictions = screening.predictions()
         found = verdict(timed, self._cells, predictions)
         finalists = {one.label for one in self._finalists}
         left_out = [p for p in predictions if p.best.label not in finalists]
         runner = self._lineup.runner
         runner.keep(())
-        if self._interrupted:
-            self._notes.append("Interrupted: this is concluded from what was measured until then.")
         return Recommendation(
             str(runner.plan.model),
             found.sentence,
@@ -197,9 +196,24 @@ class _Run:
             found.chosen,
             (*left_out, *screening.dropped()),
             {**runner.not_run, **self._lineup.left_out, **screening.failures()},
-            tuple(self._notes),
+            (*self._notes, *self._remarks(served.loops)),
             self._interrupted,
         )
+
+    def _remarks(self, loops: int) -> Iterator[str]:
+        """What was left out of the measurements, and why."""
+        if loops:
+            yield (
+                f"{loops} prompts don't count, as plain decoding answers them with a loop, which "
+                "is easily copied."
+            )
+        if self._timing.disturbed:
+            yield (
+                f"{self._timing.disturbed} units were disturbed and don't count, as no time was "
+                "left to serve them again."
+            )
+        if self._interrupted:
+            yield "Interrupted: this is concluded from what was measured until then."
 
 
 def _cells(batch_sizes: Seq[int], temperatures: Seq[float], seconds: float) -> list[Cell]:

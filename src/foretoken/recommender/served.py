@@ -69,6 +69,13 @@ class Served:
                 plain += [a for a in answers if a.method == BASELINE and a.id in ids]
         return Comparison(own, plain) if own else None
 
+    @property
+    def loops(self) -> int:
+        """How many prompts plain decoding answered with a loop in some cell."""
+        cells = dict.fromkeys(cell for cell, _ in self._units)
+        plain = [self.compared(BASELINE, cell) for cell in cells]
+        return len({name for one in plain if one is not None for name in looping(one.plain)})
+
     def errors(self, method: str) -> list[str]:
         """Why answers of the method failed."""
         return [a.error for _, unit in self._units for a in unit if a.method == method and a.error]

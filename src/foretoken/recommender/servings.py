@@ -22,7 +22,7 @@ DISTURBED = 2.0
 _LEAST = 3  # servings from which on it is known what is usual
 
 
-@dataclass
+@dataclass(eq=False)
 class _Serving:
     """pace: method -> seconds for a step. repeated: whether it was served twice."""
 
@@ -58,6 +58,11 @@ class Servings:
         """The answers of each unit that counts."""
         left_out = list(self._disturbed())
         return [one.answers for one in self._served if one not in left_out]
+
+    @property
+    def left_out(self) -> int:
+        """How many units don't count."""
+        return sum(1 for _ in self._disturbed())
 
     def _disturbed(self) -> Iterator[_Serving]:
         """Those that were served only once."""

@@ -113,16 +113,13 @@ def verdict(measured: Seq[Row], cells: Seq[Cell], predicted: Seq[Prediction] = (
 
 
 def _best(drafting: Seq[Row]) -> str | None:
-    """The method that pays in most cells; of several, the fastest over all cells together."""
-    paid: dict[str, int] = {}
+    """The method that pays in most cells; of several, the one that gains most where it does."""
+    worth: dict[str, tuple[int, float]] = {}
     for row in drafting:
         if row.pays:
-            paid[row.method] = paid.get(row.method, 0) + 1
-
-    def worth(method: str) -> tuple[int, float]:
-        return paid[method], sum(math.log(r.speedup) for r in drafting if r.method == method)
-
-    return max(paid, key=worth, default=None)
+            cells, gain = worth.get(row.method, (0, 0.0))
+            worth[row.method] = cells + 1, gain + math.log(row.speedup)
+    return max(worth, key=worth.__getitem__, default=None)
 
 
 def _fastest(some: Seq[Row]) -> Row | None:
