@@ -89,7 +89,7 @@ def test_from_the_command_line(checkpoints: Pair, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "nowhere")
     text = "\n".join(f"What is {number}?" for number in range(9))
     done = run(
-        *("recommend", *model(checkpoints), "--seconds", 4, "--temperature", 0, "--prompts", "-"),
+        *("recommend", *model(checkpoints), "--seconds", 2, "--temperature", 0, "--prompts", "-"),
         typed=text,
     )
     assert done.exit_code == 0, done.output

@@ -35,7 +35,7 @@ def test_the_whole(checkpoints: Pair) -> None:
         draft_models=[checkpoints[1]],
         prompts=TEXTS,
         batch_sizes=(1, 2),
-        seconds=6,
+        seconds=4,
         max_tokens=8,
         speculative_config={"method": "pld", "num_speculative_tokens": 2},
         tell=lines.append,
@@ -75,7 +75,7 @@ def test_ctrl_c(checkpoints: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             {"prompts": TEXTS[:4]},
-            "There are 4 prompts, and an interval at batch 1 needs at least 5",
+            "are 4 prompts, and an interval at batch 1 needs at least 5;",
         ),
         ({"prompts": TEXTS, "batch_sizes": (8,)}, "at batch 8 needs at least 40"),
         ({"prompts": [1, 2]}, "something else than texts"),

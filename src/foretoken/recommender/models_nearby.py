@@ -41,7 +41,7 @@ def nearby(target: Path) -> list[Place]:
     """The folders and GGUF files where models are kept, the target's own not among them."""
     found = [*_in_folder(target.parent), *_in_folder(cache_folder() / "models"), *_in_hub_cache()]
     found += [Place(name, zoo.path(name)) for name in zoo.names()]
-    places = {place.path.resolve(): place for place in reversed(found)}
+    places = {place.path.resolve(): place for place in found}  # the last has the shortest name
     return [place for path, place in sorted(places.items()) if path != target.resolve()]
 
 

@@ -63,7 +63,7 @@ class Served:
         plain: list[Answer] = []
         for where, answers in self._units:
             answered = without_failures(a for a in answers if a.method == method)
-            if where == cell and answered:
+            if where == cell:
                 ids = {answer.id for answer in answered}
                 own += answered
                 plain += [a for a in answers if a.method == BASELINE and a.id in ids]
