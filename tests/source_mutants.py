@@ -351,6 +351,12 @@ RECOMMENDING: dict[str, Mutant] = {
         "self.speedup > 1",
         ("recommender/test_verdict.py::test_an_interval_that_includes_1",),
     ),
+    "the best of many is no luckier": Mutant(
+        f"{RECOMMENDER}.verdict:rows",
+        "joint_interval(compared.answers, compared.plain, len(candidates))",
+        "joint_interval(compared.answers, compared.plain, 1)",
+        ("recommender/test_verdict.py::test_the_best_of_many_is_lucky",),
+    ),
     "few groups are enough": Mutant(
         f"{RECOMMENDER}.verdict:Row.enough",
         "self.groups >= LEAST",

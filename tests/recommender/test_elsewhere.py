@@ -56,7 +56,7 @@ def test_what_they_do_not_have(tmp_path: Path) -> None:
     EagleModule(Facts(32, 64, 2)).save(tmp_path / "eagle", {})
     for config in (
         {"method": "auto"},
-        {"method": "substitute"},
+        {"tuned": "mine"},
         {"method": "sps", "model": "small.gguf", "num_speculative_tokens": 3},
         {"method": "eagle", "model": str(tmp_path / "eagle")},
         {"method": "eagle3", "model": "./nowhere"},

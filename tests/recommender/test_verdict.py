@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
 import pytest
@@ -12,7 +13,7 @@ from foretoken.recommender.candidates import Candidate
 from foretoken.recommender.prediction import Prediction
 from foretoken.recommender.served import Cell, Served
 from foretoken.recommender.verdict import LEAST, Row, rows, verdict
-from recommended import Table, given, prompts
+from recommended import Pace, Table, given, prompts
 
 GREEDY, WARM, EIGHT, WARM_EIGHT = Cell(1, 0.0), Cell(1, 1.0), Cell(8, 0.0), Cell(8, 1.0)
 
@@ -86,12 +87,25 @@ def test_screened_only() -> None:
     assert found.method is None and "sps small, 3 tokens promises most" in found.sentence
 
 
-def measured(paces: dict[str, float], count: int) -> Seq[Row]:
+def measured(paces: Mapping[str, Pace | float], count: int) -> Seq[Row]:
     table, served = Table(paces), Served()
     for prompt in prompts(count):
         served.add(GREEDY, table.serve(Unit((prompt,), 1, 0.0)))
     candidates = [Candidate(name, {"method": name}) for name in paces]
     return rows(candidates, served, [GREEDY, WARM])
+
+
+def test_the_best_of_many_is_lucky() -> None:
+    """The same measurements have a wider interval among six methods than alone."""
+
+    def pace(unit: Unit) -> float:
+        return 1.1 + 0.1 * int(unit.group[1:])
+
+    six = {name: pace for name in "abcdef"}
+    [_, alone], [_, one, *others] = measured({"a": pace}, 9), measured(six, 9)
+    assert alone.speedup == one.speedup and len(others) == 5
+    assert None not in (alone.low, alone.high, one.low, one.high)
+    assert (one.low or 0) < (alone.low or 0) and (one.high or 0) > (alone.high or 0)
 
 
 def test_rows_from_answers() -> None:

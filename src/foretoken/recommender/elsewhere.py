@@ -30,7 +30,8 @@ def for_vllm(config: Mapping[str, Any], tokens_per_step: float) -> dict[str, Any
     tokens_per_step: the mean acceptance length. vLLM drafts chains: of a trained drafter as many
     tokens as a tree got accepted, rounded up.
     """
-    method = ALIASES.get(config["method"], config["method"])
+    given = config.get("method")
+    method = ALIASES.get(str(given), given)
     if method == "pld":
         names = (_LENGTH, "prompt_lookup_max", "prompt_lookup_min")
         return {"method": "ngram", **_numbers(PromptLookup(), config, names)}

@@ -82,7 +82,7 @@ class Recommendation:
             raise ForetokenError(f"Nothing is saved as {name!r}, as {self.sentence}.")
         path = saved_at(name)
         config = dict(self.config or {"method": BASELINE})
-        about = {"schema": SCHEMA, "name": name, "method": config["method"]}
+        about = {"schema": SCHEMA, "name": name, "method": config.get("method")}
         whole = {**self.data(), "speculative_config": config, "environment": environment()}
         write_json(path, {**about, **whole})
         return path

@@ -1,7 +1,8 @@
 """What follows from measurements: which method pays in which cell, as rows and as a sentence.
 
 A method pays where the whole 95 % interval of its speedup, over groups of prompts that it and plain
-decoding answered in turn, lies above 1, and there are at least `LEAST` groups.
+decoding answered in turn, lies above 1, and there are at least `LEAST` groups. The intervals of all
+methods in a cell hold together: the best of several is also the luckiest.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
+from foretoken.bench.measure.metrics import joint_interval
 from foretoken.bench.record import BASELINE
 from foretoken.recommender.candidates import Candidate
 from foretoken.recommender.prediction import Prediction
@@ -76,7 +78,8 @@ def rows(candidates: Seq[Candidate], served: Served, cells: Seq[Cell]) -> list[R
             speedup, rate = own["speedup"], own["tokens_per_second"]
             if speedup is None or rate is None:
                 continue
-            low, high = own["speedup_ci95"] or (None, None)
+            ends = joint_interval(compared.answers, compared.plain, len(candidates))
+            low, high = ends or (None, None)
             length = own["mean_acceptance_length"] or 0.0
             found.append(
                 Row(label, config, cell, compared.groups, rate, length, speedup, low, high)
