@@ -64,8 +64,19 @@ def test_an_interval_that_includes_1(low: float) -> None:
     """Is no winner's, however large its speedup; what is printed as 1.00 is 1."""
     found = verdict([row("pld", GREEDY, 1.8, low, 3.0)], [GREEDY])
     assert found.method is None and not found.chosen
-    assert found.sentence.startswith("nothing pays: decode plainly (the fastest: pld 1.80×")
+    assert found.sentence.startswith(
+        "nothing pays for certain: decode plainly, or give it more time (the fastest: pld 1.80×"
+    )
     assert verdict([row("pld", GREEDY, 1.8, 1.01, 3.0)], [GREEDY]).method == "pld"
+
+
+def test_what_is_slower_everywhere() -> None:
+    """There is nothing to wait for."""
+    some = [row("pld", GREEDY, 0.9, 0.8, 1.0), row("sps", WARM, 0.7, 0.6, 0.8)]
+    assert verdict(some, [GREEDY, WARM]).sentence == (
+        "nothing pays: decode plainly (the fastest: pld 0.90× (0.80–1.00) greedy, "
+        "sps 0.70× (0.60–0.80) at temperature 1)"
+    )
 
 
 def test_too_few_groups() -> None:

@@ -98,13 +98,8 @@ def verdict(measured: Seq[Row], cells: Seq[Cell], predicted: Seq[Prediction] = (
     nowhere = [cell for cell in cells if cell in known and paying[cell] is None]
     clauses = _unsure([cell for cell in cells if cell not in known], cells)
     if best is None:
-        details = ", ".join(
-            f"{row.method} {row} {cell}"
-            for cell in nowhere
-            if (row := _fastest([r for r in drafting if r.cell == cell and r.enough])) is not None
-        )
-        told = f"nothing pays: decode plainly (the fastest: {details})"
-        return Verdict(None, "; ".join([told, *clauses]), ())
+        fastest = [_fastest([r for r in drafting if r.cell == c and r.enough]) for c in nowhere]
+        return Verdict(None, "; ".join([_nothing([r for r in fastest if r]), *clauses]), ())
     own = [row for row in drafting if row.method == best and row.pays]
     ahead = [row for cell in cells for row in own if row.cell == cell]
     others = [row for row in paying.values() if row and row.cell not in {r.cell for r in ahead}]
@@ -113,6 +108,15 @@ def verdict(measured: Seq[Row], cells: Seq[Cell], predicted: Seq[Prediction] = (
     nothing = [f"{place} nothing pays" for place in _places(nowhere, cells)]
     chosen = {row.method: row for row in [ahead[0], *others]}
     return Verdict(best, "; ".join([told, *elsewhere, *nothing, *clauses]), tuple(chosen.values()))
+
+
+def _nothing(fastest: Seq[Row]) -> str:
+    """That nothing pays; where something may, as far as is known, so much is said."""
+    details = ", ".join(f"{row.method} {row} {row.cell}" for row in fastest)
+    told = "nothing pays: decode plainly"
+    if any(row.speedup > 1 for row in fastest):
+        told = "nothing pays for certain: decode plainly, or give it more time"
+    return f"{told} (the fastest: {details})"
 
 
 def _best(drafting: Seq[Row]) -> str | None:

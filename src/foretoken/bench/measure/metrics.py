@@ -54,6 +54,7 @@ def bootstrap(
     seconds: Seq[float],
     plain_tokens: Seq[float],
     plain_seconds: Seq[float],
+    *,
     tail: float = 0.025,
 ) -> list[float] | None:
     """95 % interval of the speedup over groups: None where there are fewer than two, or where a
