@@ -11,6 +11,7 @@ import torch
 
 from command_line import Pair
 from foretoken import LLM
+from foretoken.recommender import models_nearby
 from foretoken.recommender.models_nearby import (
     Place,
     folders,
@@ -56,9 +57,11 @@ def test_smaller_ones_of_its_tokenizer(
     assert {"small", "other", "no-model", "broken.gguf"} <= {place.path.name for place in places}
     assert target not in folders(places)
     share = numbers_in(beside / "small") / numbers_in(target)
-    assert 0 < share < 1
-    found = smaller_models(plain, target, places)
-    assert found == ([Place(str(beside / "small"), beside / "small")] if share <= 0.6 else [])
+    monkeypatch.setattr(models_nearby, "SMALLER", share - 0.01)
+    assert not smaller_models(plain, target, places), "it is too large"
+    monkeypatch.setattr(models_nearby, "SMALLER", share + 0.01)
+    small = Place(str(beside / "small"), beside / "small")
+    assert share < 1 and smaller_models(plain, target, places) == [small]
     assert same_tokenizer(plain.tokenizer, beside / "small")
     assert not same_tokenizer(plain.tokenizer, beside / "other")
     assert not same_tokenizer(plain.tokenizer, beside / "no-model")
