@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mutation import Mutant
+from recommender_mutants import RECOMMENDING
 
 DRAWS, ENGINE = "foretoken.draws:KeyedDraws", "foretoken.engine.engine:Engine"
 MERGED, CACHE = "foretoken.drafters.merged:Merged", "foretoken.models.cache:KVCache"
@@ -386,7 +387,16 @@ READING: dict[str, Mutant] = {
 }
 """A batch's prompts."""
 
-MUTANTS = {**SAMPLED, **NOISE, **SERVING, **CONTROL, **DRAFTING, **READING, **HANDED_OVER}
+MUTANTS = {
+    **SAMPLED,
+    **NOISE,
+    **SERVING,
+    **CONTROL,
+    **DRAFTING,
+    **READING,
+    **HANDED_OVER,
+    **RECOMMENDING,
+}
 
 BY_TEST: dict[str, list[str]] = {}
 """Test -> the mistakes that it must notice."""

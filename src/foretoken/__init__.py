@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from foretoken.hook import assisted
     from foretoken.llm import LLM
     from foretoken.methods import METHODS
+    from foretoken.recommender.recommend import recommend
     from foretoken.sampling.params import SamplingParams
 
     __version__: str
@@ -23,6 +24,7 @@ _HOMES = {
     "ForetokenError": "foretoken.errors",
     "METHODS": "foretoken.methods",
     "assisted": "foretoken.hook",
+    "recommend": "foretoken.recommender.recommend",
 }
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "SamplingParams",
     "__version__",
     "assisted",
+    "recommend",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Reads the options that `foretoken tune` found best: a JSON file for a model and a method.
+"""Reads the options that `foretoken tune` or `foretoken recommend` found best, from a JSON file.
 
 {"schema": 1, "name": "mini-sps", "model": "mini", "method": "sps",
  "speculative_config": {"method": "sps", "model": "mini-draft", "num_speculative_tokens": 5},

@@ -67,6 +67,7 @@ UNWRITABLE = {
     "demo": ("demo", "--shape", "none", "--limit", 1, "--out"),
     "bench": ("bench", "--suite", "bundled", "--limit", 1, "--out"),
     "tune": ("tune", "--method", "pld", "--limit", 1, "--trials", 1, "--out"),
+    "recommend": ("recommend", "--seconds", 1, "--save"),
     "train": ("train", "medusa", "--target", "mini", "--data", "prompts.jsonl", "--out"),
     "inflate": ("zoo", "inflate", "own", "--shape", "135m", "--out"),
     "export": ("export", "checkpoint", "--to", "vllm", "--out"),

@@ -23,7 +23,7 @@ from foretoken.config import build, needs_of, options_of
 from foretoken.errors import ForetokenError, unknown
 from foretoken.files import utf8
 from foretoken.methods import METHODS, Need
-from foretoken.registry import OPTION_ALIASES
+from foretoken.registry import OPTION_ALIASES, drafter_class
 from foretoken.tuned import read_tuned
 
 TUNED = "tuned:"
@@ -164,6 +164,26 @@ def method_config(name: str, draft_model: str | None, tokens: int | None) -> dic
     small = None if Need.WEIGHTS in needs_of(name) else draft_model
     values = {"model": small, "num_speculative_tokens": tokens}
     return {"method": name, **{k: v for k, v in values.items() if k in options and v is not None}}
+
+
+def trained_configs(checkpoints: Mapping[Path, str]) -> list[dict[str, Any]]:
+    """The configs of every lossless method that drafts with trained weights, with each of these
+    checkpoints that it reads. checkpoints: folders and what `trainable.checkpoint` calls their
+    methods."""
+
+    def read_by(drafter: str) -> str:
+        """The method whose checkpoints this drafter reads."""
+        cls: Any = drafter_class(drafter)
+        return str(cls.module.method)
+
+    rows = [row for row in METHODS.values() if row.lossless and row.trained]
+    reads = {row.name: read_by(row.drafter) for row in rows}
+    return [
+        {"method": row.name, "model": str(path)}
+        for row in rows
+        for path, method in checkpoints.items()
+        if reads[row.name] == method
+    ]
 
 
 _DRAFT_MODEL = {"model", *(key for key, own in OPTION_ALIASES.items() if own == "model")}

@@ -155,27 +155,14 @@ def _trained(plain: LLM, folder: Path | None) -> list[dict[str, Any]]:
     """Every lossless row of the method table that drafts with weights trained for this target, with
     each of the folder's, or the bundled, checkpoints that it can draft with."""
     from foretoken import zoo
-    from foretoken.methods import METHODS
-    from foretoken.registry import drafter_class
+    from foretoken.bench.plan import trained_configs
     from foretoken.trainable.checkpoint import checkpoints
-
-    def read_by(drafter: str) -> str:
-        """The method whose checkpoints this method reads."""
-        cls: Any = drafter_class(drafter)
-        return str(cls.module.method)
 
     folders = [zoo.path(name) for name in zoo.names()] if folder is None else [*folder.glob("*/")]
     drafters = checkpoints(sorted(folders), plain.model)
     if folder is not None and not drafters:
         raise ForetokenError(f"None of the folders in {folder} holds a drafter for this target.")
-    rows = [row for row in METHODS.values() if row.lossless and row.trained]
-    reads = {row.name: read_by(row.drafter) for row in rows}
-    return [
-        {"method": row.name, "model": str(path)}
-        for row in rows
-        for path, method in drafters.items()
-        if reads[row.name] == method
-    ]
+    return trained_configs(drafters)
 
 
 def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any]]:

@@ -102,6 +102,7 @@ def _register() -> None:
         layers,
         methods,
         prune,
+        recommend,
         report,
         simulate,
         train,
@@ -116,6 +117,7 @@ def _register() -> None:
     app.command("generate")(generate.generate)
     app.command("chat")(chat.chat)
     app.command("certify")(certify.certify)
+    app.command("recommend")(recommend.recommend)
     app.command("tune")(tune.tune)
     app.command("methods")(methods.methods)
     app.command("train")(train.train)

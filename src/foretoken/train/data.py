@@ -66,7 +66,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     """
     found, silent = [], []
     for number, row in _rows(path):
-        each = _conversation(row, f"{path}, line {number}")
+        each = conversation_of(row, f"{path}, line {number}")
         if each.messages or each.whole:
             found.append(each)
         else:
@@ -93,7 +93,14 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
         raise ForetokenError(f"{path} is not text in UTF-8: {error}.") from error
 
 
-def _conversation(row: Any, where: str) -> Conversation:
+def is_spelled(row: Any) -> bool:
+    """Whether a line's object is in one of the spellings above."""
+    return isinstance(row, dict) and any(form <= set(row) for form, _ in _FORMS)
+
+
+def conversation_of(row: Any, where: str) -> Conversation:
+    """A line's object as a conversation. Raises `ForetokenError`, with `where`, for anything else
+    than the spellings above."""
     keys = set(row) if isinstance(row, dict) else set()
     needed, read = next((form for form in _FORMS if form[0] <= keys), (set(), None))
     if read is None:

@@ -59,6 +59,18 @@ def test_methods_take_turns(runner: Runner) -> None:
     assert {runner._order()[0] for _ in runner.labels} == set(runner.labels)
 
 
+def test_methods_come_and_go(checkpoints: Pair) -> None:
+    """One more on the same weights, or a reason; those that leave are closed."""
+    runner = Runner(plan(checkpoints, methods={"pld": {"method": "pld"}}, lenient=True))
+    pld = runner.llms["pld"]
+    runner.add("suffix", {"method": "suffix"})
+    runner.add("bad", {"method": "sps", "model": "./nowhere"})
+    assert runner.labels == [BASELINE, "pld", "suffix"] and "nowhere" in runner.not_run["bad"]
+    runner.keep(["suffix"])
+    assert {a.method for a in runner.serve(unit(SUITE.prompts[1]))} == {BASELINE, "suffix"}
+    assert "closed" in repr(pld) and runner.llms["suffix"].model is runner.plain.model
+
+
 def test_scores_and_likelihood(checkpoints: Pair) -> None:
     """Plain decoding is weighed too as soon as an approximate method is."""
     draft = str(checkpoints[1])

@@ -6,13 +6,13 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-import foretoken
 from foretoken.machine import cores, features, processor
 
 __all__ = ["environment"]
@@ -31,7 +31,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "foretoken": foretoken.__version__,
+        "foretoken": version("foretoken"),
         "git_commit": _commit(),
         "threads": torch.get_num_threads(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -56,7 +56,7 @@ def _os() -> str:
 
 def _commit() -> str | None:
     """The checkout that runs, where it is one; "-dirty" marks uncommitted changes."""
-    root = Path(foretoken.__file__).parents[2]
+    root = Path(__file__).parents[4]
     if not (root / ".git").exists():
         return None
     try:

@@ -50,16 +50,32 @@ def without_failures(answers: Iterable[Answer]) -> list[Answer]:
 
 
 def bootstrap(
-    tokens: Seq[float], seconds: Seq[float], plain_tokens: Seq[float], plain_seconds: Seq[float]
+    tokens: Seq[float],
+    seconds: Seq[float],
+    plain_tokens: Seq[float],
+    plain_seconds: Seq[float],
+    *,
+    tail: float = 0.025,
 ) -> list[float] | None:
     """95 % interval of the speedup over groups: None where there are fewer than two, or where a
     resample has no speedup.
 
-    One number a group in each list. The speedup is computed again from each resample's totals.
+    One number a group in each list; tail: the share beyond either end. The speedup is computed
+    again from each resample's totals.
     """
     groups = np.array([tokens, seconds, plain_tokens, plain_seconds], dtype=float).T
-    ends = interval(groups, _speedups, tail=0.025, resamples=RESAMPLES)
+    ends = interval(groups, _speedups, tail=tail, resamples=RESAMPLES)
     return None if ends is None else list(ends)
+
+
+def joint_interval(
+    answers: Seq[Answer], plain: Seq[Answer], methods: int
+) -> tuple[float, float] | None:
+    """The interval of a speedup that is one of so many: with 95 % all of them hold together
+    (Bonferroni), so that the best of several isn't taken for more than chance explains."""
+    totals = _totals(without_failures(answers), without_failures(plain))
+    ends = bootstrap(*totals, tail=0.025 / methods)
+    return None if ends is None else (ends[0], ends[1])
 
 
 def _speedups(totals: Floats) -> Floats:

@@ -8,8 +8,10 @@ same prompt.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from typing import Any
 
 from foretoken.bench.measure.costs import Meter
 from foretoken.bench.measure.energy import Energy
@@ -63,6 +65,18 @@ class Runner:
         device = self.plain.model.device
         self._memory, self._energy = PeakMemory(device), Energy(device)
         self._rotation = 0
+
+    def add(self, label: str, config: Mapping[str, Any]) -> None:
+        """One more method, by its `speculative_config`; where the plan is lenient, one that the
+        target can't serve is noted in `not_run`."""
+        self.plan = dataclasses.replace(self.plan, methods={**self.plan.methods, label: config})
+        self._add(label)
+
+    def keep(self, labels: Collection[str]) -> None:
+        """Serve plain decoding and these from now on; the other methods are freed."""
+        for label in self.labels:
+            if label != BASELINE and label not in labels:
+                self.llms.pop(label).close()
 
     def _add(self, label: str) -> None:
         try:

@@ -1,0 +1,2 @@
+"""Recommends a decoding method for a model, texts and machine: what applies, screened, then
+timed."""

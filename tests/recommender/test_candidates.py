@@ -1,0 +1,75 @@
+"""Which methods apply to a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from command_line import Pair
+from foretoken import LLM, ForetokenError, zoo
+from foretoken.recommender.candidates import (
+    LONGEST,
+    Candidate,
+    _distinct,
+    find_candidates,
+    with_auto,
+)
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+@pytest.fixture(scope="module")
+def mini() -> LLM:
+    return LLM("mini")
+
+
+def test_what_applies_to_the_bundled_target(mini: LLM) -> None:
+    """Copies, its small model, every drafter that was trained for it, and the target itself; large
+    trees where wide passes are cheap."""
+    found = find_candidates(mini, zoo.path("mini"), (), wide=False)
+    labels = [one.label for one in found.candidates]
+    assert {"pld", "suffix", "sam", "sps mini-draft", "early_exit", "swift", "substitute"} <= {
+        *labels
+    }
+    assert {"eagle2 mini-eagle", "eagle3 mini-eagle3", "dflash_tree mini-dflash"} <= {*labels}
+    assert "token_recycling" not in labels and len({*labels}) == len(labels)
+    small = next(one for one in found.candidates if one.label == "sps mini-draft")
+    assert small.any_length and not small.given
+    assert small.config == {"method": "sps", "model": "mini-draft", "num_speculative_tokens": 8}
+    wide = find_candidates(mini, zoo.path("mini"), (), wide=True)
+    assert "token_recycling" in [one.label for one in wide.candidates]
+
+
+def test_given_models(mini: LLM, checkpoints: Pair) -> None:
+    """By what they are: a drafter trained for the target, a model of its tokenizer, one of another;
+    each once, although it is also found."""
+    given = ("mini-eagle", "mini-draft", str(checkpoints[1]))
+    found = find_candidates(mini, zoo.path("mini"), given, wide=False)
+    asked = [one.label for one in found.candidates if one.given]
+    assert asked == ["eagle mini-eagle", "eagle2 mini-eagle", "sps mini-draft", "tli draft"]
+    assert [one.label for one in found.candidates].count("sps mini-draft") == 1
+    with pytest.raises(ForetokenError, match="nowhere"):
+        find_candidates(mini, zoo.path("mini"), ("./nowhere",), wide=False)
+
+
+def test_without_the_target_s_layers(checkpoints: Pair) -> None:
+    """A model that transformers runs drafts with nothing of its own."""
+    outside = LLM(checkpoints[0], model_impl="transformers")
+    found = find_candidates(outside, checkpoints[0], (), wide=False)
+    methods = {one.config["method"] for one in found.candidates}
+    assert not methods & {"early_exit", "swift", "substitute"}
+
+
+def test_lengths_and_names() -> None:
+    """A length is part of the name; two models of one name are told apart by their folders."""
+    one = Candidate("sps a", {"method": "sps", "model": "x/a"}, any_length=True)
+    assert one.of_length(1).label == "sps a, 1 token"
+    assert one.of_length(LONGEST).config["num_speculative_tokens"] == LONGEST
+    other = Candidate("sps a", {"method": "sps", "model": "y/a"})
+    assert [c.label for c in _distinct([one, other, one])] == ["sps a", "sps y/a"]
+    assert with_auto(None).config == {"method": "auto"}
+    auto = with_auto(one)
+    assert (auto.label, auto.config) == ("auto a", {"method": "auto", "model": "x/a"})
+    named = Candidate("sps b", {"method": "sps", "model": str(Path("x") / "b.gguf")})
+    assert with_auto(named).label == "auto b"

@@ -1,0 +1,64 @@
+"""What is written for vLLM is read here, as the same method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretoken.config import build
+from foretoken.recommender.elsewhere import for_vllm
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.eagle import EagleModule
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (
+            {"method": "pld", "num_speculative_tokens": 4},
+            {
+                "method": "ngram",
+                "num_speculative_tokens": 4,
+                "prompt_lookup_max": 3,
+                "prompt_lookup_min": 1,
+            },
+        ),
+        (
+            {"method": "suffix", "min_token_prob": 0.2},
+            {
+                "method": "suffix",
+                "suffix_decoding_max_tree_depth": 64,
+                "suffix_decoding_max_spec_factor": 1.0,
+                "suffix_decoding_min_token_prob": 0.2,
+            },
+        ),
+        (
+            {"method": "sps", "model": "org/small", "num_speculative_tokens": 3},
+            {"method": "draft_model", "model": "org/small", "num_speculative_tokens": 3},
+        ),
+    ],
+)
+def test_read_by_us_it_is_the_same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """Their names are ours too, so both configs build one drafter."""
+    assert for_vllm(ours, 2.0) == theirs
+    one, other = build(ours), build(theirs)
+    assert vars(one.drafter).keys() == vars(other.drafter).keys()
+    simple = (int, float, str)
+    assert {k: v for k, v in vars(one.drafter).items() if isinstance(v, simple)} == {
+        k: v for k, v in vars(other.drafter).items() if isinstance(v, simple)
+    }
+
+
+def test_what_they_do_not_have(tmp_path: Path) -> None:
+    """Methods of other names, draft models in GGUF files, and drafters in our own format."""
+    EagleModule(Facts(32, 64, 2)).save(tmp_path / "eagle", {})
+    for config in (
+        {"method": "auto"},
+        {"tuned": "mine"},
+        {"method": "sps", "model": "small.gguf", "num_speculative_tokens": 3},
+        {"method": "eagle", "model": str(tmp_path / "eagle")},
+        {"method": "eagle3", "model": "./nowhere"},
+    ):
+        assert for_vllm(config, 2.0) is None
