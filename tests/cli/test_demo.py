@@ -31,7 +31,7 @@ def test_demo(checkpoints: Pair, tmp_path: Path) -> None:
     files = {p.name for p in (tmp_path / "demo").iterdir()}
     assert files == {"plan.json", "results.json", "samples.jsonl", "report.md", "report.html"}
     results = read_results(tmp_path / "demo" / "results.json")
-    assert len(results["runs"]) == 6 and results["suite"]["prompts"] == 7
+    assert len(results["runs"]) == 8 and results["suite"]["prompts"] == 7
     assert "autoregressive" in found.stdout and "same" in found.stdout
 
 

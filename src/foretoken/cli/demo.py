@@ -1,30 +1,31 @@
-"""`foretoken demo`: the bundled models decoding side by side, a table and a report.
+"""`foretoken demo`: a real model writes plainly and with drafts, a race, a table and a report.
 
-`foretoken bench` on the bundled prompts with a time budget: three minutes on two cores, in two
-parts, the models as they are and then inflated to the cost of a larger shape. Each part is given
-its share of the time before anything is measured.
+`foretoken bench` on the bundled prompts with a time budget, with methods that need nothing but the
+target: under three minutes on two cores. Where the real model can't be had, the bundled toy takes
+its place, inflated to its cost.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median_low
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretoken.cli import measuring, options, output
+from foretoken.cli import measuring, options, output, race
 from foretoken.errors import ForetokenError
 from foretoken.files import held, read_json, write_json
 
 if TYPE_CHECKING:
     from foretoken.bench.plan import Plan
-    from foretoken.bench.record import Results
+    from foretoken.bench.record import Answer, Results
 
-_FIRST_SHARE = 0.6
-_LEAST_LEFT = 30.0  # seconds; with less the inflated part is left out
-_INFLATED_TOKENS = 32
+REAL = "smollm2-135m-instruct"
+_TOY, _ITS_SHAPE = "mini", "135m"
+_RACE = 160  # tokens
 _PLAN = {"command": "demo"}
 """What tells the folder of a demo from one of a bench."""
 
@@ -35,25 +36,34 @@ def demo(
     out: Annotated[
         Path, typer.Option("--out", help="The folder for results, samples and report.")
     ] = Path("foretoken-demo"),
-    model: options.Model = "mini",
-    draft_model: options.DraftModel = options.BUNDLED_DRAFTS["mini"],
+    model: Annotated[
+        str | None,
+        options.in_panel(
+            "Model",
+            "--model",
+            "-m",
+            help="Checkpoint folder, GGUF file, hub id or bundled name  [default: SmolLM2-135M]",
+        ),
+    ] = None,
+    draft_model: options.DraftModel = None,
     num_speculative_tokens: options.NumSpeculativeTokens = 4,
-    max_tokens: options.MaxTokens = 48,
+    max_tokens: options.MaxTokens = 64,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most prompts of a task.")] = 10,
     seconds: Annotated[
         float,
         typer.Option("--seconds", min=0, help="Time for measuring; fewer prompts if it is short."),
-    ] = 150.0,
+    ] = 100.0,
     shape: Annotated[
-        str, typer.Option("--shape", help="Also inflate the models to this shape; 'none' does not.")
-    ] = "135m",
+        str | None,
+        typer.Option("--shape", help="Inflate the models to this shape; 'none' does not."),
+    ] = None,
     seed: options.Seed = 0,
     running: options.ModelOptions,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the measurements as a JSON list instead.")
     ] = False,
 ) -> None:
-    """Decode the bundled prompts plainly, by prompt lookup and with a small model, and compare.
+    """Decode the bundled prompts plainly and with drafts, show a race of the two, and compare.
 
     Writes results.json, samples.jsonl, report.md and report.html.
 
@@ -69,11 +79,18 @@ def demo(
         )
     from foretoken.bench.plan import Plan
 
-    measuring.check_shapes([shape])
+    measuring.check_shapes([shape or measuring.AS_IT_IS])
+    if not as_json:
+        output.write(
+            "The same prompts are answered by plain decoding, one token a pass of the model, and "
+            "with drafts that the model checks several at a time. The text stays the same."
+        )
+    target = _target() if model is None else _Target(model, draft_model)
+    now = now if model is not None else perf_counter()  # without what was fetched
     plan = Plan(
-        model=model,
-        name=model,
-        methods=_methods(draft_model or model, num_speculative_tokens or 4),
+        model=target.model,
+        name=target.model,
+        methods=_methods(draft_model or target.draft_model, num_speculative_tokens or 4),
         dtype=running.dtype,
         max_tokens=max_tokens,
         seed=seed or 0,
@@ -84,20 +101,39 @@ def demo(
         trust_remote_code=running.trust_remote_code,
     )
     running.use_threads()
-    end = now + seconds
     with held(out):
         _clear(out)
-        results = [_part(out, plan, measuring.AS_IT_IS, limit, now + seconds * _FIRST_SHARE)]
-        if shape != measuring.AS_IT_IS and end - perf_counter() >= _LEAST_LEFT:
-            plan = replace(plan, max_tokens=min(max_tokens, _INFLATED_TOKENS))
-            results.append(_part(out, plan, shape, limit, end))
+        results = _part(out, plan, shape or target.shape, limit, now + seconds, not as_json)
     if as_json:
         from foretoken.bench.report.page import write_report
 
         write_report(out)
-        output.write_json(results)
+        output.write_json([results])
     else:
-        measuring.show(out, results)
+        measuring.show(out, [results])
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What is shown: a model, its draft model, and the shape that it is inflated to."""
+
+    model: str
+    draft_model: str | None = None
+    shape: str = measuring.AS_IT_IS
+
+
+def _target() -> _Target:
+    """The real model, fetched where it isn't there; the toy at its cost where it can't be had."""
+    from foretoken.zoo.fetch import fetch
+
+    try:
+        return _Target(str(fetch(REAL)))
+    except ForetokenError as error:
+        output.note(
+            f"{error} The bundled toy takes its place, inflated to the cost of 135 million "
+            "parameters: its speeds are a model's of that size, its texts are not."
+        )
+        return _Target(_TOY, options.BUNDLED_DRAFTS[_TOY], _ITS_SHAPE)
 
 
 def _clear(out: Path) -> None:
@@ -119,14 +155,16 @@ def _clear(out: Path) -> None:
     write_json(plan, _PLAN)
 
 
-def _methods(draft_model: str, tokens: int) -> dict[str, dict[str, Any]]:
+def _methods(draft_model: str | None, tokens: int) -> dict[str, dict[str, Any]]:
     """The methods that are compared with plain decoding."""
-    small = {"method": "sps", "model": draft_model, "num_speculative_tokens": tokens}
-    return {"pld": {"method": "pld"}, "sps": small}
+    found: dict[str, dict[str, Any]] = {name: {"method": name} for name in ("pld", "suffix")}
+    if draft_model is not None:
+        found["sps"] = {"method": "sps", "model": draft_model, "num_speculative_tokens": tokens}
+    return found
 
 
-def _part(out: Path, plan: Plan, shape: str, limit: int, until: float) -> Results:
-    """Measure the target in one shape on as many of the prompts as the time allows."""
+def _part(out: Path, plan: Plan, shape: str, limit: int, until: float, racing: bool) -> Results:
+    """Measure on as many of the prompts as the time allows, and show a race."""
     from foretoken.bench.plan import select
     from foretoken.bench.run.resume import Samples
     from foretoken.bench.run.runner import Runner
@@ -145,5 +183,59 @@ def _part(out: Path, plan: Plan, shape: str, limit: int, until: float) -> Result
         )
         prompts = select(suite, None, limit)
         results = measure(Runner(placed), suite, prompts, Samples(out), until=until)
-    write_json(out / (f"results-{inflated}.json" if inflated else "results.json"), results)
+        write_json(out / "results.json", results)
+        if racing:
+            _race(out, placed, results)
     return results
+
+
+def _race(out: Path, plan: Plan, results: Results) -> None:
+    """Plain decoding and the fastest method at the prompt where its gain is the middle one."""
+    from foretoken import LLM, SamplingParams
+    from foretoken.bench.record import BASELINE
+    from foretoken.bench.report import selection, wording
+    from foretoken.bench.report.samples import read_answers
+
+    best = selection.fastest(results, selection.Setting(0.0, 1))
+    answers = read_answers(out / "samples.jsonl")
+    if best is None or (prompt := _middle(answers, best["method"])) is None:
+        return
+    messages = [{"role": "user", "content": prompt}]
+    params = SamplingParams(temperature=0, max_tokens=_RACE)
+    racers = []
+    for method in (BASELINE, best["method"]):
+        config = plan.methods.get(method, {"method": method})
+        with LLM(
+            plan.model,
+            speculative_config=dict(config),
+            dtype=plan.dtype,
+            device=plan.device,
+            backend=plan.backend,
+            max_model_len=plan.max_model_len,
+            max_num_seqs=1,
+            trust_remote_code=plan.trust_remote_code,
+        ) as llm:
+            name = wording.spelled(method)
+            racers.append(race.written(llm, name, messages, params))
+    times = race.slowed(racers)
+    pace = "at its own speed" if times == 1 else f"{times} times slower than it was"
+    output.write(
+        "\nOne of the prompts, where the gain is the middle one. Each has written alone and is "
+        f"shown {pace}; green was drafted and accepted:\n"
+    )
+    output.write("> " + " ".join(prompt.split())[:300])
+    race.show(output.console(width=100), racers)
+
+
+def _middle(answers: list[Answer], method: str) -> str | None:
+    """The prompt at which a method's gain is the middle one, of those answered to the full."""
+    from foretoken.bench.record import BASELINE
+
+    greedy = [a for a in answers if a.temperature == 0 and a.turn == 0 and not a.error]
+    plain = {a.id: a for a in greedy if a.method == BASELINE and a.decoding}
+    gains = {
+        plain[a.id].decoding / a.decoding: a.prompt
+        for a in greedy
+        if a.method == method and a.id in plain and a.decoding and a.finish_reason == "length"
+    }
+    return gains[median_low(gains)] if gains else None

@@ -64,7 +64,7 @@ def placed(
 
 def show(out: Path, results: list[Results]) -> None:
     """Write the pages, print the tables and where the page is."""
-    from foretoken.bench.report import terminal
+    from foretoken.bench.report import terminal, wording
     from foretoken.bench.report.page import write_report
     from foretoken.bench.report.samples import example, read_answers
 
@@ -73,6 +73,9 @@ def show(out: Path, results: list[Results]) -> None:
     sample = next((s for m in _drawn(results[0]) if (s := example(results[0], answers, m))), None)
     console = output.console(width=100)
     terminal.show(console, results, sample)
+    for part in results:
+        console.print()
+        console.print(wording.headline(part), soft_wrap=True)
     for part in results:
         for method, reason in part.get("not_run", {}).items():
             console.print(f"Without {method}: {reason}", soft_wrap=True)

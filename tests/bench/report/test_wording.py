@@ -14,9 +14,21 @@ from foretoken.bench.report.layout import NONE
 def test_headline_names_the_fastest_with_its_interval() -> None:
     """And on how many prompts its tokens were the same."""
     text = wording.headline(synthetic.results(sizes=(1,)))
-    assert text.startswith("At temperature 0, sps is the fastest: 1.52 times")
+    assert text.startswith("At temperature 0, a small draft model (sps) is the fastest: 1.52 times")
     assert "interval 1.38–1.68" in text and "27 of 28 prompts" in text
     assert "Approximate methods are left aside" in text
+
+
+def test_no_winner_without_evidence() -> None:
+    """None on an interval that includes 1, nor on fewer than eight prompts."""
+    results = synthetic.results(sizes=(1,))
+    best = next(r for r in results["runs"] if (r["method"], r["temperature"]) == ("sps", 0))
+    best["prompts"] = 7
+    assert "7 prompts are too few for a winner" in wording.headline(results)
+    best["prompts"], best["speedup_ci95"] = 8, [0.99, 1.68]
+    text = wording.headline(results)
+    assert "nothing is faster than plain decoding beyond doubt" in text and "0.99–1.68" in text
+    assert "fastest" not in text
 
 
 def test_words() -> None:

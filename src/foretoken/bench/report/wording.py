@@ -94,6 +94,22 @@ def step_ms(run: Run, part: str) -> float | None:
     return run["ms_per_step"][part] if run["ms_per_step"]["verify"] else None
 
 
+LEAST_PROMPTS = 8
+"""With fewer no method is said to win."""
+_WORDS = {
+    "sps": "a small draft model",
+    "pld": "prompt lookup",
+    "llma": "copying from references",
+    "suffix": "a suffix tree",
+    "sam": "a suffix automaton",
+    "rest": "retrieval",
+    "jacobi": "Jacobi decoding",
+    "lookahead": "lookahead decoding",
+    "token_recycling": "Token Recycling",
+    "draft_verify": "drafting with half of the layers",
+    "substitute": "drafting with a 4-bit copy",
+    "auto": "choosing at every step",
+}
 COLUMNS = (
     Column("tokens/s", "tokens\n/s", lambda run: number(run["tokens_per_second"], ",.0f")),
     Column("speedup", "speedup", lambda run: times(run["speedup"])),
@@ -169,20 +185,33 @@ def coverage(results: Results) -> str:
 
 
 def headline(results: Results) -> str:
-    """The result at the lowest temperature and batch size, in one sentence."""
+    """What drafting gains at the lowest temperature and batch size, in one sentence. A fastest
+    method is named where `LEAST_PROMPTS` or more were answered and its interval lies above 1."""
     setting = min(settings(results), default=Setting(0.0, 1))
     run = fastest(results, setting)
     if run is None or run["speedup"] is None:
         return "Nothing was measured that can be compared."
-    same, ends = run["identical_to_autoregressive"], interval(run)
-    text = f" (95 % interval {ends})" if ends != NONE else ""
-    if same is not None:
-        text += (
-            f", with exactly the same tokens on {same['identical']} of {same['prompts']} prompts"
-        )
+    at, name, ends = setting_text(setting, results), spelled(run["method"]), interval(run)
+    gain = f"{run['speedup']:.2f} times as many tokens a second as plain decoding"
+    gain += f" (95 % interval {ends})" if ends != NONE else ""
+    if run["prompts"] < LEAST_PROMPTS:
+        few = count(run["prompts"], "prompt")
+        text = f"At {at}, {few} {'is' if run['prompts'] == 1 else 'are'} too few for a winner: "
+        text += f"{name} wrote {gain}."
+    elif (run["speedup_ci95"] or [0.0])[0] <= 1:
+        text = f"At {at}, nothing is faster than plain decoding beyond doubt: {name} wrote {gain}."
+    else:
+        same = run["identical_to_autoregressive"]
+        text = f"At {at}, {name} is the fastest: {gain}"
+        if same is not None:
+            text += f", with the same tokens on {same['identical']} of {same['prompts']} prompts"
+        text += "."
     aside = any(approximate(other) for other in runs_at(results, setting))
-    return (
-        f"At {setting_text(setting, results)}, {run['method']} is the fastest: "
-        f"{run['speedup']:.2f} times as many tokens a second as plain decoding{text}."
-        f"{' Approximate methods are left aside.' * aside}"
-    )
+    return f"{text}{' Approximate methods are left aside.' * aside}"
+
+
+def spelled(method: str) -> str:
+    """A method's label with what it is, for those who don't know the label."""
+    if method == BASELINE:
+        return "plain decoding"
+    return f"{_WORDS[method]} ({method})" if method in _WORDS else method

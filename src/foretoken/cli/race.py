@@ -1,0 +1,104 @@
+"""A race in the terminal: one answer, written plainly and with drafts.
+
+Each way writes alone, as two at once would share the processor. Then both are shown side by side,
+every token at the moment at which it came, or all of it slower, where it would be over too soon.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from foretoken.llm import LLM
+    from foretoken.sampling.params import SamplingParams
+
+_ACCEPTED = "bold green"
+_PICTURES = 20  # a second
+_LEAST_SECONDS = 6.0
+_LINES = 18  # of an answer
+
+
+@dataclass(frozen=True)
+class Written:
+    """An answer as it came: of each token its text, whether it was drafted and accepted, and the
+    seconds since the prompt was handed in."""
+
+    name: str
+    pieces: list[str]
+    accepted: list[bool]
+    moments: list[float]
+
+    @property
+    def seconds(self) -> float:
+        return self.moments[-1] if self.moments else 0.0
+
+    def by(self, seconds: float) -> int:
+        """The tokens that are there by then."""
+        return sum(moment <= seconds for moment in self.moments)
+
+
+def written(llm: LLM, name: str, messages: list[dict[str, str]], params: SamplingParams) -> Written:
+    """The model's answer to a conversation, with the moments of its tokens."""
+    from foretoken.bench.run.answers import pieces
+
+    moments: list[float] = []
+    began = perf_counter()
+    for out in llm.stream(messages, params):
+        now = perf_counter() - began
+        moments += [now] * (len(out.token_ids) - len(moments))
+    return Written(name, pieces(llm.tokenizer, out.token_ids), out.outputs[0].accepted, moments)
+
+
+def slowed(racers: Seq[Written]) -> int:
+    """How many times slower a race is shown, so that it takes a few seconds."""
+    last = max(racer.seconds for racer in racers)
+    return max(1, round(_LEAST_SECONDS / last)) if last else 1
+
+
+def show(console: Console, racers: Seq[Written]) -> None:
+    """Both answers as they grow, `slowed`; through a pipe as they ended."""
+    last, times = max(racer.seconds for racer in racers), slowed(racers)
+    if not console.is_terminal:
+        console.print(_picture(racers, last))
+        return
+    began = perf_counter()
+    with Live(_picture(racers, 0.0), console=console, auto_refresh=False) as live:
+        while (now := (perf_counter() - began) / times) < last:
+            live.update(_picture(racers, now), refresh=True)
+            time.sleep(1 / _PICTURES)
+        live.update(_picture(racers, last), refresh=True)
+
+
+def _picture(racers: Seq[Written], seconds: float) -> RenderableType:
+    """The answers as they stood after so many seconds, side by side."""
+    grid = Table.grid(expand=True)
+    for _ in racers:
+        grid.add_column(ratio=1)
+    grid.add_row(*(_panel(racer, seconds) for racer in racers))
+    return grid
+
+
+def _panel(racer: Written, seconds: float) -> Panel:
+    count = racer.by(seconds)
+    text = Text(overflow="fold")
+    for piece, accepted in zip(racer.pieces[:count], racer.accepted[:count], strict=True):
+        text.append(piece, style=_ACCEPTED if accepted else "")
+    ended = count == len(racer.moments)
+    clock = f"{min(seconds, racer.seconds):.2f} s" + " – done" * ended
+    return Panel(
+        text,
+        title=racer.name,
+        subtitle=f"{count} tokens · {clock}",
+        height=_LINES,
+        border_style="green" if ended else "dim",
+    )
