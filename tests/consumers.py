@@ -3,13 +3,15 @@ forward pass, written from what their code does and not from our readers.
 
 Sources: vLLM's model_executor/models/llama_eagle3.py, its speculative configuration and the DFlash
 model's `_read_mask_embedding`; SGLang's srt/models/llama_eagle3.py and pull request 25454; for
-DFlash 2 z-lab's dflash/model.py, vLLM's pull request 52816 and SGLang's 35371.
+DFlash 2 z-lab's dflash/model.py, vLLM's pull request 52816 and SGLang's 35371; for MLP speculators
+vLLM's model_executor/models/mlp_speculator.py.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -216,3 +218,28 @@ def mask_of(folder: Path) -> Tensor | None:
         state = state["embedding"]
     found: Tensor = state
     return found
+
+
+def mlp_speculator(folder: Path, state: Tensor, tokens: Sequence[int]) -> Tensor:
+    """[V] logits after the root and what was drafted after it. state: the target's normed last one
+    [D], which the root was read from."""
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    stages, tied = config["n_predict"], config["tie_weights"]
+    inner = config["inner_dim"] or config["emb_dim"]
+    state_weight = 0.5 ** (0.5 / stages)
+    embedding_weight = math.sqrt((1 - state_weight**2) * (inner / 2))
+
+    def of(part: str, stage: int, kind: str = "weight") -> Tensor:
+        stage = min(stage, 1 if part == "proj" else 0) if tied else stage
+        return tensors[f"speculator.{part}.{stage}.{kind}"]
+
+    def normed(x: Tensor) -> Tensor:
+        return x / (x.pow(2).mean() + 1e-6).sqrt()
+
+    x = normed(state) / math.sqrt(2) if config["scale_input"] else state
+    for i, token in enumerate(tokens):
+        x = of("proj", i) @ x + embedding_weight / state_weight * of("emb", i)[token]
+        x = of("ln", i) * normed(x) + of("ln", i, "bias")
+        x = x * (1 + torch.erf(x / math.sqrt(2))) / 2
+    return of("head", len(tokens) - 1) @ x

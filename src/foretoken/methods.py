@@ -209,6 +209,13 @@ _ROWS = (
         paper="Ankner et al. 2024 (Hydra)",
     ),
     Method(
+        name="mlp_speculator",
+        length="by the tree",
+        tree="static, 63 nodes",
+        needs=Need.WEIGHTS,
+        paper="Wertheimer et al. 2024 (MLP speculator)",
+    ),
+    Method(
         name="eagle",
         length="by the tree",
         tree="25 nodes, drawn or top-k",
