@@ -44,6 +44,15 @@ def vllm(folder: Path) -> Read:
     return Read(config, tensors, list(capture), {name for name in names if config.get(name)})
 
 
+def speculators(folder: Path) -> Read:
+    """As `speculators` itself reads its type eagle3 or peagle."""
+    config, tensors = _folder(folder)
+    names = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+    capture = config["eagle_aux_hidden_state_layer_ids"]
+    layer = config["transformer_layer_config"]
+    return Read(layer, tensors, capture, {name for name in names if config.get(name)})
+
+
 def sglang(folder: Path) -> Read:
     """Tensors of other norms are not loaded, and not missed."""
     config, tensors = _folder(folder)
@@ -68,31 +77,66 @@ def _folder(folder: Path) -> tuple[Any, dict[str, Tensor]]:
 def logits(read: Read, states: Mapping[int, Tensor], following: Tensor) -> Tensor:
     """[T, R] of the first drafted token after each place. states: the target's outputs [T, D];
     following: embeddings of the tokens after them [T, D]."""
-    tensors, eps, norms = read.tensors, read.config["rms_norm_eps"], read.norms
-    layer = {
-        name.removeprefix("layers.0."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("layers.0.")
-    }
+    captured = torch.cat([states[i] for i in read.capture], -1)
+    return _head(read, _outputs(read, joined(read, captured), following))
 
-    def norm(x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, weight.shape, weight, eps)
 
-    captured = [states[i] for i in read.capture]
-    if "fc_norm" in norms:
-        captured = [norm(x, tensors[f"fc_norm.{i}.weight"]) for i, x in enumerate(captured)]
-    joined = torch.cat(captured, -1)
-    if "norm_before_fc" in norms:
-        joined = norm(joined, tensors["input_norm.weight"])
-    hidden = joined @ tensors["fc.weight"].T
-    normed = norm(hidden, layer["hidden_norm.weight"])
-    residual = normed if "norm_before_residual" in norms else hidden
-    x = torch.cat((norm(following, layer["input_layernorm.weight"]), normed), -1)
-    x = residual + _attention(x, layer, read.config)
-    y = norm(x, layer["post_attention_layernorm.weight"])
-    gate, up = y @ layer["mlp.gate_proj.weight"].T, y @ layer["mlp.up_proj.weight"].T
-    x = x + F.silu(gate) * up @ layer["mlp.down_proj.weight"].T
-    return norm(x, tensors["norm.weight"]) @ tensors["lm_head.weight"].T
+def logits_after(
+    read: Read, states: Mapping[int, Tensor], following: Tensor, drafted: Tensor
+) -> Tensor:
+    """[R] after drafted tokens, of which these are the embeddings [N, D]: the layers run on their
+    own outputs."""
+    features = joined(read, torch.cat([states[i] for i in read.capture], -1))
+    outputs = _outputs(read, features, following)
+    for embedding in drafted:
+        last = outputs[-1:]
+        if "norm_output" in read.norms:
+            last = _norm(read, last, "norm")
+        features, following = torch.cat((features, last)), torch.cat((following, embedding[None]))
+        outputs = _outputs(read, features, following)
+    return _head(read, outputs[-1])
+
+
+def joined(read: Read, captured: Tensor) -> Tensor:
+    """[T, D] of the captured states side by side."""
+    if "norm_before_fc" in read.norms:
+        captured = _norm(read, captured, "input_norm")
+    if "fc_norm" in read.norms:
+        parts = enumerate(captured.chunk(len(read.capture), -1))
+        captured = torch.cat([_norm(read, part, f"fc_norm.{i}") for i, part in parts], -1)
+    return captured @ read.tensors["fc.weight"].T
+
+
+def _norm(read: Read, x: Tensor, name: str) -> Tensor:
+    weight = read.tensors[f"{name}.weight"]
+    return F.rms_norm(x, weight.shape, weight, read.config["rms_norm_eps"])
+
+
+def _head(read: Read, outputs: Tensor) -> Tensor:
+    return _norm(read, outputs, "norm") @ read.tensors["lm_head.weight"].T
+
+
+def _outputs(read: Read, hidden: Tensor, following: Tensor) -> Tensor:
+    """[T, D] of all layers; hidden, following: [T, D]."""
+    x = hidden
+    for i in range(read.config["num_hidden_layers"]):
+        start = f"layers.{i}."
+        layer = {
+            name.removeprefix(start): tensor
+            for name, tensor in read.tensors.items()
+            if name.startswith(start)
+        }
+        if i == 0:
+            normed = _norm(read, x, f"{start}hidden_norm")
+            residual = normed if "norm_before_residual" in read.norms else x
+            y = torch.cat((_norm(read, following, f"{start}input_layernorm"), normed), -1)
+        else:
+            residual, y = x, _norm(read, x, f"{start}input_layernorm")
+        x = residual + _attention(y, layer, read.config)
+        y = _norm(read, x, f"{start}post_attention_layernorm")
+        gate, up = y @ layer["mlp.gate_proj.weight"].T, y @ layer["mlp.up_proj.weight"].T
+        x = x + F.silu(gate) * up @ layer["mlp.down_proj.weight"].T
+    return x
 
 
 def _attention(x: Tensor, layer: Mapping[str, Tensor], config: Mapping[str, Any]) -> Tensor:
@@ -107,7 +151,7 @@ def _attention(x: Tensor, layer: Mapping[str, Tensor], config: Mapping[str, Any]
             F.rms_norm(x, (width,), layer[f"self_attn.{name}_norm.weight"], eps)
             for name, x in (("q", q), ("k", k))
         )
-    rates = config["rope_theta"] ** -(torch.arange(0, width, 2) / width)
+    rates = config["rope_theta"] ** -(torch.arange(0, width, 2, dtype=x.dtype) / width)
     angle = torch.arange(length)[:, None] * rates
     cos, sin = (torch.cat((f(angle), f(angle)), -1) for f in (torch.cos, torch.sin))
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from foretoken import ForetokenError, SamplingParams
 from foretoken.config import build
-from foretoken.drafters.eagle3 import NORMS, Eagle3Module
 from foretoken.drafters.hydra import HydraHeads
 from foretoken.drafters.kangaroo import KangarooAdapter
 from foretoken.drafters.medusa import MedusaHeads
@@ -26,6 +25,7 @@ from foretoken.testing import Pair, serve, tiny_pair
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.eagle import EagleModule
+from foretoken.trainable.eagle3 import NORMS, Eagle3Module
 from foretoken.trainable.selected_blocks import SelectedModule
 
 VOCAB, WIDTH, LAYERS = 23, 32, 3

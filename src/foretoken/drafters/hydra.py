@@ -37,6 +37,8 @@ from foretoken.trees.grow import Frontier, Propose
 class PrefixLayer(FeatureLayer):
     """A decoder layer over the target's states, at first the identity."""
 
+    decoder_layers: ClassVar[int] = 1
+
     def __init__(self, decoder: LayerShape) -> None:
         super().__init__(decoder)
         self.layer_shape = decoder
@@ -49,10 +51,10 @@ class PrefixLayer(FeatureLayer):
         return hidden[-1]
 
     def predict(
-        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+        self, features: Tensor, following: Tensor, positions: Tensor, attends: Seq[Attend]
     ) -> Tensor:
         """[B, T, D] -> [B, T, D]; the tokens after the states are not read."""
-        out: Tensor = self(self.input_layernorm(features), features, positions, attend)
+        out: Tensor = self(self.input_layernorm(features), features, positions, attends[0])
         return out
 
     def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""EAGLE's decoder layer on a target's states: unrolled over texts to train, with a cache to serve.
+"""EAGLE's decoder layers on a target's states: unrolled over texts to train, with a cache to serve.
 
 Entry t of a text reads the target's state of token t (its feature) and the embedding of token
 t + 1. Its output predicts the feature of token t + 1, and so token t + 2. While drafting, an
@@ -51,16 +51,20 @@ class FeatureLayer(nn.Module):
 
 
 class FeaturePredictor(Protocol):
-    """A module that predicts states with such a layer."""
+    """A module that predicts states with such layers, as many as `decoder_layers`."""
+
+    @property
+    def decoder_layers(self) -> int: ...
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
         """The target's states by layer [..., D] -> the entries' features [..., D]."""
         ...
 
     def predict(
-        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+        self, features: Tensor, following: Tensor, positions: Tensor, attends: Seq[Attend]
     ) -> Tensor:
-        """Features, and embeddings of the tokens after them -> outputs, all [B, T, D]."""
+        """Features, and embeddings of the tokens after them -> outputs, all [B, T, D]; attends: of
+        each layer."""
         ...
 
     def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
@@ -71,16 +75,34 @@ class FeaturePredictor(Protocol):
 def unroll(
     module: FeaturePredictor, features: Tensor, embeddings: Tensor, lesson: Lesson, steps: int
 ) -> Tensor:
-    """The layer run on its own outputs along a text: [B, T, I, D]. Step i from entry t predicts
+    """The layers run on their own outputs along a text: [B, T, I, D]. Step i from entry t predicts
     token t + 2 + i, as a draft that starts there does.
 
     features, embeddings: [B, T, D] of the tokens themselves. Steps after the first are computed
     only for places with a step whose predicted token counts, and may be 0 elsewhere: most of a row
     is prompts, where nothing is drafted.
     """
+    chosen = lesson.places_to_draft(steps)[..., None]  # [B, S, 1]
+    visible = lesson.attention_mask, lesson.attention_mask.take_along_dim(chosen, 1)
+    attends = [_growing(*visible) for _ in range(module.decoder_layers)]
+    following = embeddings.roll(-1, 1)  # what wraps around counts nowhere
+    outputs = [module.predict(features, following, lesson.positions, attends)]
+    if steps == 1:
+        return outputs[0][:, :, None]
+    state = outputs[0].take_along_dim(chosen, 1)
+    places = lesson.positions.take_along_dim(chosen[..., 0], 1)
+    for i in range(1, steps):
+        following = embeddings.roll(-1 - i, 1).take_along_dim(chosen, 1)
+        state = module.predict(state, following, places + i, attends)
+        outputs.append(torch.zeros_like(features).scatter(1, chosen.expand_as(state), state))
+    return torch.stack(outputs, 2)
+
+
+def _growing(visible: Tensor, before: Tensor) -> Attend:
+    """A layer's attention, called once a step: at first along the text, where `visible` [B, T, T]
+    is true, then from the chosen places, before which `before` [B, S, T] is."""
     keys: list[Tensor] = []
     values: list[Tensor] = []
-    visible = lesson.attention_mask
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         groups = q.shape[2] // k.shape[2]
@@ -90,19 +112,7 @@ def unroll(
             return _attend_text(q, keys[0], values[0], visible)
         return _attend_unrolled(q, keys, values, before)
 
-    following = embeddings.roll(-1, 1)  # what wraps around counts nowhere
-    outputs = [module.predict(features, following, lesson.positions, attend)]
-    if steps == 1:
-        return outputs[0][:, :, None]
-    chosen = lesson.places_to_draft(steps)[..., None]  # [B, S, 1]
-    before = visible.take_along_dim(chosen, 1)
-    state = outputs[0].take_along_dim(chosen, 1)
-    places = lesson.positions.take_along_dim(chosen[..., 0], 1)
-    for i in range(1, steps):
-        following = embeddings.roll(-1 - i, 1).take_along_dim(chosen, 1)
-        state = module.predict(state, following, places + i, attend)
-        outputs.append(torch.zeros_like(features).scatter(1, chosen.expand_as(state), state))
-    return torch.stack(outputs, 2)
+    return attend
 
 
 def _attend_text(q: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
@@ -169,7 +179,7 @@ class FeatureModel:
         self.device = access.device
         self._module, self._access = module, access
         self._cache = KVCache(
-            alike(1, shape.kv_heads, shape.head_dim),
+            alike(module.decoder_layers, shape.kv_heads, shape.head_dim),
             access.slots,
             access.max_length,
             access.dtype,
@@ -263,6 +273,5 @@ class FeatureModel:
 
     def _run(self, features: Tensor, feed: Feed) -> Tensor:
         following = self._access.embed(feed.tokens).to(features.dtype)
-        return self._module.predict(
-            features, following, feed.positions, attend_cached(self._cache.layer[0], feed)
-        )
+        attends = [attend_cached(layer, feed) for layer in self._cache.layer]
+        return self._module.predict(features, following, feed.positions, attends)

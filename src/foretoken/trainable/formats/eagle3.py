@@ -4,7 +4,8 @@ SafeAILab calls the layer `midlayer`, others `layers.0`; other names are ours. d
 from each token's number in the head to its id. Captured layers: `eagle_aux_hidden_state_layer_ids`
 counts the embedding's output as 0; inside `eagle_config` it counts the first layer's output as 0
 where it begins with 1, which is how SGLang tells the two (its pull request 25454). Without either
-they are EAGLE-3's defaults.
+they are EAGLE-3's defaults. Where there are several layers, those after the first are Llama's and
+called `layers.1` and so on, as vLLM and `speculators` have them.
 
 Legend: V vocabulary, R reduced vocabulary.
 """
@@ -51,12 +52,20 @@ def _read(source: Source, config: Config, layer: Config, capture: list[int]) -> 
             "ones are"
         )
     names = source.tensors
+    if any(name.startswith("additional_layers.") for name in names):
+        raise source.refusal(
+            "its later layers are named 'additional_layers', which are added to nothing that came "
+            "before them, and only layers with a residual ('layers.1') are"
+        )
+    if config.get("logit_scale", 1.0) != 1.0:
+        raise source.refusal(f"its logit_scale is {config['logit_scale']}, and only 1 is")
     norms = [name for name in ("norm_before_residual", "norm_output") if config.get(name)]
     norms += ["norm_before_fc"] * ("input_norm.weight" in names)
     norms += ["fc_norm"] * ("fc_norm.0.weight" in names)
     vocab = layer["vocab_size"]
     shape: dict[str, Any] = {
-        **source.one_layer(layer),
+        **source.layer(layer),
+        "num_layers": layer.get("num_hidden_layers", 1),
         "norms": norms,
         "draft_vocab_size": config.get("draft_vocab_size") or vocab,
     }
