@@ -97,6 +97,22 @@ def logits_after(
     return _head(read, outputs[-1])
 
 
+def parallel_logits(
+    read: Read,
+    states: Mapping[int, Tensor],
+    following: Tensor,
+    mask: Tensor,
+    places: int,
+) -> Tensor:
+    """[places, R] of P-EAGLE's one pass: after the last place of the text, and at masks, whose
+    token has the embedding `mask` [D]."""
+    captured = torch.cat([states[i] for i in read.capture], -1)
+    hidden = read.tensors["mask_hidden"].view(1, -1).expand(places - 1, -1)
+    features = joined(read, torch.cat((captured, hidden)))
+    entries = torch.cat((following, mask.expand(places - 1, -1)))
+    return _head(read, _outputs(read, features, entries)[len(following) - 1 :])
+
+
 def joined(read: Read, captured: Tensor) -> Tensor:
     """[T, D] of the captured states side by side."""
     if "norm_before_fc" in read.norms:

@@ -18,6 +18,7 @@ from foretoken.testing import Pair, serve
 from foretoken.trees.grow import Grower
 
 PROMPTS = [[1, 2, 3], [9] * 6]
+SAMPLED = SamplingParams(temperature=1, max_tokens=20, seed=4)
 GREEDY = SamplingParams(temperature=0, max_tokens=60)  # a draft has no more nodes
 
 
@@ -36,19 +37,46 @@ def predictions(method: str, folder: Path, pair: Pair, **options: Any) -> list[P
     """What the drafter predicts at each node that it gives children, one request after another."""
     built = build({"method": method, "model": str(folder), **options})
     found: list[Prediction] = []
-    known: list[tuple[list[int], list[Tensor]]] = []
+    known = _noted(built.drafter, pair)
+    with _watched(found, known):
+        serve(pair.target, built.drafter, built.verifier, PROMPTS, GREEDY, slots=1)
+    assert len(found) > 10
+    return found
+
+
+def chain_predictions(method: str, folder: Path, pair: Pair, **options: Any) -> list[Prediction]:
+    """What the drafter draws the tokens of its chains from, at temperature 1."""
+    built = build({"method": method, "model": str(folder), **options})
+    found: list[Prediction] = []
+    known = _noted(built.drafter, pair)
     draft = built.drafter.draft
+
+    def noted(*given: Any) -> Any:
+        tree = draft(*given)
+        if tree.proposals is not None:
+            path = tree.tokens[0].tolist()
+            for i, probs in enumerate(tree.proposals[0]):
+                found.append(Prediction(*known[-1], path[:i], probs.clone()))
+        return tree
+
+    built.drafter.draft = noted  # type: ignore[method-assign]
+    serve(pair.target, built.drafter, built.verifier, PROMPTS, SAMPLED, slots=1)
+    assert len(found) > 10
+    return found
+
+
+def _noted(drafter: Any, pair: Pair) -> list[tuple[list[int], list[Tensor]]]:
+    """The text, and the target's states before its root, of each draft that is asked for."""
+    known: list[tuple[list[int], list[Tensor]]] = []
+    draft = drafter.draft
 
     def noted(sequences: Any, *rest: Any) -> Any:
         text = list(sequences[0].tokens)
         known.append((text, states(pair, text[:-1])))
         return draft(sequences, *rest)
 
-    built.drafter.draft = noted  # type: ignore[method-assign]
-    with _watched(found, known):
-        serve(pair.target, built.drafter, built.verifier, PROMPTS, GREEDY, slots=1)
-    assert len(found) > 10
-    return found
+    drafter.draft = noted
+    return known
 
 
 @contextmanager

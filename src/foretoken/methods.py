@@ -238,6 +238,12 @@ _ROWS = (
         paper="Li et al. 2025 (EAGLE-3)",
     ),
     Method(
+        name="peagle",
+        verifier="speculative",
+        needs=Need.WEIGHTS,
+        paper="Hui et al. 2026 (P-EAGLE)",
+    ),
+    Method(
         name="pass",
         drafter="lookahead_embeddings",
         verifier="speculative",

@@ -171,7 +171,7 @@ class Eagle3Module(Trained):
             out = later(later.input_layernorm(out), out, positions, attend)
         return self.norm(out) if "norm_output" in self.shape["norms"] else out
 
-    def _normed(self, outputs: Tensor) -> Tensor:
+    def normed(self, outputs: Tensor) -> Tensor:
         """The outputs as the head reads them."""
         already = "norm_output" in self.shape["norms"]
         normed: Tensor = outputs if already else self.norm(outputs)
@@ -179,12 +179,16 @@ class Eagle3Module(Trained):
 
     def reduced_logits(self, outputs: Tensor) -> Tensor:
         """[..., D] -> logits [..., R]."""
-        logits: Tensor = self.lm_head(self._normed(outputs))
+        logits: Tensor = self.lm_head(self.normed(outputs))
         return logits
+
+    def whole_logits(self, normed: Tensor) -> Tensor:
+        """Normed outputs [..., D] -> logits [..., V], -inf for tokens that the head lacks."""
+        return spread(self.lm_head(normed), self.ids, self.facts.vocab_size)
 
     def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., D] -> logits [..., V], -inf for tokens that the head lacks."""
-        return spread(self.reduced_logits(outputs), self.ids, self.facts.vocab_size)
+        return self.whole_logits(self.normed(outputs))
 
     def outputs(self, lesson: Lesson, steps: int) -> Tensor:
         """[B, T, I, D], as `unroll` has it."""
@@ -193,7 +197,7 @@ class Eagle3Module(Trained):
         return unroll(self, features, following, lesson, steps)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        outputs = self._normed(self.outputs(lesson, self.shape["unroll"]))
+        outputs = self.normed(self.outputs(lesson, self.shape["unroll"]))
         reduced = ReducedObjective(**vars(objective), ids=self.ids, covered=self.t2d)
         return heads_loss(lesson, outputs, self.lm_head, [self.lm_head.weight], reduced)
 

@@ -98,6 +98,16 @@ def unroll(
     return torch.stack(outputs, 2)
 
 
+def seeing(visible: Tensor) -> Attend:
+    """A layer's attention in one pass over entries, where `visible` [B, T, T] is true."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        groups = q.shape[2] // k.shape[2]
+        return _attend_text(q, *(x.repeat_interleave(groups, 2) for x in (k, v)), visible)
+
+    return attend
+
+
 def _growing(visible: Tensor, before: Tensor) -> Attend:
     """A layer's attention, called once a step: at first along the text, where `visible` [B, T, T]
     is true, then from the chosen places, before which `before` [B, S, T] is."""
@@ -175,9 +185,16 @@ class FeatureModel:
     runs it with all that came since the draft before. Entries of drafted nodes are discarded.
     """
 
-    def __init__(self, module: FeaturePredictor, shape: LayerShape, access: Access) -> None:
+    def __init__(
+        self,
+        module: FeaturePredictor,
+        shape: LayerShape,
+        access: Access,
+        embed: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        """embed: ids -> embeddings [..., D], where they aren't the target's."""
         self.device = access.device
-        self._module, self._access = module, access
+        self._module, self._access, self._embed = module, access, embed or access.embed
         self._cache = KVCache(
             alike(module.decoder_layers, shape.kv_heads, shape.head_dim),
             access.slots,
@@ -235,6 +252,11 @@ class FeatureModel:
         """[B, 1, D] outputs of the last entries, those before the roots; runs waiting features."""
         return self._run_waiting(sequences, 0)
 
+    def with_appended(self, sequences: Seq[Sequence], tokens: Seq[int], features: Tensor) -> Tensor:
+        """[B, 1 + A, D] outputs of the last entries, and of entries with these tokens [A] and
+        features [A, D] that follow them in this pass and are not kept; runs waiting features."""
+        return self._run_waiting(sequences, 0, tokens, features)
+
     def level(self, sequences: Seq[Sequence], frontier: Frontier) -> Tensor:
         """[B, M, V] logits after the nodes of a growing tree's frontier, in one pass."""
         if not frontier.depth:
@@ -249,8 +271,15 @@ class FeatureModel:
             self._outputs = self._run(self._outputs.gather(1, place), feed)
         return self._module.logits(self._outputs, self._access.head)
 
-    def _run_waiting(self, sequences: Seq[Sequence], leave: int) -> Tensor:
-        """Run all waiting features but the last `leave`; outputs [B, 1, D] of the last entries.
+    def _run_waiting(
+        self,
+        sequences: Seq[Sequence],
+        leave: int,
+        more: Seq[int] = (),
+        more_features: Tensor | None = None,
+    ) -> Tensor:
+        """Run all waiting features but the last `leave`, and more entries after them as
+        `with_appended` has them; outputs [B, 1 + A, D] of the last entries and of those.
 
         One is left after a prompt, so that there is something to run when its draft begins.
         """
@@ -260,18 +289,20 @@ class FeatureModel:
         tokens = []
         for sequence, slot, count in zip(sequences, slots, counts, strict=True):
             start = self._cache.lengths[slot] + 1
-            tokens.append(sequence.tokens[start : start + count])
+            tokens.append([*sequence.tokens[start : start + count], *more])
         feed = chain_feed(self._cache, slots, tokens)
         features = [each.waiting[:count] for each, count in zip(kept, counts, strict=True)]
+        if more_features is not None:
+            features = [torch.cat((own, more_features)) for own in features]
         outputs = self._run(nn.utils.rnn.pad_sequence(features, batch_first=True), feed)
         for each, slot, count in zip(kept, slots, counts, strict=True):
             each.waiting = each.waiting[count:]
             self._cache.lengths[slot] += count
-        rows = torch.arange(len(slots), device=outputs.device)
-        last = torch.tensor(counts, device=outputs.device) - 1
-        return outputs[rows, last][:, None]
+        rows = torch.arange(len(slots), device=outputs.device)[:, None]
+        last = torch.tensor(counts, device=outputs.device)[:, None] - 1
+        return outputs[rows, last + torch.arange(1 + len(more), device=outputs.device)]
 
     def _run(self, features: Tensor, feed: Feed) -> Tensor:
-        following = self._access.embed(feed.tokens).to(features.dtype)
+        following = self._embed(feed.tokens).to(features.dtype)
         attends = [attend_cached(layer, feed) for layer in self._cache.layer]
         return self._module.predict(features, following, feed.positions, attends)

@@ -10,17 +10,8 @@ import torch
 
 import consumers
 from drafted import Prediction, predictions
-from foreign import (
-    LLAMA,
-    SAFE,
-    VOCAB,
-    WIDTH,
-    check_drafts_as_ours,
-    check_refused,
-    of_module,
-    target_of,
-    written,
-)
+from eagle3_files import HEAD, SPECULATORS, VLLM, several
+from foreign import check_drafts_as_ours, check_refused, of_module, target_of, written
 from foretoken import ForetokenError
 from foretoken.testing import Pair
 from foretoken.trainable.eagle3 import Eagle3Module
@@ -36,67 +27,6 @@ def test_it_drafts_what_our_own_checkpoint_does(name: str, small: Pair, tmp_path
 def test_what_does_not_fit_is_refused(name: str, small: Pair, tmp_path: Path) -> None:
     """One sentence, with both values where there are two."""
     check_refused(name, small, tmp_path)
-
-
-HEAD = 11  # tokens
-IDS = [2, 0, 1]  # of the captured outputs, of which 0 is the embedding's
-
-
-def several(folder: Path, config: dict[str, Any], first: str = "layers.0") -> Path:
-    """A checkpoint of so many layers, with random weights and whatever norms its fields name.
-    first: the name of its first layer."""
-    layer = config.get("transformer_layer_config", config)
-    inner, kv, wide = 32, 16, layer["intermediate_size"]
-    sizes: dict[str, tuple[int, ...]] = {
-        "fc": (WIDTH, 3 * WIDTH),
-        "norm": (WIDTH,),
-        "lm_head": (HEAD, WIDTH),
-    }
-    for i in range(layer["num_hidden_layers"]):
-        name, reads = f"layers.{i}" if i else first, WIDTH if i else 2 * WIDTH
-        sizes |= {f"{name}.self_attn.{x}_proj": (kv, reads) for x in "kv"}
-        sizes[f"{name}.self_attn.q_proj"] = (inner, reads)
-        sizes[f"{name}.self_attn.o_proj"] = (WIDTH, inner)
-        sizes |= {f"{name}.mlp.{x}_proj": (wide, WIDTH) for x in ("gate", "up")}
-        sizes[f"{name}.mlp.down_proj"] = (WIDTH, wide)
-        norms = ["input_layernorm", "post_attention_layernorm", *([] if i else ["hidden_norm"])]
-        sizes |= {f"{name}.{norm}": (WIDTH,) for norm in norms}
-        if layer["model_type"] == "qwen3":
-            sizes |= {f"{name}.self_attn.{x}_norm": (layer["head_dim"],) for x in "qk"}
-    if config.get("norm_before_fc"):
-        sizes["input_norm"] = (3 * WIDTH,)
-    if config.get("fc_norm"):
-        sizes |= {f"fc_norm.{i}": (WIDTH,) for i in range(3)}
-    random = torch.Generator().manual_seed(11)
-    tensors = {
-        f"{name}.weight": 0.4 * torch.randn(size, generator=random, dtype=torch.float64)
-        + (len(size) == 1)
-        for name, size in sizes.items()
-    }
-    ids = torch.randperm(VOCAB, generator=random)[:HEAD].sort().values
-    tensors["d2t"] = ids - torch.arange(HEAD)
-    return written(folder, config, tensors)
-
-
-VLLM = {
-    **SAFE,
-    "num_hidden_layers": 3,
-    "head_dim": 8,
-    "rope_theta": 500.0,
-    "eagle_aux_hidden_state_layer_ids": IDS,
-}
-SPECULATORS = {
-    "speculators_model_type": "eagle3",
-    "draft_vocab_size": HEAD,
-    "eagle_aux_hidden_state_layer_ids": IDS,
-    "transformer_layer_config": {
-        **LLAMA,
-        "model_type": "qwen3",
-        "num_hidden_layers": 2,
-        "head_dim": 8,
-        "rope_theta": 500.0,
-    },
-}
 
 
 def check_predictions(read: consumers.Read, found: list[Prediction], small: Pair) -> None:

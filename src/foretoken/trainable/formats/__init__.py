@@ -33,7 +33,8 @@ def _unknown_speculators(source: Source) -> None:
     kind = source.config.get("speculators_model_type")
     if kind is not None:
         raise source.refusal(
-            f"it is a {kind!r} of speculators, and only its 'eagle3', 'dflash' and 'mtp' are"
+            f"it is a {kind!r} of speculators, and only its 'eagle3', 'peagle', 'dflash' and 'mtp' "
+            "are"
         )
 
 
