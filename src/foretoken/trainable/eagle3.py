@@ -162,12 +162,12 @@ class Eagle3Module(Trained):
         self, features: Tensor, following: Tensor, positions: Tensor, attends: Seq[Attend]
     ) -> Tensor:
         """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
-        layer: Any = self.layers[0]
+        layer, *rest = list[Any](self.layers)
         normed = layer.hidden_norm(features)
         residual = normed if "norm_before_residual" in self.shape["norms"] else features
         x = torch.cat((layer.input_layernorm(following), normed), -1)
         out: Tensor = layer(x, residual, positions, attends[0])
-        for later, attend in zip(list(self.layers)[1:], attends[1:], strict=True):
+        for later, attend in zip(rest, attends[1:], strict=True):
             out = later(later.input_layernorm(out), out, positions, attend)
         return self.norm(out) if "norm_output" in self.shape["norms"] else out
 

@@ -103,7 +103,8 @@ def seeing(visible: Tensor) -> Attend:
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         groups = q.shape[2] // k.shape[2]
-        return _attend_text(q, *(x.repeat_interleave(groups, 2) for x in (k, v)), visible)
+        keys, values = (x.repeat_interleave(groups, 2) for x in (k, v))
+        return _attend_text(q, keys, values, visible)
 
     return attend
 

@@ -16,6 +16,7 @@ from foretoken import ForetokenError
 from foretoken.config import build
 from foretoken.drafters.peagle import PEagleModule
 from foretoken.testing import Pair
+from foretoken.trainable.formats import recognise
 
 AWS = {**VLLM, "ptd_token_id": 7}
 SPECFORGE = {**VLLM, "architectures": ["PEagleDraftModel"], "mask_token_id": 7}
@@ -60,6 +61,21 @@ def test_places_are_those_of_the_program(
         logits = consumers.parallel_logits(read, states, following, own[7], places)
         torch.testing.assert_close(each.probs[ids], logits[len(each.path)].softmax(-1))
         assert float(each.probs.sum()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("named", "token"),
+    [
+        ({"pard_token": 3}, 3),
+        ({"ptd_token_id": "4", "pard_token": 3}, 3),
+        ({"ptd_token_id": "4"}, 4),
+        ({"pard_token": 3, "mask_token_id": 0}, 0),
+    ],
+)
+def test_the_mask_token_has_three_names(named: dict[str, Any], token: int, tmp_path: Path) -> None:
+    """Of several, vLLM's first; as a number or as text."""
+    published = recognise(several(tmp_path, {**VLLM, **named}, "layers.0", HIDDEN))
+    assert published is not None and published.shape["mask_token_id"] == token
 
 
 def _tensors(folder: Path) -> dict[str, torch.Tensor]:
