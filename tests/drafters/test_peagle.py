@@ -14,7 +14,7 @@ from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.losses import Objective
 from foretoken.verify.speculative import Speculative
-from lessons import check_estimate, packed, seeded
+from lessons import check_estimate, estimated, packed, seeded, taught
 
 
 def module_of(pair: Pair, records: Records, **shape: Any) -> PEagleModule:
@@ -45,6 +45,16 @@ def test_every_weight_learns(small: Pair, records: Records) -> None:
     loss.backward()
     assert float(loss.detach()) > 0
     assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in module.parameters())
+
+
+def test_it_learns(small: Pair, records: Records) -> None:
+    """From the target's own texts, along which it is then accepted further."""
+    module, rows = module_of(small, records), packed(records)
+    drafter = PEagle(module, num_speculative_tokens=3)
+    before = estimated(drafter, module, small.target, records)
+    taught(module, small.target, lambda step: rows, Objective({"kl_div": 1.0}), steps=30)
+    after = estimated(drafter, module, small.target, records)
+    assert after.acceptance_length > 1.2 * before.acceptance_length
 
 
 def test_a_place_does_not_depend_on_how_many_follow(small: Pair, records: Records) -> None:
