@@ -3,13 +3,15 @@ forward pass, written from what their code does and not from our readers.
 
 Sources: vLLM's model_executor/models/llama_eagle3.py, its speculative configuration and the DFlash
 model's `_read_mask_embedding`; SGLang's srt/models/llama_eagle3.py and pull request 25454; for
-DFlash 2 z-lab's dflash/model.py, vLLM's pull request 52816 and SGLang's 35371.
+DFlash 2 z-lab's dflash/model.py, vLLM's pull request 52816 and SGLang's 35371; for MLP speculators
+vLLM's model_executor/models/mlp_speculator.py.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,15 @@ def vllm(folder: Path) -> Read:
     return Read(config, tensors, list(capture), {name for name in names if config.get(name)})
 
 
+def speculators(folder: Path) -> Read:
+    """As `speculators` itself reads its type eagle3 or peagle."""
+    config, tensors = _folder(folder)
+    names = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+    capture = config["eagle_aux_hidden_state_layer_ids"]
+    layer = config["transformer_layer_config"]
+    return Read(layer, tensors, capture, {name for name in names if config.get(name)})
+
+
 def sglang(folder: Path) -> Read:
     """Tensors of other norms are not loaded, and not missed."""
     config, tensors = _folder(folder)
@@ -66,31 +77,82 @@ def _folder(folder: Path) -> tuple[Any, dict[str, Tensor]]:
 def logits(read: Read, states: Mapping[int, Tensor], following: Tensor) -> Tensor:
     """[T, R] of the first drafted token after each place. states: the target's outputs [T, D];
     following: embeddings of the tokens after them [T, D]."""
-    tensors, eps, norms = read.tensors, read.config["rms_norm_eps"], read.norms
-    layer = {
-        name.removeprefix("layers.0."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("layers.0.")
-    }
+    captured = torch.cat([states[i] for i in read.capture], -1)
+    return _head(read, _outputs(read, joined(read, captured), following))
 
-    def norm(x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, weight.shape, weight, eps)
 
-    captured = [states[i] for i in read.capture]
-    if "fc_norm" in norms:
-        captured = [norm(x, tensors[f"fc_norm.{i}.weight"]) for i, x in enumerate(captured)]
-    joined = torch.cat(captured, -1)
-    if "norm_before_fc" in norms:
-        joined = norm(joined, tensors["input_norm.weight"])
-    hidden = joined @ tensors["fc.weight"].T
-    normed = norm(hidden, layer["hidden_norm.weight"])
-    residual = normed if "norm_before_residual" in norms else hidden
-    x = torch.cat((norm(following, layer["input_layernorm.weight"]), normed), -1)
-    x = residual + _attention(x, layer, read.config)
-    y = norm(x, layer["post_attention_layernorm.weight"])
-    gate, up = y @ layer["mlp.gate_proj.weight"].T, y @ layer["mlp.up_proj.weight"].T
-    x = x + F.silu(gate) * up @ layer["mlp.down_proj.weight"].T
-    return norm(x, tensors["norm.weight"]) @ tensors["lm_head.weight"].T
+def logits_after(
+    read: Read, states: Mapping[int, Tensor], following: Tensor, drafted: Tensor
+) -> Tensor:
+    """[R] after drafted tokens, of which these are the embeddings [N, D]: the layers run on their
+    own outputs."""
+    features = joined(read, torch.cat([states[i] for i in read.capture], -1))
+    outputs = _outputs(read, features, following)
+    for embedding in drafted:
+        last = outputs[-1:]
+        if "norm_output" in read.norms:
+            last = _norm(read, last, "norm")
+        features, following = torch.cat((features, last)), torch.cat((following, embedding[None]))
+        outputs = _outputs(read, features, following)
+    return _head(read, outputs[-1])
+
+
+def parallel_logits(
+    read: Read,
+    states: Mapping[int, Tensor],
+    following: Tensor,
+    mask: Tensor,
+    places: int,
+) -> Tensor:
+    """[places, R] of P-EAGLE's one pass: after the last place of the text, and at masks, whose
+    token has the embedding `mask` [D]."""
+    captured = torch.cat([states[i] for i in read.capture], -1)
+    hidden = read.tensors["mask_hidden"].view(1, -1).expand(places - 1, -1)
+    features = joined(read, torch.cat((captured, hidden)))
+    entries = torch.cat((following, mask.expand(places - 1, -1)))
+    return _head(read, _outputs(read, features, entries)[len(following) - 1 :])
+
+
+def joined(read: Read, captured: Tensor) -> Tensor:
+    """[T, D] of the captured states side by side."""
+    if "norm_before_fc" in read.norms:
+        captured = _norm(read, captured, "input_norm")
+    if "fc_norm" in read.norms:
+        parts = enumerate(captured.chunk(len(read.capture), -1))
+        captured = torch.cat([_norm(read, part, f"fc_norm.{i}") for i, part in parts], -1)
+    return captured @ read.tensors["fc.weight"].T
+
+
+def _norm(read: Read, x: Tensor, name: str) -> Tensor:
+    weight = read.tensors[f"{name}.weight"]
+    return F.rms_norm(x, weight.shape, weight, read.config["rms_norm_eps"])
+
+
+def _head(read: Read, outputs: Tensor) -> Tensor:
+    return _norm(read, outputs, "norm") @ read.tensors["lm_head.weight"].T
+
+
+def _outputs(read: Read, hidden: Tensor, following: Tensor) -> Tensor:
+    """[T, D] of all layers; hidden, following: [T, D]."""
+    x = hidden
+    for i in range(read.config["num_hidden_layers"]):
+        start = f"layers.{i}."
+        layer = {
+            name.removeprefix(start): tensor
+            for name, tensor in read.tensors.items()
+            if name.startswith(start)
+        }
+        if i == 0:
+            normed = _norm(read, x, f"{start}hidden_norm")
+            residual = normed if "norm_before_residual" in read.norms else x
+            y = torch.cat((_norm(read, following, f"{start}input_layernorm"), normed), -1)
+        else:
+            residual, y = x, _norm(read, x, f"{start}input_layernorm")
+        x = residual + _attention(y, layer, read.config)
+        y = _norm(read, x, f"{start}post_attention_layernorm")
+        gate, up = y @ layer["mlp.gate_proj.weight"].T, y @ layer["mlp.up_proj.weight"].T
+        x = x + F.silu(gate) * up @ layer["mlp.down_proj.weight"].T
+    return x
 
 
 def _attention(x: Tensor, layer: Mapping[str, Tensor], config: Mapping[str, Any]) -> Tensor:
@@ -105,7 +167,7 @@ def _attention(x: Tensor, layer: Mapping[str, Tensor], config: Mapping[str, Any]
             F.rms_norm(x, (width,), layer[f"self_attn.{name}_norm.weight"], eps)
             for name, x in (("q", q), ("k", k))
         )
-    rates = config["rope_theta"] ** -(torch.arange(0, width, 2) / width)
+    rates = config["rope_theta"] ** -(torch.arange(0, width, 2, dtype=x.dtype) / width)
     angle = torch.arange(length)[:, None] * rates
     cos, sin = (torch.cat((f(angle), f(angle)), -1) for f in (torch.cos, torch.sin))
 
@@ -216,3 +278,28 @@ def mask_of(folder: Path) -> Tensor | None:
         state = state["embedding"]
     found: Tensor = state
     return found
+
+
+def mlp_speculator(folder: Path, state: Tensor, tokens: Sequence[int]) -> Tensor:
+    """[V] logits after the root and what was drafted after it. state: the target's normed last one
+    [D], which the root was read from."""
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    stages, tied = config["n_predict"], config["tie_weights"]
+    inner = config["inner_dim"] or config["emb_dim"]
+    state_weight = 0.5 ** (0.5 / stages)
+    embedding_weight = math.sqrt((1 - state_weight**2) * (inner / 2))
+
+    def of(part: str, stage: int, kind: str = "weight") -> Tensor:
+        stage = min(stage, 1 if part == "proj" else 0) if tied else stage
+        return tensors[f"speculator.{part}.{stage}.{kind}"]
+
+    def normed(x: Tensor) -> Tensor:
+        return x / (x.pow(2).mean() + 1e-6).sqrt()
+
+    x = normed(state) / math.sqrt(2) if config["scale_input"] else state
+    for i, token in enumerate(tokens):
+        x = of("proj", i) @ x + embedding_weight / state_weight * of("emb", i)[token]
+        x = of("ln", i) * normed(x) + of("ln", i, "bias")
+        x = x * (1 + torch.erf(x / math.sqrt(2))) / 2
+    return of("head", len(tokens) - 1) @ x

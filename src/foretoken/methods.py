@@ -209,6 +209,13 @@ _ROWS = (
         paper="Ankner et al. 2024 (Hydra)",
     ),
     Method(
+        name="mlp_speculator",
+        length="by the tree",
+        tree="static, 63 nodes",
+        needs=Need.WEIGHTS,
+        paper="Wertheimer et al. 2024 (MLP speculator)",
+    ),
+    Method(
         name="eagle",
         length="by the tree",
         tree="25 nodes, drawn or top-k",
@@ -229,6 +236,12 @@ _ROWS = (
         tree="dynamic, 59 nodes",
         needs=Need.WEIGHTS,
         paper="Li et al. 2025 (EAGLE-3)",
+    ),
+    Method(
+        name="peagle",
+        verifier="speculative",
+        needs=Need.WEIGHTS,
+        paper="Hui et al. 2026 (P-EAGLE)",
     ),
     Method(
         name="pass",

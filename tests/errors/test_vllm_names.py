@@ -11,7 +11,6 @@ import torch
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.config import build
-from foretoken.drafters.eagle3 import Eagle3Module
 from foretoken.errors.vllm_names import (
     CONFIG_NAMES,
     LLM_NAMES,
@@ -19,6 +18,7 @@ from foretoken.errors.vllm_names import (
     without_vllm_names,
 )
 from foretoken.testing import Pair, tiny_pair
+from foretoken.trainable.eagle3 import Eagle3Module
 from lessons import seeded
 
 GREEDY = SamplingParams(temperature=0, max_tokens=60)

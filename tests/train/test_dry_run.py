@@ -47,7 +47,9 @@ def test_eagle3_of_an_eight_billion_target(large: str) -> None:
     assert longer.parts["a batch"] > 2 * found.parts["a batch"]
 
 
-@pytest.mark.parametrize("method", ["medusa", "eagle", "dflash", "mtp", "glide"])
+@pytest.mark.parametrize(
+    "method", ["medusa", "mlp_speculator", "eagle", "peagle", "dflash", "mtp", "glide"]
+)
 def test_other_methods(method: str, large: str) -> None:
     """None needs weights, or memory for its own."""
     found = dry_run(method, large, read_recipe(method, {"shape": {}}))

@@ -106,7 +106,7 @@ def _wait_for(state: Path, folder: Path, child: Any) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("method", ["medusa", "hydra", "blockwise"])
+@pytest.mark.parametrize("method", ["medusa", "hydra", "blockwise", "mlp_speculator"])
 def test_each_recipe_learns(
     checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path, method: str
 ) -> None:

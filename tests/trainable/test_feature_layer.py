@@ -46,7 +46,7 @@ def test_an_unrolled_step_is_a_drafted_one(small: Pair, records: Records) -> Non
 
             with torch.no_grad():
                 out = module.predict(
-                    known, following[:, 1 : count + 1], torch.arange(count)[None], attend
+                    known, following[:, 1 : count + 1], torch.arange(count)[None], [attend]
                 )
             torch.testing.assert_close(found[0, start + place, i], out[0, -1])
             known = torch.cat((known, out[:, -1:]), 1)

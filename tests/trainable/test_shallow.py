@@ -15,6 +15,8 @@ from foretoken.trainable.shallow import ShallowModel
 class Plain:
     """An adapter that adds nothing: the exit layer's states, normed by the target itself."""
 
+    decoder_layers = 1
+
     def __init__(self, target: ModelTarget) -> None:
         self.target = target
 
@@ -26,7 +28,7 @@ class Plain:
         features: torch.Tensor,
         following: torch.Tensor,
         positions: torch.Tensor,
-        attend: Attend,
+        attends: list[Attend],
     ) -> torch.Tensor:
         return features
 

@@ -1,185 +1,22 @@
 """EAGLE-3: a layer on states from three depths of the target, trained on its own outputs.
 
-Source: Li et al. 2025 (EAGLE-3), sections 3.1 and 3.2. `fc` joins the target's states after three
-layers to one feature; the attention reads it and the embedding of the token after it, both normed.
-The drafter's head predicts the most frequent tokens of the training text only. In training the
-layer runs on its own outputs for `unroll` steps, as in drafting, and there is no loss on states.
-Drafts are EAGLE-2's trees. Departures: the layers captured in a target of fewer than 8 are 1, L/2
-and L - 1; `fc` begins as the last of the three; the loss leaves out tokens that the head lacks.
-
-Legend: B rows, T places, I unrolled steps, D width, V vocabulary, R reduced vocabulary, L layers.
+Source: Li et al. 2025 (EAGLE-3), section 3. Drafts are EAGLE-2's trees. Module, training and
+departures: `foretoken.trainable.eagle3`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Seq
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
-
-import torch
-from torch import Tensor, nn
 
 from foretoken.access import Access, Wants
 from foretoken.drafters.shared.feature_trees import FeatureDrafter, LikeliestPaths
 from foretoken.errors.values import check_range
-from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, read_config, weight_of
-from foretoken.trainable.feature_layer import FeatureLayer, unroll
+from foretoken.trainable.checkpoint import Trained, read_config
+from foretoken.trainable.eagle3 import Eagle3Module
 from foretoken.trainable.formats import find
-from foretoken.trainable.head_losses import heads_loss
-from foretoken.trainable.layer import Attend, LayerShape
-from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.losses import Objective
-from foretoken.trainable.reduced_vocabulary import (
-    ReducedObjective,
-    choose,
-    ids_of,
-    offsets,
-    spread,
-)
 from foretoken.tree import MOST_NODES
-
-NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-"""Optional norms of published checkpoints: of the layer's residual; of the captured states,
-together or each by itself; of the outputs, before the next entry reads them."""
-
-
-class Layer3(FeatureLayer):
-    """The layer, with a norm for each half of what its attention reads."""
-
-    def __init__(self, width: int, **shape: Any) -> None:
-        decoder = LayerShape.for_width(width, 2, **shape)
-        super().__init__(decoder)
-        self.hidden_norm = nn.RMSNorm(width, eps=decoder.norm_eps)
-        self.input_layernorm = nn.RMSNorm(width, eps=decoder.norm_eps)
-
-
-class Eagle3Module(Trained):
-    """EAGLE-3's weights. heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of its one
-    decoder layer; capture: three of the target's layers, counted as `Wants.hidden` counts them;
-    draft_vocab_size: tokens that its head can predict; norms: those of `NORMS` that it has; unroll:
-    steps that training takes on the layer's own outputs."""
-
-    method: ClassVar[str] = "eagle3"
-    like_target = True
-    d2t: Tensor
-    t2d: Tensor
-
-    def __init__(
-        self,
-        facts: Facts,
-        heads: int | None = None,
-        kv_heads: int | None = None,
-        intermediate: int | None = None,
-        capture: Seq[int] | None = None,
-        draft_vocab_size: int = 32_000,
-        unroll: int = 7,
-        norms: Seq[str] = (),
-        **layer: Any,
-    ) -> None:
-        width, small = facts.hidden_size, min(draft_vocab_size, facts.vocab_size)
-        block = Layer3(width, heads=heads, kv_heads=kv_heads, intermediate=intermediate, **layer)
-        decoder, layers = (
-            block.self_attn.layer_shape,
-            list(capture or default_capture(facts.layers)),
-        )
-        super().__init__(
-            facts,
-            heads=decoder.heads,
-            kv_heads=decoder.kv_heads,
-            intermediate=decoder.intermediate,
-            capture=layers,
-            draft_vocab_size=small,
-            unroll=unroll,
-            norms=list(norms),
-            **layer,
-        )
-        self.layer_shape = decoder
-        self.fc = nn.Linear(len(layers) * width, width, bias=False)
-        if "norm_before_fc" in norms:
-            self.input_norm = nn.RMSNorm(len(layers) * width, eps=decoder.norm_eps)
-        if "fc_norm" in norms:
-            self.fc_norm = nn.ModuleList(nn.RMSNorm(width, eps=decoder.norm_eps) for _ in layers)
-        self.layers = nn.ModuleList([block])
-        self.norm = nn.RMSNorm(width, eps=decoder.norm_eps)
-        self.lm_head = nn.Linear(width, small, bias=False)
-        d2t, t2d = offsets(small, facts.vocab_size)
-        self.register_buffer("d2t", d2t)
-        self.register_buffer("t2d", t2d)
-
-    @property
-    def hidden(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The captured layers, and the last state, which gives the target's distributions."""
-        return (*dict.fromkeys(self.shape["capture"]), -1)
-
-    @property
-    def ids(self) -> Tensor:
-        """[R] the target's id of each token of the head."""
-        return ids_of(self.d2t)
-
-    def set_token_counts(self, counts: Tensor) -> None:
-        """Choose the head's tokens: the most frequent ones of the training text."""
-        choose(self.d2t, self.t2d, counts)
-
-    def copy_from(self, target: VocabularyLayers) -> None:
-        with torch.no_grad():
-            width = self.facts.hidden_size
-            self.lm_head.weight.copy_(weight_of(target, width, self.lm_head.weight)[self.ids])
-            self.fc.weight.zero_()[:, -width:].fill_diagonal_(1.0)  # the last captured layer
-
-    def features(self, hidden: dict[int, Tensor]) -> Tensor:
-        """[..., D] of the captured layers' states."""
-        states = [hidden[layer] for layer in self.shape["capture"]]
-        if "fc_norm" in self.shape["norms"]:
-            states = [norm(state) for norm, state in zip(self.fc_norm, states, strict=True)]
-        joined = torch.cat(states, -1)
-        if "norm_before_fc" in self.shape["norms"]:
-            joined = self.input_norm(joined)
-        out: Tensor = self.fc(joined)
-        return out
-
-    def predict(
-        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
-    ) -> Tensor:
-        """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
-        layer: Any = self.layers[0]
-        normed = layer.hidden_norm(features)
-        residual = normed if "norm_before_residual" in self.shape["norms"] else features
-        x = torch.cat((layer.input_layernorm(following), normed), -1)
-        out: Tensor = layer(x, residual, positions, attend)
-        return self.norm(out) if "norm_output" in self.shape["norms"] else out
-
-    def _normed(self, outputs: Tensor) -> Tensor:
-        """The outputs as the head reads them."""
-        already = "norm_output" in self.shape["norms"]
-        normed: Tensor = outputs if already else self.norm(outputs)
-        return normed
-
-    def reduced_logits(self, outputs: Tensor) -> Tensor:
-        """[..., D] -> logits [..., R]."""
-        logits: Tensor = self.lm_head(self._normed(outputs))
-        return logits
-
-    def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
-        """[..., D] -> logits [..., V], -inf for tokens that the head lacks."""
-        return spread(self.reduced_logits(outputs), self.ids, self.facts.vocab_size)
-
-    def outputs(self, lesson: Lesson, steps: int) -> Tensor:
-        """[B, T, I, D], as `unroll` has it."""
-        features = self.features(lesson.hidden)
-        following = lesson.embed(lesson.tokens).to(features.dtype)
-        return unroll(self, features, following, lesson, steps)
-
-    def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        outputs = self._normed(self.outputs(lesson, self.shape["unroll"]))
-        reduced = ReducedObjective(**vars(objective), ids=self.ids, covered=self.t2d)
-        return heads_loss(lesson, outputs, self.lm_head, [self.lm_head.weight], reduced)
-
-
-def default_capture(layers: int) -> tuple[int, int, int]:
-    """The three layers that are captured of a target with this many, unless the shape names
-    others."""
-    return (2, layers // 2, layers - 3) if layers >= 8 else (1, layers // 2, layers - 1)
 
 
 @dataclass(eq=False)

@@ -24,20 +24,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretoken.access import Access
-from foretoken.drafters.shared.head_tree import Heads, HeadTree
+from foretoken.drafters.shared.head_tree import GrownHeadTree, Heads
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.feature_layer import FeatureLayer, FeatureModel, unroll
 from foretoken.trainable.layer import Attend, LayerShape
 from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.rank_trees import Paths
 from foretoken.trainable.root_states import LastStates, RootStates
-from foretoken.tree import DraftTree
-from foretoken.trees.grow import Frontier, expand, widths_of
+from foretoken.trees.grow import Frontier, Propose
 
 
 class PrefixLayer(FeatureLayer):
     """A decoder layer over the target's states, at first the identity."""
+
+    decoder_layers: ClassVar[int] = 1
 
     def __init__(self, decoder: LayerShape) -> None:
         super().__init__(decoder)
@@ -51,10 +51,10 @@ class PrefixLayer(FeatureLayer):
         return hidden[-1]
 
     def predict(
-        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+        self, features: Tensor, following: Tensor, positions: Tensor, attends: Seq[Attend]
     ) -> Tensor:
         """[B, T, D] -> [B, T, D]; the tokens after the states are not read."""
-        out: Tensor = self(self.input_layernorm(features), features, positions, attend)
+        out: Tensor = self(self.input_layernorm(features), features, positions, attends[0])
         return out
 
     def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
@@ -170,18 +170,15 @@ class HydraHeads(Heads):
 
 
 @dataclass(eq=False)
-class Hydra(HeadTree):
+class Hydra(GrownHeadTree):
     """model: a checkpoint's folder, hub id or bundled name; tree: "medusa" (63 nodes), "planned"
     (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths;
     num_speculative_tokens: fewer levels than the checkpoint has heads."""
 
     module: ClassVar[type[Heads]] = HydraHeads
 
-    def paths(self, heads: Heads) -> Paths:
-        """The tree's paths level by level, in the order of `expand`."""
-        return tuple(sorted(super().paths(heads), key=lambda path: (len(path), path)))
-
-    def build_tree(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
+    def ask(self, states: Tensor, roots: Tensor) -> Propose:
+        """As `GrownHeadTree` has it: head i reads the state and the path to each node."""
         heads, access = self._heads, self._access
 
         def ask(frontier: Frontier) -> Tensor:
@@ -192,4 +189,4 @@ class Hydra(HeadTree):
             probs: Tensor = heads.head_logits(frontier.depth, out, access.head).softmax(-1)
             return probs
 
-        return expand(ask, widths_of(self._paths), budgets, access.device)
+        return ask

@@ -56,6 +56,7 @@ class KangarooAdapter(Trained):
     kv_heads and `layer` (as in `LayerShape`): of its attention."""
 
     method: ClassVar[str] = "kangaroo"
+    decoder_layers: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -94,10 +95,10 @@ class KangarooAdapter(Trained):
         return hidden[self.exit_layer]
 
     def predict(
-        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+        self, features: Tensor, following: Tensor, positions: Tensor, attends: Seq[Attend]
     ) -> Tensor:
         """[B, T, D] -> normed [B, T, D]; the tokens after are not read."""
-        out: Tensor = self.norm(self.layers[0](features, positions, attend))
+        out: Tensor = self.norm(self.layers[0](features, positions, attends[0]))
         return out
 
     def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:

@@ -76,11 +76,11 @@ class MtpModule(FeatureModule):
         self.mtp_layers = nn.ModuleList([MtpLayer(decoder)])
 
     def predict(
-        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+        self, features: Tensor, following: Tensor, positions: Tensor, attends: Seq[Attend]
     ) -> Tensor:
         """[B, T, D] states and embeddings of the tokens after them -> [B, T, D]."""
         layer: Any = self.mtp_layers[0]
-        out: Tensor = layer.predict(features, following, positions, attend)
+        out: Tensor = layer.predict(features, following, positions, attends[0])
         return out
 
 

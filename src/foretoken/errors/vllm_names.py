@@ -80,7 +80,7 @@ CONFIG_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "draft_sample_method": ((None,), "drafts are drawn where the temperature is above 0"),
     "speculative_token_tree": ((None,), "tree takes rank paths"),
-    "parallel_drafting": ((False, None), "method 'pass' or 'dflash' drafts in one pass"),
+    "parallel_drafting": ((False, None), "method 'peagle', 'dflash' or 'pass' drafts in one pass"),
     "use_heterogeneous_vocab": ((False, None), "method 'tli' or 'slem' takes another tokenizer"),
     "enforce_eager disable_logprobs disable_padded_drafter_batch": ((True, False, None), ""),
 }

@@ -10,6 +10,7 @@ Legend: B rows, T places, I unrolled steps, D width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -61,11 +62,11 @@ class EagleModule(FeatureModule):
         self.layers = nn.ModuleList([FeatureLayer(decoder)])
 
     def predict(
-        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+        self, features: Tensor, following: Tensor, positions: Tensor, attends: Seq[Attend]
     ) -> Tensor:
         """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
         x = self.fc(torch.cat((following, features), -1))
-        out: Tensor = self.layers[0](x, x, positions, attend)
+        out: Tensor = self.layers[0](x, x, positions, attends[0])
         return out
 
     def outputs(self, lesson: Lesson, steps: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""EAGLE's decoder layer on a target's states: unrolled over texts to train, with a cache to serve.
+"""EAGLE's decoder layers on a target's states: unrolled over texts to train, with a cache to serve.
 
 Entry t of a text reads the target's state of token t (its feature) and the embedding of token
 t + 1. Its output predicts the feature of token t + 1, and so token t + 2. While drafting, an
@@ -51,16 +51,20 @@ class FeatureLayer(nn.Module):
 
 
 class FeaturePredictor(Protocol):
-    """A module that predicts states with such a layer."""
+    """A module that predicts states with such layers, as many as `decoder_layers`."""
+
+    @property
+    def decoder_layers(self) -> int: ...
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
         """The target's states by layer [..., D] -> the entries' features [..., D]."""
         ...
 
     def predict(
-        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+        self, features: Tensor, following: Tensor, positions: Tensor, attends: Seq[Attend]
     ) -> Tensor:
-        """Features, and embeddings of the tokens after them -> outputs, all [B, T, D]."""
+        """Features, and embeddings of the tokens after them -> outputs, all [B, T, D]; attends: of
+        each layer."""
         ...
 
     def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
@@ -71,16 +75,45 @@ class FeaturePredictor(Protocol):
 def unroll(
     module: FeaturePredictor, features: Tensor, embeddings: Tensor, lesson: Lesson, steps: int
 ) -> Tensor:
-    """The layer run on its own outputs along a text: [B, T, I, D]. Step i from entry t predicts
+    """The layers run on their own outputs along a text: [B, T, I, D]. Step i from entry t predicts
     token t + 2 + i, as a draft that starts there does.
 
     features, embeddings: [B, T, D] of the tokens themselves. Steps after the first are computed
     only for places with a step whose predicted token counts, and may be 0 elsewhere: most of a row
     is prompts, where nothing is drafted.
     """
+    chosen = lesson.places_to_draft(steps)[..., None]  # [B, S, 1]
+    visible = lesson.attention_mask, lesson.attention_mask.take_along_dim(chosen, 1)
+    attends = [_growing(*visible) for _ in range(module.decoder_layers)]
+    following = embeddings.roll(-1, 1)  # what wraps around counts nowhere
+    outputs = [module.predict(features, following, lesson.positions, attends)]
+    if steps == 1:
+        return outputs[0][:, :, None]
+    state = outputs[0].take_along_dim(chosen, 1)
+    places = lesson.positions.take_along_dim(chosen[..., 0], 1)
+    for i in range(1, steps):
+        following = embeddings.roll(-1 - i, 1).take_along_dim(chosen, 1)
+        state = module.predict(state, following, places + i, attends)
+        outputs.append(torch.zeros_like(features).scatter(1, chosen.expand_as(state), state))
+    return torch.stack(outputs, 2)
+
+
+def seeing(visible: Tensor) -> Attend:
+    """A layer's attention in one pass over entries, where `visible` [B, T, T] is true."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        groups = q.shape[2] // k.shape[2]
+        keys, values = (x.repeat_interleave(groups, 2) for x in (k, v))
+        return _attend_text(q, keys, values, visible)
+
+    return attend
+
+
+def _growing(visible: Tensor, before: Tensor) -> Attend:
+    """A layer's attention, called once a step: at first along the text, where `visible` [B, T, T]
+    is true, then from the chosen places, before which `before` [B, S, T] is."""
     keys: list[Tensor] = []
     values: list[Tensor] = []
-    visible = lesson.attention_mask
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         groups = q.shape[2] // k.shape[2]
@@ -90,19 +123,7 @@ def unroll(
             return _attend_text(q, keys[0], values[0], visible)
         return _attend_unrolled(q, keys, values, before)
 
-    following = embeddings.roll(-1, 1)  # what wraps around counts nowhere
-    outputs = [module.predict(features, following, lesson.positions, attend)]
-    if steps == 1:
-        return outputs[0][:, :, None]
-    chosen = lesson.places_to_draft(steps)[..., None]  # [B, S, 1]
-    before = visible.take_along_dim(chosen, 1)
-    state = outputs[0].take_along_dim(chosen, 1)
-    places = lesson.positions.take_along_dim(chosen[..., 0], 1)
-    for i in range(1, steps):
-        following = embeddings.roll(-1 - i, 1).take_along_dim(chosen, 1)
-        state = module.predict(state, following, places + i, attend)
-        outputs.append(torch.zeros_like(features).scatter(1, chosen.expand_as(state), state))
-    return torch.stack(outputs, 2)
+    return attend
 
 
 def _attend_text(q: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
@@ -165,11 +186,18 @@ class FeatureModel:
     runs it with all that came since the draft before. Entries of drafted nodes are discarded.
     """
 
-    def __init__(self, module: FeaturePredictor, shape: LayerShape, access: Access) -> None:
+    def __init__(
+        self,
+        module: FeaturePredictor,
+        shape: LayerShape,
+        access: Access,
+        embed: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        """embed: ids -> embeddings [..., D], where they aren't the target's."""
         self.device = access.device
-        self._module, self._access = module, access
+        self._module, self._access, self._embed = module, access, embed or access.embed
         self._cache = KVCache(
-            alike(1, shape.kv_heads, shape.head_dim),
+            alike(module.decoder_layers, shape.kv_heads, shape.head_dim),
             access.slots,
             access.max_length,
             access.dtype,
@@ -225,6 +253,11 @@ class FeatureModel:
         """[B, 1, D] outputs of the last entries, those before the roots; runs waiting features."""
         return self._run_waiting(sequences, 0)
 
+    def with_appended(self, sequences: Seq[Sequence], tokens: Seq[int], features: Tensor) -> Tensor:
+        """[B, 1 + A, D] outputs of the last entries, and of entries with these tokens [A] and
+        features [A, D] that follow them in this pass and are not kept; runs waiting features."""
+        return self._run_waiting(sequences, 0, tokens, features)
+
     def level(self, sequences: Seq[Sequence], frontier: Frontier) -> Tensor:
         """[B, M, V] logits after the nodes of a growing tree's frontier, in one pass."""
         if not frontier.depth:
@@ -239,8 +272,15 @@ class FeatureModel:
             self._outputs = self._run(self._outputs.gather(1, place), feed)
         return self._module.logits(self._outputs, self._access.head)
 
-    def _run_waiting(self, sequences: Seq[Sequence], leave: int) -> Tensor:
-        """Run all waiting features but the last `leave`; outputs [B, 1, D] of the last entries.
+    def _run_waiting(
+        self,
+        sequences: Seq[Sequence],
+        leave: int,
+        more: Seq[int] = (),
+        more_features: Tensor | None = None,
+    ) -> Tensor:
+        """Run all waiting features but the last `leave`, and more entries after them as
+        `with_appended` has them; outputs [B, 1 + A, D] of the last entries and of those.
 
         One is left after a prompt, so that there is something to run when its draft begins.
         """
@@ -250,19 +290,20 @@ class FeatureModel:
         tokens = []
         for sequence, slot, count in zip(sequences, slots, counts, strict=True):
             start = self._cache.lengths[slot] + 1
-            tokens.append(sequence.tokens[start : start + count])
+            tokens.append([*sequence.tokens[start : start + count], *more])
         feed = chain_feed(self._cache, slots, tokens)
         features = [each.waiting[:count] for each, count in zip(kept, counts, strict=True)]
+        if more_features is not None:
+            features = [torch.cat((own, more_features)) for own in features]
         outputs = self._run(nn.utils.rnn.pad_sequence(features, batch_first=True), feed)
         for each, slot, count in zip(kept, slots, counts, strict=True):
             each.waiting = each.waiting[count:]
             self._cache.lengths[slot] += count
-        rows = torch.arange(len(slots), device=outputs.device)
-        last = torch.tensor(counts, device=outputs.device) - 1
-        return outputs[rows, last][:, None]
+        rows = torch.arange(len(slots), device=outputs.device)[:, None]
+        last = torch.tensor(counts, device=outputs.device)[:, None] - 1
+        return outputs[rows, last + torch.arange(1 + len(more), device=outputs.device)]
 
     def _run(self, features: Tensor, feed: Feed) -> Tensor:
-        following = self._access.embed(feed.tokens).to(features.dtype)
-        return self._module.predict(
-            features, following, feed.positions, attend_cached(self._cache.layer[0], feed)
-        )
+        following = self._embed(feed.tokens).to(features.dtype)
+        attends = [attend_cached(layer, feed) for layer in self._cache.layer]
+        return self._module.predict(features, following, feed.positions, attends)

@@ -9,6 +9,8 @@ Legend: B rows, T places, I unrolled steps, D width, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -25,6 +27,7 @@ class FeatureModule(Trained):
     many steps training takes on the layer's own outputs."""
 
     layer_shape: LayerShape
+    decoder_layers: ClassVar[int] = 1
     like_target = True
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
@@ -32,9 +35,10 @@ class FeatureModule(Trained):
         return hidden[-1]
 
     def predict(
-        self, features: Tensor, following: Tensor, positions: Tensor, attend: Attend
+        self, features: Tensor, following: Tensor, positions: Tensor, attends: Seq[Attend]
     ) -> Tensor:
-        """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]."""
+        """[B, T, D] features and embeddings of the tokens after them -> [B, T, D]; attends: of its
+        one layer."""
         raise NotImplementedError
 
     def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:

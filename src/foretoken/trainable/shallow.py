@@ -130,7 +130,7 @@ class ShallowModel:
     def _adapted(self, states: Tensor, feed: Feed) -> Tensor:
         following = states  # not read by an adapter
         return self._adapter.predict(
-            states, following, feed.positions, attend_cached(self._cache.layer[0], feed)
+            states, following, feed.positions, [attend_cached(self._cache.layer[0], feed)]
         )
 
     def _logits(self, outputs: Tensor) -> Tensor:

@@ -18,11 +18,11 @@ import consumers
 from foreign import BLOCK, LAYERS, LLAMA3, SELECTED, VOCAB, WIDTH, Foreign, drafts, eagle3, made
 from foretoken import ForetokenError
 from foretoken.cli.commands import app
-from foretoken.drafters.eagle3 import NORMS
 from foretoken.models.load import load_model
 from foretoken.testing import Pair, native, tiny_transformers
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.eagle3 import NORMS
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.selected_blocks import SelectedModule
 from stored_models import original
@@ -39,6 +39,7 @@ WRITTEN = {
     "eagle3": eagle3(rope_theta=500.0, rope_scaling=LLAMA3),
     "eagle3, norms": eagle3(norms=list(NORMS[:1]), qk_norm=True, head_width=12),
     "eagle3, whole vocabulary": eagle3(draft_vocab_size=VOCAB, norms=["fc_norm", "norm_output"]),
+    "eagle3, several layers": eagle3(num_layers=2),
     "dflash": lambda facts: BlockModule(facts, **BLOCK),
     "dflash, a window": lambda facts: BlockModule(facts, window=6, **BLOCK),
     "dflash, reduced": lambda facts: BlockModule(facts, draft_vocab_size=11, **BLOCK),
@@ -127,6 +128,7 @@ READ_BY_VLLM = {
     "norms": {"norms": ["fc_norm", "norm_before_residual"]},
     "other norms": {"norms": ["norm_before_fc"]},
     "normed queries": {"qk_norm": True, "head_width": 12},
+    "several layers": {"num_layers": 3, "norms": ["norm_before_fc", "fc_norm"]},
 }
 
 
@@ -162,6 +164,7 @@ def test_programs_compute_what_we_do(
     ("shape", "said"),
     [
         ({"norms": ["norm_before_residual"]}, "has norm_before_residual, which SGLang leaves out"),
+        ({"num_layers": 2}, "has 2 layers and SGLang serves one"),
         ({"norms": ["fc_norm"], "qk_norm": True}, "has fc_norm and qk_norm, which SGLang"),
         ({"capture": [1, 2, 3]}, r"layers \[1, 2, 3\], and SGLang takes those that begin with 1"),
     ],

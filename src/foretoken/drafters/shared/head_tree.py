@@ -37,6 +37,7 @@ from foretoken.trainable.rank_trees import (
 )
 from foretoken.trainable.root_states import LastStates, RootStates
 from foretoken.tree import MOST_NODES, DraftTree
+from foretoken.trees.grow import Propose, expand, widths_of
 from foretoken.trees.join import assemble
 
 
@@ -162,3 +163,21 @@ class HeadTree(BaseDrafter):
     def end(self, sequences: Seq[Sequence]) -> None:
         for sequence in sequences:
             self._states.end(sequence)
+
+
+class GrownHeadTree(HeadTree):
+    """A `HeadTree` whose heads read what was drafted before them: it grows level by level, one head
+    for each level."""
+
+    def paths(self, heads: Heads) -> Paths:
+        """The tree's paths level by level, in the order of `expand`."""
+        return tuple(sorted(super().paths(heads), key=lambda path: (len(path), path)))
+
+    def build_tree(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
+        ask = self.ask(states, roots)
+        return expand(ask, widths_of(self._paths), budgets, self._access.device)
+
+    def ask(self, states: Tensor, roots: Tensor) -> Propose:
+        """What gives the distributions after each frontier in turn, for such states [B, D] and
+        roots [B]."""
+        raise NotImplementedError

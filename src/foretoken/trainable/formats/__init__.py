@@ -12,7 +12,16 @@ from pathlib import Path
 from foretoken.errors import ForetokenError, one_line
 from foretoken.files import read_json
 from foretoken.models import load
-from foretoken.trainable.formats import dflash, eagle, eagle3, hydra, kangaroo, medusa, mtp
+from foretoken.trainable.formats import (
+    dflash,
+    eagle,
+    eagle3,
+    hydra,
+    kangaroo,
+    medusa,
+    mlp_speculator,
+    mtp,
+)
 from foretoken.trainable.formats.fill import fill
 from foretoken.trainable.formats.published import MASK_FILE, TORCH, Published, Source
 
@@ -24,13 +33,15 @@ def _unknown_speculators(source: Source) -> None:
     kind = source.config.get("speculators_model_type")
     if kind is not None:
         raise source.refusal(
-            f"it is a {kind!r} of speculators, and only its 'eagle3', 'dflash' and 'mtp' are"
+            f"it is a {kind!r} of speculators, and only its 'eagle3', 'peagle', 'dflash' and 'mtp' "
+            "are"
         )
 
 
 _FORMATS = (
     medusa.read,
     hydra.read,
+    mlp_speculator.read,
     eagle3.read_speculators,
     dflash.read_speculators,
     mtp.read,

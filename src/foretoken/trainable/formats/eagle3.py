@@ -1,10 +1,15 @@
-"""EAGLE-3 as SafeAILab and its followers publish it, and as `speculators` does.
+"""EAGLE-3 as SafeAILab and its followers publish it, and as `speculators` does; P-EAGLE too.
 
 SafeAILab calls the layer `midlayer`, others `layers.0`; other names are ours. d2t has the offset
 from each token's number in the head to its id. Captured layers: `eagle_aux_hidden_state_layer_ids`
 counts the embedding's output as 0; inside `eagle_config` it counts the first layer's output as 0
 where it begins with 1, which is how SGLang tells the two (its pull request 25454). Without either
-they are EAGLE-3's defaults.
+they are EAGLE-3's defaults. Where there are several layers, those after the first are Llama's and
+called `layers.1` and so on, as vLLM and `speculators` have them.
+
+P-EAGLE is EAGLE-3 with `mask_hidden` [1, 1, 3D], as AWS, SpecForge and `speculators` publish it for
+vLLM's `parallel_drafting`. The mask token is in `mask_token_id`, `pard_token` or `ptd_token_id`, in
+vLLM's order. Its embedding is trained; where a file has none it is the target's.
 
 Legend: V vocabulary, R reduced vocabulary.
 """
@@ -13,8 +18,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretoken.trainable.formats.published import Config, Published, Source, Tensors, vocabulary
+from foretoken.trainable.formats.published import (
+    EMBEDDING,
+    Config,
+    Published,
+    Source,
+    Tensors,
+    vocabulary,
+)
 
+_MASK, _MASK_TOKENS = "mask_hidden", ("mask_token_id", "pard_token", "ptd_token_id")
 _MARKS = ("midlayer.hidden_norm.weight", "layers.0.hidden_norm.weight")
 
 
@@ -36,7 +49,7 @@ def read(source: Source) -> Published | None:
 def read_speculators(source: Source) -> Published | None:
     """A checkpoint as `speculators` publishes it."""
     config = source.config
-    if config.get("speculators_model_type") != "eagle3":
+    if config.get("speculators_model_type") not in ("eagle3", "peagle"):
         return None
     capture = list(config.get("eagle_aux_hidden_state_layer_ids") or ())
     return _read(source, config, config["transformer_layer_config"], capture)
@@ -51,18 +64,43 @@ def _read(source: Source, config: Config, layer: Config, capture: list[int]) -> 
             "ones are"
         )
     names = source.tensors
+    if any(name.startswith("additional_layers.") for name in names):
+        raise source.refusal(
+            "its later layers are named 'additional_layers', which are added to nothing that came "
+            "before them, and only layers with a residual ('layers.1') are"
+        )
+    if config.get("logit_scale", 1.0) != 1.0:
+        raise source.refusal(f"its logit_scale is {config['logit_scale']}, and only 1 is")
     norms = [name for name in ("norm_before_residual", "norm_output") if config.get(name)]
     norms += ["norm_before_fc"] * ("input_norm.weight" in names)
     norms += ["fc_norm"] * ("fc_norm.0.weight" in names)
     vocab = layer["vocab_size"]
     shape: dict[str, Any] = {
-        **source.one_layer(layer),
+        **source.layer(layer),
+        "num_layers": layer.get("num_hidden_layers", 1),
         "norms": norms,
         "draft_vocab_size": config.get("draft_vocab_size") or vocab,
     }
     shape |= {"capture": capture} if capture else {}
     target = {"hidden_size": width, "vocab_size": vocab}
-    return Published("eagle3", target, shape, lambda: _tensors(source, shape, vocab))
+    parallel = _MASK in names or config.get("speculators_model_type") == "peagle"
+    shape |= _masked(source) if parallel else {}
+    method = "peagle" if parallel else "eagle3"
+    return Published(method, target, shape, lambda: _tensors(source, shape, vocab))
+
+
+def _masked(source: Source) -> dict[str, Any]:
+    """What P-EAGLE's shape has more. Raises `ForetokenError` where the mask isn't known."""
+    if _MASK not in source.tensors:
+        raise source.refusal(f"it is P-EAGLE without {_MASK}, which every place but one reads")
+    given = (source.config.get(name) for name in _MASK_TOKENS)
+    token = next((each for each in given if each is not None), None)
+    if token is None:
+        raise source.refusal(
+            "it is P-EAGLE and its config.json names no mask token; add the mask_token_id that it "
+            "was trained with"
+        )
+    return {"mask_token_id": int(token), "own_embedding": EMBEDDING in source.tensors}
 
 
 def _tensors(source: Source, shape: Config, vocab: int) -> Tensors:
@@ -70,4 +108,6 @@ def _tensors(source: Source, shape: Config, vocab: int) -> Tensors:
     tensors = {
         name.replace("midlayer.", "layers.0."): tensor for name, tensor in source.tensors.items()
     }
+    if _MASK in tensors:
+        tensors[_MASK] = tensors[_MASK].reshape(1, 1, -1)
     return {**tensors, **vocabulary(source, tensors, shape["draft_vocab_size"], vocab)}

@@ -44,7 +44,8 @@ def fill(module: Any, tensors: Mapping[str, Tensor], target: Access, what: str) 
             )
     module.load_state_dict(stored, strict=False)
     if HEAD in expected and HEAD not in stored:
-        module.copy_from(target)
+        module.copy_from(target)  # which begins other weights anew, too
+        module.load_state_dict(stored, strict=False)
 
 
 def _check_same(weight: Tensor, distance_of: Any, target: Access, what: str) -> None:

@@ -105,7 +105,7 @@ def _eagle3(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     shape = config["shape"]
     norms = shape.get("norms", ())
-    layer = _layer(config, target, 1)
+    layer = _layer(config, target, shape.get("num_layers", 1))
     fields = {
         "draft_vocab_size": shape["draft_vocab_size"],
         _IDS: list(shape["capture"]),
@@ -130,7 +130,12 @@ def _eagle3(
 
 
 def _check_plain(shape: Mapping[str, Any]) -> None:
-    """Raises `ForetokenError` for what SGLang would leave out without a word."""
+    """Raises `ForetokenError` for what SGLang would refuse, or leave out without a word."""
+    if shape.get("num_layers", 1) > 1:
+        raise ForetokenError(
+            f"This drafter has {shape['num_layers']} layers and SGLang serves one; write it for "
+            "'vllm', or train one with --set 'shape={num_layers: 1}'."
+        )
     more = [*shape.get("norms", ()), *(["qk_norm"] if shape.get("qk_norm") else [])]
     if more:
         raise ForetokenError(

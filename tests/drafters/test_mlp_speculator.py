@@ -1,0 +1,47 @@
+"""MLP speculators: what stages read, and what is estimated is served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken.drafters.mlp_speculator import MlpSpeculator, MlpSpeculatorStages
+from foretoken.testing import Pair
+from foretoken.train.frozen import FrozenTarget
+from foretoken.train.records import Records
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.losses import Objective
+from foretoken.verify.target_only import TargetOnly
+from lessons import check_estimate, packed, randomised
+
+TIED: dict[str, Any] = {"tied": True, "scaled": True, "inner_width": 24}
+
+
+@pytest.mark.parametrize("shape", [{}, TIED], ids=["untied", "tied"])
+def test_the_estimate_is_what_is_served(
+    small: Pair, records: Records, shape: dict[str, Any]
+) -> None:
+    """Steps and accepted places, one by one, ends of texts and full budgets included."""
+    stages = randomised(MlpSpeculatorStages(Facts.of(small.target), **shape))
+    check_estimate(MlpSpeculator(stages), stages, small.target, records, TargetOnly())
+
+
+@pytest.mark.parametrize("shape", [{}, TIED], ids=["untied", "tied"])
+def test_every_weight_learns(small: Pair, records: Records, shape: dict[str, Any]) -> None:
+    """By the gradient of the loss, which shared weights get once from each stage."""
+    stages = randomised(MlpSpeculatorStages(Facts.of(small.target), num_heads=3, **shape))
+    lesson, goal = FrozenTarget(small.target).lesson(packed(records), (-1,)), Objective()
+    loss = stages(lesson, goal)
+    loss.backward()
+    for weight in stages.parameters():
+        assert weight.grad is not None
+        at = divmod(int(weight.grad.abs().argmax()), weight.shape[-1])
+        place = at if weight.ndim == 2 else at[1:]
+        with torch.no_grad():
+            weight[place] += 1e-6
+            more = stages(lesson, goal)
+            weight[place] -= 1e-6
+        slope = float((more - loss.detach()) / 1e-6)
+        assert float(weight.grad[place]) == pytest.approx(slope, rel=1e-3)
