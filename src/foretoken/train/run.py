@@ -69,8 +69,8 @@ def make(
     processes. states: a folder for the target's states along the texts, which are then computed
     once. precision: of the products, one of `PRECISIONS`. show: progress bars. report: called after
     each step. A finished training goes on where the recipe has more steps, or more patience. Raises
-    `ForetokenError` for what can't be trained like this, and for a folder that has another training,
-    or in which another process trains.
+    `ForetokenError` for what can't be trained like this, and for a folder that has another
+    training, or in which another process trains.
     """
     job = Job(
         method,
