@@ -8,8 +8,8 @@ from pathlib import Path
 import structure
 
 TOP_LEVEL = {
-    "__init__", "__main__", "errors", "progress", "machine", "files", "repetition", "draws", "tree",
-    "protocols", "access", "step", "length", "registry", "tuned", "methods", "config", "llm",
+    "__init__", "__main__", "errors", "progress", "machine", "files", "repetition", "logs", "draws", "tree",
+    "protocols", "access", "step", "length", "registry", "tuned", "speculative_config", "methods", "config", "llm",
     "hook", "certify", "recommender",
 }  # fmt: skip
 

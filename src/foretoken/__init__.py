@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from foretoken.llm import LLM
     from foretoken.methods import METHODS
     from foretoken.sampling.params import SamplingParams
+    from foretoken.speculative_config import SpeculativeConfig
 
     __version__: str
 
@@ -22,6 +24,7 @@ _HOMES = {
     "CompletionOutput": "foretoken.engine.outputs",
     "ForetokenError": "foretoken.errors",
     "METHODS": "foretoken.methods",
+    "SpeculativeConfig": "foretoken.speculative_config",
     "assisted": "foretoken.hook",
 }
 
@@ -32,9 +35,13 @@ __all__ = [
     "ForetokenError",
     "RequestOutput",
     "SamplingParams",
+    "SpeculativeConfig",
     "__version__",
     "assisted",
 ]
+
+if os.environ.get("FORETOKEN_LOG"):
+    importlib.import_module("foretoken.logs").configure(os.environ["FORETOKEN_LOG"])
 
 
 def __dir__() -> list[str]:

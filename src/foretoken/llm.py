@@ -7,7 +7,7 @@ llm = LLM("path-or-hub-id", speculative_config={"method": "sps", "model": "path-
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from queue import SimpleQueue
@@ -42,6 +42,7 @@ from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.target import ModelTarget
 from foretoken.progress import check_installed, track
 from foretoken.sampling.params import SamplingParams
+from foretoken.speculative_config import AnyConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -94,7 +95,7 @@ class LLM:
         self,
         model: str | Path | PreTrainedModel | CausalLM,
         *,
-        speculative_config: Mapping[str, Any] | None = None,
+        speculative_config: AnyConfig | None = None,
         gguf_file: str | None = None,
         tokenizer: Any = None,
         dtype: str | torch.dtype = "auto",

@@ -138,6 +138,7 @@ class Engine:
         for request in changed.values():
             if request.finished:
                 self._requests.pop(request.id, None)
+                _log.debug("Request %d ended: %s", request.id, request.stats)
         return [request.snapshot() for request in changed.values()]
 
     def fail_all(self, error: BaseException) -> list[RequestOutput]:
