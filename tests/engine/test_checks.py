@@ -30,6 +30,9 @@ from foretoken.verify.target_only import TargetOnly
         ([1], {"stop": "x"}, "need a tokenizer"),
         ([1], {"stop_token_ids": [97]}, "Token id 97 of stop_token_ids"),
         ([1], {"references": [[97]]}, "Token id 97 of references"),
+        ([1], {"bad_words": [[1, 97]]}, "Token id 97 of bad_words"),
+        ([1], {"bad_words": ["x"]}, "The engine takes bad_words as token ids"),
+        ([1], {"prompt_logprobs": 98}, "prompt_logprobs is 98 and the vocabulary has 97 tokens"),
         ([1], {"bad_token_ids": list(range(97))}, "bad_token_ids forbids every token"),
         (
             [1],

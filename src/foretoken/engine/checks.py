@@ -53,11 +53,13 @@ def check_request(
     _check_rule(verifier, params)
     if params.stops and target.tokenizer is None:
         raise ForetokenError("Stop strings need a tokenizer; pass tokenizer=… to LLM.")
-    if params.logprobs is not None and params.logprobs > target.vocab_size:
-        raise ForetokenError(
-            f"logprobs is {params.logprobs} and the vocabulary has {target.vocab_size} tokens; "
-            "ask for fewer."
-        )
+    counts = {"logprobs": params.logprobs, "prompt_logprobs": params.prompt_logprobs}
+    for name, wanted in counts.items():
+        if wanted is not None and wanted > target.vocab_size:
+            raise ForetokenError(
+                f"{name} is {wanted} and the vocabulary has {target.vocab_size} tokens; ask for "
+                "fewer."
+            )
     return _affordable(target.budget, len(prompt), min(room, params.max_tokens or room), params)
 
 
@@ -110,8 +112,8 @@ def _check_rule(verifier: Verifier, params: SamplingParams) -> None:
     if params.edits and verifier.reads_logits:
         raise ForetokenError(
             f"Verifier {name} reads the raw logits, which know nothing of penalties, biases, "
-            "allowed or bad ids, min_tokens and processors; leave these out or use another "
-            "verifier."
+            "allowed or bad ids and words, min_tokens and processors; leave these out or use "
+            "another verifier."
         )
 
 
@@ -120,10 +122,15 @@ def _check_ids(target: Target, params: SamplingParams) -> None:
         raise ForetokenError(
             "The engine takes references as token ids; tokenize them, or use LLM.generate."
         )
+    if any(isinstance(word, str) for word in params.bad_words):
+        raise ForetokenError(
+            "The engine takes bad_words as token ids; tokenize them, or use LLM.generate."
+        )
     lists = {
         "logit_bias": params.logit_bias,
         "allowed_token_ids": params.allowed_token_ids,
         "bad_token_ids": params.bad_token_ids,
+        "bad_words": [token for word in params.bad_words for token in word],
         "stop_token_ids": params.stop_token_ids,
         "references": [token for text in params.references for token in text],
     }
