@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 import shutil
-import warnings
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -19,7 +19,14 @@ from safetensors.torch import load_file, save_file
 from foretoken import LLM, ForetokenError, RequestOutput, SamplingParams
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.engine.engine import Engine
-from foretoken.testing import ByteTokenizer, Pair, native, related, tiny_transformers
+from foretoken.testing import (
+    ByteTokenizer,
+    Pair,
+    logits_after,
+    native,
+    related,
+    tiny_transformers,
+)
 
 VOCAB = 97
 TOKENIZER = ByteTokenizer(VOCAB)
@@ -275,20 +282,19 @@ def test_text_without_a_tokenizer(folder: Path) -> None:
 
 
 def test_a_damaged_tokenizer_is_no_missing_one(
-    checkpoints: tuple[Path, Path], tmp_path: Path
+    checkpoints: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A warning says what is wrong with it; token ids are served. Where there is none, none is
     missed."""
     folder = shutil.copytree(checkpoints[0], tmp_path / "target")
     (folder / "tokenizer.json").write_text("{")
-    with pytest.warns(UserWarning, match=r"no tokenizer that transformers can read .*token ids"):
-        llm = LLM(folder)
+    llm = LLM(folder)
+    assert re.search(r"no tokenizer that transformers can read .*token ids", caplog.text)
     assert llm.tokenizer is None and llm.generate([[1, 2]], SamplingParams(max_tokens=1))
     for file in folder.glob("*token*"):
         file.unlink()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        assert LLM(folder).tokenizer is None
+    caplog.clear()
+    assert LLM(folder).tokenizer is None and "tokenizer" not in caplog.text
 
 
 def test_a_chat_without_a_template(model: Any) -> None:
@@ -431,3 +437,22 @@ def test_a_request_that_cant_be_added(model: Any, monkeypatch: pytest.MonkeyPatc
 def test_a_module_that_is_no_language_model() -> None:
     with pytest.raises(ForetokenError, match="A model is a Linear; give a causal language model"):
         LLM(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("config", [None, {"method": "pld"}, {"method": "sps"}])
+def test_scores(pair: Pair, config: dict[str, Any] | None) -> None:
+    """Each token's own log-probability under the raw logits, whatever the method, for pairs of
+    several lengths in one batch; one pair alone gives one list."""
+    config = {**config, "model": pair.draft} if config == {"method": "sps"} else config
+    prompts, texts = [[1, 2, 3], [4], [5, 6] * 9], [[7, 8], [9, 9, 9, 9], [11]]
+    with LLM(pair.target, speculative_config=config, max_num_batched_tokens=7) as llm:
+        found = llm.score(prompts, texts)
+        assert llm.score(prompts[1], texts[1]) == pytest.approx(found[1], abs=1e-9)
+        with pytest.raises(ForetokenError, match="outside the vocabulary"):
+            llm.score(prompts, [[7], [97], [8]])
+        with pytest.raises(ForetokenError, match="256 tokens and the context is 256"):
+            llm.score([1] * 250, [2] * 6)
+    for prompt, text, scores in zip(prompts, texts, found, strict=True):
+        logits = [logits_after(pair.target, prompt + text[:i]) for i in range(len(text))]
+        expected = [float(x.log_softmax(-1)[token]) for x, token in zip(logits, text, strict=True)]
+        assert scores == pytest.approx(expected, abs=1e-9)

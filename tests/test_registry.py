@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from foretoken import ForetokenError
+from foretoken.config import build
 from foretoken.length import Fixed, LengthRule
 from foretoken.models.target import ModelTarget
 from foretoken.registry import (
+    Installed,
     drafter_class,
     drafter_names,
+    installed_drafters,
     target_class,
     typed_options,
     verifier_class,
@@ -49,6 +54,64 @@ def test_classes_of_other_packages() -> None:
     ):
         with pytest.raises(ForetokenError, match=f"{what} 'no_module:Thing' can't be imported"):
             find("no_module:Thing")
+
+
+@pytest.fixture
+def offering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Installs a package of this name whose metadata has these lines of entry points."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(name: str, lines: str) -> None:
+        folder = tmp_path / f"{name}-1.2.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+        (folder / "entry_points.txt").write_text(f"[foretoken.drafters]\n{lines}\n")
+
+    return install
+
+
+PATH = "foretoken.drafters.prompt_lookup:PromptLookup"  # any class will do
+
+
+def test_drafters_of_installed_packages(offering: Callable[[str, str], None]) -> None:
+    """By the name that their package gives them, alone and as parts; ours can't be replaced."""
+    offering("copiers", f"theirs = {PATH}\npld = nowhere:Nothing\nnothing = nowhere:Nothing")
+    assert drafter_class("theirs").__name__ == "PromptLookup"
+    assert Installed("theirs", PATH, "copiers 1.2") in installed_drafters()
+    built = build({"method": "theirs", "num_speculative_tokens": 3})
+    assert (built.name, type(built.drafter).__name__) == ("theirs", "PromptLookup")
+    assert type(build({"method": "theirs+suffix"}).drafter).__name__ == "Either"
+    assert type(build({"method": "pld"}).drafter).__name__ == "PromptLookup"
+    assert drafter_class("nothing").__module__ == "foretoken.drafters.nothing"
+    with pytest.raises(ForetokenError, match="Unknown option of method 'theirs'"):
+        build({"method": "theirs", "colour": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("broken", r"^Drafter 'broken' of copiers 1.2, no_module:Thing, can't be imported \(.*\);"),
+        ("valued", r"^Drafter 'valued' of copiers 1.2, foretoken.registry:GROUP, is no class;"),
+        ("twice", "^Drafter 'twice' is offered by copiers 1.2 and by others 1.2; choose one by"),
+        ("thiers", "^Unknown method 'thiers'. Did you mean 'theirs'?"),
+    ],
+)
+def test_installed_drafters_that_cant_be_used(
+    name: str, said: str, offering: Callable[[str, str], None]
+) -> None:
+    """One sentence that names the package, and only for the name that was asked for."""
+    lines = f"broken = no_module:Thing\nvalued = foretoken.registry:GROUP\ntwice = {PATH}"
+    offering("copiers", f"{lines}\ntheirs = {PATH}")
+    offering("others", f"twice = {PATH}")
+    with pytest.raises(ForetokenError, match=said):
+        build({"method": name})
+    assert build({"method": "theirs"}).name == "theirs"
+
+
+def test_names_that_nothing_has() -> None:
+    """The nearest drafter is named, whoever asks."""
+    with pytest.raises(ForetokenError, match=r"^Unknown drafter .prompt_lokup.\. Did you mean"):
+        drafter_class("prompt_lokup")
 
 
 def test_a_file_without_a_class_of_its_name_is_refused() -> None:

@@ -31,6 +31,7 @@ NUMERIC = set(
         "max_tokens",
         "min_tokens",
         "logprobs",
+        "prompt_logprobs",
         "timeout",
     ]
 )
@@ -39,6 +40,20 @@ CAN_BE_LARGE = ("max_tokens", "seed", "timeout", "top_k", "temperature", "repeti
 MORE: dict[str, list[Any]] = {
     "n": [0, 10**9, 257],
     "logprobs": [9000, VOCAB, VOCAB + 1, -1],
+    "prompt_logprobs": [9000, VOCAB, VOCAB + 1, -1],
+    "bad_words": [
+        "text",
+        [1, 2],
+        [[VOCAB]],
+        [["a"]],
+        [None],
+        ["\ud800"],
+        [b"a"],
+        [[]],
+        [""],
+        [" "],
+    ],
+    "logits_processor_factories": [[None], [5], "abc", [[]], [print], [int], [dict], print],
     "top_p": [0, 1.0000001, 1e-300],
     "stop": [["a", ""], ["a"] * 10_000, "\ud800", ["a", None], {"a": 1}, "a" * 100_000],
     "stop_token_ids": [[VOCAB], [-1], ["a"], [1.5], 5, [2**70]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from foretoken.methods import METHODS
     from foretoken.recommender.recommend import recommend
     from foretoken.sampling.params import SamplingParams
+    from foretoken.speculative_config import SpeculativeConfig
 
     __version__: str
 
@@ -23,6 +25,7 @@ _HOMES = {
     "CompletionOutput": "foretoken.engine.outputs",
     "ForetokenError": "foretoken.errors",
     "METHODS": "foretoken.methods",
+    "SpeculativeConfig": "foretoken.speculative_config",
     "assisted": "foretoken.hook",
     "recommend": "foretoken.recommender.recommend",
 }
@@ -34,10 +37,14 @@ __all__ = [
     "ForetokenError",
     "RequestOutput",
     "SamplingParams",
+    "SpeculativeConfig",
     "__version__",
     "assisted",
     "recommend",
 ]
+
+if os.environ.get("FORETOKEN_LOG"):
+    importlib.import_module("foretoken.logs").configure(os.environ["FORETOKEN_LOG"])
 
 
 def __dir__() -> list[str]:

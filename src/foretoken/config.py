@@ -1,7 +1,8 @@
 """Builds what a `speculative_config` describes: a drafter, an acceptance rule, a wrapped target.
 
-`method` is a name of the method table or an alias of it, a drafter's file name,
-"package.module:Class", or a drafter object. A name can be made of others:
+`method` is a name of the method table or an alias of it, a drafter's file name or the name that an
+installed package gives its own, "package.module:Class", or a drafter object. A name can be made of
+others:
 
     "pld+sps"          takes the draft that promises most
     "pld|sps"          takes all drafts, in one tree
@@ -41,6 +42,7 @@ from foretoken.registry import (
     build_verifier,
     drafter_class,
     drafter_names,
+    installed_drafters,
     option_name,
     target_class,
     typed_options,
@@ -339,8 +341,9 @@ def _part_class(name: str) -> type[Any]:
     row = row_of(name)
     if row is not None:
         return target_class(row.target) if row.target else drafter_class(row.drafter)
-    if name not in drafter_names() and ":" not in name:
-        raise unknown("method", name, METHODS)
+    known = ":" in name or name in drafter_names()
+    if not known and name not in (offered := [own.name for own in installed_drafters()]):
+        raise unknown("method", name, [*METHODS, *offered])
     return drafter_class(name)
 
 

@@ -16,8 +16,8 @@ Legend: B rows, P width of the padded prompts, T new tokens.
 
 from __future__ import annotations
 
+import logging
 import sys
-import warnings
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
@@ -38,6 +38,9 @@ from foretoken.models.hf.generate import Prepared
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 from foretoken.registry import OPTION_ALIASES
+from foretoken.speculative_config import AnyConfig
+
+_log = logging.getLogger(__name__)
 
 _LENGTH, _SCHEDULE = "num_speculative_tokens", "num_assistant_tokens_schedule"
 
@@ -59,7 +62,7 @@ def assisted(
     tokenizer: Any = None,
     stop_strings: str | Seq[str] | None = None,
     prompt_lookup_num_tokens: int | None = None,
-    speculative_config: Mapping[str, Any] | None = None,
+    speculative_config: AnyConfig | None = None,
     **options: Any,
 ) -> Assisted:
     """What to give to `model.generate(..., custom_generate=...)` for speculative decoding.
@@ -263,6 +266,6 @@ def _column(batch: Prepared, outputs: Seq[CompletionOutput], place: int) -> Tens
 def _joined(batch: Prepared, outputs: Seq[CompletionOutput]) -> Tensor:
     """[B, P + T] the prompts as they were given, the new tokens, padding on the right."""
     if any(o.finish_reason == "length" and len(o.token_ids) < batch.limit for o in outputs):
-        warnings.warn("The model's context ended before max_length was reached.", stacklevel=5)
+        _log.warning("The model's context ended before max_length was reached.")
     columns = [_column(batch, outputs, place) for place in range(_longest(outputs))]
     return torch.cat((batch.input_ids, torch.stack(columns, 1).to(batch.input_ids.device)), 1)

@@ -6,12 +6,12 @@ llm = LLM("path-or-hub-id", speculative_config={"method": "sps", "model": "path-
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,7 +19,9 @@ from foretoken.config import build
 from foretoken.engine import prompts as reader
 from foretoken.engine.cache_memory import set_limit, state
 from foretoken.engine.conversations import Messages
+from foretoken.engine.encoded import Encoded, encoded, paired
 from foretoken.engine.engine import Engine
+from foretoken.engine.logprobs import continuation_logprobs
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.engine.prompts import Prompt
 from foretoken.engine.settings import Settings, check_loaded
@@ -42,17 +44,13 @@ from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.target import ModelTarget
 from foretoken.progress import check_installed, track
 from foretoken.sampling.params import SamplingParams
+from foretoken.speculative_config import AnyConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class Encoded(NamedTuple):
-    """A prompt's token ids, its text if it had one, and its parameters with references as ids."""
-
-    ids: list[int]
-    text: str | None
-    params: SamplingParams
+_log = logging.getLogger(__name__)
 
 
 class LLM:
@@ -94,7 +92,7 @@ class LLM:
         self,
         model: str | Path | PreTrainedModel | CausalLM,
         *,
-        speculative_config: Mapping[str, Any] | None = None,
+        speculative_config: AnyConfig | None = None,
         gguf_file: str | None = None,
         tokenizer: Any = None,
         dtype: str | torch.dtype = "auto",
@@ -170,6 +168,7 @@ class LLM:
         )
         set_limit(target.budget, settings.cache_bound, loaded.device, target.max_length)
         self._worker = Worker(engine)
+        _log.info("%r", self)
 
     def __repr__(self) -> str:
         if self._worker.closed:
@@ -286,6 +285,27 @@ class LLM:
                 self._worker.cancel(places)
         return [done[place] for place in range(len(prompts))]
 
+    def score(
+        self, prompts: Prompt | Seq[Prompt], continuations: Prompt | Seq[Prompt]
+    ) -> list[float] | list[list[float]]:
+        """The natural log-probability of each token of a continuation, given the prompt and the
+        tokens before it: under the target's raw logits, whatever the method.
+
+        Both are what `generate` takes as prompts. A list of prompts needs as many continuations,
+        and gives a list of lists; pairs are read together. A continuation's text is tokenized by
+        itself, without special tokens. A pair has to leave room for one token in the context, which
+        is written and thrown away. Raises `ForetokenError` for a pair that can't be scored.
+        """
+        pairs, alone = paired(prompts, continuations, self.tokenizer)
+        texts = [[*before, *after] for before, after in pairs]
+        params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, prompt_logprobs=0)
+        outputs = self.generate(texts, params, raise_on_error=True)
+        scores = [
+            continuation_logprobs(output, len(before))
+            for (before, _), output in zip(pairs, outputs, strict=True)
+        ]
+        return scores[0] if alone else scores
+
     def chat(
         self,
         messages: Messages | Seq[Messages],
@@ -337,15 +357,7 @@ class LLM:
             self._worker.cancel([request_id])
 
     def _encoded(self, prompt: Any, params: SamplingParams) -> Encoded:
-        if any(isinstance(text, str) for text in params.references):
-            params = dataclasses.replace(params, references=list(map(self._ids, params.references)))
-        return Encoded(*reader.encoded(prompt, self.tokenizer), params)
-
-    def _ids(self, text: str | Seq[int]) -> Seq[int]:
-        """A reference's token ids, without special tokens at its beginning or end."""
-        if not isinstance(text, str):
-            return text
-        return reader.text_ids(text, self.tokenizer, special=False)
+        return encoded(prompt, params, self.tokenizer)
 
     @staticmethod
     def _params(

@@ -144,7 +144,8 @@ class Target(Scorer, Protocol):
         """Tokens before the root that are not yet in the cache."""
 
     def prefill(self, sequences: Seq[Sequence], chunk: int) -> Pass:
-        """Put up to `chunk` pending tokens of each sequence into the cache."""
+        """Put up to `chunk` pending tokens of each sequence into the cache, with logits [B, T, V]
+        at all of them where a sequence's parameters ask for `prompt_logprobs`."""
 
     def end(self, sequence: Sequence) -> None:
         """Give the slot back."""

@@ -1,12 +1,13 @@
 """Drafters, acceptance rules and wrapped targets by name: a file's class, or an outsider's; and the
-names that other libraries have for methods and options."""
+names that other libraries have for methods and options. An installed package gives its drafters
+names by entry points of the group "foretoken.drafters"."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from collections.abc import Collection, Mapping
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from foretoken.errors import ForetokenError, one_line, shown, unknown
 from foretoken.errors.values import typed
@@ -47,6 +48,33 @@ FIELDS = {
 name; of several the first that it has."""
 
 
+GROUP = "foretoken.drafters"
+"""The group of entry points, name = "package.module:Class", that name drafters."""
+
+
+class Installed(NamedTuple):
+    """A drafter of an installed package. path: "package.module:Class". package: name and version of
+    the distribution."""
+
+    name: str
+    path: str
+    package: str
+
+
+def installed_drafters() -> list[Installed]:
+    """What installed packages offer, by name; nothing is imported. A name may stand there twice."""
+    from importlib.metadata import entry_points  # which takes longer than all else here
+
+    return sorted(
+        Installed(
+            point.name,
+            point.value,
+            f"{point.dist.name} {point.dist.version}" if point.dist else "an unnamed package",
+        )
+        for point in entry_points(group=GROUP)
+    )
+
+
 def drafter_names() -> list[str]:
     """The file names in `foretoken.drafters`."""
     return _modules("foretoken.drafters")
@@ -63,28 +91,50 @@ def _modules(package: str) -> list[str]:
 
 
 def drafter_class(name: str) -> type[Any]:
-    """The class of a drafter by file name, or of an outsider by "package.module:Class"."""
-    return _outsider("Drafter", name) if ":" in name else _only_class("foretoken.drafters", name)
+    """The class of a drafter by file name, or of an outsider by "package.module:Class" or by the
+    name that its package gives it. Names of ours come first.
+
+    Raises `ForetokenError` for one that can't be imported, and for a name that there isn't or that
+    two packages give.
+    """
+    if ":" in name:
+        return _outsider(f"Drafter {shown(name)}", name)
+    if name in drafter_names():
+        return _only_class("foretoken.drafters", name)
+    offered = installed_drafters()
+    found = [drafter for drafter in offered if drafter.name == name]
+    if not found:
+        raise unknown("drafter", name, [*drafter_names(), *(own.name for own in offered)])
+    if len(found) > 1:
+        raise ForetokenError(
+            f"Drafter {shown(name)} is offered by {' and by '.join(own.package for own in found)}; "
+            f"choose one by package.module:Class, e.g. {found[0].path}."
+        )
+    [(_, path, package)] = found
+    return _outsider(
+        f"Drafter {shown(name)} of {package}, {path},", path, "install another version of it"
+    )
 
 
-def _outsider(what: str, name: str) -> type[Any]:
-    """A class of another package, by "package.module:Class"."""
-    module, _, attribute = name.partition(":")
+def _outsider(what: str, path: str, remedy: str = "give package.module:Class") -> type[Any]:
+    """A class of another package, by "package.module:Class". what, remedy: for the error."""
+    module, _, attribute = path.partition(":")
     try:
         cls: Any = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # of the module's own code, any
-        raise ForetokenError(
-            f"{what} {shown(name)} can't be imported ({one_line(error)}); "
-            "give package.module:Class."
-        ) from error
+        raise ForetokenError(f"{what} can't be imported ({one_line(error)}); {remedy}.") from error
     if not isinstance(cls, type):
-        raise ForetokenError(f"{what} {shown(name)} is no class; give package.module:Class.")
+        raise ForetokenError(f"{what} is no class; {remedy}.")
     return cls
 
 
 def verifier_class(name: str) -> type[Any]:
     """The class of an acceptance rule by file name, or of an outsider by "package.module:Class"."""
-    return _outsider("Verifier", name) if ":" in name else _only_class("foretoken.verify", name)
+    return (
+        _outsider(f"Verifier {shown(name)}", name)
+        if ":" in name
+        else _only_class("foretoken.verify", name)
+    )
 
 
 def build_verifier(rule: str | Verifier) -> Verifier:
@@ -106,7 +156,11 @@ def build_verifier(rule: str | Verifier) -> Verifier:
 def target_class(name: str) -> type[Any]:
     """The class of a target's wrapper by file name in `foretoken.models`, or of an outsider by
     "package.module:Class": built of a method's options, called with the target."""
-    return _outsider("Target", name) if ":" in name else _only_class("foretoken.models", name)
+    return (
+        _outsider(f"Target {shown(name)}", name)
+        if ":" in name
+        else _only_class("foretoken.models", name)
+    )
 
 
 def typed_options(cls: type[Any], method: str, options: Mapping[str, Any]) -> dict[str, Any]:

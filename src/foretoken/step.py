@@ -43,19 +43,21 @@ def step(
     return steps
 
 
-def prefill(target: Target, drafter: Drafter, sequences: Seq[Sequence], chunk: int) -> None:
+def prefill(target: Target, drafter: Drafter, sequences: Seq[Sequence], chunk: int) -> list[Step]:
     """Read one chunk of each prompt: a step with empty trees that emits nothing, which the drafter
-    observes too."""
+    observes too. Where a sequence's parameters ask for log-probabilities of its prompt, the steps'
+    scores have logits at each token read."""
     pending = [target.pending(sequence) for sequence in sequences]
     out = target.prefill(sequences, chunk)
     tree = empty(len(sequences), target.device)
     none = torch.empty(len(sequences), 0, device=target.device)
-    scores = Scores(none, none, none, out.hidden)
+    scores = Scores(none if out.logits is None else out.logits, none, none, out.hidden)
     steps = [
         Step([], [], 0, row, tree, scores, read=before - target.pending(sequence))
         for row, (sequence, before) in enumerate(zip(sequences, pending, strict=True))
     ]
     drafter.observe(sequences, steps)
+    return steps
 
 
 def _to_steps(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:

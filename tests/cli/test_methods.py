@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,26 @@ def test_methods_as_a_table(width: int, papers: bool, monkeypatch: pytest.Monkey
     if not papers:
         words = {word for row in METHODS.values() for word in f"{row.length} {row.tree}".split()}
         assert words <= set(found.stdout.split())
+
+
+def test_drafters_of_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are listed with their package, without being imported; what can't be used is noted."""
+    folder = tmp_path / "copiers-1.2.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: copiers\nVersion: 1.2\n")
+    lines = [f"{name} = nowhere:Nothing" for name in ("theirs", "pld", "auto", "a+b")]
+    (folder / "entry_points.txt").write_text("\n".join(["[foretoken.drafters]", *lines]))
+    monkeypatch.syspath_prepend(tmp_path)
+    found = run("methods", "--json")
+    rows = {row["name"]: row for row in json.loads(found.stdout)}
+    assert rows["theirs"]["package"] == "copiers 1.2" and rows["theirs"]["lossless"] is None
+    assert rows["theirs"]["drafter"] == "nowhere:Nothing" and "package" not in rows["pld"]
+    assert [*rows] == [*METHODS, "theirs"]
+    notes = found.stderr.splitlines()
+    assert [note.split("'")[1] for note in notes] == ["a+b", "auto", "pld"]
+    assert all('use it as "nowhere:Nothing".' in note for note in notes)
+    table = run("methods").stdout
+    assert "From installed packages" in table and "copiers 1.2" in table
 
 
 def test_rules_as_data() -> None:

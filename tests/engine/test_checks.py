@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +30,9 @@ from foretoken.verify.target_only import TargetOnly
         ([1], {"stop": "x"}, "need a tokenizer"),
         ([1], {"stop_token_ids": [97]}, "Token id 97 of stop_token_ids"),
         ([1], {"references": [[97]]}, "Token id 97 of references"),
+        ([1], {"bad_words": [[1, 97]]}, "Token id 97 of bad_words"),
+        ([1], {"bad_words": ["x"]}, "The engine takes bad_words as token ids"),
+        ([1], {"prompt_logprobs": 98}, "prompt_logprobs is 98 and the vocabulary has 97 tokens"),
         ([1], {"bad_token_ids": list(range(97))}, "bad_token_ids forbids every token"),
         (
             [1],
@@ -115,6 +119,24 @@ def hostile(pair: Pair) -> tuple[LLM, Hostile]:
             lambda: DraftTree(ids([1] * 65), [65]),
             "returned 65 nodes and declares 64",
         ),
+        (lambda: DraftTree([[1]], [1]), "returned tokens that are .* and no tensor"),  # type: ignore[arg-type]
+        (lambda: DraftTree(ids([1]), ids([1])), "counts its nodes in a value of type Tensor"),  # type: ignore[arg-type]
+        (lambda: DraftTree(ids([1]), [1], [0]), "returned parents that are .* and no tensor"),  # type: ignore[arg-type]
+        (lambda: DraftTree(ids([1]), [1], ids([0]).float()), "returned parents of torch.float32"),
+        (
+            lambda: DraftTree(ids([1]), [1], kind=Kind.WITHOUT_REPLACEMENT),
+            "nodes of the kind without_replacement, which its `kinds` don't name",
+        ),
+        (lambda: DraftTree(ids([1]), [1], kinds=ids([3])), "nodes of the kind auxiliary"),
+        (lambda: DraftTree(ids([1]), [1], kinds=ids([7])), "nodes of the kind 7"),
+        (
+            lambda: DraftTree(ids([1]), [1], kind=Kind.INDEPENDENT),
+            "drawn nodes without the proposals",
+        ),
+        (lambda: replace(drawn(0.1), proposals=torch.ones(1, 97)), r"proposals of shape \[1, 97\]"),
+        (lambda: replace(drawn(0.1), proposals=torch.ones(1, 1, 96)), r"not \[1, rows, 97\]"),
+        (lambda: replace(drawn(0.1), tokens=ids([5, 6]), counts=[2]), "1 proposals for 2 nodes"),
+        (lambda: replace(drawn(0.1), rows=ids([1])), "a row of its 1 proposals that isn't there"),
         (lambda: drawn(float("nan")), "probabilities that are NaN or infinite"),
         (lambda: drawn(float("inf")), "probabilities that are NaN or infinite"),
     ],
@@ -133,7 +155,18 @@ def test_drafts_that_cant_be_scored(
     assert after.token_ids == before.token_ids and len(after.token_ids) == 6
 
 
-def test_a_good_draft_passes(pair: Pair) -> None:
-    """The highest id, a tree of siblings, a row without a draft."""
+def test_good_drafts_pass(pair: Pair) -> None:
+    """The highest id, a tree of siblings, a row without a draft; nodes with a row of their own."""
     target = ModelTarget(pair.target, 2, 32)
-    check_draft("x", DraftTree(ids([96, 0], [0, 0]), [2, 0], ids([0, 0], [0, 0])), 2, target, 2)
+    siblings = DraftTree(ids([96, 0], [0, 0]), [2, 0], ids([0, 0], [0, 0]))
+    check_draft(Hostile(), siblings, 2, target)
+    check_draft(Hostile(), drawn(0.1), 1, target)
+
+
+def test_a_tree_that_is_not_declared(pair: Pair) -> None:
+    """A drafter of chains may give parents, if they are a chain's; padding counts for nothing."""
+    target, drafter = ModelTarget(pair.target, 2, 32), Hostile()
+    drafter.trees = False
+    check_draft(drafter, DraftTree(ids([1, 2, 0]), [2], ids([0, 1, 0])), 1, target)
+    with pytest.raises(ForetokenError, match="returned a tree and declares chains only"):
+        check_draft(drafter, DraftTree(ids([1, 2, 0]), [3], ids([0, 1, 0])), 1, target)

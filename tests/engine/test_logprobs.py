@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from engines import PROMPTS
 from foretoken import SamplingParams
 from foretoken.drafters.nothing import Nothing
+from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.engine.logprobs import entries, log_probabilities
+from foretoken.engine.outputs import RequestOutput
+from foretoken.models.hf.adapter import HFModel
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
     Oracle,
@@ -55,6 +60,70 @@ def test_log_probabilities(pair: Pair, wanted: int) -> None:
             assert found.rank == order.index(other) + 1
         total += float(distribution[token])
     assert sample.cumulative_logprob == pytest.approx(total, abs=1e-8)
+
+
+class Stumbling(Nothing):
+    """Raises at the second look at several prompts, once."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def observe(self, sequences: Any, steps: Any) -> None:
+        self._looks += len(sequences) > 1 and steps[0].read > 0
+        if self._looks == 2:
+            self._looks += 1
+            raise RuntimeError("once")
+
+
+def check_prompt(pair: Pair, output: RequestOutput, wanted: int) -> None:
+    """None for the first token, then the target's own log-probabilities and ranks."""
+    prompt, found = output.prompt_token_ids, output.prompt_logprobs
+    assert output.error is None and found is not None
+    assert len(found) == len(prompt) and found[0] is None
+    for place in range(1, len(prompt)):
+        distribution = logits_after(pair.target, prompt[:place]).log_softmax(-1)
+        order, entry = distribution.argsort(descending=True).tolist(), found[place]
+        assert entry is not None and set(entry) == {prompt[place], *order[:wanted]}
+        for token, each in entry.items():
+            assert each.logprob == pytest.approx(float(distribution[token]), abs=1e-9)
+            assert each.rank == order.index(token) + 1
+
+
+@pytest.mark.parametrize(
+    ("make", "chunk"), [(Nothing, 512), (Nothing, 3), (Stumbling, 3), (PromptLookup, 5)]
+)
+def test_log_probabilities_of_prompts(pair: Pair, make: Any, chunk: int) -> None:
+    """In chunks, beside others that don't ask, for several samples, and where a pass fails and
+    prompts are read again; a prompt of one token has nothing to predict."""
+    asked = [2, None, 0, 1, 3]
+    each = [
+        SamplingParams(seed=1, max_tokens=4, n=1 + (wanted == 3), prompt_logprobs=wanted)
+        for wanted in asked
+    ]
+    outputs = serve(pair.target, make(), TargetOnly(), PROMPTS, each, slots=4, chunk=chunk)
+    for output, wanted in zip(outputs, asked, strict=True):
+        if wanted is None:
+            assert output.prompt_logprobs is None
+        else:
+            check_prompt(pair, output, wanted)
+
+
+def test_log_probabilities_of_a_long_prompt(pair: Pair) -> None:
+    """Longer than the rows that are looked at together."""
+    prompt = [(7 * place) % 90 for place in range(150)]
+    params = SamplingParams(max_tokens=1, prompt_logprobs=0)
+    [output] = serve(pair.target, Nothing(), TargetOnly(), [prompt], params, chunk=140)
+    check_prompt(pair, output, 0)
+    copy = output.copy()
+    assert copy.prompt_logprobs == output.prompt_logprobs is not copy.prompt_logprobs
+
+
+def test_log_probabilities_of_prompts_through_transformers(pair: Pair) -> None:
+    """Whose pass gives logits in another way."""
+    params = SamplingParams(max_tokens=1, prompt_logprobs=1)
+    adapted = HFModel(pair.transformers)
+    for output in serve(adapted, Nothing(), TargetOnly(), PROMPTS, params, chunk=8):
+        check_prompt(pair, output, 1)
 
 
 def test_log_probabilities_on_a_branch(pair: Pair) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,11 @@ from torch import Tensor
 
 from folding import PATHS, VOCAB, distribution, logits_of, sequence
 from foretoken import ForetokenError, SamplingParams
+from foretoken.config import build
+from foretoken.registry import build_verifier
 from foretoken.sampling.fold import fold
+from foretoken.testing import Drawn, check_distribution, check_seeded, table_pair, tiny_pair
+from foretoken.testing.checks import PROMPTS as CHECKED
 
 
 def test_a_processor_sees_the_accepted_prefix_along_each_path() -> None:
@@ -85,3 +90,61 @@ def test_ids_outside_the_vocabulary() -> None:
     ):
         with pytest.raises(ForetokenError, match="vocabulary of 40"):
             distribution(logits_of(), SamplingParams(**options))  # type: ignore[arg-type]
+
+
+def forbidden(words: list[Any], output: list[int]) -> list[set[int]]:
+    """The tokens that each of PATHS may not be followed by, after the prompt 1, 2, 3."""
+    found = distribution(logits_of(), SamplingParams(bad_words=words), output)
+    return [{token for token in range(VOCAB) if not found[m, token]} for m in range(len(PATHS))]
+
+
+def test_bad_words_end_at_their_last_token() -> None:
+    """Each place's own path decides, with the output before it; the prompt is no part of a word."""
+    assert forbidden([[3, 5, 9]], []) == [set(), set(), {9}, set()]
+    assert forbidden([[3, 3, 8], [3, 5], [3, 7]], []) == [set(), {5, 7}, set(), {8, 5, 7}]
+    assert forbidden([[6, 3, 4], [6, 2]], [6]) == [{2}, {4}, set(), set()]
+    assert forbidden([[2, 3, 5], [3, 4]], []) == [set(), {4}, set(), {4}]  # 1, 2, 3: the prompt
+    assert forbidden([[4], [30, 31, 32, 33, 34, 35]], [30]) == [{4}] * 4
+    assert forbidden([[1, 1, 7]], [1, 1])[0] == {7} and forbidden([[1, 1, 7]], [1])[0] == set()
+
+
+WORDS = SamplingParams(
+    bad_words=[[40], [5, 9], [9, 2, 5], [60, 61, 62], [3, 17], [11, 11]],
+    temperature=0.9,
+    top_k=12,
+    seed=5,
+    max_tokens=24,
+    ignore_eos=True,
+)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("method", ["prompt_lookup", "token_recycling"])
+def test_bad_words_under_speculation(method: str, temperature: float) -> None:
+    """Chains and trees write plain decoding's tokens, in which no bad word is."""
+    params = replace(WORDS, temperature=temperature)
+    built = build({"method": method})
+    make, slots = (lambda pair: build({"method": method}).drafter), len(CHECKED)
+    outputs = check_seeded(make, built.verifier, tiny_pair(), slots=slots, params=params)
+    assert sum(output.stats.accepted for output in outputs) > 0
+    for output in outputs:
+        for word in params.bad_words:
+            width = len(word)
+            text = output.token_ids
+            assert tuple(word) not in {tuple(text[i : i + width]) for i in range(len(text))}
+
+
+BRANCHED = {"rows": 256, "budget": 4, "steps": 1}
+"""One step of a tree has outcomes enough to be followed."""
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(("branches", "sizes"), [((1, 1), {}), ((2, 1), BRANCHED)])
+def test_the_distribution_with_bad_words(
+    branches: tuple[int, ...], sizes: dict[str, int], temperature: float
+) -> None:
+    """Drawn chains and trees, by enumeration, against the folding that is spelled out."""
+    params = SamplingParams(temperature=temperature, bad_words=[[0, 1], [1, 1], [2, 0, 2]])
+    make = lambda pair: Drawn(pair.draft, branches)  # noqa: E731
+    rule = build_verifier("multi_candidate")
+    check_distribution(make, rule, table_pair(), params, **{"rows": 1, **sizes})

@@ -101,6 +101,7 @@ def _register() -> None:
         generate,
         layers,
         methods,
+        new_drafter,
         prune,
         recommend,
         report,
@@ -120,6 +121,7 @@ def _register() -> None:
     app.command("recommend")(recommend.recommend)
     app.command("tune")(tune.tune)
     app.command("methods")(methods.methods)
+    app.command("new-drafter")(new_drafter.new_drafter)
     app.command("train")(train.train)
     app.command("prune")(prune.prune)
     app.command("export")(export.export)

@@ -1,4 +1,4 @@
-"""`foretoken methods`: the method table, and the acceptance rules."""
+"""`foretoken methods`: the method table, what installed packages add, and the acceptance rules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from foretoken.cli import output
 
 COLUMNS = ("name", "drafter", "length", "tree", "verifier", "lossless", "trained", "paper")
+INSTALLED_COLUMNS = ("name", "package", "drafter")
 VERIFY_COLUMNS = ("name", "lossless", "trees", "sampling", "kinds", "source")
 _LEFT_OUT = ("drafter", "trained", "paper", "source")  # where they would squeeze the others
 _WRAPPED = ("length", "tree", "paper", "kinds", "source")
@@ -32,16 +33,24 @@ def methods(
 ) -> None:
     """List the decoding methods: who drafts, how long, in what shape, and what is accepted.
 
+    Below them: the drafters that installed packages offer as methods, each with its package. In
+    JSON these are rows with a "package"; what is known only once they are built is null.
+
     With [bold]--axis verify[/bold]: the acceptance rules, any of which a method takes as
     "verifier". Lossless rules keep the target's distribution; approximate ones trade it for speed.
 
     Example: [bold]foretoken methods --json[/bold]
     """
     rows = table() if axis is Axis.METHODS else rules()
+    added = installed() if axis is Axis.METHODS else []
     if as_json:
-        output.write_json(rows)
-    else:
-        _show(rows, COLUMNS if axis is Axis.METHODS else VERIFY_COLUMNS)
+        empty = dict.fromkeys(COLUMNS)
+        output.write_json([*rows, *(empty | row for row in added)])
+        return
+    _show(rows, COLUMNS if axis is Axis.METHODS else VERIFY_COLUMNS)
+    if added:
+        output.write("\nFrom installed packages, each with the exact rule for its drafts:")
+        _show(added, INSTALLED_COLUMNS)
 
 
 def table() -> list[dict[str, Any]]:
@@ -49,6 +58,37 @@ def table() -> list[dict[str, Any]]:
     from foretoken.methods import METHODS
 
     return [{column: getattr(row, column) for column in COLUMNS} for row in METHODS.values()]
+
+
+def installed() -> list[dict[str, Any]]:
+    """The drafters of installed packages, as data. A name that can't be used is noted on standard
+    error, with the path that can."""
+    from foretoken.registry import installed_drafters
+
+    drafters = installed_drafters()
+    names = [drafter.name for drafter in drafters]
+    usable = []
+    for name, path, package in drafters:
+        if wrong := _why_unusable(name, names):
+            output.note(f'{package}: its drafter {name!r} {wrong}; use it as "{path}".')
+        else:
+            usable.append({"name": name, "package": package, "drafter": path})
+    return usable
+
+
+def _why_unusable(name: str, installed: Seq[str]) -> str:
+    if installed.count(name) > 1:
+        return "has the name of another package's"
+    return "" if is_free(name) else "has a name of foretoken's own, or none that a method can have"
+
+
+def is_free(name: str) -> bool:
+    """Whether a drafter of another package can be used by this name."""
+    from foretoken.config import AUTO, ONLINE, parse, row_of
+    from foretoken.registry import drafter_names
+
+    signs = {",", ":"} & {*name} or parse(name).combiner
+    return not signs and row_of(name) is None and name not in (AUTO, ONLINE, *drafter_names())
 
 
 def rules() -> list[dict[str, Any]]:

@@ -19,7 +19,9 @@ from foretoken.errors import ForetokenError, shown
 from foretoken.models.budget import CacheBudget
 from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
-from foretoken.tree import DraftTree
+from foretoken.tree import DraftTree, Kind
+
+_DRAWN = {Kind.INDEPENDENT, Kind.WITHOUT_REPLACEMENT}
 
 
 def check_pairing(target: Target, drafter: Drafter, verifier: Verifier) -> None:
@@ -51,11 +53,13 @@ def check_request(
     _check_rule(verifier, params)
     if params.stops and target.tokenizer is None:
         raise ForetokenError("Stop strings need a tokenizer; pass tokenizer=… to LLM.")
-    if params.logprobs is not None and params.logprobs > target.vocab_size:
-        raise ForetokenError(
-            f"logprobs is {params.logprobs} and the vocabulary has {target.vocab_size} tokens; "
-            "ask for fewer."
-        )
+    counts = {"logprobs": params.logprobs, "prompt_logprobs": params.prompt_logprobs}
+    for name, wanted in counts.items():
+        if wanted is not None and wanted > target.vocab_size:
+            raise ForetokenError(
+                f"{name} is {wanted} and the vocabulary has {target.vocab_size} tokens; ask for "
+                "fewer."
+            )
     return _affordable(target.budget, len(prompt), min(room, params.max_tokens or room), params)
 
 
@@ -108,8 +112,8 @@ def _check_rule(verifier: Verifier, params: SamplingParams) -> None:
     if params.edits and verifier.reads_logits:
         raise ForetokenError(
             f"Verifier {name} reads the raw logits, which know nothing of penalties, biases, "
-            "allowed or bad ids, min_tokens and processors; leave these out or use another "
-            "verifier."
+            "allowed or bad ids and words, min_tokens and processors; leave these out or use "
+            "another verifier."
         )
 
 
@@ -118,10 +122,15 @@ def _check_ids(target: Target, params: SamplingParams) -> None:
         raise ForetokenError(
             "The engine takes references as token ids; tokenize them, or use LLM.generate."
         )
+    if any(isinstance(word, str) for word in params.bad_words):
+        raise ForetokenError(
+            "The engine takes bad_words as token ids; tokenize them, or use LLM.generate."
+        )
     lists = {
         "logit_bias": params.logit_bias,
         "allowed_token_ids": params.allowed_token_ids,
         "bad_token_ids": params.bad_token_ids,
+        "bad_words": [token for word in params.bad_words for token in word],
         "stop_token_ids": params.stop_token_ids,
         "references": [token for text in params.references for token in text],
     }
@@ -139,37 +148,97 @@ def _check_ids(target: Target, params: SamplingParams) -> None:
         )
 
 
-def check_draft(name: str, tree: Any, rows: int, target: Target, most: int) -> None:
-    """Raise `ForetokenError` for what a target can't score: no trees, trees of another shape, ids
-    outside the vocabulary, proposals that are no numbers, more than `most` nodes. name: the
-    drafter's.
+def check_draft(drafter: Drafter, tree: Any, rows: int, target: Target) -> None:
+    """Raise `ForetokenError` for what a target can't score or a rule can't judge: no trees, trees
+    of another shape, ids outside the vocabulary, proposals that are no numbers, and what the
+    drafter doesn't declare: kinds of node, trees, more nodes than `nodes`.
 
     Called at every step, so it may take a few microseconds. Numbers are read on a CPU only, as on a
     GPU that would be a transfer.
     """
-    wrong = _fault(tree, rows, target, most)
+    wrong = _fault(tree, rows, target) or _undeclared(tree, drafter)
+    if not wrong and tree.nodes and tree.tokens.device.type == "cpu":
+        wrong = _wrong_number(tree, target) or _undeclared_number(tree, drafter)
     if wrong:
         raise ForetokenError(
-            f"The drafter {name} {wrong}; `draft` must return a foretoken.tree.DraftTree with ids "
-            "of the target's vocabulary, a row for each sequence and at most `nodes` nodes in it."
+            f"The drafter {type(drafter).__name__} {wrong}; `draft` must return a "
+            "foretoken.tree.DraftTree with ids of the target's vocabulary, a row for each sequence "
+            "and nothing in it that the drafter doesn't declare."
         )
 
 
-def _fault(tree: Any, rows: int, target: Target, most: int) -> str:
+def _fault(tree: Any, rows: int, target: Target) -> str:
     if not isinstance(tree, DraftTree):
         return f"returned a value of type {type(tree).__name__}"
     tokens, counts = tree.tokens, tree.counts
+    if wrong := _mistyped(tree):
+        return wrong
     if tokens.ndim != 2 or tokens.shape[0] != rows or len(counts) != rows:
         return f"returned tokens of shape {list(tokens.shape)} for {rows} sequences"
     if tokens.dtype != torch.int64 or tokens.device.type != target.device.type:
         return f"returned tokens of {tokens.dtype} on {tokens.device}"
     if not 0 <= min(counts) <= max(counts) <= tree.nodes:
         return f"counts {counts} nodes and returned {tree.nodes}"
-    if tree.nodes > most:
-        return f"returned {tree.nodes} nodes and declares {most} as its `nodes`"
-    if wrong := _misshapen(tree):
-        return wrong
-    return _wrong_number(tree, target) if tree.nodes and tokens.device.type == "cpu" else ""
+    return _misshapen(tree, target.vocab_size)
+
+
+def _mistyped(tree: DraftTree) -> str:
+    """What is of another type than `DraftTree` says; Python lets it pass."""
+    given: dict[str, Any] = vars(tree)
+    if not isinstance(given["tokens"], Tensor):
+        return f"returned tokens that are {shown(given['tokens'])} and no tensor"
+    if not isinstance(given["counts"], list):
+        return f"counts its nodes in {shown(given['counts'])} and not in a list"
+    for name in ("parents", "kinds", "proposals", "rows"):
+        if given[name] is not None and not isinstance(given[name], Tensor):
+            return f"returned {name} that are {shown(given[name])} and no tensor"
+    return ""
+
+
+def _misshapen(tree: DraftTree, vocab: int) -> str:
+    for name, numbers in (("parents", tree.parents), ("kinds", tree.kinds), ("rows", tree.rows)):
+        if numbers is not None and numbers.shape != tree.tokens.shape:
+            shapes = f"{list(numbers.shape)} for tokens of {list(tree.tokens.shape)}"
+            return f"returned {name} of shape {shapes}"
+        if numbers is not None and numbers.is_floating_point():
+            return f"returned {name} of {numbers.dtype}"
+    proposals = tree.proposals
+    if proposals is not None:
+        shape = list(proposals.shape)
+        if len(shape) != 3 or shape[0] != tree.batch or shape[2] != vocab:
+            return f"returned proposals of shape {shape}, not [{tree.batch}, rows, {vocab}]"
+        if tree.rows is None and shape[1] < tree.nodes:
+            return f"returned {shape[1]} proposals for {tree.nodes} nodes and no rows"
+    handed, slots = tree.amateur_logits, [tree.batch, tree.nodes + 1]
+    if handed is not None and list(handed.shape[:-1]) != slots:
+        return f"returned amateur_logits of shape {list(handed.shape)} for {slots} slots"
+    return ""
+
+
+def _undeclared(tree: DraftTree, drafter: Drafter) -> str:
+    if tree.nodes > drafter.nodes:
+        return f"returned {tree.nodes} nodes and declares {drafter.nodes} as its `nodes`"
+    if tree.nodes and tree.kinds is None:
+        return _undeclared_kinds({tree.kind}, tree, drafter)
+    return ""
+
+
+def _undeclared_number(tree: DraftTree, drafter: Drafter) -> str:
+    if tree.parents is not None and not drafter.trees and _branches(tree):
+        return "returned a tree and declares chains only (`trees` is False)"
+    if tree.kinds is not None:
+        return _undeclared_kinds(set(tree.kinds.ravel().tolist()), tree, drafter)
+    return ""
+
+
+def _undeclared_kinds(kinds: set[int], tree: DraftTree, drafter: Drafter) -> str:
+    """Chosen nodes may always be drafted: at temperature 0 all of them are."""
+    for kind in sorted(kinds - {Kind.CHOSEN, Kind.PADDING} - drafter.kinds):
+        name = Kind(kind).name.lower() if kind in set(Kind) else shown(kind)
+        return f"returned nodes of the kind {name}, which its `kinds` don't name"
+    if kinds & _DRAWN and tree.proposals is None:
+        return "returned drawn nodes without the proposals that they were drawn from"
+    return ""
 
 
 def _wrong_number(tree: DraftTree, target: Target) -> str:
@@ -177,20 +246,22 @@ def _wrong_number(tree: DraftTree, target: Target) -> str:
         return f"drafted ids outside the vocabulary of {target.vocab_size}"
     if tree.parents is not None and _looks_ahead(tree.parents):
         return "gave a node a parent that doesn't stand before it"
-    if tree.proposals is not None and not math.isfinite(float(tree.proposals.sum())):
+    if tree.proposals is None:
+        return ""
+    if not math.isfinite(float(tree.proposals.sum())):
         return "proposed probabilities that are NaN or infinite"
+    if tree.rows is not None and _unsigned(tree.rows).max() >= tree.proposals.shape[1]:
+        return f"named a row of its {tree.proposals.shape[1]} proposals that isn't there"
     return ""
 
 
-def _misshapen(tree: DraftTree) -> str:
-    for name, numbers in (("parents", tree.parents), ("kinds", tree.kinds), ("rows", tree.rows)):
-        if numbers is not None and numbers.shape != tree.tokens.shape:
-            shapes = f"{list(numbers.shape)} for tokens of {list(tree.tokens.shape)}"
-            return f"returned {name} of shape {shapes}"
-    handed, slots = tree.amateur_logits, [tree.batch, tree.nodes + 1]
-    if handed is not None and list(handed.shape[:-1]) != slots:
-        return f"returned amateur_logits of shape {list(handed.shape)} for {slots} slots"
-    return ""
+def _branches(tree: DraftTree) -> bool:
+    """Whether a node that counts hangs on anything but the one before it."""
+    parents = tree.parent_slots.numpy()
+    return any(
+        bool((row[:count] != np.arange(count)).any())
+        for row, count in zip(parents, tree.counts, strict=True)
+    )
 
 
 def _looks_ahead(parents: Tensor) -> bool:
@@ -199,4 +270,4 @@ def _looks_ahead(parents: Tensor) -> bool:
 
 def _unsigned(ids: Tensor) -> Any:
     """Ids as numpy sees them fastest: those below 0 are huge ones."""
-    return ids.numpy().view(np.uint64)
+    return ids.long().numpy().view(np.uint64)

@@ -138,6 +138,7 @@ class Engine:
         for request in changed.values():
             if request.finished:
                 self._requests.pop(request.id, None)
+                _log.debug("Request %d ended: %s", request.id, request.stats)
         return [request.snapshot() for request in changed.values()]
 
     def fail_all(self, error: BaseException) -> list[RequestOutput]:
@@ -212,12 +213,18 @@ class Engine:
     def _read(self, samples: list[Sample], share: int) -> None:
         """Prefill `share` tokens of each."""
         try:
-            prefill(self.target, self._guarded, [sample.sequence for sample in samples], share)
+            self._read_chunk(samples, share)
         except caught() as error:
             for sample in samples:
                 sample.restore()
             for _ in self._one_by_one(samples, error, self._start_again):
                 pass
+
+    def _read_chunk(self, samples: list[Sample], share: int) -> None:
+        sequences = [sample.sequence for sample in samples]
+        steps = prefill(self.target, self._guarded, sequences, share)
+        for sample, text, done in zip(samples, sequences, steps, strict=True):
+            sample.request.note_prompt(len(text.tokens) - 1 - self.target.pending(text), done)
 
     def _unread(self, sample: Sample) -> bool:
         """Whether the prompt must be read; its cache is copied from a running sample of the same
@@ -291,7 +298,7 @@ class Engine:
         self._running.append(sample)
         self._begin(sample)
         while self.target.pending(sample.sequence):
-            prefill(self.target, self._guarded, [sample.sequence], self.chunk)
+            self._read_chunk([sample], self.chunk)
 
     def _settle(self, sample: Sample, done: Step) -> None:
         """Emit the tokens of one step, up to the first stop."""

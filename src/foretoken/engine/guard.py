@@ -58,7 +58,7 @@ class GuardedDrafter(BaseDrafter):
         before = _ends(sequences)
         tree = self._drafter.draft(sequences, budgets, draws)
         self._check_texts(before, sequences)
-        check_draft(self._name, tree, len(sequences), self._target, self._drafter.nodes)
+        check_draft(self._drafter, tree, len(sequences), self._target)
         return tree
 
     def _observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:

@@ -10,7 +10,18 @@ from collections.abc import Sequence as Seq
 
 from torch import Tensor
 
-from foretoken.engine.outputs import Logprob
+from foretoken.engine.outputs import Logprob, RequestOutput
+
+
+def continuation_logprobs(output: RequestOutput, start: int) -> list[float]:
+    """The log-probabilities of the prompt's tokens from place `start` on, at least 1."""
+    entries_of = output.prompt_logprobs or []
+    tokens = output.prompt_token_ids[start:]
+    return [
+        entry[token].logprob
+        for token, entry in zip(tokens, entries_of[start:], strict=True)
+        if entry is not None
+    ]
 
 
 def log_probabilities(logits: Tensor) -> Tensor:

@@ -39,7 +39,11 @@ class CompletionOutput:
 @dataclass(slots=True)
 class RequestOutput:
     """One request: its samples, its statistics, and what went wrong, if anything did. cause: what
-    a processor, tokenizer or drafter raised then."""
+    a processor, tokenizer or drafter raised then.
+
+    prompt_logprobs: if asked for, for each token of the prompt that was read, id -> Logprob of the
+    token and of the likeliest others in its place; None for the first, which nothing predicts.
+    """
 
     request_id: int
     prompt: str | None
@@ -48,6 +52,7 @@ class RequestOutput:
     stats: RequestStats
     error: str | None = None
     cause: BaseException | None = field(default=None, repr=False)
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
 
     @property
     def finished(self) -> bool:
@@ -65,8 +70,14 @@ class RequestOutput:
             )
             for sample in self.outputs
         ]
-        prompt = list(self.prompt_token_ids)
-        return replace(self, prompt_token_ids=prompt, outputs=outputs, stats=self.stats.copy())
+        read = self.prompt_logprobs
+        return replace(
+            self,
+            prompt_token_ids=list(self.prompt_token_ids),
+            outputs=outputs,
+            stats=self.stats.copy(),
+            prompt_logprobs=None if read is None else list(read),
+        )
 
     @property
     def text(self) -> str:

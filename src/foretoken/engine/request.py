@@ -9,14 +9,17 @@ from itertools import count
 from time import perf_counter
 from typing import Any
 
+from foretoken.engine.logprobs import entries
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from foretoken.engine.stats import RequestStats
 from foretoken.engine.stopping import Criterion, StopChecker, decoded
 from foretoken.errors import caught
+from foretoken.protocols import Step
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 
 _ids = count()
+_ROWS = 64  # of logits whose log-probabilities are computed at a time
 
 
 class Request:
@@ -39,6 +42,9 @@ class Request:
         self.stats = RequestStats(arrived=perf_counter())
         self.error: str | None = None
         self.cause: BaseException | None = None  # what a user's own code raised
+        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        if params.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
         ends = frozenset() if params.ignore_eos else eos_ids
         self.samples = [
             Sample(
@@ -61,6 +67,20 @@ class Request:
     def finished(self) -> bool:
         return all(sample.output.finish_reason for sample in self.samples)
 
+    def note_prompt(self, read: int, done: Step) -> None:
+        """Keep the log-probabilities of prompt tokens that a step of prefill predicted. read: how
+        many tokens of a sample's text have been read by now. What is known stays: a sample that
+        starts again reads the prompt once more."""
+        known, wanted = self.prompt_logprobs, self.params.prompt_logprobs
+        if known is None or wanted is None:
+            return
+        first = read - done.read + 1  # the place after the first token of this step
+        logits, end = done.scores.logits[done.row], min(read + 1, len(self.prompt))
+        for start in range(max(first, len(known)), end, _ROWS):
+            tokens = self.prompt[start : min(start + _ROWS, end)]
+            rows = logits[start - first :][: len(tokens)]
+            known += [entry for entry, _ in entries(rows, tokens, wanted)]
+
     def note_time(self) -> None:
         """Remember when the first token came, and the last."""
         now = perf_counter() - self.stats.arrived
@@ -72,7 +92,14 @@ class Request:
         """The request as it stands; the output objects are shared and keep growing."""
         outputs = [sample.output for sample in self.samples]
         return RequestOutput(
-            self.id, self.text, self.prompt, outputs, self.stats, self.error, self.cause
+            self.id,
+            self.text,
+            self.prompt,
+            outputs,
+            self.stats,
+            self.error,
+            self.cause,
+            self.prompt_logprobs,
         )
 
 

@@ -12,12 +12,10 @@ REMEDIES = {
     "best_of": "ask for n samples and keep the one with the highest cumulative_logprob",
     "use_beam_search num_beams length_penalty early_stopping": "there is no beam search; ask for "
     "n samples",
-    "prompt_logprobs": "log-probabilities are given for output tokens only, by logprobs",
     "detokenize": "read an output's token_ids and leave its text",
     "spaces_between_special_tokens": "decode an output's token_ids with your tokenizer",
     "truncate_prompt_tokens": "shorten the prompt's token ids before you give them",
-    "bad_words bad_words_ids": "give single tokens as bad_token_ids, or forbid longer texts by a "
-    "callable in logits_processors",
+    "bad_words_ids": "use bad_words, which takes texts and lists of token ids",
     "guided_decoding structured_outputs response_format": "constrain the output by a callable in "
     "logits_processors",
     "output_kind": "use LLM.stream for pieces and LLM.generate for whole outputs",

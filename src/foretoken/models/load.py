@@ -9,7 +9,7 @@ configuration and tokenizer are read by transformers and its weights by safetens
 from __future__ import annotations
 
 import contextlib
-import warnings
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from foretoken.models.native.backends import pages
 from foretoken.models.native.build import build_native
 from foretoken.progress import track_late
 
+_log = logging.getLogger(__name__)
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 """Files of a folder that means to have a tokenizer."""
 
@@ -386,7 +387,7 @@ def tokenizer_of(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -
             raise
         file = gguf.is_named(source)
         if file or any((Path(source) / name).is_file() for name in _TOKENIZERS):
-            warnings.warn(f"{error} Until then prompts are token ids only.", stacklevel=3)
+            _log.warning("%s Until then prompts are token ids only.", error)
         return None
 
 

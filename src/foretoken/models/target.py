@@ -107,7 +107,9 @@ class ModelTarget:
             s.tokens[start : min(start + chunk, len(s.tokens) - 1)]
             for s, start in zip(sequences, starts, strict=True)
         ]
-        feed = chain_feed(self.cache, slots, chunks, logits=False)
+        scored = any(s.params.prompt_logprobs is not None for s in sequences)
+        feed = chain_feed(self.cache, slots, chunks, logits=scored)
+        feed.last = None  # where logits are wanted, all are
         out = self.model.forward(feed, self.cache, self.hidden)
         for slot, tokens in zip(slots, chunks, strict=True):
             self.cache.lengths[slot] += len(tokens)

@@ -1,4 +1,5 @@
-"""What changes logits before the temperature: allowed and bad ids, biases, processors, penalties.
+"""What changes logits before the temperature: allowed and bad ids and words, biases, processors,
+penalties.
 
 Legend: B sequences, M places (slots of a pass), V vocabulary.
 """
@@ -15,6 +16,7 @@ from torch import Tensor
 from foretoken.errors import ForetokenError, caught, described
 from foretoken.sampling.params import LogitsProcessor, SamplingParams
 from foretoken.sampling.sequence import Sequence
+from foretoken.sampling.stateful import stateful
 
 Contexts = Callable[[], list[list[list[int]]]]
 """Host lists [batch][place] of the draft tokens between a sequence's end and each place."""
@@ -36,8 +38,10 @@ def edited(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> tupl
         _static_edits(logits[b], params)
         if paths is None or not params.reads_context:
             continue
+        _forbid_words(logits[b], sequence, paths[b])
         _minimum_length(logits[b], sequence, paths[b])
-        for process in params.logits_processors:
+        processors: list[LogitsProcessor] = [*params.logits_processors, *stateful(sequence)]
+        for process in processors:
             raised = _user_processor(logits[b], sequence, paths[b], process)
             errors |= {(b, m): reason for m, reason in raised.items() if (b, m) not in errors}
         if params.penalises:
@@ -66,6 +70,18 @@ def _static_edits(row: Tensor, params: SamplingParams) -> None:
     if params.logit_bias:
         values = torch.tensor(list(params.logit_bias.values()), device=row.device, dtype=row.dtype)
         row[:, _ids(list(params.logit_bias), row)] += values
+
+
+def _forbid_words(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> None:
+    """In place on [M, V]: the last token of each word whose others are what the output, with a
+    place's draft path, ends with."""
+    words: Seq[Any] = sequence.params.bad_words  # of ids: the engine has seen to it
+    before = max(map(len, words), default=1) - 1
+    start = max(sequence.prompt_length, len(sequence.tokens) - before)
+    for m, path in enumerate(paths):
+        text = (*sequence.tokens[start:], *path)
+        last = [w[-1] for w in words if text[len(text) - len(w) + 1 :] == tuple(w[:-1])]
+        row[m, _ids(last, row)] = -torch.inf
 
 
 def _minimum_length(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> None:

@@ -41,7 +41,13 @@ class SamplingParams:
         logit_bias: token id -> number added to its logit.
         allowed_token_ids: only these may be written.
         bad_token_ids: these are never written.
-        logits_processors: callables (input_ids [1, length], scores [1, V]) -> scores.
+        bad_words: texts or lists of token ids that the output never holds: the last token is not
+            written after the others.
+        logits_processors: callables (input_ids [1, length], scores [1, V]) -> scores. They are
+            called for drafted tokens too, and must depend on nothing else.
+        logits_processor_factories: callables without arguments that each make a processor for every
+            sample, which may keep a state: it is called once for each token of a text, in order,
+            and copied (copy.deepcopy) where drafts branch. Its state must not depend on the scores.
         seed: makes the request repeatable; None takes a new one from the system.
         stop: the text ends before the first of these strings.
         include_stop_str_in_output: keep the stop string in the text.
@@ -49,6 +55,7 @@ class SamplingParams:
         ignore_eos: write on after end-of-text.
         max_tokens, min_tokens: bounds on the number of output tokens; None is up to the context.
         logprobs: how many log-probabilities per token to return (of the raw logits), or None.
+        prompt_logprobs: the same for the prompt's tokens, after the first; None for none.
         skip_special_tokens: leave them out of the text.
         references: texts or token ids that the output may repeat, for methods that copy (documents,
             the sentence to correct, a predicted output). They change the speed only.
@@ -69,7 +76,9 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Seq[int] | None = None
     bad_token_ids: Seq[int] | None = None
+    bad_words: Seq[str | Seq[int]] = ()
     logits_processors: Seq[LogitsProcessor] = ()
+    logits_processor_factories: Seq[Callable[[], LogitsProcessor]] = ()
     seed: int | None = None
     stop: str | Seq[str] | None = ()
     include_stop_str_in_output: bool = False
@@ -78,6 +87,7 @@ class SamplingParams:
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     references: Seq[str | Seq[int]] = ()
     timeout: float | None = None
@@ -113,9 +123,14 @@ class SamplingParams:
             ),
             "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "at least 1, or None"),
             "min_tokens": (0 <= self.min_tokens <= most, "between 0 and max_tokens"),
-            "logprobs": (self.logprobs is None or self.logprobs >= 0, "at least 0, or None"),
+            "logprobs": ((self.logprobs or 0) >= 0, "at least 0, or None"),
+            "prompt_logprobs": ((self.prompt_logprobs or 0) >= 0, "at least 0, or None"),
             "timeout": (self.timeout is None or self.timeout > 0, "above 0 seconds, or None"),
             "allowed_token_ids": (allowed is None or len(allowed) > 0, "None or at least one id"),
+            "bad_words": (
+                all(map(len, self.bad_words)),
+                "texts or lists of ids, none of them empty",
+            ),
             "stop": (all(map(_is_text, self.stops)), "texts that are not empty, of valid Unicode"),
         }
         for name, (holds, expected) in checks.items():
@@ -139,7 +154,8 @@ class SamplingParams:
     @cached_property
     def reads_context(self) -> bool:
         """Whether the distribution at a place depends on which tokens stand before it."""
-        return self.penalises or bool(self.logits_processors) or self.min_tokens > 0
+        processed = self.logits_processors or self.logits_processor_factories
+        return self.penalises or bool(processed or self.bad_words) or self.min_tokens > 0
 
     @cached_property
     def edits(self) -> bool:

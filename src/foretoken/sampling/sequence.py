@@ -30,7 +30,8 @@ class Sequence:
     """One sample of one request, from admission to its end.
 
     `tokens` is prompt and output; `key` names its stream of random numbers; `end_ids` are the ids
-    that end it. `state` belongs to drafters (keyed by whatever object they choose).
+    that end it. `processors` are what `sampling.stateful` keeps. `state` belongs to drafters (keyed
+    by whatever object they choose).
     """
 
     tokens: list[int]
@@ -39,6 +40,7 @@ class Sequence:
     key: int = 0
     end_ids: frozenset[int] = frozenset()
     penalty: PenaltyCounts = field(default_factory=PenaltyCounts)
+    processors: list[Any] = field(default_factory=list)
     state: dict[Any, Any] = field(default_factory=dict)
     id: int = field(default_factory=lambda: next(_ids))
 

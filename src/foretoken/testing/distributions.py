@@ -233,11 +233,20 @@ def reference_distribution(
         banned |= set(vocab) - set(params.allowed_token_ids)
     if len(output) < params.min_tokens:
         banned |= set(end_ids)
+    words: Seq[Any] = params.bad_words  # of ids
+    for word in words:
+        if output[max(0, len(output) - len(word) + 1) :] == list(word[:-1]):
+            banned.add(word[-1])
     for token in vocab:
         scores[token] += (params.logit_bias or {}).get(token, 0.0)
         if token in banned:
             scores[token] = -torch.inf
     for process in params.logits_processors:
+        scores = process(torch.tensor([list(context)]), scores[None].clone())[0]
+    for make in params.logits_processor_factories:
+        process = make()
+        for end in range(prompt_length, len(context)):
+            process(torch.tensor([list(context[:end])]), torch.zeros(1, len(scores)))
         scores = process(torch.tensor([list(context)]), scores[None].clone())[0]
     for token in vocab:
         if token in prompt or token in output:

@@ -11,7 +11,7 @@ requests, AdamW at a constant rate.
 from __future__ import annotations
 
 import copy
-import warnings
+import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -33,6 +33,8 @@ from foretoken.trainable.checkpoint import Facts, Trained, weight_of
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.protocol import Trainable
 from foretoken.trainable.small_lm import TrainedLM
+
+_log = logging.getLogger(__name__)
 
 _MAX_GRADIENT_NORM = 1.0
 
@@ -220,7 +222,7 @@ class Learner:
             built = job.result()
         except Exception as error:  # whatever it is, requests don't end by it
             self.frozen, why = True, str(error) or type(error).__name__
-            warnings.warn(f"The drafter has stopped learning: {why}", stacklevel=2)
+            _log.warning("The drafter has stopped learning: %s", why)
             return
         if built is not None:
             self._serve(built, self._last_version + 1)

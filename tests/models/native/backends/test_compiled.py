@@ -99,7 +99,7 @@ def test_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         Compiled(fresh())
     model = fresh()
     said: list[str] = []
-    monkeypatch.setattr(compiled.warnings, "warn", lambda text, **_: said.append(text))
+    monkeypatch.setattr(compiled._log, "warning", lambda form, error: said.append(form % error))
     model.run_by(partial(Compiled, background=True), "compiled_in_background")
     runner: Any = model.runner
     runner.thread.join(60)

@@ -17,11 +17,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import getpass
+import logging
 import os
 import tempfile
 import threading
 import types
-import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
@@ -36,6 +36,8 @@ from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed
 from foretoken.models.native.layer import Layer, Linear
 from foretoken.models.native.transformer import Transformer
+
+_log = logging.getLogger(__name__)
 
 BUCKETS = (1, 4, 16, 64)
 
@@ -152,7 +154,7 @@ class Compiled:
         try:
             self._compile()
         except ForetokenError as error:
-            warnings.warn(str(error), stacklevel=1)
+            _log.warning("%s", error)
 
     def _traced(self) -> Traced:
         """All layers, on rows that are tokens [1, P, …], with the operators above in their places.

@@ -1,0 +1,84 @@
+"""What users give as texts, as the token ids that the engine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from foretoken.engine import prompts as reader
+from foretoken.errors import ForetokenError, shown
+from foretoken.sampling.params import SamplingParams
+
+
+class Encoded(NamedTuple):
+    """A prompt's token ids, its text if it had one, and its parameters with texts as ids."""
+
+    ids: list[int]
+    text: str | None
+    params: SamplingParams
+
+
+def encoded(prompt: Any, params: SamplingParams, tokenizer: Any) -> Encoded:
+    """A prompt as `prompts.encoded` reads it, and parameters whose references and words are ids.
+
+    Raises `ForetokenError` for what the tokenizer can't read, and for texts without one.
+    """
+    if any(isinstance(text, str) for text in params.references):
+        references = [_ids(text, tokenizer) for text in params.references]
+        params = replace(params, references=references)
+    if any(isinstance(word, str) for word in params.bad_words):
+        words = [ids for word in params.bad_words for ids in _word_ids(word, tokenizer)]
+        params = replace(params, bad_words=words)
+    return Encoded(*reader.encoded(prompt, tokenizer), params)
+
+
+def paired(
+    prompts: Any, continuations: Any, tokenizer: Any
+) -> tuple[list[tuple[list[int], list[int]]], bool]:
+    """The token ids of prompts and of their continuations, and whether there is one pair that was
+    given alone.
+
+    Raises `ForetokenError` where there are more of one than of the other, and for an empty one.
+    """
+    before, alone = reader.split(prompts)
+    after, single = reader.split(continuations)
+    if len(before) != len(after) or alone != single:
+        raise ForetokenError(
+            f"There are {len(before)} prompts and {len(after)} continuations; give one alone of "
+            "each, or lists with a continuation for each prompt."
+        )
+    pairs = []
+    for prompt, text in zip(before, after, strict=True):
+        pair = reader.encoded(prompt, tokenizer)[0], _continuation(text, tokenizer)
+        if not all(pair):
+            raise ForetokenError(
+                "A prompt or its continuation is empty; give at least one token of each."
+            )
+        pairs.append(pair)
+    return pairs, alone
+
+
+def _continuation(text: Any, tokenizer: Any) -> list[int]:
+    """Token ids of what goes on in the middle of a text, where no special tokens are added."""
+    if isinstance(text, str):
+        return reader.text_ids(text, tokenizer, special=False)
+    return reader.encoded(text, tokenizer)[0]
+
+
+def _word_ids(word: str | Seq[int], tokenizer: Any) -> list[Seq[int]]:
+    """The token ids that a bad word is forbidden by, as in vLLM: of the text, and of the text after
+    a space where only its first token differs. Raises `ForetokenError` for a text of spaces only.
+    """
+    if not isinstance(word, str):
+        return [word]
+    bare, after_space = (_ids(space + word.lstrip(), tokenizer) for space in ("", " "))
+    if not bare:
+        raise ForetokenError(f"bad_words has {shown(word)}, a text without a token; leave it out.")
+    other = len(after_space) == len(bare) and after_space[0] != bare[0]
+    return [bare, after_space] if other else [bare]
+
+
+def _ids(text: str | Seq[int], tokenizer: Any) -> Seq[int]:
+    """A text's token ids, without special tokens at its beginning or end."""
+    return reader.text_ids(text, tokenizer, special=False) if isinstance(text, str) else text

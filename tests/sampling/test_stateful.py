@@ -1,0 +1,187 @@
+"""Processors with a state: made for each sample, copied where drafts branch, called in order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from folding import PATHS, VOCAB, logits_of, sequence
+from foretoken import ForetokenError, SamplingParams
+from foretoken.config import build
+from foretoken.drafters.nothing import Nothing
+from foretoken.registry import build_verifier
+from foretoken.sampling.fold import fold
+from foretoken.sampling.stateful import stateful
+from foretoken.testing import (
+    Drawn,
+    Scripted,
+    check_distribution,
+    check_seeded,
+    serve,
+    table_pair,
+    tiny_pair,
+)
+from foretoken.testing.checks import PROMPTS
+from foretoken.tree import DraftTree
+from foretoken.verify.target_only import TargetOnly
+
+
+class Turns:
+    """Favours a token by how often it was called and by the tokens it has seen so far: a call too
+    many, too few or out of order is another text."""
+
+    def __init__(self) -> None:
+        self.calls, self.seen = 0, 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.seen = 31 * self.seen + int(input_ids[0, -1])
+        self.calls += 1
+        favoured = scores.clone()
+        favoured[:, (self.calls + self.seen) % scores.shape[-1]] += 1.5
+        return favoured
+
+
+PARAMS = SamplingParams(
+    logits_processor_factories=[Turns, Turns],
+    temperature=0.7,
+    top_k=20,
+    seed=3,
+    max_tokens=24,
+    ignore_eos=True,
+)
+
+
+def test_calls_along_each_path() -> None:
+    """Each place has had the calls of its own path, whoever called before and however often; a
+    factory makes one for each sequence."""
+    made: list[Any] = []
+
+    class Spy:
+        def __init__(self) -> None:
+            self.texts: list[list[int]] = []
+            made.append(self)
+
+        def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+            self.texts.append(input_ids[0].tolist())
+            expected = [self.texts[-1][:n] for n in range(3, len(self.texts[-1]) + 1)]
+            assert self.texts == expected, self.texts
+            return scores
+
+    params = SamplingParams(logits_processor_factories=[Spy])
+    one, other = sequence(params), sequence(params)
+    for _ in range(2):  # the drafter's fold, and the target's
+        folded = fold(logits_of(rows=2), [one, other], lambda: [PATHS, PATHS])
+        assert not folded.errors
+    assert len(made) == 4 and one.processors[0] is not other.processors[0]
+    one.tokens += [3, 5, 8]  # the last is the bonus token
+    assert not fold(logits_of(), [one], lambda: [[[], [4], [4, 4], [7]]]).errors
+    fresh = one.afresh()  # after a pass that failed
+    assert not fold(logits_of(), [fresh], lambda: [[[1], [1, 2], [], [4]]]).errors
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """The last text's state and those of the drafts after it, not those of the whole output."""
+    one = sequence(SamplingParams(logits_processor_factories=[Turns]))
+    for step in range(20):
+        fold(logits_of(), [one], lambda: [PATHS])
+        one.tokens += [3, step % 7 + 10]
+    [kept] = stateful(one)
+    fold(logits_of(), [one], lambda: [PATHS])
+    assert len(kept._called) <= 1 + len(PATHS)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("method", ["prompt_lookup", "token_recycling"])
+@pytest.mark.parametrize("slots", [1, len(PROMPTS)])
+def test_texts_are_plain_decodings(method: str, temperature: float, slots: int) -> None:
+    """Chains and trees of chosen drafts, alone and in a batch."""
+    params, rule = replace(PARAMS, temperature=temperature), build({"method": method}).verifier
+    make = lambda pair: build({"method": method}).drafter  # noqa: E731
+    check_seeded(make, rule, tiny_pair(), slots=slots, params=params)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_branch_that_is_accepted_late(temperature: float) -> None:
+    """Where the right path is a tree's last, after wrong ones with a common beginning."""
+    params, pair = replace(PARAMS, temperature=temperature), tiny_pair()
+    [plain] = serve(pair.target, Nothing(), TargetOnly(), PROMPTS[:1], params)
+    text = plain.token_ids
+
+    def paths(sequence: Any, budget: int) -> list[list[int]]:
+        rest = text[len(sequence.output) :][:3]
+        wrong = [(token + 1) % 97 for token in rest]
+        return [wrong, [*rest[:1], *wrong[1:]], rest]
+
+    [output] = serve(pair.target, Scripted(paths), TargetOnly(), PROMPTS[:1], params)
+    assert output.token_ids == text and output.stats.passes < len(text)
+    bare = replace(params, logits_processor_factories=())
+    [other] = serve(pair.target, Nothing(), TargetOnly(), PROMPTS[:1], bare)
+    assert other.token_ids != text
+
+
+BRANCHED = {"rows": 256, "budget": 4, "steps": 1}
+"""One step of a tree has outcomes enough to be followed."""
+
+
+@pytest.mark.parametrize(("branches", "sizes"), [((1, 1), {}), ((2, 1), BRANCHED)])
+def test_the_distribution_is_the_targets(branches: tuple[int, ...], sizes: dict[str, int]) -> None:
+    """Drawn chains and trees, by enumeration: the drafter's folds call the processor too."""
+    params = SamplingParams(temperature=0.8, logits_processor_factories=[Turns])
+    rule = build_verifier("multi_candidate")
+    make = lambda pair: Drawn(pair.draft, branches)  # noqa: E731
+    check_distribution(make, rule, table_pair(), params, **{"rows": 1, **sizes})
+
+
+class Failing(Nothing):
+    """Raises once, after some steps; drafts nothing."""
+
+    steps = 0
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        self.steps += 1
+        if self.steps == 6:
+            raise RuntimeError("once")
+        return super().draft(sequences, budgets, draws)
+
+
+def test_a_batch_that_starts_again() -> None:
+    """Texts are those of a batch in which nothing failed: the calls are made up for."""
+    pair = tiny_pair()
+    expected = serve(pair.target, Nothing(), TargetOnly(), PROMPTS, PARAMS)
+    found = serve(pair.target, Failing(), TargetOnly(), PROMPTS, PARAMS)
+    assert [o.token_ids for o in found] == [o.token_ids for o in expected]
+    assert all(output.error is None for output in found)
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (lambda: None, "A logits processor raised TypeError: 'NoneType' object is not callable"),
+        (lambda: lambda ids, scores: None, "A logits processor gave back None"),
+        (lambda: 1 / 0, "A logits processor raised ZeroDivisionError"),
+    ],
+)
+def test_factories_that_make_none(factory: Any, said: str) -> None:
+    """One sentence; the request ends by it."""
+    params = SamplingParams(logits_processor_factories=[factory], max_tokens=2)
+    [output] = serve(tiny_pair().target, Nothing(), TargetOnly(), [[1, 2]], params)
+    assert said in str(output.error)
+    with pytest.raises(ForetokenError):
+        output.raise_error()
+
+
+def test_vocabulary_is_as_wide_as_it_is() -> None:
+    """The scores that calls are made up with have the shape of a place's."""
+    shapes: list[torch.Size] = []
+
+    def look(input_ids: Tensor, scores: Tensor) -> Tensor:
+        shapes.append(scores.shape)
+        return scores
+
+    one = sequence(SamplingParams(logits_processor_factories=[lambda: look]), [5, 6, 7])
+    fold(logits_of(), [one], lambda: [PATHS])
+    assert set(shapes) == {(1, VOCAB)}
