@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 def bound(**options: Any) -> TokenRecycling:
-    drafter = TokenRecycling(**options)
+    drafter = TokenRecycling(**options, tree="paper")
     drafter.bind(SimpleNamespace(device=CPU, vocab_size=VOCAB))
     return drafter
 

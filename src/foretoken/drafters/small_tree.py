@@ -22,6 +22,7 @@ from typing import Any
 from torch import Tensor
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.planned_tree import parents_of
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
@@ -180,7 +181,7 @@ class SmallTree(BaseDrafter):
         if self._counts is not None:
             for step in steps:
                 if step.drafted:
-                    self._counts.add(_parents(step), step.path)
+                    self._counts.add(parents_of(step), step.path)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         for model in self._models:
@@ -190,13 +191,6 @@ class SmallTree(BaseDrafter):
         for sequence in sequences:
             for model in self._models:
                 model.end(sequence)
-
-
-def _parents(step: Step) -> list[int]:
-    """The slot of each node's parent; -1 where the node can't be accepted."""
-    valid = step.tree.valid[step.row].tolist()
-    slots = step.tree.parent_slots[step.row].tolist()
-    return [slot if real else -1 for slot, real in zip(slots, valid, strict=True)]
 
 
 def _at_temperature_1(sequence: Sequence) -> Sequence:
