@@ -35,9 +35,9 @@ def offers(llm: LLM, nodes: int) -> bool:
 
 
 LARGE: list[tuple[dict[str, Any], int]] = [
-    ({"method": "token_recycling"}, 80),
-    ({"method": "sequoia", "num_speculative_nodes": 128}, 128),
-    ({"method": "sequoia"}, 64),
+    ({"method": "token_recycling", "tree": "paper"}, 80),
+    ({"method": "sequoia", "num_speculative_nodes": 128, "tree": "paper"}, 128),
+    ({"method": "sequoia", "tree": "paper"}, 64),
     ({"method": "sps", "num_speculative_tokens": 100}, 100),
     ({"method": "specinfer"}, 20),
     ({"method": "mcsd", "widths": (10, 10)}, 110),
@@ -100,8 +100,8 @@ DEPTHS: list[tuple[dict[str, Any], int]] = [
     ({"method": "mcsd", "num_speculative_tokens": 2}, 2),
     ({"method": "mcsd", "num_speculative_tokens": 5}, 5),
     ({"method": "specinfer", "num_speculative_tokens": 4}, 4),
-    ({"method": "sequoia", "num_speculative_tokens": 3}, 3),
-    ({"method": "token_recycling", "num_speculative_tokens": 2}, 2),
+    ({"method": "sequoia", "num_speculative_tokens": 3, "tree": "paper"}, 3),
+    ({"method": "token_recycling", "num_speculative_tokens": 2, "tree": "paper"}, 2),
     ({"method": "cs_drafting", "num_speculative_tokens": 4}, 4),
     ({"method": "staged", "num_speculative_tokens": 3}, 3),
     ({"method": "sps", "num_speculative_tokens": 3}, 3),

@@ -121,7 +121,7 @@ def test_of_one_tokens_places_the_accepted_counts() -> None:
 
 def test_the_matrix_is_kept_and_reset(pair: Pair) -> None:
     """A request is faster the second time, and as slow as at first after a reset."""
-    drafter: Any = TokenRecycling()
+    drafter: Any = TokenRecycling(tree="paper")
     engine = Engine(ModelTarget(pair.target, 1, 256), drafter, TargetOnly())
     passes = []
     for _ in range(3):

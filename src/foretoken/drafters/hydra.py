@@ -24,7 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretoken.access import Access
+from foretoken.control.cost_model import DraftCost
 from foretoken.drafters.shared.head_tree import Heads, HeadTree
+from foretoken.drafters.shared.planned_tree import by_level
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.feature_layer import FeatureLayer, FeatureModel, unroll
@@ -171,9 +173,11 @@ class HydraHeads(Heads):
 
 @dataclass(eq=False)
 class Hydra(HeadTree):
-    """model: a checkpoint's folder, hub id or bundled name; tree: "medusa" (63 nodes), "planned"
-    (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths;
-    num_speculative_tokens: fewer levels than the checkpoint has heads."""
+    """model: a checkpoint's folder, hub id or bundled name; tree: "paper" (Medusa's 63
+    nodes), "auto" (planned for measured costs, at most the likeliest `tree_nodes` of these, which
+    are drafted where no costs are known), "planned" (of `tree_nodes` nodes, for the rates that the
+    checkpoint was measured at) or rank paths; num_speculative_tokens: fewer levels than the
+    checkpoint has heads."""
 
     module: ClassVar[type[Heads]] = HydraHeads
 
@@ -181,7 +185,13 @@ class Hydra(HeadTree):
         """The tree's paths level by level, in the order of `expand`."""
         return tuple(sorted(super().paths(heads), key=lambda path: (len(path), path)))
 
-    def build_tree(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
+    def draft_cost(self, timed: DraftCost) -> DraftCost:
+        """Each level is a pass of its head; the timed drafts have one level."""
+        return by_level(1)(timed)
+
+    def build_tree(
+        self, paths: Paths, states: Tensor, roots: Tensor, budgets: Seq[int]
+    ) -> DraftTree:
         heads, access = self._heads, self._access
 
         def ask(frontier: Frontier) -> Tensor:
@@ -192,4 +202,4 @@ class Hydra(HeadTree):
             probs: Tensor = heads.head_logits(frontier.depth, out, access.head).softmax(-1)
             return probs
 
-        return expand(ask, widths_of(self._paths), budgets, access.device)
+        return expand(ask, widths_of(paths), budgets, access.device)

@@ -27,11 +27,10 @@ from foretoken.access import Access, Wants
 from foretoken.control.cost_model import CostModel
 from foretoken.drafters.shared.depth import draft_depth
 from foretoken.drafters.shared.planned_tree import (
-    AUTO,
     TreePlanner,
     WithPlanner,
     check_tree,
-    measured_alone,
+    whole,
 )
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
@@ -40,7 +39,7 @@ from foretoken.files import read_arrays, write_arrays
 from foretoken.protocols import BaseDrafter, Drafter, Shared, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import MOST_NODES, DraftTree, empty
-from foretoken.trees.plan import Paths
+from foretoken.trees.plan import AUTO, Paths
 
 _KIND = "token recycling matrix"
 _UNKNOWN = -1
@@ -95,7 +94,7 @@ class TokenRecycling(BaseDrafter):
 
     def price(self, measure: Callable[[Mapping[str, Drafter]], CostModel]) -> None:
         if self.tree == AUTO:
-            self._planner.price(*measured_alone(measure, self))
+            self._planner.price(measure, self, whole)
             self.shared.reset()  # measuring drafted for a synthetic text
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:

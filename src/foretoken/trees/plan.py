@@ -27,6 +27,9 @@ from numpy.typing import NDArray
 from foretoken.errors import ForetokenError
 from foretoken.files import read_arrays, write_arrays
 
+AUTO, PAPER = "auto", "paper"
+"""A drafter's option `tree`: planned for measured costs; as its paper has it."""
+
 Paths = list[tuple[int, ...]]
 """Rank paths of a tree's nodes."""
 

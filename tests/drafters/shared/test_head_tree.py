@@ -40,12 +40,12 @@ def test_the_tree_is_filled_by_rank(pair: Pair) -> None:
     """Siblings are the first head's likeliest tokens, their child the second head's likeliest."""
     _, drafter, _ = drafting(pair)
     state = torch.randn(1, pair.target.width, dtype=pair.target.dtype)
-    tree = drafter.build_tree(state, torch.tensor([2]), [9])
+    tree = drafter.build_tree(PATHS, state, torch.tensor([2]), [9])
     logits = drafter._heads.logits(drafter._heads.states(state), pair.target.head)[0]  # [H, V]
     first, second = logits[0].topk(2).indices.tolist(), int(logits[1].argmax())
     assert tree.tokens.tolist() == [[*first, second]]
     assert tree.parent_slots.tolist() == [[0, 0, 1]]
-    assert drafter.build_tree(state, torch.tensor([2]), [2]).counts == [2]
+    assert drafter.build_tree(PATHS, state, torch.tensor([2]), [2]).counts == [2]
 
 
 def test_a_tree_needs_as_many_heads_as_it_is_deep(pair: Pair) -> None:

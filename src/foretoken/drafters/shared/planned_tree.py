@@ -14,6 +14,7 @@ Legend: M nodes (root not counted), L levels.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
@@ -22,16 +23,19 @@ from typing import Generic, TypeVar
 from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.errors import ForetokenError, shown
 from foretoken.protocols import Drafter, Shared, Step
-from foretoken.trees.plan import SiblingCounts, TreePlan, TreeTable
+from foretoken.trees.plan import AUTO, PAPER, SiblingCounts, TreePlan, TreeTable
 
-AUTO, PAPER = "auto", "paper"
-"""The option `tree`: planned for measured costs; the paper's."""
+LARGEST = 128
+"""Nodes of the largest tree that is planned: thinking takes 0.05 ms a step, and grows with their
+square."""
 
 RATES = (0.6, 0.12, 0.06, 0.03, 0.02, 0.02, 0.01, 0.01, 0.01, 0.01)
 """Acceptance by sibling rank assumed of a drafter before its drafts have been counted."""
 
 _FIRST_PLAN, _LAST_PLAN = 16, 128  # steps from plan to plan: doubled from the first to the last
 _HALVE = 512  # steps, after which counts weigh half: rates that are too low are tried again in time
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -56,7 +60,8 @@ class TreePlanner(Generic[T]):
 
     rates: by sibling rank, before anything is counted. nodes, depth: the most of a tree. build:
     makes of a plan what the drafter drafts by; an empty plan, where plain decoding is fastest, too.
-    Without costs, as before `price` and in a drafter that is a part of another, nothing is planned.
+    Without costs nothing is planned: before `price`, in a drafter that is a part of another, and of
+    more than `LARGEST` nodes.
     """
 
     def __init__(
@@ -76,10 +81,25 @@ class TreePlanner(Generic[T]):
         self._table: TreeTable | None = None
         self._plans: dict[int, tuple[T, bool]] = {}  # by sequences; whether anything is drafted
 
-    def price(self, costs: CostModel, draft: DraftCost) -> None:
-        """Plan by these costs from now on, and by the first rates: what was drafted to measure
-        them doesn't count."""
-        self._costs, self._draft = costs, draft
+    def price(
+        self,
+        measure: Callable[[Mapping[str, Drafter]], CostModel],
+        drafter: Drafter,
+        draft_cost: Callable[[DraftCost], DraftCost],
+    ) -> None:
+        """Plan by measured costs from now on, and by the first rates: what was drafted to measure
+        doesn't count. draft_cost: of the cost of the drafter's timed drafts, that of a plan's."""
+        if self._nodes > LARGEST:
+            _log.warning(
+                "Trees of more than %d nodes are not planned: %s drafts its %d nodes; set tree to "
+                "'paper', or ask for fewer.",
+                LARGEST,
+                type(drafter).__name__,
+                self._nodes,
+            )
+            return
+        costs = measure({"tree": drafter})
+        self._costs, self._draft = costs, draft_cost(costs.drafts["tree"])
         self.reset()
 
     def tree(self, sequences: int, paper: T) -> T:
@@ -149,14 +169,11 @@ class WithPlanner:
         self._planner.reset()
 
 
-def measured_alone(
-    measure: Callable[[Mapping[str, Drafter]], CostModel], drafter: Drafter
-) -> tuple[CostModel, DraftCost]:
-    """The measured costs of passes, and of this drafter's drafts."""
-    costs = measure({"tree": drafter})
-    return costs, costs.drafts["tree"]
+def by_level(levels: int) -> Callable[[DraftCost], DraftCost]:
+    """For `price`, of a drafter that runs a pass for each level, whose timed drafts had so many."""
+    return lambda draft: DraftCost(level=draft(1, levels) / levels)
 
 
-def by_level(draft: DraftCost, levels: int = 1) -> DraftCost:
-    """The cost of a drafter that runs a pass for each level, whose timed drafts had so many."""
-    return DraftCost(level=draft(1, levels) / levels)
+def whole(draft: DraftCost) -> DraftCost:
+    """For `price`, of a drafter whose drafts cost the same whatever their depth."""
+    return draft
