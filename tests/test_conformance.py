@@ -115,7 +115,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     **{f"{name}.tree": {"": "paper"} for name in ("medusa", "hydra", "hydra_plus")},
     **{
         f"{name}.tree": dict.fromkeys(("", "distribution", "memory"), "paper")
-        for name in ("eagle2", "eagle3", "small_tree", "token_recycling")
+        for name in ("eagle2", "eagle3", "lookahead", "small_tree", "token_recycling")
     },
     "depth": {"distribution": 2},
     "top_k": {"distribution": 2},

@@ -44,7 +44,7 @@ LARGE: list[tuple[dict[str, Any], int]] = [
     ({"method": "swift", "num_speculative_tokens": 3}, 3),
     ({"method": "jacobi", "num_speculative_tokens": 90}, 90),
     ({"method": "cs_drafting", "k_matrix": ((70, 0), (0, 1))}, 70),
-    ({"method": "lookahead", "window": 20}, 80),
+    ({"method": "lookahead", "window": 20, "tree": "paper"}, 80),
 ]
 
 
@@ -76,7 +76,7 @@ def test_no_method_is_cut(pair: Pair, name: str) -> None:
 
 def test_a_wide_lookahead_drafts(pair: Pair) -> None:
     """Its window alone has 80 nodes; with it texts get ahead."""
-    config = {"method": "lookahead", "window": 20, "guesses": 20}
+    config = {"method": "lookahead", "window": 20, "guesses": 20, "tree": "paper"}
     llm = LLM(pair.target, eos_ids=(), speculative_config=config)
     [out] = llm.generate([PROMPT], SamplingParams(temperature=0, max_tokens=200))
     assert out.stats.accepted > 0
@@ -105,7 +105,7 @@ DEPTHS: list[tuple[dict[str, Any], int]] = [
     ({"method": "cs_drafting", "num_speculative_tokens": 4}, 4),
     ({"method": "staged", "num_speculative_tokens": 3}, 3),
     ({"method": "sps", "num_speculative_tokens": 3}, 3),
-    ({"method": "lookahead", "num_speculative_tokens": 2}, 2),
+    ({"method": "lookahead", "num_speculative_tokens": 2, "tree": "paper"}, 2),
 ]
 
 

@@ -171,7 +171,7 @@ _ROWS = (
     ),
     Method(
         name="lookahead",
-        tree="window and n-grams",
+        tree="window and n-grams, planned",
         paper="Fu et al. 2024 (Lookahead)",
     ),
     Method(

@@ -17,15 +17,18 @@ from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters.eagle2 import Eagle2
 from foretoken.drafters.eagle3 import Eagle3, Eagle3Module
 from foretoken.drafters.hydra import Hydra, HydraHeads
+from foretoken.drafters.lookahead import Lookahead, Sizes
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.shared import planned_tree
 from foretoken.drafters.shared.planned_tree import RATES, TreePlanner, by_level, whole
 from foretoken.drafters.small_tree import SmallTree
 from foretoken.drafters.token_recycling import TokenRecycling
+from foretoken.draws import GreedyDraws
 from foretoken.engine.engine import Engine
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Verifier
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, serve
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.eagle import EagleModule
@@ -169,6 +172,7 @@ MAKE: dict[str, tuple[Callable[..., Any], int, Verifier]] = {
     "hydra": (lambda pair, tree: Hydra(heads(HydraHeads, pair), tree=tree), 63, TargetOnly()),
     "eagle2": (lambda pair, tree: Eagle2(seeded(EagleModule, pair), tree=tree), 59, TargetOnly()),
     "eagle3": (lambda pair, tree: Eagle3(seeded(Eagle3Module, pair), tree=tree), 59, TargetOnly()),
+    "lookahead": (lambda pair, tree: Lookahead(tree=tree), 56, TargetOnly()),
     "sequoia": (
         lambda pair, tree: SmallTree(pair.draft, acceptance=RATES, tree=tree),
         64,
@@ -219,7 +223,7 @@ def test_every_drafter_asks_for_its_tree(pair: Pair, name: str) -> None:
     assert 30 < paper <= nodes
 
 
-@pytest.mark.parametrize("name", ["medusa", "eagle2", "token_recycling"])
+@pytest.mark.parametrize("name", ["medusa", "eagle2", "lookahead", "token_recycling"])
 def test_chosen_samples_do_not_depend_on_the_tree(pair: Pair, name: str) -> None:
     """At a seed they are plain decoding's."""
     warm = SamplingParams(temperature=1.0, seed=3, max_tokens=30)
@@ -237,6 +241,32 @@ def test_drawn_trees_keep_their_shape(pair: Pair) -> None:
         for tree, measure in (("auto", costing(STEEP)), ("auto", costing(FLAT)), ("paper", never))
     )
     assert steep == flat == paper and steep[1] > 20
+
+
+def test_lookahead_plans_its_sizes() -> None:
+    """A flat curve: the paper's; where the n-grams' nodes fit into what is free and the window's no
+    longer do: half as many; steep: nothing."""
+    for passes, expected in (
+        ({1: 10.0, 64: 10.001}, Sizes(7, 5, 7)),
+        ({1: 10.0, 29: 10.001, 57: 40.0}, Sizes(4, 5, 4)),
+        ({1: 1.0, 64: 100.0}, Sizes(0, 1, 0)),
+    ):
+        drafter = Lookahead()
+        drafter.price(costing(passes))
+        assert drafter._planner.tree(1, drafter._paper) == expected
+
+
+def test_a_window_keeps_its_size_for_a_while(pair: Pair) -> None:
+    """A sequence that joins doesn't make the others' windows begin again at once."""
+    drafter = Lookahead()
+    drafter.bind(ModelTarget(pair.target, 2, 160))
+    drafter.price(costing({1: 10.0, 57: 10.001, 114: 40.0}))
+    rows = [Sequence.start(prompt, GREEDY) for prompt in PROMPTS]
+    sizes = []
+    for count in (1, *[2] * 40):
+        drafter.draft(rows[:count], [99] * count, GreedyDraws())
+        sizes.append(drafter._state(rows[0]).sizes)
+    assert sizes[0] == sizes[31] == Sizes(7, 5, 7) != sizes[32] == sizes[40]
 
 
 def test_the_engine_measures(pair: Pair, tmp_path: Path, monkeypatch: Any) -> None:

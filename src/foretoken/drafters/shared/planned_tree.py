@@ -60,15 +60,21 @@ class TreePlanner(Generic[T]):
 
     rates: by sibling rank, before anything is counted. nodes, depth: the most of a tree. build:
     makes of a plan what the drafter drafts by; an empty plan, where plain decoding is fastest, too.
+    scored: how many nodes a pass has for each node of a plan.
     Without costs nothing is planned: before `price`, in a drafter that is a part of another, and of
     more than `LARGEST` nodes.
     """
 
     def __init__(
-        self, rates: Seq[float], nodes: int, depth: int, build: Callable[[TreePlan], T]
+        self,
+        rates: Seq[float],
+        nodes: int,
+        depth: int,
+        build: Callable[[TreePlan], T],
+        scored: int = 1,
     ) -> None:
         self._counts = SiblingCounts(rates)
-        self._nodes, self._depth, self._build = nodes, depth, build
+        self._nodes, self._depth, self._build, self._scored = nodes, depth, build, scored
         self._costs: CostModel | None = None
         self._draft = DraftCost()
         self._restart()
@@ -117,7 +123,7 @@ class TreePlanner(Generic[T]):
             assert self._costs is not None
             if self._table is None:
                 self._table = TreeTable(self._counts.rates(), self._nodes, self._depth)
-            passes = self._costs.passes(sequences, self._nodes)
+            passes = self._costs.passes(sequences, self._nodes * self._scored)[:: self._scored]
             call, level = self._draft.call * sequences, self._draft.level
             plan = self._table.fastest(dict(enumerate(passes)), level, call)
             self._plans[sequences] = self._build(plan), bool(plan.paths)
@@ -136,12 +142,14 @@ class TreePlanner(Generic[T]):
         return tree
 
     def observe(self, steps: Seq[Step]) -> None:
-        """Count what was accepted of the drafts."""
+        """Count what was accepted of the drafts. One that can't be accepted, where there was
+        nothing to draft but auxiliary nodes, counts as a rejected child of the root."""
         if self._costs is None:
             return
         for step in steps:
             if step.drafted:
-                self._counts.add(parents_of(step), step.path)
+                parents = parents_of(step)
+                self._counts.add(parents if max(parents) >= 0 else [0], step.path)
 
     def reset(self) -> None:
         """Back to the first rates."""
