@@ -112,7 +112,7 @@ def measure(given: Namespace) -> dict[str, Any]:
 
 def with_method(plain: LLM, method: str, datastore: str | None) -> LLM:
     """The same model with a method; one that has a datastore reads this one."""
-    own = {"rest": {"datastore": datastore}, **dict.fromkeys(TREES, {"tree": "paper"})}
+    own = {"rest": {"datastore": datastore}, **{name: {"tree": "paper"} for name in TREES}}
     config = {"method": method, **own.get(method, {})}
     return LLM(plain.model, tokenizer=plain.tokenizer, max_num_seqs=1, speculative_config=config)
 

@@ -32,7 +32,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, serve
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.eagle import EagleModule
-from foretoken.tree import DraftTree
+from foretoken.tree import DraftTree, Kind
 from foretoken.trees.from_lists import from_parents
 from foretoken.trees.plan import Paths, TreePlan
 from foretoken.verify.multi_candidate import MultiCandidate
@@ -121,6 +121,17 @@ def test_the_plan_follows_what_is_accepted() -> None:
     assert sizes[0] and not sizes[120]
     tried = sum(map(bool, sizes[1000:]))
     assert 0 < tried < 0.1 * len(sizes[1000:])
+
+
+def test_nothing_but_auxiliary_nodes_is_a_rejection() -> None:
+    """Of a window without n-grams nothing can be accepted, and it is paid for."""
+    made = planner(STEEP)
+    step = drafted([0, 1], [])
+    step.tree.kind = Kind.AUXILIARY
+    for _ in range(300):
+        tree = paths(made)
+        made.observe([step])
+    assert tree == []
 
 
 def test_thinking_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
