@@ -196,12 +196,15 @@ def make_drafter(name: str, pair: Pair, purpose: str = "") -> Drafter:
     target."""
     if name in WRAPPING:
         return build({"method": name}).drafter
-    cls = class_of(name)
-    fields = [f.name for f in dataclasses.fields(cls)]
-    options = given(name, pair)
+    options = {**given(name, pair), **settings(name, purpose)}
+    return create_drafter(class_of(name), name, options)
+
+
+def settings(name: str, purpose: str) -> dict[str, Any]:
+    """A drafter's options for a purpose."""
+    fields = [field.name for field in dataclasses.fields(class_of(name))]
     own = {f: {**SETTINGS.get(f, {}), **SETTINGS.get(f"{name}.{f}", {})} for f in fields}
-    options |= {f: settings[purpose] for f, settings in own.items() if purpose in settings}
-    return create_drafter(cls, name, options)
+    return {f: values[purpose] for f, values in own.items() if purpose in values}
 
 
 def wrap_of(name: str) -> Wrap | None:
