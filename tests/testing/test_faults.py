@@ -59,8 +59,8 @@ COMBINED: dict[str, Make] = {
 
 
 def build_small(name: str, pair: Pair) -> BuiltMethod:
-    """A method that drafts little, with what it needs: a fault at a draft's first node is as good as
-    one at the tenth."""
+    """A method that drafts little, with what it needs: a fault at the first node of a draft is as
+    good as one at the tenth."""
     row = METHODS.get(name)
     if name in COMBINED:
         return build({"method": name, **COMBINED[name](pair)})

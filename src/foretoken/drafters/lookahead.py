@@ -117,13 +117,8 @@ class Lookahead(BaseDrafter):
         states = [self._state(sequence) for sequence in sequences]
         fitting = []
         for state, sequence in zip(states, sequences, strict=True):
-            if state.age >= _KEPT:
-                state.age = 0
-                if state.sizes != sizes:
-                    state.begin_window(sizes, sequence)
-            state.age += 1
-            grams = state.pool.get(sequence.tokens[-1], [])[: state.sizes.guesses]
-            fitting.append([gram[: state.sizes.ngram_size - 1] for gram in grams])
+            state.take_sizes(sizes, sequence)
+            fitting.append(state.fitting(sequence.tokens[-1]))
         grams = from_paths(fitting, self._device).trim(budgets)
         for state, count, budget in zip(states, grams.counts, budgets, strict=True):
             state.scored = count + state.size <= budget
@@ -180,6 +175,19 @@ class _State:
     pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
     scored: bool = False
     age: int = _KEPT
+
+    def take_sizes(self, sizes: Sizes, sequence: Sequence) -> None:
+        """The sizes of the next draft, unless those that the window has are too new."""
+        if self.age >= _KEPT:
+            self.age = 0
+            if self.sizes != sizes:
+                self.begin_window(sizes, sequence)
+        self.age += 1
+
+    def fitting(self, first: int) -> list[tuple[int, ...]]:
+        """The n-grams that begin with a token, without it."""
+        rests = self.pool.get(first, [])[: self.sizes.guesses]
+        return [rest[: self.sizes.ngram_size - 1] for rest in rests]
 
     def begin_window(self, sizes: Sizes, sequence: Sequence) -> None:
         """A new window of these sizes: its first level is made of random tokens of the prompt."""

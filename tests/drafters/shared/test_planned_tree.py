@@ -70,6 +70,11 @@ def paths(made: TreePlanner[TreePlan], sequences: int = 1) -> Paths:
     return made.tree(sequences, NONE).paths
 
 
+def settled(made: TreePlanner[TreePlan], sequences: int = 1) -> Paths:
+    """What is drafted after the trial of drafting at all, which teaches nothing here."""
+    return [paths(made, sequences) for _ in range(9)][-1]
+
+
 def drafted(parents: list[int], path: list[int]) -> Any:
     """A step in which a tree was drafted and these slots accepted."""
     tree = from_parents([[0] * len(parents)], [parents], torch.device("cpu"))
@@ -83,7 +88,7 @@ def test_the_cost_curve_decides() -> None:
     assert 0 < len(steep) < 6
     shallow = paths(planner(FLAT, draft=by_level(2)(DraftCost(call=8.0))))
     assert 0 < max(map(len, shallow)) < 4 < len(shallow)
-    assert paths(planner(STEEP, draft=DraftCost(call=20.0))) == []
+    assert settled(planner(STEEP, draft=DraftCost(call=20.0))) == []
     unpriced = TreePlanner(RATES, 60, 6, lambda plan: plan)
     assert unpriced.tree(1, NONE) is NONE
 
@@ -99,7 +104,7 @@ def test_more_sequences_get_smaller_trees() -> None:
 def test_a_draft_s_call_is_each_sequences() -> None:
     """What a draft costs a sequence counts for all of them."""
     made = planner({1: 10.0, 64: 10.001}, draft=DraftCost(call=4.0))
-    assert paths(made, 1) and not paths(made, 8)
+    assert settled(made, 1) and not settled(made, 8)
 
 
 def test_the_plan_follows_what_is_accepted() -> None:
@@ -121,6 +126,18 @@ def test_the_plan_follows_what_is_accepted() -> None:
     assert sizes[0] and not sizes[120]
     tried = sum(map(bool, sizes[1000:]))
     assert 0 < tried < 0.1 * len(sizes[1000:])
+
+
+def test_what_seems_not_to_pay_is_tried() -> None:
+    """A few steps of one node: a drafter that is better than is assumed comes to draft, another
+    one to rest."""
+    for right in (True, False):
+        made, sizes = planner(FLAT, (0.6,), DraftCost(level=8.0)), []
+        for _ in range(2000):
+            sizes.append(len(paths(made)))
+            made.observe([drafted([0], [1] if right else [])] if sizes[-1] else [])
+        assert sizes[:9] == [1] * 8 + [0]
+        assert min(sizes[100:]) > 1 if right else 0 < sum(sizes[100:]) < 50
 
 
 def test_nothing_but_auxiliary_nodes_is_a_rejection() -> None:
@@ -264,7 +281,7 @@ def test_lookahead_plans_its_sizes() -> None:
     ):
         drafter = Lookahead()
         drafter.price(costing(passes))
-        assert drafter._planner.tree(1, drafter._paper) == expected
+        assert [drafter._planner.tree(1, drafter._paper) for _ in range(9)][-1] == expected
 
 
 def test_a_window_keeps_its_size_for_a_while(pair: Pair) -> None:

@@ -34,6 +34,10 @@ RATES = (0.6, 0.12, 0.06, 0.03, 0.02, 0.02, 0.01, 0.01, 0.01, 0.01)
 
 _FIRST_PLAN, _LAST_PLAN = 16, 128  # steps from plan to plan: doubled from the first to the last
 _HALVE = 512  # steps, after which counts weigh half: rates that are too low are tried again in time
+_TRIAL = 8  # steps after a start and after that, in which one node is drafted where no tree pays
+_WEIGHT = 4  # drafts that the first rates count as
+
+_ONE_NODE = TreePlan([(0,)], 1.0)
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +77,7 @@ class TreePlanner(Generic[T]):
         build: Callable[[TreePlan], T],
         scored: int = 1,
     ) -> None:
-        self._counts = SiblingCounts(rates)
+        self._counts = SiblingCounts(rates, _WEIGHT)
         self._nodes, self._depth, self._build, self._scored = nodes, depth, build, scored
         self._costs: CostModel | None = None
         self._draft = DraftCost()
@@ -81,6 +85,7 @@ class TreePlanner(Generic[T]):
 
     def _restart(self) -> None:
         self._steps, self._interval, self._next = 0, _FIRST_PLAN, _FIRST_PLAN
+        self._trial = _TRIAL
         self._forget_plans()
 
     def _forget_plans(self) -> None:
@@ -115,8 +120,12 @@ class TreePlanner(Generic[T]):
             return paper
         self._steps += 1
         if self._steps >= self._next:
-            return self._plan_again(sequences)
-        return self._planned(sequences)[0]
+            self._plan_again(sequences)
+        tree, drafts = self._planned(sequences)
+        if not drafts and self._trial:
+            self._trial -= 1
+            return self._build(_ONE_NODE)
+        return tree
 
     def _planned(self, sequences: int) -> tuple[T, bool]:
         if sequences not in self._plans:
@@ -129,17 +138,16 @@ class TreePlanner(Generic[T]):
             self._plans[sequences] = self._build(plan), bool(plan.paths)
         return self._plans[sequences]
 
-    def _plan_again(self, sequences: int) -> T:
+    def _plan_again(self, sequences: int) -> None:
         """Plan by the present counts. Where drafting is tried again it is soon judged."""
         _, drafted = self._planned(sequences)
         if self._steps // _HALVE > (self._steps - self._interval) // _HALVE:
             self._counts.halve()
+            self._trial = _TRIAL
         self._forget_plans()
-        tree, drafts = self._planned(sequences)
-        again = drafts and not drafted
+        again = self._planned(sequences)[1] and not drafted
         self._interval = _FIRST_PLAN if again else min(2 * self._interval, _LAST_PLAN)
         self._next = self._steps + self._interval
-        return tree
 
     def observe(self, steps: Seq[Step]) -> None:
         """Count what was accepted of the drafts. One that can't be accepted, where there was
