@@ -31,6 +31,8 @@ from foretoken.repetition import DISTINCT_4, distinct_4
 COPYING = ("pld", "llma", "sad", "suffix", "sam")
 WHOLE = ("lookahead", "token_recycling", "rest")
 METHODS = (*COPYING, *WHOLE)
+TREES = ("lookahead", "token_recycling")
+"""Whose trees would be planned for this machine; what they gain is counted with the papers'."""
 LIMITS = {
     **{(method, "grammar"): 2.0 for method in COPYING},
     **{(method, task): 1.3 for method in COPYING for task in ("rag", "summarization")},
@@ -110,7 +112,8 @@ def measure(given: Namespace) -> dict[str, Any]:
 
 def with_method(plain: LLM, method: str, datastore: str | None) -> LLM:
     """The same model with a method; one that has a datastore reads this one."""
-    config = {"method": method, **({"datastore": datastore} if method == "rest" else {})}
+    own = {"rest": {"datastore": datastore}, **{name: {"tree": "paper"} for name in TREES}}
+    config = {"method": method, **own.get(method, {})}
     return LLM(plain.model, tokenizer=plain.tokenizer, max_num_seqs=1, speculative_config=config)
 
 

@@ -27,6 +27,7 @@ from foretoken import LLM, SamplingParams, zoo
 from foretoken.bench.report.paired import ratio_interval, values
 from foretoken.progress import track
 from foretoken.repetition import DISTINCT_4, distinct_4
+from foretoken.train.drafter import papers_tree, trainable
 
 SPEED = "tokens/s"
 PLAIN = "autoregressive"
@@ -38,7 +39,7 @@ def checkpoints(work: Path | None) -> dict[str, dict[str, str]]:
     for row, (method, recipe) in METHODS.items():
         name = f"mini-{recipe}" if work is None else str(work / recipe)
         if name in zoo.names() or (Path(name) / "config.json").is_file():
-            found[row] = {"method": method, "model": name}
+            found[row] = {"method": method, "model": name, **papers_tree(trainable(method))}
     return found
 
 

@@ -22,6 +22,7 @@ from shared import options, save, table
 
 from foretoken.methods import METHODS as METHOD_TABLE
 from foretoken.progress import track
+from foretoken.train.drafter import papers_tree, trainable
 
 METHODS = {
     "blockwise": ("blockwise", "blockwise"),
@@ -59,7 +60,7 @@ def measure(given: Namespace) -> dict[str, Any]:
     counts = {}
     with track("Methods", len(there), True) as advance:
         for row, (method, folder) in there.items():
-            config = {"method": method, "model": str(folder)}
+            config = {"method": method, "model": str(folder), **papers_tree(trainable(method))}
             counts[row] = served(given.model, config, 0.0, given.limit)
             advance()
     ratios = {

@@ -111,14 +111,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "widths": {"distribution": (2, 1)},
     "level_sizes": {"distribution": (2, 1)},
     "tree": {"distribution": ((0,), (1,), (0, 0))},
+    # Else drafts follow from the machine's speed: see drafters/shared/test_planned_tree.py.
+    **{f"{name}.tree": {"": "paper"} for name in ("medusa", "hydra", "hydra_plus")},
+    **{
+        f"{name}.tree": dict.fromkeys(("", "distribution", "memory"), "paper")
+        for name in ("eagle2", "eagle3", "lookahead", "small_tree", "token_recycling")
+    },
     "depth": {"distribution": 2},
     "top_k": {"distribution": 2},
     "tree_nodes": {"distribution": 3},
     "context_window": {"": 4},
     "k_matrix": {"": ((4, 2), (0, 3)), "distribution": ((1, 1), (0, 1))},
 }
-"""Field of a drafter -> its value where outcomes are enumerated, to keep them few; under "memory":
-where its memory is to be full soon; under "": in the other tests."""
+"""Field of a drafter, or drafter and field -> its value where outcomes are enumerated, to keep them
+few; under "memory": where its memory is to be full soon; under "": in the other tests."""
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"hydra_plus": ("hydra", {"prefix": {}})}
 """Further shapes of what is trained, under names of their own in these tests: file name, shape."""
@@ -190,11 +196,15 @@ def make_drafter(name: str, pair: Pair, purpose: str = "") -> Drafter:
     target."""
     if name in WRAPPING:
         return build({"method": name}).drafter
-    cls = class_of(name)
-    fields = [f.name for f in dataclasses.fields(cls)]
-    options = given(name, pair)
-    options |= {f: SETTINGS[f][purpose] for f in fields if purpose in SETTINGS.get(f, {})}
-    return create_drafter(cls, name, options)
+    options = {**given(name, pair), **settings(name, purpose)}
+    return create_drafter(class_of(name), name, options)
+
+
+def settings(name: str, purpose: str) -> dict[str, Any]:
+    """A drafter's options for a purpose."""
+    fields = [field.name for field in dataclasses.fields(class_of(name))]
+    own = {f: {**SETTINGS.get(f, {}), **SETTINGS.get(f"{name}.{f}", {})} for f in fields}
+    return {f: values[purpose] for f, values in own.items() if purpose in values}
 
 
 def wrap_of(name: str) -> Wrap | None:

@@ -35,16 +35,16 @@ def offers(llm: LLM, nodes: int) -> bool:
 
 
 LARGE: list[tuple[dict[str, Any], int]] = [
-    ({"method": "token_recycling"}, 80),
-    ({"method": "sequoia", "num_speculative_nodes": 128}, 128),
-    ({"method": "sequoia"}, 64),
+    ({"method": "token_recycling", "tree": "paper"}, 80),
+    ({"method": "sequoia", "num_speculative_nodes": 128, "tree": "paper"}, 128),
+    ({"method": "sequoia", "tree": "paper"}, 64),
     ({"method": "sps", "num_speculative_tokens": 100}, 100),
     ({"method": "specinfer"}, 20),
     ({"method": "mcsd", "widths": (10, 10)}, 110),
     ({"method": "swift", "num_speculative_tokens": 3}, 3),
     ({"method": "jacobi", "num_speculative_tokens": 90}, 90),
     ({"method": "cs_drafting", "k_matrix": ((70, 0), (0, 1))}, 70),
-    ({"method": "lookahead", "window": 20}, 80),
+    ({"method": "lookahead", "window": 20, "tree": "paper"}, 80),
 ]
 
 
@@ -76,7 +76,7 @@ def test_no_method_is_cut(pair: Pair, name: str) -> None:
 
 def test_a_wide_lookahead_drafts(pair: Pair) -> None:
     """Its window alone has 80 nodes; with it texts get ahead."""
-    config = {"method": "lookahead", "window": 20, "guesses": 20}
+    config = {"method": "lookahead", "window": 20, "guesses": 20, "tree": "paper"}
     llm = LLM(pair.target, eos_ids=(), speculative_config=config)
     [out] = llm.generate([PROMPT], SamplingParams(temperature=0, max_tokens=200))
     assert out.stats.accepted > 0
@@ -100,12 +100,12 @@ DEPTHS: list[tuple[dict[str, Any], int]] = [
     ({"method": "mcsd", "num_speculative_tokens": 2}, 2),
     ({"method": "mcsd", "num_speculative_tokens": 5}, 5),
     ({"method": "specinfer", "num_speculative_tokens": 4}, 4),
-    ({"method": "sequoia", "num_speculative_tokens": 3}, 3),
-    ({"method": "token_recycling", "num_speculative_tokens": 2}, 2),
+    ({"method": "sequoia", "num_speculative_tokens": 3, "tree": "paper"}, 3),
+    ({"method": "token_recycling", "num_speculative_tokens": 2, "tree": "paper"}, 2),
     ({"method": "cs_drafting", "num_speculative_tokens": 4}, 4),
     ({"method": "staged", "num_speculative_tokens": 3}, 3),
     ({"method": "sps", "num_speculative_tokens": 3}, 3),
-    ({"method": "lookahead", "num_speculative_tokens": 2}, 2),
+    ({"method": "lookahead", "num_speculative_tokens": 2, "tree": "paper"}, 2),
 ]
 
 

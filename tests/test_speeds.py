@@ -19,11 +19,11 @@ import speeds  # noqa: E402
 def test_which_checkpoints_are_measured(tmp_path: Path) -> None:
     """The bundled ones, or those of a folder by their recipes' names."""
     bundled = speeds.checkpoints(None)
-    assert bundled["eagle2"] == {"method": "eagle2", "model": "mini-eagle"}
+    assert bundled["eagle2"] == {"method": "eagle2", "model": "mini-eagle", "tree": "paper"}
     assert "glide" not in bundled
     (tmp_path / "hydra-plus").mkdir()
     (tmp_path / "hydra-plus" / "config.json").write_text("{}")
-    found = {"hydra++": {"method": "hydra", "model": str(tmp_path / "hydra-plus")}}
+    found = {"hydra++": {"method": "hydra", "model": str(tmp_path / "hydra-plus"), "tree": "paper"}}
     assert speeds.checkpoints(tmp_path) == found
 
 

@@ -111,6 +111,7 @@ _ROWS = (
             "acceptance": (0.63, 0.09, 0.04, 0.02, 0.02, 0.01, 0.01, 0.01),
             "tree_nodes": 64,
             "tree_depth": 10,
+            "tree": "auto",
         },
         paper="Chen et al. 2024",
     ),
@@ -170,13 +171,13 @@ _ROWS = (
     ),
     Method(
         name="lookahead",
-        tree="window and n-grams",
+        tree="window and n-grams, planned",
         paper="Fu et al. 2024 (Lookahead)",
     ),
     Method(
         name="token_recycling",
         length="static",
-        tree="80 nodes",
+        tree="planned, up to 80 nodes",
         paper="Luo et al. 2025 (Token Recycling)",
     ),
     Method(
@@ -187,7 +188,7 @@ _ROWS = (
     Method(
         name="medusa",
         length="by the tree",
-        tree="static, 63 nodes",
+        tree="planned, up to 63 nodes",
         needs=Need.WEIGHTS,
         paper="Cai et al. 2024 (Medusa)",
     ),
@@ -199,12 +200,13 @@ _ROWS = (
         verifier="typical",
         lossless=False,
         needs=Need.WEIGHTS,
+        options={"tree": "paper"},  # what is written depends on it
         paper="Cai et al. 2024 (Medusa)",
     ),
     Method(
         name="hydra",
         length="by the tree",
-        tree="static, 63 nodes",
+        tree="planned, up to 63 nodes",
         needs=Need.WEIGHTS,
         paper="Ankner et al. 2024 (Hydra)",
     ),
@@ -226,14 +228,14 @@ _ROWS = (
     Method(
         name="eagle2",
         length="by the tree",
-        tree="dynamic, 59 nodes",
+        tree="dynamic, up to 59 nodes",
         needs=Need.WEIGHTS,
         paper="Li et al. 2024 (EAGLE-2)",
     ),
     Method(
         name="eagle3",
         length="by the tree",
-        tree="dynamic, 59 nodes",
+        tree="dynamic, up to 59 nodes",
         needs=Need.WEIGHTS,
         paper="Li et al. 2025 (EAGLE-3)",
     ),

@@ -15,7 +15,7 @@ def test_the_dynamic_tree_takes_the_likeliest(small: Pair) -> None:
     module = seeded(EagleModule, small)
     steps = []
     for nodes in (2, 8, 40):
-        drafter = Eagle2(module, tree_nodes=nodes)
+        drafter = Eagle2(module, tree_nodes=nodes, tree="paper")
         outputs = serve(small.target, drafter, TargetOnly(), PROMPTS, GREEDY)
         assert all(o.stats.drafted <= nodes * o.stats.passes for o in outputs)
         steps.append(sum(o.stats.passes for o in outputs))
@@ -25,5 +25,5 @@ def test_the_dynamic_tree_takes_the_likeliest(small: Pair) -> None:
 def test_the_estimate_of_a_chain(small: Pair, records: Records) -> None:
     """With one path a level the tree is a chain, and the estimate is what is served."""
     module = seeded(EagleModule, small)
-    drafter = Eagle2(module, depth=3, top_k=1, tree_nodes=1000)
+    drafter = Eagle2(module, depth=3, top_k=1, tree_nodes=1000, tree="paper")
     check_estimate(drafter, module, small.target, records, TargetOnly())

@@ -22,7 +22,7 @@ def test_the_estimate_of_a_chain(small: Pair, records: Records, layers: int) -> 
     module = seeded(Eagle3Module, small, num_layers=layers)
     module.set_token_counts(records.counts(23))
     module.copy_from(FrozenTarget(small.target))
-    drafter = Eagle3(module, depth=3, top_k=1, tree_nodes=1000)
+    drafter = Eagle3(module, depth=3, top_k=1, tree_nodes=1000, tree="paper")
     check_estimate(drafter, module, small.target, records, TargetOnly())
 
 

@@ -31,8 +31,8 @@ CHAIN = ((0,), (0, 0), (0, 0, 0))
     ("heads_cls", "options"),
     [
         (HydraHeads, {"tree": CHAIN}),
-        (HydraHeads, {"tree": "medusa"}),
-        (HydraPlus, {"tree": "medusa"}),
+        (HydraHeads, {"tree": "paper"}),
+        (HydraPlus, {"tree": "paper"}),
         (HydraPlus, {"tree": CHAIN}),
     ],
 )

@@ -116,7 +116,7 @@ def test_no_window_token_is_ever_accepted(pair: Pair) -> None:
 def test_n_grams_are_accepted(pair: Pair) -> None:
     """Fewer passes than tokens, from trajectories alone too."""
     for from_prompt in (True, False):
-        drafter = Lookahead(pool_from_prompt=from_prompt)
+        drafter = Lookahead(pool_from_prompt=from_prompt, tree="paper")
         [output] = serve(pair.target, drafter, TargetOnly(), [PROMPTS[1]], GREEDY)
         assert output.stats.passes < output.stats.tokens
 
@@ -124,7 +124,7 @@ def test_n_grams_are_accepted(pair: Pair) -> None:
 def test_distribution() -> None:
     """The sampled distribution of two tokens with window and n-grams, every outcome enumerated."""
     check_distribution(
-        lambda p: Lookahead(1, 3, 1),
+        lambda p: Lookahead(1, 3, 1, tree="paper"),
         TargetOnly(),
         table_pair(3),
         SamplingParams(temperature=0.8),
@@ -157,7 +157,9 @@ def test_the_window_is_no_draft(pair: Pair) -> None:
             seen.extend(s for s in steps if s.tokens)
             super().observe(sequences, steps)
 
-    outputs = serve(pair.target, Watched(4, 3, 4), TargetOnly(), PROMPTS[:2], params, slots=2)
+    outputs = serve(
+        pair.target, Watched(4, 3, 4, tree="paper"), TargetOnly(), PROMPTS[:2], params, slots=2
+    )
     for done in seen:
         real = done.tree.valid[done.row].sum()
         counted += int(real)

@@ -25,7 +25,7 @@ CHAIN = ((0,), (0, 0), (0, 0, 0))
     ("heads_cls", "options"),
     [
         (MedusaHeads, {"tree": CHAIN}),
-        (MedusaHeads, {"tree": "medusa"}),
+        (MedusaHeads, {"tree": "paper"}),
         (MedusaHeads, {"tree": ((0,), (1,), (1, 0))}),
     ],
 )
@@ -54,7 +54,7 @@ def test_typical_acceptance_takes_more(small: Pair) -> None:
     prompts = [[1, 2, 3], [4, 5], [9] * 6]
 
     def passes(rule: Verifier, params: SamplingParams) -> tuple[int, int, list[list[int]]]:
-        outputs = serve(small.target, Medusa(heads), rule, prompts, params)
+        outputs = serve(small.target, Medusa(heads, tree="paper"), rule, prompts, params)
         stats = [output.stats for output in outputs]
         ids = [output.token_ids for output in outputs]
         return sum(s.passes for s in stats), sum(s.strayed for s in stats), ids

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from foretoken import ForetokenError, SamplingParams
-from foretoken.drafters.token_recycling import Matrix, TokenRecycling, template
+from foretoken.drafters.token_recycling import Matrix, TokenRecycling, template, template_of
 from foretoken.engine.engine import Engine
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Scores, Step
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 def bound(**options: Any) -> TokenRecycling:
-    drafter = TokenRecycling(**options)
+    drafter = TokenRecycling(**options, tree="paper")
     drafter.bind(SimpleNamespace(device=CPU, vocab_size=VOCAB))
     return drafter
 
@@ -62,6 +62,17 @@ def test_the_template_is_the_papers() -> None:
         assert {slot for slot, _ in level} <= set(range(first, first + len(above)))
         assert len(set(level)) == len(level)
         first += len(above)
+
+
+def test_a_planned_template() -> None:
+    """Rank paths, level by level and the likeliest first, below the slots of their parents."""
+    paths = [(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (1, 1), (1, 0, 0), (2, 0)]
+    assert template_of(paths) == [
+        [(0, 0), (0, 1), (0, 2)],
+        [(1, 0), (1, 1), (2, 0), (3, 0), (2, 1)],
+        [(6, 0)],
+    ]
+    assert template_of([]) == []
 
 
 def test_drafts_are_filled_level_by_level() -> None:
@@ -121,7 +132,7 @@ def test_of_one_tokens_places_the_accepted_counts() -> None:
 
 def test_the_matrix_is_kept_and_reset(pair: Pair) -> None:
     """A request is faster the second time, and as slow as at first after a reset."""
-    drafter: Any = TokenRecycling()
+    drafter: Any = TokenRecycling(tree="paper")
     engine = Engine(ModelTarget(pair.target, 1, 256), drafter, TargetOnly())
     passes = []
     for _ in range(3):

@@ -12,7 +12,14 @@ from transformers import LlamaConfig
 from foretoken import ForetokenError
 from foretoken.drafters.medusa import Medusa
 from foretoken.models.load import read_config
-from foretoken.train.drafter import DrafterTraining, merged, trainable, with_layer_of
+from foretoken.registry import drafter_class, drafter_names
+from foretoken.train.drafter import (
+    DrafterTraining,
+    merged,
+    papers_tree,
+    trainable,
+    with_layer_of,
+)
 from foretoken.train.job import Job
 from foretoken.train.recipe import read_recipe
 from foretoken.trainable.checkpoint import Facts
@@ -30,6 +37,13 @@ def test_only_small_models_learn_after_others(tmp_path: Path) -> None:
     job = Job("medusa", "no-such-model", [], read_recipe("medusa"), tmp_path, after=["one"])
     with pytest.raises(ForetokenError, match="use method 'sps' with after"):
         DrafterTraining.check(job)
+
+
+def test_training_measures_the_papers_tree() -> None:
+    """Also where serving would plan one for the machine; others have no such option."""
+    planned = {name for name in drafter_names() if papers_tree(drafter_class(name))}
+    assert planned == {"eagle2", "eagle3", "hydra", "lookahead", "medusa", "token_recycling"}
+    assert papers_tree(Medusa) == {"tree": "paper"}
 
 
 def test_several_are_served_in_one_tree() -> None:

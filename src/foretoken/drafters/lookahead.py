@@ -10,26 +10,48 @@ begin with the root's token, at most G of them, are the chosen branches of the s
 
 The first level is made of random tokens of the prompt, the others of the first N - 2 steps. When
 sampling, trajectories stay greedy. Departure: the prompt's own n-grams are in the pool too
-(`pool_from_prompt`, off in the reference code).
+(`pool_from_prompt`, off in the reference code); W, N and G may be planned for measured costs. Then
+a tree by rank is planned for the n-grams, counting each of its nodes twice, since the window takes
+as many (W = G, section 3.3): of its M nodes in L levels follow N = L + 1 and W = G = M / L, rounded
+up. A window whose size changes begins again, and then keeps it for a while.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from math import ceil
 from random import Random
 
 import torch
 
 from foretoken.access import Access, Wants
+from foretoken.control.cost_model import CostModel
+from foretoken.drafters.shared.planned_tree import TreePlanner, check_tree, whole
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
-from foretoken.protocols import BaseDrafter, Step
+from foretoken.protocols import BaseDrafter, Drafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import MOST_NODES, DraftTree, Kind
+from foretoken.tree import MOST_NODES, DraftTree, Kind, empty
 from foretoken.trees.from_lists import from_parents, from_paths
 from foretoken.trees.join import join
+from foretoken.trees.plan import AUTO, TreePlan
+
+_RATES = (0.35, 0.1, 0.06, 0.04, 0.03, 0.03, 0.02)  # of n-grams, the latest first, before any count
+
+_KEPT = 32  # steps for which a window keeps its size: the number of sequences may change at each
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """window: guesses of a level (W); ngram_size: length of an n-gram (N); guesses: n-grams tried
+    in a step (G)."""
+
+    window: int
+    ngram_size: int
+    guesses: int
 
 
 @dataclass(eq=False)
@@ -37,13 +59,15 @@ class Lookahead(BaseDrafter):
     """window: guesses of a level (W); ngram_size: length of an n-gram (N), its first token
     included; guesses: n-grams kept for each first token, and tried in a step (G);
     pool_from_prompt: whether the prompt's n-grams may be tried; num_speculative_tokens: instead of
-    ngram_size, one less than it."""
+    ngram_size, one less than it; tree: "paper" (these sizes), or "auto": sizes planned for measured
+    costs, at most these; as "paper" where none are known."""
 
     window: int = 7
     ngram_size: int = 5
     guesses: int = 7
     pool_from_prompt: bool = True
     num_speculative_tokens: int | None = None
+    tree: str = AUTO
 
     wants = Wants("ab")
     kinds = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
@@ -59,6 +83,18 @@ class Lookahead(BaseDrafter):
             )
         places = (self.window + self.guesses) * (self.ngram_size - 1)
         check_range(1, MOST_NODES, **{"(window + guesses) * (ngram_size - 1)": places})
+        check_tree(self.tree)
+        self._paper = Sizes(self.window, self.ngram_size, self.guesses)
+        levels = self.ngram_size - 1
+        self._planner = TreePlanner(
+            _RATES[: self.guesses], self.guesses * levels, levels, self._sizes, scored=2
+        )
+        if self.tree == AUTO:
+            self.shared = self._planner
+
+    def _sizes(self, plan: TreePlan) -> Sizes:
+        grams = ceil(len(plan.paths) / plan.depth) if plan.paths else 0
+        return Sizes(min(self.window, grams), plan.depth + 1, grams)
 
     @property
     def nodes(self) -> int:
@@ -69,13 +105,20 @@ class Lookahead(BaseDrafter):
     def bind(self, access: Access) -> None:
         self._device: torch.device = access.device
 
+    def price(self, measure: Callable[[Mapping[str, Drafter]], CostModel]) -> None:
+        if self.tree == AUTO:
+            self._planner.price(measure, self, whole)
+
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         """The n-grams that fit, then the window, where there is room for all of it."""
+        sizes = self._planner.tree(len(sequences), self._paper)
+        if not sizes.window:
+            return empty(len(sequences), self._device)
         states = [self._state(sequence) for sequence in sequences]
-        fitting = [
-            state.pool.get(sequence.tokens[-1], [])
-            for state, sequence in zip(states, sequences, strict=True)
-        ]
+        fitting = []
+        for state, sequence in zip(states, sequences, strict=True):
+            state.take_sizes(sizes, sequence)
+            fitting.append(state.fitting(sequence.tokens[-1]))
         grams = from_paths(fitting, self._device).trim(budgets)
         for state, count, budget in zip(states, grams.counts, budgets, strict=True):
             state.scored = count + state.size <= budget
@@ -97,10 +140,11 @@ class Lookahead(BaseDrafter):
             if state.scored and step.drafted:
                 self._advance(state, predicted[step.row][end - state.width : end])
             state.scored = False
+        self._planner.observe(steps)
 
     def _advance(self, state: _State, new: list[int]) -> None:
         """The predictions after the last level complete n-grams, once all levels are there."""
-        if len(state.levels) < self.ngram_size - 1:
+        if len(state.levels) < state.sizes.ngram_size - 1:
             state.levels = [level[1:] for level in (*state.levels, new)]
             return
         for gram in zip(*state.levels, new, strict=True):
@@ -111,8 +155,8 @@ class Lookahead(BaseDrafter):
         state: _State | None = sequence.state.get(self)
         if state is None:
             prompt = sequence.tokens[: sequence.prompt_length]
-            first = Random(sequence.key).choices(prompt, k=self.window + self.ngram_size - 2)
-            state = sequence.state[self] = _State([first])
+            state = sequence.state[self] = _State(self._paper)
+            state.begin_window(self._paper, sequence)
             if self.pool_from_prompt:
                 for end in range(self.ngram_size, len(prompt) + 1):
                     state.add(tuple(prompt[end - self.ngram_size : end]), self.guesses)
@@ -121,13 +165,35 @@ class Lookahead(BaseDrafter):
 
 @dataclass
 class _State:
-    """levels: the window, the oldest trajectory first, all levels equally wide; each of the first
-    steps adds a level and shortens all by one guess. pool: first token -> the rest of its n-grams,
-    the latest first. scored: whether the window is in the tree that the target scores."""
+    """sizes: those of the window. levels: the window, the oldest trajectory first, all levels
+    equally wide; each of the first steps adds a level and shortens all by one guess. pool: first
+    token -> the rest of its n-grams, the latest first. scored: whether the window is in the tree
+    that the target scores. age: drafts since the sizes were chosen."""
 
-    levels: list[list[int]]
+    sizes: Sizes
+    levels: list[list[int]] = field(default_factory=list)
     pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
     scored: bool = False
+    age: int = _KEPT
+
+    def take_sizes(self, sizes: Sizes, sequence: Sequence) -> None:
+        """The sizes of the next draft, unless those that the window has are too new."""
+        if self.age >= _KEPT:
+            self.age = 0
+            if self.sizes != sizes:
+                self.begin_window(sizes, sequence)
+        self.age += 1
+
+    def fitting(self, first: int) -> list[tuple[int, ...]]:
+        """The n-grams that begin with a token, without it."""
+        rests = self.pool.get(first, [])[: self.sizes.guesses]
+        return [rest[: self.sizes.ngram_size - 1] for rest in rests]
+
+    def begin_window(self, sizes: Sizes, sequence: Sequence) -> None:
+        """A new window of these sizes: its first level is made of random tokens of the prompt."""
+        prompt = sequence.tokens[: sequence.prompt_length]
+        width = sizes.window + sizes.ngram_size - 2
+        self.sizes, self.levels = sizes, [Random(sequence.key).choices(prompt, k=width)]
 
     @property
     def width(self) -> int:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from foretoken.drafters.shared.head_tree import Heads, HeadTree
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.rank_trees import Paths
 from foretoken.tree import DraftTree
 from foretoken.trees.grow import static
 
@@ -81,13 +82,17 @@ class MedusaHeads(Heads):
 
 @dataclass(eq=False)
 class Medusa(HeadTree):
-    """model: a checkpoint's folder, hub id or bundled name; tree: "medusa" (63 nodes), "planned"
-    (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths;
-    num_speculative_tokens: fewer levels than the checkpoint has heads."""
+    """model: a checkpoint's folder, hub id or bundled name; tree: "paper" (Medusa's 63
+    nodes), "auto" (planned for measured costs, at most the likeliest `tree_nodes` of these, which
+    are drafted where no costs are known), "planned" (of `tree_nodes` nodes, for the rates that the
+    checkpoint was measured at) or rank paths; num_speculative_tokens: fewer levels than the
+    checkpoint has heads."""
 
     module: ClassVar[type[Heads]] = MedusaHeads
 
-    def build_tree(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
-        ranks = 1 + max(max(path) for path in self._paths)
+    def build_tree(
+        self, paths: Paths, states: Tensor, roots: Tensor, budgets: Seq[int]
+    ) -> DraftTree:
+        ranks = 1 + max(max(path) for path in paths)
         logits = self._heads.logits(self._heads.states(states), self._access.head)  # [B, H, V]
-        return static(self._paths, logits.topk(ranks).indices).trim(budgets)
+        return static(paths, logits.topk(ranks).indices).trim(budgets)

@@ -121,9 +121,11 @@ def _of(layers: nn.ModuleList, index: int) -> Any:
 
 @dataclass(eq=False)
 class MlpSpeculator(GrownHeadTree):
-    """model: a checkpoint's folder, hub id or bundled name; tree: "medusa" (63 nodes), "planned"
-    (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths;
-    num_speculative_tokens: fewer levels than the checkpoint has stages."""
+    """model: a checkpoint's folder, hub id or bundled name; tree: "paper" (Medusa's 63
+    nodes), "auto" (planned for measured costs, at most the likeliest `tree_nodes` of these, which
+    are drafted where no costs are known), "planned" (of `tree_nodes` nodes, for the rates that the
+    checkpoint was measured at) or rank paths; num_speculative_tokens: fewer levels than the
+    checkpoint has heads."""
 
     module: ClassVar[type[Heads]] = MlpSpeculatorStages
 

@@ -7,7 +7,8 @@ Sun et al. 2023 (SpecTr), section 4; Yang et al. 2024 (MCSD), section 3; Chen et
 section 4. Several models' trees stand under one root (SpecInfer's merge): chosen nodes are merged
 where they share a prefix; drawn ones never are, since a second draw of a token is a second chance
 for it. Boost-tuning is in `train/boost.py`. Departures: trees have one shape for all sequences; a
-greedy sequence in a batch with sampled ones gets a chain.
+greedy sequence in a batch with sampled ones gets a chain; a greedy batch's tree may be planned for
+the costs that are measured here and the rates that are counted (Sequoia does so once, beforehand).
 
 Legend: B sequences, N tree nodes, V vocabulary.
 """
@@ -15,6 +16,7 @@ Legend: B sequences, N tree nodes, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,18 +24,26 @@ from typing import Any
 from torch import Tensor
 
 from foretoken.access import Access, Wants
+from foretoken.control.cost_model import CostModel
+from foretoken.drafters.shared.planned_tree import (
+    TreePlanner,
+    WithPlanner,
+    by_level,
+    check_tree,
+    parents_of,
+)
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.model import CausalLM
-from foretoken.protocols import BaseDrafter, Step
+from foretoken.protocols import BaseDrafter, Drafter, Step
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import MOST_NODES, DraftTree, Kind
 from foretoken.trees.grow import Frontier, Widths, expand, sample, widths_of
 from foretoken.trees.join import assemble, join
-from foretoken.trees.plan import SiblingCounts, best_tree
+from foretoken.trees.plan import AUTO, PAPER, SiblingCounts, best_tree
 
 
 @dataclass(eq=False)
@@ -45,9 +55,12 @@ class SmallTree(BaseDrafter):
     whether drawn siblings may repeat. acceptance: instead of widths, the rate at which the b-th
     child of a node is the accepted one; the tree is then the best of at most `tree_nodes` nodes and
     `tree_depth` levels. num_speculative_tokens: levels; widths are cut to as many, or go on as
-    chains. learn_every: if not 0, rates are counted from what is accepted, and the
-    tree is planned again each time this many drafts have been made; then the text sampled at a seed
-    depends on the requests before it (its distribution doesn't).
+    chains. tree: "paper" (this one), or "auto": at temperature 0, where no text depends on it, the
+    tree of at most so many nodes and levels that is fastest for measured costs, by rates that are
+    `acceptance` at first and then counted; as "paper" where no costs are known. learn_every: if not
+    0, rates are counted from what is accepted, and the tree of "paper" is planned again each time
+    this many drafts have been made; then the text sampled at a seed depends on the requests before
+    it (its distribution doesn't).
     """
 
     model: Any = None
@@ -57,6 +70,7 @@ class SmallTree(BaseDrafter):
     acceptance: Seq[float] = ()
     tree_nodes: int = 64
     tree_depth: int = 10
+    tree: str = PAPER
     learn_every: int = 0
     num_speculative_tokens: int | None = None
     draft_backend: str | None = None
@@ -80,6 +94,12 @@ class SmallTree(BaseDrafter):
             )
         if self.learn_every and not self.acceptance:
             raise ForetokenError("learn_every needs acceptance, the rates to start from.")
+        check_tree(self.tree)
+        if self.tree == AUTO and (not self.acceptance or len(self.models) > 1):
+            raise ForetokenError(
+                "tree 'auto' plans one model's tree from acceptance, the rates to start from; give "
+                "these and one model, or set tree to 'paper'."
+            )
         if self.num_speculative_tokens is not None:
             self._set_depth(self.num_speculative_tokens)
         if self.acceptance:
@@ -87,6 +107,7 @@ class SmallTree(BaseDrafter):
         self._counts = SiblingCounts(self.acceptance) if self.learn_every else None
         self.shared = self._counts
         self._planned = (0, 0)
+        self._planner = self._new_planner() if self.tree == AUTO else None
         if not self.widths:
             raise ForetokenError(
                 "widths is empty; give the children at each depth, e.g. [4, 2, 2]."
@@ -101,6 +122,18 @@ class SmallTree(BaseDrafter):
         )
         branches = _size(self.widths) > len(self.widths)
         self.trees = branches or len(self.models) > 1 or self.learn_every > 0
+        self.trees = self.trees or self._planner is not None
+
+    def _new_planner(self) -> TreePlanner[Widths]:
+        """The planner of greedy trees; what it counts is shared too."""
+        planner = TreePlanner[Widths](
+            self.acceptance,
+            self.tree_nodes,
+            self.tree_depth,
+            lambda plan: widths_of(plan.paths),
+        )
+        self.shared = planner if self._counts is None else WithPlanner(self._counts, planner)
+        return planner
 
     def _set_depth(self, levels: int) -> None:
         check_range(1, MOST_NODES, num_speculative_tokens=levels)
@@ -123,12 +156,18 @@ class SmallTree(BaseDrafter):
 
     def bind(self, access: Access) -> None:
         self._largest = _size(self.widths)
-        if self.learn_every:  # a tree that is planned again may have other nodes
+        if self.learn_every or self._planner:  # a tree that is planned again may have other nodes
             self._largest = max(self._largest, self.tree_nodes)
         self._models = [
             DraftModel(model, access, self._largest, self.draft_backend)
             for model in self.models or [self.model]
         ]
+
+    def price(self, measure: Callable[[Mapping[str, Drafter]], CostModel]) -> None:
+        if self._planner is not None:
+            self._planner.price(measure, self, by_level(1))
+            if self._counts is not None:
+                self._counts.reset()  # measuring drafted for a synthetic text
 
     @property
     def nodes(self) -> int:
@@ -168,11 +207,18 @@ class SmallTree(BaseDrafter):
             return fold(model.level(drafting, frontier), folded_as, frontier.contexts).probs
 
         if greedy:
-            tree = expand(propose, self.widths, limits, model.device)
+            widths = (
+                self._planner.tree(len(drafting), self.widths) if self._planner else self.widths
+            )
+            tree = expand(propose, widths, limits, model.device)
         else:
             kind = Kind.INDEPENDENT if self.replacement else Kind.WITHOUT_REPLACEMENT
             tree = sample(propose, self.widths, limits, model.device, draws.take(rows), kind)
         return assemble([(rows, tree)], len(sequences), model.device)
+
+    def _greedy_widths(self, sequences: int) -> Widths:
+        planner = self._planner
+        return self.widths if planner is None else planner.tree(sequences, self.widths)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         for model in self._models:
@@ -180,7 +226,9 @@ class SmallTree(BaseDrafter):
         if self._counts is not None:
             for step in steps:
                 if step.drafted:
-                    self._counts.add(_parents(step), step.path)
+                    self._counts.add(parents_of(step), step.path)
+        if self._planner is not None:
+            self._planner.observe(steps)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         for model in self._models:
@@ -190,13 +238,6 @@ class SmallTree(BaseDrafter):
         for sequence in sequences:
             for model in self._models:
                 model.end(sequence)
-
-
-def _parents(step: Step) -> list[int]:
-    """The slot of each node's parent; -1 where the node can't be accepted."""
-    valid = step.tree.valid[step.row].tolist()
-    slots = step.tree.parent_slots[step.row].tolist()
-    return [slot if real else -1 for slot, real in zip(slots, valid, strict=True)]
 
 
 def _at_temperature_1(sequence: Sequence) -> Sequence:

@@ -3,18 +3,20 @@
 Source: Luo et al. 2025 (Token Recycling), section 3. A matrix stores for every token of the
 vocabulary the target's k likeliest next tokens at the last place where that token was scored;
 accepted or not, each node of each step is recycled. The draft is a static tree filled level by
-level from the matrix. The tree's level sizes are the paper's; within a level the places with the
-smallest product of ranks (counted from 1) are used, likelier ones first. Departures: a row that
-nothing was written to drafts nothing, where the paper drafts token 0; where a token was scored
-more than once in a step, an accepted place outweighs the others.
+level from the matrix: the one that is fastest for measured costs, or the paper's, of whose levels
+the places with the smallest product of ranks (counted from 1) are used. Likelier places stand
+first. Departures: a row that nothing was written to drafts nothing, where the paper drafts token 0;
+where a token was scored more than once in a step, an accepted place outweighs the others.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, k candidates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -22,27 +24,41 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access, Wants
+from foretoken.control.cost_model import CostModel
 from foretoken.drafters.shared.depth import draft_depth
+from foretoken.drafters.shared.planned_tree import (
+    TreePlanner,
+    WithPlanner,
+    check_tree,
+    whole,
+)
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
 from foretoken.files import read_arrays, write_arrays
-from foretoken.protocols import BaseDrafter, Step
+from foretoken.protocols import BaseDrafter, Drafter, Shared, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.tree import MOST_NODES, DraftTree
+from foretoken.tree import MOST_NODES, DraftTree, empty
+from foretoken.trees.plan import AUTO, Paths
 
 _KIND = "token recycling matrix"
 _UNKNOWN = -1
+_RATES = (0.5, 0.12, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01)  # by rank, before drafts are counted
+
+Template = list[list[tuple[int, int]]]
+"""For each level of a tree its nodes as (slot of the parent, rank), the likeliest first."""
 
 
 @dataclass(eq=False)
 class TokenRecycling(BaseDrafter):
     """num_candidates: next tokens stored for each token; level_sizes: nodes of each level;
-    num_speculative_tokens: fewer levels."""
+    num_speculative_tokens: fewer levels; tree: "paper" (all of `level_sizes`), or "auto": planned
+    for measured costs, with at most as many nodes and levels; as "paper" where none are known."""
 
     num_candidates: int = 8
     level_sizes: tuple[int, ...] = (8, 21, 25, 15, 8, 3)
     num_speculative_tokens: int | None = None
+    tree: str = AUTO
 
     wants = Wants("ab")
     trees = True
@@ -58,29 +74,45 @@ class TokenRecycling(BaseDrafter):
         levels = len(self.level_sizes)
         most = draft_depth(self.num_speculative_tokens, levels, f"level_sizes has {levels} levels")
         self.level_sizes = self.level_sizes[:most]
+        check_tree(self.tree)
 
     @property
     def nodes(self) -> int:
         return sum(self.level_sizes)
 
     def bind(self, access: Access) -> None:
-        self.shared: Matrix = Matrix(access.vocab_size, self.num_candidates, access.device)
-        levels = template(self.level_sizes, self.num_candidates)
-        self._levels = [torch.tensor(level, device=access.device).T for level in levels]
-        self._parents = torch.cat([parents for parents, _ in self._levels])
+        self._matrix = Matrix(access.vocab_size, self.num_candidates, access.device)
+        self._paper = _Levels(template(self.level_sizes, self.num_candidates), access.device)
+        self._planner = TreePlanner(
+            _RATES[: self.num_candidates],
+            self.nodes,
+            len(self.level_sizes),
+            lambda plan: _Levels(template_of(plan.paths), access.device),
+        )
+        planned = self.tree == AUTO
+        self.shared: Shared = WithPlanner(self._matrix, self._planner) if planned else self._matrix
+
+    def price(self, measure: Callable[[Mapping[str, Drafter]], CostModel]) -> None:
+        if self.tree == AUTO:
+            self._planner.price(measure, self, whole)
+            self.shared.reset()  # measuring drafted for a synthetic text
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         """The template's known nodes; parents stand before children, likelier ones first."""
-        device = self._parents.device
+        levels = self._planner.tree(len(sequences), self._paper)
+        device = levels.parents.device
+        if not levels.pairs:
+            return empty(len(sequences), device)
         roots = torch.tensor([[sequence.tokens[-1]] for sequence in sequences], device=device)
         tokens = roots  # [B, slots so far]
-        for parents, ranks in self._levels:
-            tokens = torch.cat((tokens, self.shared.rows[tokens[:, parents], ranks]), 1)
-        return _known(tokens[:, 1:], self._parents).trim(budgets)
+        for parents, ranks in levels.pairs:
+            tokens = torch.cat((tokens, self._matrix.rows[tokens[:, parents], ranks]), 1)
+        return _known(tokens[:, 1:], levels.parents).trim(budgets)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         if not steps or not steps[0].tokens:
             return  # prefill brings no scores
+        self._planner.observe(steps)
         tree, scores = steps[0].tree, steps[0].scores
         rows = torch.tensor([step.row for step in steps], device=scores.logits.device)
         roots = [
@@ -91,12 +123,22 @@ class TokenRecycling(BaseDrafter):
         worth = torch.cat((torch.ones_like(rows)[:, None], tree.valid[rows].long()), 1)  # [B, S]
         for place, step in enumerate(steps):
             worth[place, [0, *step.path]] = 2
-        self.shared.learn(tokens, scores.logits[rows], worth * ~scores.bad[rows])
+        self._matrix.learn(tokens, scores.logits[rows], worth * ~scores.bad[rows])
 
 
-def template(level_sizes: Seq[int], candidates: int) -> list[list[tuple[int, int]]]:
-    """For each level its nodes as (slot of the parent, rank), the likeliest first."""
-    levels: list[list[tuple[int, int]]] = []
+class _Levels:
+    """A template on a device. pairs: of each level the parents' slots [n] and the ranks [n].
+    parents: [N] the slots of all levels' parents."""
+
+    def __init__(self, levels: Template, device: torch.device) -> None:
+        self.pairs = [torch.tensor(level, device=device).T for level in levels]
+        flat = [slot for level in levels for slot, _ in level]
+        self.parents = torch.tensor(flat, dtype=torch.int64, device=device)
+
+
+def template(level_sizes: Seq[int], candidates: int) -> Template:
+    """The paper's tree: of each level the places with the smallest product of ranks."""
+    levels: Template = []
     above: list[tuple[int, int]] = [(0, 1)]  # slot, product of the ranks
     slots = 1
     for size in level_sizes:
@@ -108,6 +150,16 @@ def template(level_sizes: Seq[int], candidates: int) -> list[list[tuple[int, int
         levels.append([(slot, rank) for _, slot, rank in children])
         above = [(slots + i, product) for i, (product, _, _) in enumerate(children)]
         slots += len(children)
+    return levels
+
+
+def template_of(paths: Paths) -> Template:
+    """The tree of these rank paths."""
+    ordered = sorted(paths, key=lambda path: (len(path), prod(rank + 1 for rank in path), path))
+    slots = {(): 0} | {path: slot for slot, path in enumerate(ordered, 1)}
+    levels: Template = [[] for _ in range(max(map(len, paths), default=0))]
+    for path in ordered:
+        levels[len(path) - 1].append((slots[path[:-1]], path[-1]))
     return levels
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.protocol import Trainable
 from foretoken.trainable.small_lm import TrainedLM
+from foretoken.trees.plan import AUTO, PAPER
 
 
 def trainable(method: str) -> type[Any]:
@@ -76,6 +77,13 @@ def merged(folders: Seq[Path | str], depth: int) -> dict[str, Any]:
     return {"method": "specinfer", "models": models, "widths": (1,) * depth, "replacement": True}
 
 
+def papers_tree(drafter: type[Any]) -> dict[str, str]:
+    """The option by which a drafter that would plan its tree for this machine drafts its paper's:
+    what is measured tells of the drafter, not of the machine."""
+    tree = next((field for field in fields(drafter) if field.name == "tree"), None)
+    return {"tree": PAPER} if tree is not None and tree.default == AUTO else {}
+
+
 class DrafterTraining:
     """A `Subject`: the drafter of a method, alone or to be served together with earlier ones."""
 
@@ -121,7 +129,8 @@ class DrafterTraining:
 
     def serve(self, module: Trained) -> AcceptanceStats:
         job = self._setting.job
-        config = {"method": job.method, **job.recipe.serving, "model": str(job.out)}
+        options = {**papers_tree(self._class), **job.recipe.serving}
+        config = {"method": job.method, **options, "model": str(job.out)}
         if job.after:
             config = merged([*job.after, job.out], self._drafter(module).num_speculative_tokens)
         return measure(self._setting, self._setting.llm.model, config)

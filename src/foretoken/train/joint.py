@@ -38,6 +38,7 @@ from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, rea
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, kl_div
 from foretoken.trainable.small_lm import TrainedLM
+from foretoken.trees.plan import PAPER
 
 METHOD = "medusa2"
 _TARGET, _HEADS = "target", "heads"
@@ -173,7 +174,7 @@ class JointTraining:
         job = self._setting.job
         target = LLM(job.out / _TARGET, dtype=job.dtype, device=job.device).model
         heads = str(job.out / _HEADS)
-        config = {"method": "medusa", **job.recipe.serving, "model": heads}
+        config = {"method": "medusa", "tree": PAPER, **job.recipe.serving, "model": heads}
         return measure(self._setting, target, config)
 
     def write_card(self, module: Trained, frozen: FrozenTarget, outcome: Outcome) -> None:

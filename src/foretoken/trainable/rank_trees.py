@@ -17,6 +17,7 @@ from foretoken.errors import ForetokenError, shown
 from foretoken.tree import MOST_NODES
 from foretoken.trees.best_first import best_first
 from foretoken.trees.grow import MEDUSA_63
+from foretoken.trees.plan import AUTO, PAPER
 
 Paths = tuple[tuple[int, ...], ...]
 """A tree as the rank paths of its nodes, parents first."""
@@ -84,22 +85,25 @@ def plan_tree(rates: Seq[Seq[float]], nodes: int) -> Paths:
 
 
 def tree_from_option(tree: str | Seq[Seq[int]], nodes: int, rates: Seq[Seq[float]] | None) -> Paths:
-    """The option `tree` of a drafter: "planned" (of `nodes` nodes, by the checkpoint's rates),
-    "medusa" (the paper's 63 nodes), or rank paths."""
+    """The option `tree` of a drafter: "paper" (Medusa's 63 nodes), "auto" (of these the likeliest
+    `nodes`, from which a tree is planned while serving), "planned" (of `nodes` nodes, by the
+    checkpoint's rates), or rank paths."""
     if not isinstance(tree, str):
         check_paths(tree)
         return tuple(tuple(path) for path in tree)
-    if tree == "medusa":
+    if tree == PAPER:
         return MEDUSA_63
+    if tree == AUTO:
+        return MEDUSA_63[:nodes]
     if tree != "planned":
         raise ForetokenError(
-            f"tree is {tree!r}; it must be 'medusa', 'planned' or a list of rank paths such as "
-            "[[0], [1], [0, 0]]."
+            f"tree is {tree!r}; it must be 'auto', 'paper', 'planned' or a list of rank paths such "
+            "as [[0], [1], [0, 0]]."
         )
     if not rates:
         raise ForetokenError(
-            "This checkpoint has no acceptance rates to plan a tree by; use tree 'medusa', or give "
-            "rank paths."
+            "This checkpoint has no acceptance rates to plan a tree by; use tree 'auto' or "
+            "'paper', or give rank paths."
         )
     return plan_tree(rates, nodes)
 

@@ -27,6 +27,9 @@ from numpy.typing import NDArray
 from foretoken.errors import ForetokenError
 from foretoken.files import read_arrays, write_arrays
 
+AUTO, PAPER = "auto", "paper"
+"""A drafter's option `tree`: planned for measured costs; as its paper has it."""
+
 Paths = list[tuple[int, ...]]
 """Rank paths of a tree's nodes."""
 
@@ -82,10 +85,15 @@ class SiblingCounts:
 
     def reset(self) -> None:
         """Back to the given rates."""
-        self._accepted = [0] * len(self._given)
-        self._offered = [0] * len(self._given)
+        self._accepted = [0.0] * len(self._given)
+        self._offered = [0.0] * len(self._given)
         self.steps = 0
         self.replaced += 1
+
+    def halve(self) -> None:
+        """Let what was counted weigh half as much, so that later drafts count more."""
+        self._accepted = [n / 2 for n in self._accepted]
+        self._offered = [n / 2 for n in self._offered]
 
     def add(self, parents: Seq[int], path: Seq[int]) -> None:
         """One step: the slot of each node's parent (0 is the root, i + 1 node i; negative for
@@ -128,7 +136,7 @@ def expected_tokens(paths: Seq[Seq[int]], acceptance: Seq[float]) -> float:
 
 def best_tree(acceptance: Seq[float], nodes: int, depth: int) -> TreePlan:
     """The tree of at most `nodes` nodes and `depth` levels that yields most tokens a step."""
-    table = _Table(_checked(acceptance), nodes, depth)
+    table = TreeTable(acceptance, nodes, depth)
     return TreePlan(table.paths(nodes, depth), float(table.worth[depth, nodes]))
 
 
@@ -140,29 +148,11 @@ def fastest_tree(
     nodes: int = 128,
     depth: int = 16,
 ) -> TreePlan:
-    """The tree with most expected tokens a second; it is empty where plain decoding is fastest.
+    """The tree with most expected tokens a second, as `TreeTable.fastest` has it.
 
-    target_ms: measured time of the target's pass by number of nodes (0 is plain decoding), linear
-    between and level after the measured sizes; no pass is taken to be cheaper than a smaller one.
     draft_ms: time that one level of drafting takes.
     """
-    if 0 not in target_ms or min(target_ms.values()) <= 0 or draft_ms < 0:
-        raise ForetokenError(
-            "target_ms must hold positive times and one for 0 nodes, and draft_ms must not be "
-            f"negative; given {dict(target_ms)} and {draft_ms}."
-        )
-    table = _Table(_checked(acceptance), nodes, depth)
-    sizes = sorted(target_ms)
-    passes = np.interp(np.arange(nodes + 1), sizes, [target_ms[size] for size in sizes])
-    passes = np.maximum.accumulate(passes)  # else a larger tree might seem cheaper than this one
-    levels = draft_ms * np.arange(depth + 1)
-    speed = 1000 * table.worth / (passes + levels[:, None])  # [L + 1, M + 1]
-    best_depth, best_nodes = map(int, np.unravel_index(speed.argmax(), speed.shape))
-    return TreePlan(
-        table.paths(best_nodes, best_depth),
-        float(table.worth[best_depth, best_nodes]),
-        float(speed[best_depth, best_nodes]),
-    )
+    return TreeTable(acceptance, nodes, depth).fastest(target_ms, draft_ms)
 
 
 def _checked(acceptance: Seq[float]) -> Seq[float]:
@@ -174,8 +164,8 @@ def _checked(acceptance: Seq[float]) -> Seq[float]:
     return acceptance
 
 
-class _Table:
-    """The dynamic programme.
+class TreeTable:
+    """The dynamic programme: the best trees of every size for these rates by sibling rank.
 
     worth[l, m]: the best value of a node with at most m nodes in at most l levels below it:
     itself and what its children from the first on add. The children from the b-th on add
@@ -186,6 +176,7 @@ class _Table:
     """
 
     def __init__(self, acceptance: Seq[float], nodes: int, depth: int) -> None:
+        acceptance = _checked(acceptance)
         self._ranks = min(len(acceptance), nodes)
         self.worth: Array = np.ones((depth + 1, nodes + 1))
         self._taken = np.zeros((depth + 1, self._ranks, nodes + 1), dtype=np.int64)
@@ -200,6 +191,35 @@ class _Table:
                 self._taken[level, rank] = gain.argmax(1)
                 rest = gain.max(1)
             self.worth[level] = 1 + rest
+
+    def fastest(
+        self, target_ms: Mapping[int, float], draft_ms: float, call_ms: float = 0.0
+    ) -> TreePlan:
+        """The tree with most expected tokens a second; it is empty where plain decoding is fastest.
+
+        target_ms: measured time of the target's pass by number of nodes (0 is plain decoding),
+        linear between and level after the measured sizes; no pass is taken to be cheaper than a
+        smaller one. draft_ms: time that one level of drafting takes; call_ms: time that any draft
+        takes besides.
+        """
+        if 0 not in target_ms or min(target_ms.values()) <= 0 or min(draft_ms, call_ms) < 0:
+            raise ForetokenError(
+                "target_ms must hold positive times and one for 0 nodes, and draft_ms and call_ms "
+                f"must not be negative; given {dict(target_ms)}, {draft_ms} and {call_ms}."
+            )
+        levels, nodes = (size - 1 for size in self.worth.shape)
+        sizes = sorted(target_ms)
+        passes = np.interp(np.arange(nodes + 1), sizes, [target_ms[size] for size in sizes])
+        passes = np.maximum.accumulate(passes)  # else a larger tree might seem cheaper than this
+        drafts = draft_ms * np.arange(levels + 1) + call_ms
+        drafts[0] = 0.0
+        speed = 1000 * self.worth / (passes + drafts[:, None])  # [L + 1, M + 1]
+        best_depth, best_nodes = map(int, np.unravel_index(speed.argmax(), speed.shape))
+        return TreePlan(
+            self.paths(best_nodes, best_depth),
+            float(self.worth[best_depth, best_nodes]),
+            float(speed[best_depth, best_nodes]),
+        )
 
     def paths(self, nodes: int, depth: int) -> Paths:
         """The rank paths of the best tree of this size, level by level."""

@@ -12,6 +12,7 @@ from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair
 from foretoken.trainable.checkpoint import Facts
+from foretoken.trees.grow import MEDUSA_63
 from lessons import randomised
 
 PATHS = ((0,), (1,), (0, 0))
@@ -40,12 +41,12 @@ def test_the_tree_is_filled_by_rank(pair: Pair) -> None:
     """Siblings are the first head's likeliest tokens, their child the second head's likeliest."""
     _, drafter, _ = drafting(pair)
     state = torch.randn(1, pair.target.width, dtype=pair.target.dtype)
-    tree = drafter.build_tree(state, torch.tensor([2]), [9])
+    tree = drafter.build_tree(PATHS, state, torch.tensor([2]), [9])
     logits = drafter._heads.logits(drafter._heads.states(state), pair.target.head)[0]  # [H, V]
     first, second = logits[0].topk(2).indices.tolist(), int(logits[1].argmax())
     assert tree.tokens.tolist() == [[*first, second]]
     assert tree.parent_slots.tolist() == [[0, 0, 1]]
-    assert drafter.build_tree(state, torch.tensor([2]), [2]).counts == [2]
+    assert drafter.build_tree(PATHS, state, torch.tensor([2]), [2]).counts == [2]
 
 
 def test_a_tree_needs_as_many_heads_as_it_is_deep(pair: Pair) -> None:
@@ -54,3 +55,12 @@ def test_a_tree_needs_as_many_heads_as_it_is_deep(pair: Pair) -> None:
     assert Medusa(heads, tree=PATHS).paths(heads) == ((0,), (1,))
     with pytest.raises(ForetokenError, match="tree"):
         Medusa(heads, tree="oak").paths(heads)
+
+
+def test_the_papers_tree_bounds_the_planned_one(pair: Pair) -> None:
+    """Its first nodes are drafted until one is planned; more than it has is refused."""
+    heads = MedusaHeads(Facts.of(pair.target), own_lm_heads=False)
+    assert Medusa(heads, tree_nodes=5).paths(heads) == MEDUSA_63[:5]
+    assert len(Medusa(heads, tree="paper", tree_nodes=5).paths(heads)) == 63
+    with pytest.raises(ForetokenError, match="tree_nodes is 64 and the paper's tree"):
+        Medusa(heads, tree_nodes=64)

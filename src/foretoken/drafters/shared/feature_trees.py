@@ -1,13 +1,16 @@
 """Drafters around one decoder layer, and the two trees that they draft: given, and grown.
 
 Sources: Li et al. 2024 (EAGLE), section 3.1 and appendix A (a given tree); Li et al. 2024
-(EAGLE-2), section 4 (a tree that grows along the likeliest paths).
+(EAGLE-2), section 4 (a tree that grows along the likeliest paths). Departure: how many nodes and
+levels a grown tree has may be planned for measured costs. The plan is for a tree by rank with the
+same acceptance by sibling rank; a grown tree of as many nodes accepts no less.
 
 Legend: B rows, T places, R roots, I levels, V vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
@@ -16,17 +19,26 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access, Wants
+from foretoken.control.cost_model import CostModel
+from foretoken.drafters.shared.planned_tree import (
+    RATES,
+    TreePlanner,
+    by_level,
+    check_tree,
+)
 from foretoken.draws import Draws
-from foretoken.protocols import BaseDrafter, Step
+from foretoken.errors.values import check_range
+from foretoken.protocols import BaseDrafter, Drafter, Step
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.feature_layer import FeatureModel
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.rank_trees import Paths, check_paths, fitting_paths, tree_acceptance
-from foretoken.tree import DraftTree, Kind
+from foretoken.tree import MOST_NODES, DraftTree, Kind
 from foretoken.trees.grow import Frontier, beam, expand, sample, widths_of
 from foretoken.trees.join import assemble
+from foretoken.trees.plan import AUTO
 
 _CHUNK = 128  # roots whose distributions of all levels exist at once
 
@@ -142,6 +154,48 @@ class LikeliestPaths:
             inside = same & (t[:, None] + ahead < length) & (ahead <= max_nodes[:, None])
             accepts[r, t] = (drafted & inside).cumprod(-1).bool()
         return accepts
+
+
+@dataclass(eq=False)
+class GrownTree(FeatureDrafter):
+    """model: a checkpoint's folder, hub id or bundled name; depth: levels of the tree; top_k: paths
+    that each level continues, and children of each; tree_nodes: nodes that are kept, those of the
+    likeliest paths; tree: "paper" (these sizes), or "auto": nodes and levels planned for measured
+    costs, at most so many; as "paper" where none are known."""
+
+    depth: int = 6
+    top_k: int = 10
+    tree_nodes: int = 59
+    tree: str = AUTO
+
+    trees = True
+
+    def __post_init__(self) -> None:
+        check_range(1, MOST_NODES, depth=self.depth, top_k=self.top_k, tree_nodes=self.tree_nodes)
+        check_tree(self.tree)
+        super().__post_init__()
+        self._paper = LikeliestPaths(self.depth, self.top_k, self.tree_nodes)
+        self.tree_builder = self._paper
+        self._planner = TreePlanner(
+            RATES[: self.top_k],
+            min(self.tree_nodes, self.top_k + (self.depth - 1) * self.top_k**2),
+            self.depth,
+            lambda plan: LikeliestPaths(plan.depth, self.top_k, len(plan.paths)),
+        )
+        if self.tree == AUTO:
+            self.shared = self._planner
+
+    def price(self, measure: Callable[[Mapping[str, Drafter]], CostModel]) -> None:
+        if self.tree == AUTO:
+            self._planner.price(measure, self, by_level(self.depth))
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        tree = self._planner.tree(len(sequences), self._paper)
+        return tree.draft(self._model, sequences, budgets, draws)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        super().observe(sequences, steps)
+        self._planner.observe(steps)
 
 
 def in_beam(probs: Tensor, goal: Tensor, width: int, nodes: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ Legend: B rows, T places, H heads, D width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,10 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.access import Access, Wants
+from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters.shared.depth import draft_depth
+from foretoken.drafters.shared.planned_tree import RATES, TreePlanner, by_level, whole
 from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
-from foretoken.protocols import BaseDrafter, Step
+from foretoken.protocols import BaseDrafter, Drafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained, VocabularyLayers, weight_of
 from foretoken.trainable.head_losses import heads_loss, ranks_at_roots
@@ -37,8 +41,9 @@ from foretoken.trainable.rank_trees import (
 )
 from foretoken.trainable.root_states import LastStates, RootStates
 from foretoken.tree import MOST_NODES, DraftTree
-from foretoken.trees.grow import Propose, expand, widths_of
+from foretoken.trees.grow import MEDUSA_63, Propose, expand, widths_of
 from foretoken.trees.join import assemble
+from foretoken.trees.plan import AUTO, TreePlan
 
 
 class Heads(Trained):
@@ -100,12 +105,14 @@ class Heads(Trained):
 
 @dataclass(eq=False)
 class HeadTree(BaseDrafter):
-    """model: a checkpoint's folder, hub id or bundled name; tree: "medusa" (63 nodes), "planned"
-    (of `tree_nodes` nodes, for the rates that the checkpoint was measured at) or rank paths;
-    num_speculative_tokens: fewer levels than the checkpoint has heads."""
+    """model: a checkpoint's folder, hub id or bundled name; tree: "paper" (Medusa's 63
+    nodes), "auto" (planned for measured costs, at most the likeliest `tree_nodes` of these, which
+    are drafted where no costs are known), "planned" (of `tree_nodes` nodes, for the rates that the
+    checkpoint was measured at) or rank paths; num_speculative_tokens: fewer levels than the
+    checkpoint has heads."""
 
     model: Any = None
-    tree: str | Seq[Seq[int]] = "medusa"
+    tree: str | Seq[Seq[int]] = AUTO
     tree_nodes: int = 63
     num_speculative_tokens: int | None = None
 
@@ -115,19 +122,41 @@ class HeadTree(BaseDrafter):
 
     def __post_init__(self) -> None:
         check_range(1, MOST_NODES, tree_nodes=self.tree_nodes)
+        if self.tree == AUTO and self.tree_nodes > len(MEDUSA_63):
+            raise ForetokenError(
+                f"tree_nodes is {self.tree_nodes} and the paper's tree, from which tree 'auto' is "
+                f"planned, has {len(MEDUSA_63)} nodes; set tree to 'planned' for a larger one."
+            )
         self.module.check_source(self.model)
 
     def bind(self, access: Access) -> None:
         self._heads: Any = self.module.load(self.model, access)
         self._access, self._states = access, self._heads.root_states(access)
-        self._paths = self.paths(self._heads)
+        self._given = self.paths(self._heads)
+        ranks = 1 + max((max(path) for path in self._given), default=0)
+        depth = max(map(len, self._given), default=0)
+        self._planner = TreePlanner(RATES[:ranks], len(self._given), depth, self.planned)
+        if self.tree == AUTO:
+            self.shared = self._planner
+
+    def price(self, measure: Callable[[Mapping[str, Drafter]], CostModel]) -> None:
+        if self.tree == AUTO:
+            self._planner.price(measure, self, self.draft_cost)
+
+    def draft_cost(self, timed: DraftCost) -> DraftCost:
+        """A plan's cost, of the timed drafts': the same for heads that all run at once."""
+        return whole(timed)
 
     @property
     def nodes(self) -> int:
-        return len(self._paths)
+        return len(self._given)
+
+    def planned(self, plan: TreePlan) -> Paths:
+        """The paths of a tree that was planned while serving."""
+        return tuple(plan.paths)
 
     def paths(self, heads: Heads) -> Paths:
-        """The tree that is drafted with these heads."""
+        """The tree that is drafted with these heads, where none is planned while serving."""
         paths = tree_from_option(self.tree, self.tree_nodes, heads.notes.get("rates"))
         count = heads.shape["num_heads"]
         levels = draft_depth(
@@ -140,15 +169,21 @@ class HeadTree(BaseDrafter):
         return tree_acceptance(heads.ranks(lesson), lesson.max_nodes, self.paths(heads))
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        paths = self._planner.tree(len(sequences), self._given)
+        if not paths:
+            return assemble([], len(sequences), self._access.device)
         rows, states = self._states.available(sequences)
-        if states is None or not self._paths:
+        if states is None:
             return assemble([], len(sequences), self._access.device)
         roots = torch.tensor([sequences[row].tokens[-1] for row in rows], device=states.device)
-        tree = self.build_tree(states, roots, [budgets[row] for row in rows])
+        tree = self.build_tree(paths, states, roots, [budgets[row] for row in rows])
         return assemble([(rows, tree)], len(sequences), self._access.device)
 
-    def build_tree(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
-        """A tree for each state [B, D] and the root [B] that was read from it."""
+    def build_tree(
+        self, paths: Paths, states: Tensor, roots: Tensor, budgets: Seq[int]
+    ) -> DraftTree:
+        """The tree of these rank paths for each state [B, D] and the root [B] that was read from
+        it."""
         raise NotImplementedError
 
     def begin(self, sequence: Sequence) -> None:
@@ -156,6 +191,7 @@ class HeadTree(BaseDrafter):
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         self._states.observe(sequences, steps)
+        self._planner.observe(steps)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         self._states.fork(sequence, copy)
@@ -173,9 +209,15 @@ class GrownHeadTree(HeadTree):
         """The tree's paths level by level, in the order of `expand`."""
         return tuple(sorted(super().paths(heads), key=lambda path: (len(path), path)))
 
-    def build_tree(self, states: Tensor, roots: Tensor, budgets: Seq[int]) -> DraftTree:
+    def draft_cost(self, timed: DraftCost) -> DraftCost:
+        """Each level is a pass of its head; the timed drafts have one level."""
+        return by_level(1)(timed)
+
+    def build_tree(
+        self, paths: Paths, states: Tensor, roots: Tensor, budgets: Seq[int]
+    ) -> DraftTree:
         ask = self.ask(states, roots)
-        return expand(ask, widths_of(self._paths), budgets, self._access.device)
+        return expand(ask, widths_of(paths), budgets, self._access.device)
 
     def ask(self, states: Tensor, roots: Tensor) -> Propose:
         """What gives the distributions after each frontier in turn, for such states [B, D] and
