@@ -96,7 +96,7 @@ class BenchOptions:
     """What is measured, how, where and by whom, as the command line gives it."""
 
     out: _Out = Path("foretoken-bench")
-    suite: _Suite = "spec-bench"
+    suite: _Suite = "bundled"
     tasks: _Tasks = None
     limit: _Limit = None
     methods: _Methods = "all"
