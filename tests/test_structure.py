@@ -10,7 +10,7 @@ import structure
 TOP_LEVEL = {
     "__init__", "__main__", "errors", "progress", "machine", "files", "repetition", "draws", "tree",
     "protocols", "access", "step", "length", "registry", "tuned", "methods", "config", "llm",
-    "hook", "certify", "recommender",
+    "hook", "certify", "recommender", "spellings",
 }  # fmt: skip
 
 

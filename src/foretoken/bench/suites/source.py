@@ -23,7 +23,7 @@ from foretoken.errors import ForetokenError
 from foretoken.files import read_json_lines, write_file
 from foretoken.machine import cache_folder
 
-FILES = (".jsonl", ".jsonl.gz", ".parquet")
+FILES = (".jsonl", ".jsonl.gz", ".parquet", ".txt")
 _TIMEOUT = 60.0  # seconds
 
 
@@ -77,7 +77,8 @@ def read_source(source: Source, folder: Path, cache: Path | None, download: bool
 
 
 def read_file(path: Path) -> Rows:
-    """The rows of a file: a JSON object a line, the same with gzip, or parquet."""
+    """The rows of a file: a JSON object a line, also with gzip; parquet; text with a prompt a
+    line."""
     if path.suffix == ".parquet":
         if not path.is_file():
             raise ForetokenError(f"There is no file {path}.")
@@ -90,7 +91,7 @@ def read_file(path: Path) -> Rows:
         text = gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError, zlib.error) as error:
         raise ForetokenError(f"{path} can't be unpacked: {error}.") from error
-    numbered = tuple(_lines(text, path))
+    numbered = tuple((_texts if path.suffix == ".txt" else _lines)(text, path))
     if not numbered:
         raise ForetokenError(f"{path} holds no prompts.")
     return Rows(str(path), hashlib.sha256(content).hexdigest(), numbered)
@@ -101,6 +102,17 @@ def _lines(text: bytes, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(row, dict):
             raise ForetokenError(f"{path}, line {number}: not a JSON object.")
         yield number, row
+
+
+def _texts(text: bytes, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every line that isn't blank, as a prompt."""
+    try:
+        lines = text.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise ForetokenError(f"{path} is not text in UTF-8: {error}.") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, {"prompt": line.removesuffix("\r")}
 
 
 def _find(source: Source, folder: Path, cache: Path, download: bool) -> Path:

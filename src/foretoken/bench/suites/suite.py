@@ -70,7 +70,7 @@ def packaged() -> list[str]:
 
 
 def load_suite(path: Path, name: str) -> Suite:
-    """Read a file of prompts in our own format: `id`, `task` and `turns` in each row.
+    """Read a file of prompts, as `foretoken bench --suite` does.
 
     Raises `ForetokenError`, with the line, where it is missing or malformed.
     """
