@@ -67,6 +67,12 @@ def drafter_class(name: str) -> type[Any]:
     return _outsider("Drafter", name) if ":" in name else _only_class("foretoken.drafters", name)
 
 
+def checkpoint_method(name: str) -> str:
+    """The method whose checkpoints a drafter with trained weights reads, by file name."""
+    cls: Any = drafter_class(name)
+    return str(cls.module.method)
+
+
 def _outsider(what: str, name: str) -> type[Any]:
     """A class of another package, by "package.module:Class"."""
     module, _, attribute = name.partition(":")

@@ -16,20 +16,23 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from foretoken.bench.suites.suite import Prompt, Suite
-from foretoken.config import build, needs_of, options_of
+from foretoken.config import build, needs_of, options_of, parse
 from foretoken.errors import ForetokenError, unknown
 from foretoken.files import utf8
 from foretoken.methods import METHODS, Need
-from foretoken.registry import OPTION_ALIASES
+from foretoken.registry import ALIASES, OPTION_ALIASES
 from foretoken.tuned import read_tuned
 
 TUNED = "tuned:"
 
 Configs = dict[str, dict[str, Any]]
 """A label -> its speculative_config."""
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,12 +139,14 @@ def seed_of(seed: int, prompt_id: str, turn: int) -> int:
     return zlib.crc32(utf8(f"{seed} {prompt_id} {turn}"))
 
 
-def every_method(draft_model: str | None, tokens: int | None) -> tuple[Configs, dict[str, str]]:
+def every_method(
+    draft_model: str | None, tokens: int | None, own: Mapping[str, str] = _NONE
+) -> tuple[Configs, dict[str, str]]:
     """The configs of all methods of the table that can be built, and why the others can't."""
     configs: Configs = {}
     reasons: dict[str, str] = {}
     for name in METHODS:
-        config = method_config(name, draft_model, tokens)
+        config = method_config(name, draft_model, tokens, own)
         try:
             build(config)
         except ForetokenError as error:
@@ -151,33 +156,64 @@ def every_method(draft_model: str | None, tokens: int | None) -> tuple[Configs, 
     return configs, reasons
 
 
-def method_config(name: str, draft_model: str | None, tokens: int | None) -> dict[str, Any]:
+def method_config(
+    name: str, draft_model: str | None, tokens: int | None, own: Mapping[str, str] = _NONE
+) -> dict[str, Any]:
     """A method's speculative_config, with the draft model and draft length where it has them.
 
-    A method whose weights are trained for its target is not given the draft model for these.
-    "tuned:NAME" is what `foretoken tune` saved under a name or path. Raises `ForetokenError` for a
-    name that no method, alias or drafter has.
+    own: a method, or a part of methods -> the draft model or the weights of that one. A method
+    whose weights are trained for its target is not given the draft model for these. "tuned:NAME" is
+    what `foretoken tune` saved under a name or path. Raises `ForetokenError` for a name that no
+    method, alias or drafter has.
     """
     if name.startswith(TUNED):
         return read_tuned(name.removeprefix(TUNED))
     options = options_of(name)
-    small = None if Need.WEIGHTS in needs_of(name) else draft_model
-    values = {"model": small, "num_speculative_tokens": tokens}
-    return {"method": name, **{k: v for k, v in values.items() if k in options and v is not None}}
+    config = {"method": name, **_models(name, draft_model if "model" in options else None, own)}
+    if tokens is not None and "num_speculative_tokens" in options:
+        config["num_speculative_tokens"] = tokens
+    return config
+
+
+def _models(name: str, small: str | None, own: Mapping[str, str]) -> dict[str, Any]:
+    """The options that name what a method drafts with: `model`, and a part's under its name."""
+    if (model := own.get(ALIASES.get(name, name))) is not None:
+        return {"model": model}
+    trained = Need.WEIGHTS in needs_of(name)
+    models: dict[str, Any] = {} if trained or small is None else {"model": small}
+    for part in parse(name).parts if parse(name).combiner is not None else ():
+        model = own.get(ALIASES.get(part, part))
+        if model is None and trained and Need.DRAFT_MODEL in needs_of(part):
+            model = small
+        if model is not None:
+            models[part] = {"model": model}
+    return models
 
 
 _DRAFT_MODEL = {"model", *(key for key, own in OPTION_ALIASES.items() if own == "model")}
 
 
 def draft_models(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The draft models that configs name, each once."""
-    named = (str(config[key]) for config in configs.values() for key in _DRAFT_MODEL & {*config})
+    """The draft models that configs and their parts name, each once."""
+    parts = [
+        part
+        for config in configs.values()
+        for part in (config, *(value for value in config.values() if isinstance(value, Mapping)))
+    ]
+    named = (str(part[key]) for part in parts for key in _DRAFT_MODEL & {*part})
     return list(dict.fromkeys(named))
 
 
 def relocated(configs: Mapping[str, Mapping[str, Any]], places: Mapping[str, Path]) -> Configs:
     """The configs with other paths of their draft models, by their names."""
-    return {
-        label: {k: str(places[v]) if k in _DRAFT_MODEL else v for k, v in config.items()}
-        for label, config in configs.items()
+    return {label: _relocated(config, places) for label, config in configs.items()}
+
+
+def _relocated(config: Mapping[str, Any], places: Mapping[str, Path]) -> dict[str, Any]:
+    moved = {key: str(places[config[key]]) for key in _DRAFT_MODEL & {*config}}
+    parts = {
+        key: _relocated(value, places)
+        for key, value in config.items()
+        if isinstance(value, Mapping)
     }
+    return {**config, **moved, **parts}

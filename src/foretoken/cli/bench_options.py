@@ -42,7 +42,12 @@ _Models = Annotated[
     in_panel(_WHAT, "--model", "-m", help="Folders, hub ids or bundled names, by comma."),
 ]
 _DraftModels = Annotated[
-    str | None, in_panel(_WHAT, "--draft-model", help="One for all models, or one for each.")
+    str | None,
+    in_panel(
+        _WHAT,
+        "--draft-model",
+        help="One for all models, or one for each; and METHOD=MODEL for single methods or parts.",
+    ),
 ]
 _DraftLength = Annotated[
     int | None, in_panel(_WHAT, "--num-speculative-tokens", help="Tokens drafted in a step.")

@@ -156,20 +156,15 @@ def _trained(plain: LLM, folder: Path | None) -> list[dict[str, Any]]:
     each of the folder's, or the bundled, checkpoints that it can draft with."""
     from foretoken import zoo
     from foretoken.methods import METHODS
-    from foretoken.registry import drafter_class
+    from foretoken.registry import checkpoint_method
     from foretoken.trainable.checkpoint import checkpoints
-
-    def read_by(drafter: str) -> str:
-        """The method whose checkpoints this method reads."""
-        cls: Any = drafter_class(drafter)
-        return str(cls.module.method)
 
     folders = [zoo.path(name) for name in zoo.names()] if folder is None else [*folder.glob("*/")]
     drafters = checkpoints(sorted(folders), plain.model)
     if folder is not None and not drafters:
         raise ForetokenError(f"None of the folders in {folder} holds a drafter for this target.")
     rows = [row for row in METHODS.values() if row.lossless and row.trained]
-    reads = {row.name: read_by(row.drafter) for row in rows}
+    reads = {row.name: checkpoint_method(row.drafter) for row in rows}
     return [
         {"method": row.name, "model": str(path)}
         for row in rows
