@@ -25,6 +25,7 @@ from foretoken.errors import ForetokenError, unknown
 from foretoken.files import utf8
 from foretoken.methods import METHODS, Need
 from foretoken.registry import ALIASES, OPTION_ALIASES
+from foretoken.repetition import DISTINCT_4
 from foretoken.tuned import read_tuned
 
 TUNED = "tuned:"
@@ -42,7 +43,8 @@ class Plan:
     name: the target's, as reported. inflated: the shape where its cost is blown up. max_model_len:
     the most tokens of the context that are used. own_history: each method continues its own
     answers, not plain decoding's. warm: drafters keep what they learn from answer to answer.
-    lenient: a method that the target can't serve is left out and is no error.
+    lenient: a method that the target can't serve is left out and is no error. distinct_4: prompts
+    that plain decoding answers with a smaller share of different 4-grams are left out of averages.
     """
 
     model: str | Path
@@ -63,6 +65,7 @@ class Plan:
     own_history: bool = False
     warm: bool = False
     lenient: bool = False
+    distinct_4: float = DISTINCT_4
 
     def __post_init__(self) -> None:
         several = len(self.temperatures) * len(self.batch_sizes) * self.repeats > 1

@@ -72,6 +72,9 @@ _OwnHistory = Annotated[
 _Warm = Annotated[
     bool, in_panel(_HOW, "--warm", help="Drafters keep what they learn from prompt to prompt.")
 ]
+_KeepLoops = Annotated[
+    bool, in_panel(_HOW, "--keep-loops", help="Count prompts whose plain answer loops too.")
+]
 _Shard = Annotated[
     str | None, in_panel(_WHERE, "--shard", help="i/n: only this part of the prompts.")
 ]
@@ -118,6 +121,7 @@ class BenchOptions:
     seed: _Seed = 0
     own_history: _OwnHistory = False
     warm: _Warm = False
+    keep_loops: _KeepLoops = False
     shard: _Shard = None
     ray: _Ray = None
     ray_address: _RayAddress = None

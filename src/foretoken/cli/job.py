@@ -14,6 +14,7 @@ from foretoken.cli.bench_methods import configs, drafts, names
 from foretoken.cli.bench_options import BenchOptions
 from foretoken.cli.options import ModelOptions
 from foretoken.errors import ForetokenError, shown, unknown
+from foretoken.repetition import DISTINCT_4
 
 if TYPE_CHECKING:
     from foretoken.bench.plan import Configs, Plan
@@ -87,6 +88,7 @@ class Job:
             "own_history": plan.own_history,
             "warm": plan.warm,
             "shard": shard,
+            **({"keep_loops": True} if settings.keep_loops else {}),
             **({} if plan.device == "auto" else {"device": plan.device}),
             **({} if plan.backend == "auto" else {"backend": plan.backend}),
         }
@@ -165,6 +167,7 @@ def make_job(settings: BenchOptions, running: ModelOptions) -> Job:
         seed=settings.seed,
         own_history=settings.own_history,
         warm=settings.warm,
+        distinct_4=0.0 if settings.keep_loops else DISTINCT_4,
         device=running.device,
         backend=running.backend,
         trust_remote_code=running.trust_remote_code,
