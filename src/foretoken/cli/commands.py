@@ -104,6 +104,7 @@ def _register() -> None:
         prune,
         report,
         simulate,
+        suites,
         train,
         tune,
         zoo,
@@ -112,6 +113,7 @@ def _register() -> None:
     app.command("demo")(demo.demo)
     app.command("bench")(bench.bench)
     app.command("report")(report.report)
+    app.command("suites")(suites.suites)
     app.command("simulate")(simulate.simulate)
     app.command("generate")(generate.generate)
     app.command("chat")(chat.chat)

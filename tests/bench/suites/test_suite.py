@@ -243,6 +243,7 @@ def test_packaged_descriptions_are_sound() -> None:
         found = read_description(Path(suite.__file__).parent / f"{name}.yaml")
         assert found.name == name and found.source is not None
         assert found.source.url is None or len(found.source.sha256 or "") == 64
+        assert found.source.url is None or "//raw.githubusercontent.com/" in found.source.url
 
 
 def test_bundled() -> None:

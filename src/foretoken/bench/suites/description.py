@@ -42,7 +42,8 @@ class Description:
     `category`, else the suite's name. template: one turn made of a row's fields, instead of
     `turns`. system: instead of the row's own system message.
     tasks: the categories of each task, instead of `task`; any other category is an error.
-    placeholder: how turns begin that the publisher left out; such rows are an error.
+    placeholder: how turns begin that the publisher left out; such rows are an error. prompts: how
+    many the published file has, for lists.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Description:
     stop: Seq[str] = ()
     max_tokens: int | None = None
     placeholder: str | None = None
+    prompts: int | None = None
 
     def __post_init__(self) -> None:
         if self.task is not None and self.tasks is not None:

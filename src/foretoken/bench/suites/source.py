@@ -115,24 +115,40 @@ def _texts(text: bytes, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, {"prompt": line.removesuffix("\r")}
 
 
+def at_hand(source: Source, folder: Path, cache: Path | None = None) -> Path | None:
+    """Where on this machine the file lies that a description in `folder` names; None where it isn't
+    here, and for a dataset, whose library keeps its own files."""
+    return next(filter(Path.is_file, _places(source, folder, cache or cache_folder())), None)
+
+
+def _places(source: Source, folder: Path, cache: Path) -> list[Path]:
+    """Where the file may be, in the order in which it is looked for."""
+    if source.file is None:
+        return []
+    local = [base / source.file for base in (folder, data.folder()) if base is not None]
+    return [*local, _cached(source, cache)] if source.url else local
+
+
+def _cached(source: Source, cache: Path) -> Path:
+    assert source.file is not None
+    return cache / "suites" / f"{(source.sha256 or '')[:16]}-{Path(source.file).name}"
+
+
 def _find(source: Source, folder: Path, cache: Path, download: bool) -> Path:
     """The file, downloaded if it is nowhere."""
-    assert source.file is not None
-    texts = data.folder()
-    local = [base / source.file for base in (folder, texts) if base is not None]
-    cached = cache / "suites" / f"{(source.sha256 or '')[:16]}-{Path(source.file).name}"
-    for path in [*local, *([cached] if source.url else [])]:
-        if path.is_file():
-            return path
+    if (path := at_hand(source, folder, cache)) is not None:
+        return path
     if source.url is None:
-        raise ForetokenError(f"There is no file {' or '.join(map(str, local))}.")
+        places = " or ".join(map(str, _places(source, folder, cache)))
+        raise ForetokenError(f"There is no file {places}.")
     if not download:
         raise ForetokenError(
             f"{source.file} is not on this machine, and downloading it is switched off; "
             f"put it into the folder that {data.VARIABLE} names."
         )
-    _download(source, cached)
-    return cached
+    path = _cached(source, cache)
+    _download(source, path)
+    return path
 
 
 def _download(source: Source, to: Path) -> None:
