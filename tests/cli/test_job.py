@@ -51,6 +51,8 @@ def test_the_record_tells_what_decides(checkpoints: tuple[Path, Path]) -> None:
     assert chosen == {**plain, "shard": "1/2", "device": "cpu", "backend": "plain"}
     kept = make_job(replace(given, keep_loops=True), ModelOptions())
     assert kept.record(None) == {**plain, "keep_loops": True} and kept.plan.distinct_4 == 0
+    asked = make_job(replace(given, template="vicuna"), ModelOptions())
+    assert asked.record(None) == {**plain, "template": "vicuna"}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from foretoken.bench.suites import vicuna
 from foretoken.bench.suites.suite import Prompt, Suite
 from foretoken.config import build, needs_of, options_of, parse
 from foretoken.errors import ForetokenError, unknown
@@ -45,6 +46,7 @@ class Plan:
     answers, not plain decoding's. warm: drafters keep what they learn from answer to answer.
     lenient: a method that the target can't serve is left out and is no error. distinct_4: prompts
     that plain decoding answers with a smaller share of different 4-grams are left out of averages.
+    template: "vicuna" writes prompts in Vicuna's template instead of the target's own.
     """
 
     model: str | Path
@@ -66,6 +68,7 @@ class Plan:
     warm: bool = False
     lenient: bool = False
     distinct_4: float = DISTINCT_4
+    template: str | None = None
 
     def __post_init__(self) -> None:
         several = len(self.temperatures) * len(self.batch_sizes) * self.repeats > 1
@@ -74,6 +77,8 @@ class Plan:
                 "A warm drafter would be measured on prompts that it has just learned; with warm, "
                 "give one temperature, one batch size and one repeat."
             )
+        if self.template not in (None, vicuna.NAME):
+            raise unknown("template", self.template, [vicuna.NAME])
         if min(self.batch_sizes) < 1 or self.repeats < 1:
             raise ForetokenError("Batch sizes and repeats must be at least 1.")
 

@@ -72,6 +72,10 @@ _OwnHistory = Annotated[
 _Warm = Annotated[
     bool, in_panel(_HOW, "--warm", help="Drafters keep what they learn from prompt to prompt.")
 ]
+_Template = Annotated[
+    str | None,
+    in_panel(_HOW, "--template", help="vicuna: ask as Spec-Bench does, whatever the target's own."),
+]
 _KeepLoops = Annotated[
     bool, in_panel(_HOW, "--keep-loops", help="Count prompts whose plain answer loops too.")
 ]
@@ -121,6 +125,7 @@ class BenchOptions:
     seed: _Seed = 0
     own_history: _OwnHistory = False
     warm: _Warm = False
+    template: _Template = None
     keep_loops: _KeepLoops = False
     shard: _Shard = None
     ray: _Ray = None

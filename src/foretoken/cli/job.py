@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T", int, float)
 _ENGINES = ("foretoken", "openai")
-_OURS = ("method_config", "draft_model", "num_speculative_tokens", "inflate", "dtypes")
+_OURS = (
+    "method_config",
+    "draft_model",
+    "num_speculative_tokens",
+    "inflate",
+    "dtypes",
+    "template",
+)
 _RUNNING = (
     "dtype",
     "device",
@@ -88,6 +95,7 @@ class Job:
             "own_history": plan.own_history,
             "warm": plan.warm,
             "shard": shard,
+            **({} if plan.template is None else {"template": plan.template}),
             **({"keep_loops": True} if settings.keep_loops else {}),
             **({} if plan.device == "auto" else {"device": plan.device}),
             **({} if plan.backend == "auto" else {"backend": plan.backend}),
@@ -167,6 +175,7 @@ def make_job(settings: BenchOptions, running: ModelOptions) -> Job:
         seed=settings.seed,
         own_history=settings.own_history,
         warm=settings.warm,
+        template=settings.template,
         distinct_4=0.0 if settings.keep_loops else DISTINCT_4,
         device=running.device,
         backend=running.backend,

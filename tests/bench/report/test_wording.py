@@ -25,6 +25,9 @@ def test_what_the_averages_are_of() -> None:
     assert "28 of 30 prompts: 2 are left out because plain decoding's answer loops" in (
         wording.coverage(results)
     )
+    assert "--keep-loops" not in wording.coverage(results)
+    results["suite"] |= {"left_out": [str(i) for i in range(30)]}
+    assert "None is left; --keep-loops counts them." in wording.coverage(results)
     results["suite"] |= {"left_out": []}
     assert "30 prompts, none of which made the target loop." in wording.coverage(results)
     results["suite"] |= {"distinct_4_threshold": 0.0}

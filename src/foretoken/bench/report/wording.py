@@ -159,6 +159,7 @@ def coverage(results: Results) -> str:
             f"{'is' if left == 1 else 'are'} left out because plain decoding's answer loops (fewer "
             f"than {percent(suite['distinct_4_threshold'])} of its 4-grams are different)."
         )
+        text += " None is left; --keep-loops counts them." if left == suite["prompts"] else ""
     else:
         text += ", none of which made the target loop."
     if skipped:
