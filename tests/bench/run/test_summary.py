@@ -271,8 +271,8 @@ def test_answers_that_loop_count_where_that_is_asked() -> None:
         for make in (plain, answer)
     ]
     said = {}
-    for given in ({}, {"distinct_4": 0.0}):
-        plan = Plan(model="t", name="t", methods={}, **given)
+    default = Plan(model="t", name="t", methods={})
+    for plan in (default, Plan(model="t", name="t", methods={}, distinct_4=0.0)):
         found = summarize(
             answers,
             plan=plan,
