@@ -67,7 +67,9 @@ def test_methods_get_their_drafters() -> None:
     ("given", "methods", "inflated", "message"),
     [
         ("pld=x", "pld", False, "'pld', which drafts with none"),
-        ("spss=x", "sps", False, "Did you mean 'sps'"),
+        ("spss=x", "sps", False, "--draft-model 'spss=x': .*Did you mean 'sps'"),
+        ("=", "sps", False, "--draft-model '='"),
+        ("sps=", "sps", False, "'sps=' names no model"),
         ("sps=x", "pld", False, "'sps', which is not measured"),
         ("eagle=x", "eagle", True, "'eagle' are of the target as it is"),
     ],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from foretoken.cli.bench_options import BenchOptions
 from foretoken.cli.options import BUNDLED_DRAFTS, ModelOptions
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 
 if TYPE_CHECKING:
     from foretoken.bench.plan import Configs
@@ -45,7 +45,7 @@ def drafts(given: str | None, models: Seq[str]) -> list[Drafts]:
         if not sign or Path(item).exists():
             small.append(item)
         else:
-            named[_checked(name.strip())] = model.strip()
+            named[_method_of(item, name.strip(), model.strip())] = model.strip()
     if not small:
         small = [BUNDLED_DRAFTS.get(model) for model in models]
     elif len(small) not in (1, len(models)):
@@ -60,16 +60,22 @@ def drafts(given: str | None, models: Seq[str]) -> list[Drafts]:
     ]
 
 
-def _checked(name: str) -> str:
-    """A method's name, which may be one of a part, without aliases. Raises `ForetokenError` for any
-    other."""
+def _method_of(item: str, name: str, model: str) -> str:
+    """The method or part that NAME=MODEL is for, without aliases. Raises `ForetokenError` for a
+    name that none has or that drafts with no model, and where no model is named."""
     from foretoken.config import options_of
     from foretoken.registry import ALIASES
 
-    if "model" not in options_of(name):
+    try:
+        drafts_with_a_model = "model" in options_of(name)
+    except ForetokenError as error:
+        raise ForetokenError(f"--draft-model {shown(item)}: {error}") from error
+    if not drafts_with_a_model:
         raise ForetokenError(
-            f"--draft-model names a model for {name!r}, which drafts with none; leave it out."
+            f"--draft-model names a model for {shown(name)}, which drafts with none; leave it out."
         )
+    if not model:
+        raise ForetokenError(f"--draft-model {shown(item)} names no model; write NAME=MODEL.")
     return ALIASES.get(name, name)
 
 
