@@ -1,14 +1,17 @@
-"""Progress bars: on a terminal, where they can be drawn."""
+"""Progress: a bar on a terminal, where it can be drawn; else a line now and then."""
 
 from __future__ import annotations
 
 import io
 import sys
+import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
 from command_line import Terminal
-from foretoken import ForetokenError
+from foretoken import ForetokenError, progress
 from foretoken.progress import check_installed, track, track_late
 
 
@@ -32,12 +35,65 @@ def test_what_is_done_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_bar_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file gets no control characters."""
+    """A file gets no control characters, and nothing at all about what is done soon."""
     shown = io.StringIO()
     monkeypatch.setattr(sys, "stderr", shown)
     with track("Reading", 1, True) as advance:
         advance()
     assert not shown.getvalue()
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_lines_elsewhere(stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while a unit takes long; without a terminal, and on one where no bar can be drawn."""
+    monkeypatch.setattr(progress, "_EVERY", 0.02)
+    monkeypatch.setattr(sys, "stderr", shown := stream())
+    monkeypatch.setitem(sys.modules, "rich", None)
+    with track("Reading", 4, True) as advance:
+        _wait(lambda: "Reading: 0 of 4 after 0 s\n" in shown.getvalue())
+        advance()
+        _wait(lambda: "Reading: 1 of 4 after 0 s, about " in shown.getvalue())
+    count = shown.getvalue().count("\n")
+    time.sleep(0.06)
+    assert shown.getvalue().count("\n") == count  # it ends with the work
+    with track("Reading", 4, False):
+        time.sleep(0.06)
+    assert shown.getvalue().count("\n") == count
+
+
+def test_a_reader_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work goes on, and no stack trace comes from the side."""
+    monkeypatch.setattr(progress, "_EVERY", 0.01)
+    monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    with track("Reading", 1, True) as advance:
+        shown.close()
+        time.sleep(0.05)
+        advance()
+    assert not raised
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "seconds", "said"),
+    [
+        (0, 9, 31.0, "0 of 9 after 31 s"),
+        (3, 12, 30.0, "3 of 12 after 30 s, about 2 min left"),
+        (1, 162, 90.0, "1 of 162 after 2 min, about 4 h 2 min left"),
+        (7, 0, 3660.0, "7 after 1 h 1 min"),
+    ],
+)
+def test_how_far_it_is(done: int, total: int, seconds: float, said: str) -> None:
+    """Without a guess before the first unit, or of a number that isn't known."""
+    assert progress._state(done, total, seconds) == said
+
+
+def _wait(seen: Callable[[], bool]) -> None:
+    """Until it is seen, at most five seconds."""
+    end = time.monotonic() + 5
+    while not seen():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def test_without_rich_there_is_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
 
-from foretoken.train.data import Conversation
+from foretoken.spellings import Conversation
 from foretoken.train.job import Job, Outcome
 from foretoken.train.recipe import read_recipe
 from foretoken.train.run import make

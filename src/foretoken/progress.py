@@ -1,16 +1,19 @@
-"""Progress bars for anything that takes more than a moment."""
+"""Progress of anything that takes more than a moment: a bar on a terminal, else a line now and
+then."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
+from threading import Event, Thread
 from time import perf_counter
 
 from foretoken.errors import ForetokenError
 
 _SOON = 2.0  # seconds
+_EVERY = 30.0  # seconds between two lines
 
 
 def check_installed() -> None:
@@ -21,13 +24,24 @@ def check_installed() -> None:
 
 @contextmanager
 def track(what: str, total: int, show: bool) -> Iterator[Callable[[], None]]:
-    """A bar on standard error with `total` units; the value to call advances it by one.
+    """A bar on standard error with `total` units (0: unknown); the value to call advances it by
+    one.
 
-    Where standard error is no terminal, or rich isn't installed, there is no bar.
+    Where standard error is no terminal, or rich isn't installed, it is a line every half minute,
+    with the time left, and nothing for what is done sooner.
     """
-    if not show or not sys.stderr.isatty() or find_spec("rich") is None:
+    if not show:
         yield lambda: None
-        return
+    elif sys.stderr.isatty() and find_spec("rich") is not None:
+        with _bar(what, total) as advance:
+            yield advance
+    else:
+        with _lines(what, total) as advance:
+            yield advance
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Callable[[], None]]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -46,6 +60,47 @@ def track(what: str, total: int, show: bool) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)
+
+
+@contextmanager
+def _lines(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """From a thread of its own, so that a line comes also while a single unit takes long."""
+    began, done, ended = perf_counter(), 0, Event()
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+
+    def report() -> None:
+        while not ended.wait(_EVERY):
+            with suppress(OSError, ValueError):  # nobody reads, or the stream is closed
+                line = f"{what}: {_state(done, total, perf_counter() - began)}"
+                print(line, file=sys.stderr, flush=True)
+
+    reporting = Thread(target=report, name="progress", daemon=True)
+    reporting.start()
+    try:
+        yield step
+    finally:
+        ended.set()
+        reporting.join()
+
+
+def _state(done: int, total: int, seconds: float) -> str:
+    """How far it is after these seconds: "3 of 12 after 30 s, about 1 min left"."""
+    text = f"{done} of {total}" if total else str(done)
+    text += f" after {_duration(seconds)}"
+    if total and done:
+        text += f", about {_duration(seconds * (total - done) / done)} left"
+    return text
+
+
+def _duration(seconds: float) -> str:
+    """In the two largest units that count."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 @contextmanager

@@ -116,6 +116,12 @@ def drafter_class(name: str) -> type[Any]:
     )
 
 
+def checkpoint_method(name: str) -> str:
+    """The method whose checkpoints a drafter with trained weights reads, by file name."""
+    cls: Any = drafter_class(name)
+    return str(cls.module.method)
+
+
 def _outsider(what: str, path: str, remedy: str = "give package.module:Class") -> type[Any]:
     """A class of another package, by "package.module:Class". what, remedy: for the error."""
     module, _, attribute = path.partition(":")

@@ -13,6 +13,7 @@ from foretoken import METHODS, ForetokenError
 from foretoken.bench.plan import (
     Plan,
     blocks,
+    draft_models,
     every_method,
     method_config,
     relocated,
@@ -94,10 +95,43 @@ def test_every_method_that_can_be_built() -> None:
         method_config("pldd", None, None)
 
 
+def test_methods_of_parts() -> None:
+    """By the names that `speculative_config` takes; each draws on the drafter that is its own."""
+    assert method_config("suffix+sps", "small", 3) == {
+        "method": "suffix+sps",
+        "model": "small",
+        "num_speculative_tokens": 3,
+    }
+    assert method_config("pld|sps", None, None, {"sps": "s"}) == {
+        "method": "pld|sps",
+        "sps": {"model": "s"},
+    }
+    assert method_config("eagle|draft_model", "small", None, {"eagle": "e"}) == {
+        "method": "eagle|draft_model",
+        "eagle": {"model": "e"},
+        "draft_model": {"model": "small"},
+    }
+    own = {"sps": "s", "eagle": "e", "online": "o"}
+    assert method_config("sps", "small", None, own) == {"method": "sps", "model": "s"}
+    assert method_config("specinfer", "small", None, own)["model"] == "small"
+    assert method_config("eagle", None, None, own) == {"method": "eagle", "model": "e"}
+    assert method_config("online", "small", None, own) == {"method": "online", "model": "o"}
+    every, reasons = every_method(None, None, own)
+    assert {"sps", "eagle", "online"} <= {*every} and "eagle2" in reasons
+
+
 def test_draft_models_move() -> None:
     """By any name of the option; other methods stay as they are."""
     configs = {"a": {"method": "sps", "draft_model": "x"}, "b": {"method": "pld"}}
     assert relocated(configs, {"x": Path("y")})["a"] == {"method": "sps", "draft_model": "y"}
+    parts = {"a": {"method": "pld|sps", "model": "x", "sps": {"model": "z"}, "pld": {"top": 1}}}
+    assert draft_models({**configs, **parts}) == ["x", "z"]
+    assert relocated(parts, {"x": Path("y"), "z": Path("w")})["a"] == {
+        "method": "pld|sps",
+        "model": "y",
+        "sps": {"model": "w"},
+        "pld": {"top": 1},
+    }
 
 
 @pytest.mark.parametrize("given", [{"repeats": 2}, {"batch_sizes": (1, 2)}, {}])

@@ -68,7 +68,9 @@ def test_a_run_and_the_same_again(checkpoints: Pair, suite: Path, tmp_path: Path
     assert first.exit_code == 0, first.output
     names = "plan.json results.json samples.jsonl report.md report.html"
     assert {p.name for p in out.iterdir()} == set(names.split())
-    assert "Without sps: " in first.stdout and "draft" in first.stdout
+    [without] = [line for line in first.stdout.splitlines() if line.startswith("Without ")]
+    assert " methods: sps, " in without and without.endswith("; the report says why.")
+    assert "small model; name it" in (out / "report.md").read_text("utf-8")
     assert "Report: " in first.stdout and "pld" in first.stdout
     results = read_results(out / "results.json")
     assert {r["temperature"] for r in results["runs"]} == {0.0, 1.0}
@@ -312,6 +314,7 @@ BAD = {
     "no such task": ("--tasks", "chat"),
     "no such method": ("--methods", "pld,spss"),
     "no such shape": ("--inflate", "9b"),
+    "no such template": ("--template", "vicunia"),
     "no such engine": ("--engine", "vllm"),
     "no numbers": ("--temperatures", "hot"),
     "no batch": ("--batch-sizes", "0"),
@@ -349,6 +352,14 @@ BAD = {
         "http://localhost/v1",
         "--draft-model",
         "a",
+    ),
+    "a server's template": (
+        "--engine",
+        "openai",
+        "--base-url",
+        "http://localhost/v1",
+        "--template",
+        "vicuna",
     ),
     "an address without a server": ("--base-url", "http://localhost/v1"),
     "a cluster without shards": ("--ray-address", "localhost:1"),

@@ -6,7 +6,13 @@ import dataclasses
 
 import pytest
 
+from foretoken.bench.suites.suite import find_suite
 from foretoken.cli.bench_options import BenchOptions
+
+
+def test_the_default_prompts_need_no_network() -> None:
+    """They come with the package."""
+    assert len(find_suite(BenchOptions().suite, download=False).prompts) == 81
 
 
 def test_a_server_is_measured_only_when_asked_for() -> None:

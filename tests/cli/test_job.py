@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,10 @@ def test_the_record_tells_what_decides(checkpoints: tuple[Path, Path]) -> None:
     assert plain["targets"][0]["methods"] == {"pld": {"method": "pld"}}
     assert not {"device", "backend"} & {*plain}
     assert chosen == {**plain, "shard": "1/2", "device": "cpu", "backend": "plain"}
+    kept = make_job(replace(given, keep_loops=True), ModelOptions())
+    assert kept.record(None) == {**plain, "keep_loops": True} and kept.plan.distinct_4 == 0
+    asked = make_job(replace(given, template="vicuna"), ModelOptions())
+    assert asked.record(None) == {**plain, "template": "vicuna"}
 
 
 @pytest.mark.parametrize(

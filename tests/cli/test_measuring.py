@@ -77,3 +77,28 @@ def test_results_hold_text_and_no_markup(
     shown = out.getvalue()
     assert "Without [/b]: [/] [red]x " in shown and "> [/] [red]x " in shown
     assert harmless(shown) == (stream is Terminal)
+
+
+def test_what_was_not_run_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all methods of a target together; targets that lack the same share it."""
+    lacking: dict[str, dict[str, str]] = {
+        "a": {"sps": "no model", "rest": "no store"},
+        "b": {"rest": "none", "pld": "none"},
+        "c": {"rest": "none"},
+    }
+    parts = []
+    for name, reasons in lacking.items():
+        part = synthetic.results()
+        part["target"]["name"], part["not_run"] = name, reasons
+        parts.append(part)
+    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
+    folder = synthetic.write(tmp_path, parts[0])
+    show(folder, parts)
+    assert [line for line in out.getvalue().splitlines() if line.startswith("Without")] == [
+        "Without 2 methods on a: sps, rest; the report says why.",
+        "Without 2 methods on b: rest, pld; the report says why.",
+        "Without rest on c: none",
+    ]
+    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
+    show(folder, [parts[0], parts[0]])
+    assert out.getvalue().count("Without 2 methods: sps, rest;") == 1

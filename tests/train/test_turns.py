@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foretoken import LLM
-from foretoken.train.data import Conversation
+from foretoken.spellings import Conversation
 from foretoken.train.turns import end_of_turn, fixed, prompt_ids
 
 TEMPLATE = (

@@ -16,20 +16,25 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from foretoken.bench.suites import vicuna
 from foretoken.bench.suites.suite import Prompt, Suite
-from foretoken.config import build, needs_of, options_of
+from foretoken.config import build, needs_of, options_of, parse
 from foretoken.errors import ForetokenError, unknown
 from foretoken.files import utf8
 from foretoken.methods import METHODS, Need
-from foretoken.registry import OPTION_ALIASES, drafter_class
+from foretoken.registry import ALIASES, OPTION_ALIASES, checkpoint_method
+from foretoken.repetition import DISTINCT_4
 from foretoken.tuned import read_tuned
 
 TUNED = "tuned:"
 
 Configs = dict[str, dict[str, Any]]
 """A label -> its speculative_config."""
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +44,9 @@ class Plan:
     name: the target's, as reported. inflated: the shape where its cost is blown up. max_model_len:
     the most tokens of the context that are used. own_history: each method continues its own
     answers, not plain decoding's. warm: drafters keep what they learn from answer to answer.
-    lenient: a method that the target can't serve is left out and is no error.
+    lenient: a method that the target can't serve is left out and is no error. distinct_4: prompts
+    that plain decoding answers with a smaller share of different 4-grams are left out of averages.
+    template: "vicuna" writes prompts in Vicuna's template instead of the target's own.
     """
 
     model: str | Path
@@ -60,6 +67,8 @@ class Plan:
     own_history: bool = False
     warm: bool = False
     lenient: bool = False
+    distinct_4: float = DISTINCT_4
+    template: str | None = None
 
     def __post_init__(self) -> None:
         several = len(self.temperatures) * len(self.batch_sizes) * self.repeats > 1
@@ -68,6 +77,8 @@ class Plan:
                 "A warm drafter would be measured on prompts that it has just learned; with warm, "
                 "give one temperature, one batch size and one repeat."
             )
+        if self.template not in (None, vicuna.NAME):
+            raise unknown("template", self.template, [vicuna.NAME])
         if min(self.batch_sizes) < 1 or self.repeats < 1:
             raise ForetokenError("Batch sizes and repeats must be at least 1.")
 
@@ -136,12 +147,14 @@ def seed_of(seed: int, prompt_id: str, turn: int) -> int:
     return zlib.crc32(utf8(f"{seed} {prompt_id} {turn}"))
 
 
-def every_method(draft_model: str | None, tokens: int | None) -> tuple[Configs, dict[str, str]]:
+def every_method(
+    draft_model: str | None, tokens: int | None, own: Mapping[str, str] = _NONE
+) -> tuple[Configs, dict[str, str]]:
     """The configs of all methods of the table that can be built, and why the others can't."""
     configs: Configs = {}
     reasons: dict[str, str] = {}
     for name in METHODS:
-        config = method_config(name, draft_model, tokens)
+        config = method_config(name, draft_model, tokens, own)
         try:
             build(config)
         except ForetokenError as error:
@@ -151,33 +164,46 @@ def every_method(draft_model: str | None, tokens: int | None) -> tuple[Configs, 
     return configs, reasons
 
 
-def method_config(name: str, draft_model: str | None, tokens: int | None) -> dict[str, Any]:
+def method_config(
+    name: str, draft_model: str | None, tokens: int | None, own: Mapping[str, str] = _NONE
+) -> dict[str, Any]:
     """A method's speculative_config, with the draft model and draft length where it has them.
 
-    A method whose weights are trained for its target is not given the draft model for these.
-    "tuned:NAME" is what `foretoken tune` saved under a name or path. Raises `ForetokenError` for a
-    name that no method, alias or drafter has.
+    own: a method, or a part of methods -> the draft model or the weights of that one. A method
+    whose weights are trained for its target is not given the draft model for these. "tuned:NAME" is
+    what `foretoken tune` saved under a name or path. Raises `ForetokenError` for a name that no
+    method, alias or drafter has.
     """
     if name.startswith(TUNED):
         return read_tuned(name.removeprefix(TUNED))
     options = options_of(name)
-    small = None if Need.WEIGHTS in needs_of(name) else draft_model
-    values = {"model": small, "num_speculative_tokens": tokens}
-    return {"method": name, **{k: v for k, v in values.items() if k in options and v is not None}}
+    config = {"method": name, **_models(name, draft_model if "model" in options else None, own)}
+    if tokens is not None and "num_speculative_tokens" in options:
+        config["num_speculative_tokens"] = tokens
+    return config
+
+
+def _models(name: str, small: str | None, own: Mapping[str, str]) -> dict[str, Any]:
+    """The options that name what a method drafts with: `model`, and a part's under its name."""
+    if (model := own.get(ALIASES.get(name, name))) is not None:
+        return {"model": model}
+    trained = Need.WEIGHTS in needs_of(name)
+    models: dict[str, Any] = {} if trained or small is None else {"model": small}
+    for part in parse(name).parts if parse(name).combiner is not None else ():
+        model = own.get(ALIASES.get(part, part))
+        if model is None and trained and Need.DRAFT_MODEL in needs_of(part):
+            model = small
+        if model is not None:
+            models[part] = {"model": model}
+    return models
 
 
 def trained_configs(checkpoints: Mapping[Path, str]) -> list[dict[str, Any]]:
     """The configs of every lossless method that drafts with trained weights, with each of these
     checkpoints that it reads. checkpoints: folders and what `trainable.checkpoint` calls their
     methods."""
-
-    def read_by(drafter: str) -> str:
-        """The method whose checkpoints this drafter reads."""
-        cls: Any = drafter_class(drafter)
-        return str(cls.module.method)
-
     rows = [row for row in METHODS.values() if row.lossless and row.trained]
-    reads = {row.name: read_by(row.drafter) for row in rows}
+    reads = {row.name: checkpoint_method(row.drafter) for row in rows}
     return [
         {"method": row.name, "model": str(path)}
         for row in rows
@@ -190,14 +216,26 @@ _DRAFT_MODEL = {"model", *(key for key, own in OPTION_ALIASES.items() if own == 
 
 
 def draft_models(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The draft models that configs name, each once."""
-    named = (str(config[key]) for config in configs.values() for key in _DRAFT_MODEL & {*config})
+    """The draft models that configs and their parts name, each once."""
+    parts = [
+        part
+        for config in configs.values()
+        for part in (config, *(value for value in config.values() if isinstance(value, Mapping)))
+    ]
+    named = (str(part[key]) for part in parts for key in _DRAFT_MODEL & {*part})
     return list(dict.fromkeys(named))
 
 
 def relocated(configs: Mapping[str, Mapping[str, Any]], places: Mapping[str, Path]) -> Configs:
     """The configs with other paths of their draft models, by their names."""
-    return {
-        label: {k: str(places[v]) if k in _DRAFT_MODEL else v for k, v in config.items()}
-        for label, config in configs.items()
+    return {label: _relocated(config, places) for label, config in configs.items()}
+
+
+def _relocated(config: Mapping[str, Any], places: Mapping[str, Path]) -> dict[str, Any]:
+    moved = {key: str(places[config[key]]) for key in _DRAFT_MODEL & {*config}}
+    parts = {
+        key: _relocated(value, places)
+        for key, value in config.items()
+        if isinstance(value, Mapping)
     }
+    return {**config, **moved, **parts}

@@ -43,7 +43,8 @@ class Identity(TypedDict):
 
 
 class SpecBench(TypedDict):
-    """The same run by Spec-Bench's definitions, for comparison with published tables."""
+    """The same run by Spec-Bench's definitions, for comparison with published tables; as there,
+    prompts whose answer loops count too."""
 
     mean_accepted_tokens: float | None
     tokens_per_second: float | None
@@ -120,7 +121,8 @@ class Crossover(TypedDict):
 class Suite(TypedDict):
     """The prompts, and how they were served.
 
-    left_out names those whose plain greedy answer loops (see `metrics.py`), skipped those that
+    left_out names those whose plain answer loops (see `metrics.py`), which is a smaller share of
+    different 4-grams than the threshold: at 0 all count. skipped names those that
     leave less than `LEAST_ROOM` tokens of the context. history is "autoregressive" where every
     method continues plain decoding's answers, "own" where each continues its own. warm: what
     drafters learn was kept from prompt to prompt.

@@ -34,7 +34,7 @@ def bench(
     Writes results.json, samples.jsonl, report.md and report.html. The same command resumes what
     was interrupted. --speculative-config adds one method to those of --methods.
 
-    Example: [bold]foretoken bench --suite spec-bench --limit 5 --max-tokens 128[/bold]
+    Example: [bold]foretoken bench --methods pld,sps --limit 5 --max-tokens 128[/bold]
     """
     try:
         job = make_job(settings, running)

@@ -42,7 +42,12 @@ _Models = Annotated[
     in_panel(_WHAT, "--model", "-m", help="Folders, hub ids or bundled names, by comma."),
 ]
 _DraftModels = Annotated[
-    str | None, in_panel(_WHAT, "--draft-model", help="One for all models, or one for each.")
+    str | None,
+    in_panel(
+        _WHAT,
+        "--draft-model",
+        help="One for all models, or one for each; and METHOD=MODEL for single methods or parts.",
+    ),
 ]
 _DraftLength = Annotated[
     int | None, in_panel(_WHAT, "--num-speculative-tokens", help="Tokens drafted in a step.")
@@ -66,6 +71,13 @@ _OwnHistory = Annotated[
 ]
 _Warm = Annotated[
     bool, in_panel(_HOW, "--warm", help="Drafters keep what they learn from prompt to prompt.")
+]
+_Template = Annotated[
+    str | None,
+    in_panel(_HOW, "--template", help="vicuna: ask as Spec-Bench does, whatever the target's own."),
+]
+_KeepLoops = Annotated[
+    bool, in_panel(_HOW, "--keep-loops", help="Count prompts whose plain answer loops too.")
 ]
 _Shard = Annotated[
     str | None, in_panel(_WHERE, "--shard", help="i/n: only this part of the prompts.")
@@ -96,7 +108,7 @@ class BenchOptions:
     """What is measured, how, where and by whom, as the command line gives it."""
 
     out: _Out = Path("foretoken-bench")
-    suite: _Suite = "spec-bench"
+    suite: _Suite = "bundled"
     tasks: _Tasks = None
     limit: _Limit = None
     methods: _Methods = "all"
@@ -113,6 +125,8 @@ class BenchOptions:
     seed: _Seed = 0
     own_history: _OwnHistory = False
     warm: _Warm = False
+    template: _Template = None
+    keep_loops: _KeepLoops = False
     shard: _Shard = None
     ray: _Ray = None
     ray_address: _RayAddress = None

@@ -98,6 +98,7 @@ def _register() -> None:
         datastore,
         demo,
         export,
+        export_answers,
         generate,
         layers,
         methods,
@@ -106,6 +107,7 @@ def _register() -> None:
         recommend,
         report,
         simulate,
+        suites,
         train,
         tune,
         zoo,
@@ -114,6 +116,8 @@ def _register() -> None:
     app.command("demo")(demo.demo)
     app.command("bench")(bench.bench)
     app.command("report")(report.report)
+    app.command("export-answers")(export_answers.export_answers)
+    app.command("suites")(suites.suites)
     app.command("simulate")(simulate.simulate)
     app.command("generate")(generate.generate)
     app.command("chat")(chat.chat)

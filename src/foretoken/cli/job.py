@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from foretoken.cli import measuring
+from foretoken.cli.bench_methods import configs, drafts, names
 from foretoken.cli.bench_options import BenchOptions
-from foretoken.cli.options import BUNDLED_DRAFTS, ModelOptions
+from foretoken.cli.options import ModelOptions
 from foretoken.errors import ForetokenError, shown, unknown
+from foretoken.repetition import DISTINCT_4
 
 if TYPE_CHECKING:
     from foretoken.bench.plan import Configs, Plan
@@ -22,7 +24,14 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T", int, float)
 _ENGINES = ("foretoken", "openai")
-_OURS = ("method_config", "draft_model", "num_speculative_tokens", "inflate", "dtypes")
+_OURS = (
+    "method_config",
+    "draft_model",
+    "num_speculative_tokens",
+    "inflate",
+    "dtypes",
+    "template",
+)
 _RUNNING = (
     "dtype",
     "device",
@@ -86,6 +95,8 @@ class Job:
             "own_history": plan.own_history,
             "warm": plan.warm,
             "shard": shard,
+            **({} if plan.template is None else {"template": plan.template}),
+            **({"keep_loops": True} if settings.keep_loops else {}),
             **({} if plan.device == "auto" else {"device": plan.device}),
             **({} if plan.backend == "auto" else {"backend": plan.backend}),
         }
@@ -164,13 +175,15 @@ def make_job(settings: BenchOptions, running: ModelOptions) -> Job:
         seed=settings.seed,
         own_history=settings.own_history,
         warm=settings.warm,
+        template=settings.template,
+        distinct_4=0.0 if settings.keep_loops else DISTINCT_4,
         device=running.device,
         backend=running.backend,
         trust_remote_code=running.trust_remote_code,
     )
     parts = _remote_parts(settings) if settings.remote else _parts(settings, running)
     suite = find_suite(settings.suite)
-    tasks = _names(settings.tasks) if settings.tasks else None
+    tasks = names(settings.tasks) if settings.tasks else None
     return Job(settings, suite, select(suite, tasks, settings.limit), parts, plan)
 
 
@@ -207,25 +220,25 @@ def _remote_parts(settings: BenchOptions) -> list[_Part]:
 
 def _parts(settings: BenchOptions, running: ModelOptions) -> list[_Part]:
     """Every model in every shape at every precision."""
-    models, shapes = _names(settings.model), _names(settings.inflate)
+    models, shapes = names(settings.model), names(settings.inflate)
     measuring.check_shapes(shapes)
     parts: dict[str, _Part] = {}
-    for model, draft in zip(models, _drafts(settings.draft_model, models), strict=True):
-        configs, left_out = _configs(settings, running, draft)
+    for model, own in zip(models, drafts(settings.draft_model, models), strict=True):
         for shape in shapes:
+            methods, left_out = configs(settings, running, own, shape != measuring.AS_IT_IS)
             for dtype in (_dtype(name, model, running) for name in _dtypes(settings, running)):
                 name = f"{measuring.target_name(model, shape)}-{dtype}"
                 if name in parts:
                     raise ForetokenError(f"{name} would be measured twice; name each target once.")
                 file = f"results-{name}.json" if parts else "results.json"
-                parts[name] = _Part(model, configs, left_out, shape, dtype, file)
+                parts[name] = _Part(model, methods, left_out, shape, dtype, file)
     return list(parts.values())
 
 
 def _dtypes(settings: BenchOptions, running: ModelOptions) -> list[str]:
     """The values of --dtypes, or else of --dtype."""
     if running.dtype == "auto":
-        return _names(settings.dtypes)
+        return names(settings.dtypes)
     if settings.dtypes != "auto":
         raise ForetokenError("--dtypes is the list of --dtype; give one of the two.")
     return [running.dtype]
@@ -244,70 +257,9 @@ def _dtype(name: str, model: str, running: ModelOptions) -> str:
     return str(pick_dtype(name, config, pick_device(running.device))).removeprefix("torch.")
 
 
-def _drafts(settings: str | None, models: list[str]) -> list[str | None]:
-    """Each model's draft model; the bundled target has a bundled one."""
-    if settings is None:
-        return [BUNDLED_DRAFTS.get(model) for model in models]
-    drafts: list[str | None] = [*_names(settings)]
-    if len(drafts) not in (1, len(models)):
-        raise ForetokenError(
-            f"--draft-model has {len(drafts)} draft models for {len(models)} models; give one, "
-            "or one each."
-        )
-    return drafts * len(models) if len(drafts) == 1 else drafts
-
-
-def _configs(
-    settings: BenchOptions, running: ModelOptions, draft: str | None
-) -> tuple[Configs, dict[str, str]]:
-    """The methods' configs by label, and why others are left out."""
-    from foretoken.bench.plan import every_method, method_config
-    from foretoken.bench.record import BASELINE
-    from foretoken.config import build
-
-    tokens, reasons = settings.num_speculative_tokens, dict[str, str]()
-    if settings.methods == "all":
-        configs, reasons = every_method(draft, tokens)
-    else:
-        configs = {name: method_config(name, draft, tokens) for name in _names(settings.methods)}
-    configs.pop(BASELINE, None)  # it is always there
-    configs |= _own_configs(settings.method_config)
-    if config := running.given_config():
-        configs[build(config).name] = config
-    if BASELINE in configs:
-        raise ForetokenError(f"{BASELINE} is plain decoding; give your method another label.")
-    for config in configs.values():
-        build(config)
-    return configs, {name: why for name, why in reasons.items() if name not in configs}
-
-
-def _own_configs(settings: str | None) -> Configs:
-    """--method-config, from JSON or from a file of YAML."""
-    import yaml
-
-    if settings is None:
-        return {}
-    try:
-        read = yaml.safe_load(
-            settings if settings.lstrip().startswith("{") else Path(settings).read_text()
-        )
-    except (OSError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ForetokenError(f"--method-config can't be read: {reason}.") from error
-    if not isinstance(read, dict) or not all(isinstance(x, dict) for x in read.values()):
-        raise ForetokenError(
-            '--method-config must map labels to objects, e.g. {"mine": {"method": "pld"}}.'
-        )
-    return {str(label): dict(config) for label, config in read.items()}
-
-
-def _names(text: str) -> list[str]:
-    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-
-
 def _numbers(text: str, option: str, kind: type[_T]) -> list[_T]:
     try:
-        numbers = [kind(name) for name in _names(text)]
+        numbers = [kind(name) for name in names(text)]
     except ValueError:
         numbers = []
     if not numbers or not all(-math.inf < number < math.inf for number in numbers):

@@ -76,11 +76,28 @@ def show(out: Path, results: list[Results]) -> None:
     for part in results:
         console.print()
         console.print(wording.headline(part), soft_wrap=True)
-    for part in results:
-        for method, reason in part.get("not_run", {}).items():
-            console.print(f"Without {method}: {reason}", soft_wrap=True)
+    for line in _without(results):
+        console.print(line, soft_wrap=True)
     console.print()
     console.print(f"Report: {pages[-1]}")
+
+
+def _without(results: list[Results]) -> list[str]:
+    """A line on the methods that could not be run: one for all targets that lack the same."""
+    targets: dict[tuple[str, ...], list[Results]] = {}
+    for part in results:
+        if names := tuple(part.get("not_run", {})):
+            targets.setdefault(names, []).append(part)
+    lines = []
+    for names, parts in targets.items():
+        on = ", ".join(dict.fromkeys(part["target"]["name"] for part in parts))
+        where = f" on {on}" if len(parts) < len(results) else ""
+        if len(names) == 1:
+            lines.append(f"Without {names[0]}{where}: {parts[0]['not_run'][names[0]]}")
+        else:
+            listed = ", ".join(names)
+            lines.append(f"Without {len(names)} methods{where}: {listed}; the report says why.")
+    return lines
 
 
 def _drawn(results: Results) -> list[str]:

@@ -14,7 +14,7 @@ from foretoken.cli import output
 from foretoken.errors import ForetokenError, shown
 
 if TYPE_CHECKING:
-    from foretoken.train.data import Conversation
+    from foretoken.spellings import Conversation
     from foretoken.train.job import Progress
     from foretoken.train.recipe import Recipe
 
@@ -166,7 +166,8 @@ def _pair(change: str) -> tuple[str, str]:
 def conversations(name: str) -> list[Conversation]:
     """The conversations of a file or of a suite."""
     from foretoken.bench.suites.suite import find_suite
-    from foretoken.train.data import Conversation, read_conversations
+    from foretoken.spellings import Conversation
+    from foretoken.train.data import read_conversations
 
     if name.endswith((".jsonl", ".jsonl.gz")):
         return read_conversations(Path(name))

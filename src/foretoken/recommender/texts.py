@@ -18,7 +18,7 @@ from foretoken import zoo
 from foretoken.bench.suites.suite import Prompt, load_suite
 from foretoken.errors import ForetokenError, shown
 from foretoken.files import read_json_lines
-from foretoken.train.data import USER, conversation_of, is_spelled
+from foretoken.spellings import USER, conversation, is_spelled
 
 MOST = 400
 """Prompts that are taken of a longer list; no run gets through as many."""
@@ -92,10 +92,13 @@ def _from_json(text: str, where: str) -> list[Prompt]:
 def _prompt(row: Any, name: str, where: str) -> Prompt:
     if not is_spelled(row):
         return Prompt(name, "yours", (_longest_text(row, where),))
-    conversation = conversation_of(row, where)
-    turns = conversation.messages or conversation.whole
+    try:
+        found = conversation(row)
+    except ForetokenError as error:
+        raise ForetokenError(f"{where}: {error}") from error
+    turns = found.messages or found.whole
     asked = next((t["content"] for t in turns if t["role"] == USER), None)
-    if asked is None and conversation.raw and turns:
+    if asked is None and found.raw and turns:
         asked = turns[0]["content"]
     if not asked:
         raise ForetokenError(f"{where} has no turn of a user; leave the line out.")

@@ -18,8 +18,8 @@ from foretoken.files import read_arrays, write_arrays
 from foretoken.llm import LLM
 from foretoken.progress import track
 from foretoken.sampling.params import SamplingParams
+from foretoken.spellings import Conversation, Message
 from foretoken.train import processes
-from foretoken.train.data import Conversation, Message
 from foretoken.train.records import Records
 from foretoken.train.turns import prompt_ids
 

@@ -1,72 +1,36 @@
-"""Reads files of conversations, in the spellings that people have them in.
-
-{"messages": [{"role", "content", …}]}     as chat templates take them, tools' turns included
-{"conversations": [{"from", "value"}]}     ShareGPT's; human, gpt and their other names
-{"data": ["a user's turn", "an answer"]}   UltraChat's, in turn
-{"turns": ["a user's turn", …]}            prompts alone
-{"instruction", "input", "output"}         Alpaca's
-{"prompt", "completion"}                   texts without a chat template; or messages
-{"text"}                                   a text to learn as it is
-"""
+"""Reads files of conversations to learn from, in the spellings of `foretoken.spellings`."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from foretoken.engine.conversations import texts
-from foretoken.errors import ForetokenError, shown
+from foretoken.errors import ForetokenError
 from foretoken.files import read_json_lines
+from foretoken.spellings import Conversation, conversation
 from foretoken.train.records import Records
-
-Message = dict[str, Any]
-USER, ASSISTANT = "user", "assistant"
-_ASKING = (USER, "tool")
-"""Roles that an assistant answers."""
-_SPELLINGS = {
-    **dict.fromkeys(("human", "user", "prompter"), USER),
-    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), ASSISTANT),
-    **dict.fromkeys(("tool", "function", "observation", "tool_response"), "tool"),
-    "function_call": ASSISTANT,
-    "system": "system",
-    "developer": "developer",
-}
-"""What the roles of conversations are called, and what templates call them."""
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """A prompt: messages up to a user's or a tool's turn, and the user's later turns.
-
-    whole: all turns that the file has, with the assistant's, which `turns.fixed` learns from. raw:
-    texts without a chat template.
-    """
-
-    messages: tuple[Message, ...]
-    later: tuple[str, ...] = ()
-    whole: tuple[Message, ...] = ()
-    raw: bool = False
-
-
 def read_conversations(path: Path) -> list[Conversation]:
-    """The lines of a .jsonl or .jsonl.gz file, each in one of the spellings above.
+    """The lines of a .jsonl or .jsonl.gz file, each in one of the spellings.
 
     Conversations in which nobody asks anything are left out, and the log says how many. Raises
     `ForetokenError`, with the line, for anything else.
     """
     found, silent = [], []
     for number, row in _rows(path):
-        each = conversation_of(row, f"{path}, line {number}")
+        try:
+            each = conversation(row)
+        except ForetokenError as error:
+            raise ForetokenError(f"{path}, line {number}: {error}") from error
         if each.messages or each.whole:
             found.append(each)
         else:
@@ -91,113 +55,6 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
         raise ForetokenError(f"The prompts in {path} can't be read: {error}.") from error
     except UnicodeDecodeError as error:
         raise ForetokenError(f"{path} is not text in UTF-8: {error}.") from error
-
-
-def is_spelled(row: Any) -> bool:
-    """Whether a line's object is in one of the spellings above."""
-    return isinstance(row, dict) and any(form <= set(row) for form, _ in _FORMS)
-
-
-def conversation_of(row: Any, where: str) -> Conversation:
-    """A line's object as a conversation. Raises `ForetokenError`, with `where`, for anything else
-    than the spellings above."""
-    keys = set(row) if isinstance(row, dict) else set()
-    needed, read = next((form for form in _FORMS if form[0] <= keys), (set(), None))
-    if read is None:
-        forms = ", ".join(" and ".join(f'"{key}"' for key in sorted(form)) for form, _ in _FORMS)
-        raise ForetokenError(f"{where} has none of {forms}.")
-    if row.get("tools"):
-        raise ForetokenError(
-            f"{where} declares tools, which are not given to chat templates here; write them into "
-            'a system message, as the template would, and leave "tools" out.'
-        )
-    try:
-        return read(row)
-    except ForetokenError as error:
-        raise ForetokenError(f"{where}: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        named = " and ".join(f'"{key}"' for key in sorted(needed))
-        raise ForetokenError(f"{where} doesn't have {named} as they must be.") from error
-
-
-def _of_messages(turns: Seq[Any]) -> Conversation:
-    """Up to the last turn that asks something; nothing where none does."""
-    whole = tuple(texts(turns))
-    asked = [i for i, turn in enumerate(whole) if turn["role"] in _ASKING]
-    return Conversation(whole[: asked[-1] + 1], whole=whole) if asked else Conversation(())
-
-
-def _said(role: str, content: Any) -> Message:
-    if not isinstance(content, str):
-        raise ForetokenError(f"A turn is {shown(content)}; it must be a text.")
-    return {"role": role, "content": content}
-
-
-def _from_messages(row: Mapping[str, Any]) -> Conversation:
-    return _of_messages([_system(row), *row["messages"]] if _system(row) else row["messages"])
-
-
-def _from_sharegpt(row: Mapping[str, Any]) -> Conversation:
-    turns = [_spelled(turn) for turn in row["conversations"]]
-    return _of_messages([_system(row), *turns] if _system(row) else turns)
-
-
-def _system(row: Mapping[str, Any]) -> Message | None:
-    """A system message that stands beside the turns."""
-    return _said("system", row["system"]) if row.get("system") else None
-
-
-def _spelled(turn: Mapping[str, Any]) -> Message:
-    if "from" not in turn:
-        return dict(turn)
-    if turn["from"] not in _SPELLINGS:
-        raise ForetokenError(
-            f"A turn is from {shown(turn['from'])}; it must be from one of {', '.join(_SPELLINGS)}."
-        )
-    return _said(_SPELLINGS[turn["from"]], turn["value"])
-
-
-def _from_ultrachat(row: Mapping[str, Any]) -> Conversation:
-    turns = row["data"]
-    if not isinstance(turns, list):
-        raise ForetokenError(f'"data" is {shown(turns)}; it must be a list of texts.')
-    return _of_messages([_said((USER, ASSISTANT)[i % 2], turn) for i, turn in enumerate(turns)])
-
-
-def _from_turns(row: Mapping[str, Any]) -> Conversation:
-    first, *later = (_said(USER, turn) for turn in row["turns"])
-    return Conversation((first,), tuple(turn["content"] for turn in later))
-
-
-def _from_alpaca(row: Mapping[str, Any]) -> Conversation:
-    asked = "\n\n".join(filter(None, (row["instruction"], row.get("input"))))
-    return _of_messages([_said(USER, asked), _said(ASSISTANT, row["output"])])
-
-
-def _from_pair(row: Mapping[str, Any]) -> Conversation:
-    """Raw texts, or messages."""
-    prompt, answer = row["prompt"], row.get("completion", row.get("response"))
-    if isinstance(prompt, list):
-        answers = [_said(ASSISTANT, answer)] if isinstance(answer, str) else answer or []
-        return _of_messages([*prompt, *answers])
-    asked = _said(USER, prompt)
-    whole = () if answer is None else (asked, _said(ASSISTANT, answer))
-    return Conversation((asked,), whole=whole, raw=True)
-
-
-def _from_text(row: Mapping[str, Any]) -> Conversation:
-    return Conversation((), whole=(_said(ASSISTANT, row["text"]),), raw=True)
-
-
-_FORMS: tuple[tuple[set[str], Callable[[Mapping[str, Any]], Conversation]], ...] = (
-    ({"turns"}, _from_turns),
-    ({"messages"}, _from_messages),
-    ({"conversations"}, _from_sharegpt),
-    ({"data"}, _from_ultrachat),
-    ({"instruction", "output"}, _from_alpaca),
-    ({"prompt"}, _from_pair),
-    ({"text"}, _from_text),
-)
 
 
 def digest_of(records: Records) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.llm import LLM
 from foretoken.models.model import CausalLM
-from foretoken.train.data import Conversation
+from foretoken.spellings import Conversation
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts

@@ -18,9 +18,10 @@ from foretoken.files import held, read_json, write_file
 from foretoken.llm import LLM
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
+from foretoken.spellings import Conversation
 from foretoken.train import joint, processes, shards
 from foretoken.train.batches import joined
-from foretoken.train.data import Conversation, digest_of
+from foretoken.train.data import digest_of
 from foretoken.train.drafter import DrafterTraining
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import PRECISIONS, Job, Outcome, Report, Setting

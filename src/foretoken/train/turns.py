@@ -8,7 +8,7 @@ from collections.abc import Sequence as Seq
 from foretoken.engine.conversations import written
 from foretoken.engine.prompts import text_ids
 from foretoken.llm import LLM
-from foretoken.train.data import ASSISTANT, Conversation, Message
+from foretoken.spellings import ASSISTANT, Conversation, Message
 from foretoken.train.records import Records
 
 _MARK = "\u2042 foretoken \u2042"

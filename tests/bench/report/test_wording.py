@@ -31,6 +31,23 @@ def test_no_winner_without_evidence() -> None:
     assert "fastest" not in text
 
 
+def test_what_the_averages_are_of() -> None:
+    """How many prompts, and whether answers that loop are among them."""
+    results = synthetic.results()
+    assert "28 of 30 prompts: 2 are left out because plain decoding's answer loops" in (
+        wording.coverage(results)
+    )
+    assert "--keep-loops" not in wording.coverage(results)
+    results["suite"] |= {"left_out": [str(i) for i in range(30)]}
+    assert "None is left; --keep-loops counts them." in wording.coverage(results)
+    results["suite"] |= {"left_out": []}
+    assert "30 prompts, none of which made the target loop." in wording.coverage(results)
+    results["suite"] |= {"distinct_4_threshold": 0.0}
+    assert "30 prompts, also those to which plain decoding's answer loops." in (
+        wording.coverage(results)
+    )
+
+
 def test_words() -> None:
     """How equal texts, near ties, differences and other claims are worded."""
     base: Any = {"prompts": 4, "identical": 4, "near_tie": 0, "different": 0}

@@ -10,7 +10,9 @@ from benchmarked import CHATS, SUITE, Breaks, Pair, plan, unit
 from foretoken import ForetokenError
 from foretoken.bench.record import BASELINE, Answer
 from foretoken.bench.run.runner import Runner
+from foretoken.bench.suites import vicuna
 from foretoken.bench.suites.suite import Prompt
+from foretoken.engine.prompts import text_ids
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -169,3 +171,12 @@ def test_a_prompt_that_no_tokenizer_reads(runner: Runner, template: bool) -> Non
             runner.fitting([Prompt("odd", "qa", ("a \ud83d",))])
     finally:
         runner.plain.tokenizer.chat_template = kept
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_vicunas_template(checkpoints: Pair, own: bool) -> None:
+    """Instead of the target's own, where that is asked; an answer stands between two turns."""
+    asked = Runner(plan(checkpoints, methods={}, template=None if own else "vicuna"))
+    ids = asked.input_ids(CHATS[0], ["Ho."])
+    text = vicuna.written(CHATS[0].turns, ["Ho."])
+    assert (ids == text_ids(text, asked.plain.tokenizer)) != own

@@ -17,11 +17,11 @@ import pytest
 Lines = list[dict[str, Any]]
 
 
-def loops(line: dict[str, Any]) -> bool:
+def loops(line: dict[str, Any], threshold: float) -> bool:
     tokens, seen = line["token_ids"], []
     for i in range(len(tokens) - 3):
         seen.append((tokens[i], tokens[i + 1], tokens[i + 2], tokens[i + 3]))
-    return bool(seen) and len(set(seen)) / len(seen) < 0.8
+    return bool(seen) and len(set(seen)) / len(seen) < threshold
 
 
 def decoding(line: dict[str, Any]) -> float:
@@ -161,7 +161,7 @@ def check(folder: Path) -> list[str]:
             for x in lines
             if x["method"] == "autoregressive"
             and (x["temperature"], x["batch_size"]) == setting
-            and loops(x)
+            and loops(x, results["suite"]["distinct_4_threshold"])
         }
         wrong += differences(
             results["suite"]["left_out"], sorted(left_out), f"{path.name} left out"
@@ -254,6 +254,42 @@ def test_this_check_has_teeth(folder: Path, tmp_path: Path) -> None:
         changed = [{**x, **change} if i == at else x for i, x in enumerate(lines)]
         (tmp_path / "samples.jsonl").write_text("\n".join(map(json.dumps, changed)))
         assert any("pld" in one for one in check(tmp_path))
+
+
+def test_answers_that_loop_count_where_that_is_asked() -> None:
+    """By default they are in no average but Spec-Bench's; at a threshold of 0 in all."""
+    from foretoken.bench.plan import Plan
+    from foretoken.bench.run.summary import summarize
+    from foretoken.bench.suites.suite import Suite
+    from measured_answers import answer, plain
+
+    texts = {"x": [1] * 12, "y": list(range(12))}
+    slow = {**answer().seconds, "total": 0.3}
+    answers = [
+        make(id=name, token_ids=ids, seconds=slow if name == "x" else answer().seconds)
+        for name, ids in texts.items()
+        for make in (plain, answer)
+    ]
+    said = {}
+    default = Plan(model="t", name="t", methods={})
+    for plan in (default, Plan(model="t", name="t", methods={}, distinct_4=0.0)):
+        found = summarize(
+            answers,
+            plan=plan,
+            suite=Suite("s", "0", ()),
+            target={"name": "t", "parameters": 1, "dtype": "float32", "backend": "plain"},
+        )
+        left_out = set(found["suite"]["left_out"])
+        lines = [json.loads(each.line()) for each in answers]
+        for run in found["runs"]:
+            assert differences(run, recomputed(lines, dict(run), left_out), "") == []
+        said[plan.distinct_4] = left_out, found["runs"][1]
+    (left, filtered), (none, whole) = said[0.8], said[0.0]
+    assert (left, none) == ({"x"}, set())
+    assert (filtered["prompts"], whole["prompts"]) == (1, 2)
+    assert (filtered["tokens"], whole["tokens"]) == (12, 24)
+    assert filtered["spec_bench"] == whole["spec_bench"]
+    assert filtered["by_task"]["a"]["tokens"] == 12
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ TEXTS = data.folder()
 
 needs_texts = pytest.mark.skipif(TEXTS is None, reason="FORETOKEN_DATA names no folder of texts")
 
+ASKED, RULES = {"role": "user", "content": "a"}, {"role": "system", "content": "s"}
 OFFICIAL_TASKS = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
 
 
@@ -75,16 +76,55 @@ def test_own_format(tmp_path: Path) -> None:
     assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_prompts_of_other_spellings(tmp_path: Path) -> None:
+    """Without id and task, with either, and of every form; answers are the target's to write."""
+    rows = [
+        {"prompt": "Hi"},
+        {"turns": ["Hi", "So?"], "category": "chat"},
+        {"messages": [RULES, ASKED, {"role": "assistant", "content": "b"}, ASKED]},
+        {"system": "s", "conversations": [{"from": "human", "value": "a"}], "id": "x", "task": "t"},
+        {"turns": [ASKED], "question_id": 81},
+        {"instruction": "Add.", "input": "3 + 4", "output": "7"},
+    ]
+    assert find_suite(write(tmp_path / "mine.jsonl", rows)).prompts == (
+        Prompt("1", "mine", ("Hi",)),
+        Prompt("2", "chat", ("Hi", "So?"), "chat"),
+        Prompt("3", "mine", ("a", "a"), system="s"),
+        Prompt("x", "t", ("a",), system="s"),
+        Prompt("81", "mine", ("a",)),
+        Prompt("6", "mine", ("Add.\n\n3 + 4",)),
+    )
+
+
+def test_a_prompt_a_line(tmp_path: Path) -> None:
+    """Text as an editor may leave it: with a mark at its beginning, blank lines, Windows' ends."""
+    path = tmp_path / "mine.txt"
+    path.write_bytes("\ufeffHello\u2028there.\r\n\r\n  3 + 4?\n".encode())
+    assert find_suite(path).prompts == (
+        Prompt("1", "mine", ("Hello\u2028there.",)),
+        Prompt("3", "mine", ("  3 + 4?",)),
+    )
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(ForetokenError, match=r"mine\.txt is not text in UTF-8"):
+        find_suite(path)
+    path.write_bytes(b"\n \n")
+    with pytest.raises(ForetokenError, match=r"mine\.txt holds no prompts"):
+        find_suite(path)
+
+
 BAD_LINES = [
     ("{", "line 2: not JSON"),
     ("[1]", "line 2: not a JSON object"),
-    ({"task": "qa", "turns": ["x"]}, "line 2: there is no 'id'"),
-    ({"id": "b", "turns": ["x"]}, "line 2: there is no 'task'"),
-    ({"id": "b", "task": "qa"}, "line 2: there is no 'turns'"),
+    ({"id": "b", "task": "qa"}, 'line 2: it has none of "turns", "messages"'),
     ({**OWN, "id": "b", "turns": []}, r"line 2: the turns are \[\]"),
-    ({**OWN, "id": "b", "turns": ["x", 3]}, "line 2: the turns are"),
+    ({**OWN, "id": "b", "turns": ["x", 3]}, "line 2: A turn is 3"),
     ({**OWN, "id": "b", "turns": "x"}, "line 2: the turns are 'x'"),
+    ({"text": "x"}, "line 2: nobody asks anything"),
+    ({"messages": [{"role": "assistant", "content": "x"}]}, "line 2: nobody asks anything"),
+    ({"messages": [ASKED, {"role": "tool", "content": "9"}]}, "line 2: a turn is of role 'tool'"),
+    ({"messages": [ASKED, RULES, ASKED]}, "line 2: a turn is of role 'system'"),
     ({**OWN, "id": None}, "line 2: id is None"),
+    ({**OWN, "id": "b", "task": []}, r"line 2: task is \[\]"),
     ({**OWN, "id": "b", "category": 3}, "line 2: category is 3"),
     ({**OWN, "id": "b", "turns": ["x", "y"], "reference": ["1", "2", "3"]}, "line 2: .*3 entries"),
     ({**OWN, "id": "b", "reference": {"x": 1}}, "line 2: reference is"),
@@ -203,6 +243,7 @@ def test_packaged_descriptions_are_sound() -> None:
         found = read_description(Path(suite.__file__).parent / f"{name}.yaml")
         assert found.name == name and found.source is not None
         assert found.source.url is None or len(found.source.sha256 or "") == 64
+        assert found.source.url is None or "//raw.githubusercontent.com/" in found.source.url
 
 
 def test_bundled() -> None:

@@ -26,7 +26,7 @@ _WORST = ("identical", "near_tie", "different")
 
 
 def looping(plain: Iterable[Answer], threshold: float = DISTINCT_4) -> list[str]:
-    """Prompts of which plain greedy decoding answered some turn with a loop.
+    """Prompts of which plain decoding answered some turn with a loop.
 
     For a server, which doesn't send its token ids, words are counted instead.
     """

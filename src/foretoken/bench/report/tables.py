@@ -352,7 +352,8 @@ def spec_bench(part: Results) -> Table | None:
 
     note = (
         "Spec-Bench's definitions, for comparison with its tables: prefill counts as decoding, "
-        "and tokens a second are averaged over questions before the ratio is taken."
+        "and tokens a second are averaged over questions before the ratio is taken. As in its "
+        "scripts, questions whose answer loops count too."
     )
     title = "By Spec-Bench's own definitions"
     return _by_setting(title, part, selection.smallest_batch(part), heads, figures, note)

@@ -166,17 +166,18 @@ def coverage(results: Results) -> str:
     suite = results["suite"]
     left, skipped = len(suite["left_out"]), len(suite["skipped"])
     failed = sum(run["failed"] for run in results["runs"])
-    if left:
+    text = f"Averages over {count(suite['prompts'], 'prompt')}"
+    if not suite["distinct_4_threshold"]:
+        text += ", also those to which plain decoding's answer loops."
+    elif left:
         text = (
             f"Averages over {suite['prompts'] - left} of {suite['prompts']} prompts: {left} "
-            f"{'is' if left == 1 else 'are'} left out because the plain greedy answer loops (fewer "
+            f"{'is' if left == 1 else 'are'} left out because plain decoding's answer loops (fewer "
             f"than {percent(suite['distinct_4_threshold'])} of its 4-grams are different)."
         )
+        text += " None is left; --keep-loops counts them." if left == suite["prompts"] else ""
     else:
-        text = (
-            f"Averages over {count(suite['prompts'], 'prompt')}, none of which made the target "
-            "loop."
-        )
+        text += ", none of which made the target loop."
     if skipped:
         text += f" {count(skipped, 'prompt')} skipped: too long for the target's context."
     if failed:

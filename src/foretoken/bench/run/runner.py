@@ -22,6 +22,7 @@ from foretoken.bench.measure.scores import score
 from foretoken.bench.plan import Plan, Unit, seed_of
 from foretoken.bench.record import BASELINE, Answer, Target
 from foretoken.bench.run.answers import GroupUsage, Question, answers, median_repeat
+from foretoken.bench.suites import vicuna
 from foretoken.bench.suites.suite import LEAST_ROOM, Prompt, room_left
 from foretoken.engine.prompts import text_ids
 from foretoken.errors import ForetokenError
@@ -275,8 +276,11 @@ class Runner:
             raise ForetokenError(f"Prompt {prompt.id!r}: {error}") from error
 
     def _encoded(self, prompt: Prompt, history: Seq[str]) -> list[int]:
-        """By the chat template, or as plain text without one."""
+        """By the plan's template, else the target's own, or as plain text without one."""
         turns = prompt.turns[: len(history) + 1]
+        if self.plan.template is not None:
+            text = vicuna.written(turns, history, prompt.system)
+            return text_ids(text, self.plain.tokenizer)
         if getattr(self.plain.tokenizer, "chat_template", None):
             messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
             for turn, answer in zip(turns, [*history, None], strict=True):

@@ -55,12 +55,12 @@ def measure(
             "A warm run can't be resumed, as what its drafters had learned is lost; give another "
             "--out."
         )
-    server.warm_up(kept[0])
     methods = (
         ", ".join(server.labels) if len(server.labels) < 5 else f"{len(server.labels)} methods"
     )
     total = sum(map(len, todo)) - answered
     with track(f"{plan.name} {target['dtype']}: {methods}", total, True) as advance:
+        server.warm_up(kept[0])
         costs = _serve(server, _remaining(todo, answered), samples, until, advance)
     answers = samples.of(target["name"], target["dtype"])
     return summarize(

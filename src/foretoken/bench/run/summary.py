@@ -12,7 +12,6 @@ from foretoken.bench.measure.ideal import add_ideals
 from foretoken.bench.plan import TUNED, Plan
 from foretoken.bench.record import SCHEMA, Answer, Results, Target
 from foretoken.bench.suites.suite import Suite
-from foretoken.repetition import DISTINCT_4
 
 
 def summarize(
@@ -36,7 +35,7 @@ def summarize(
             "prompts": 0,
             "turns": 0,
             "max_tokens": plan.max_tokens,
-            "distinct_4_threshold": DISTINCT_4,
+            "distinct_4_threshold": plan.distinct_4,
             "left_out": [],
             "skipped": list(skipped),
             "history": "own" if plan.own_history else "autoregressive",
@@ -58,7 +57,7 @@ def fill_in(results: Results, answers: Seq[Answer], suite: Suite, repeats: int) 
     # Which prompts loop is decided once: by plain decoding at the first temperature and batch
     # size, whose answers come first (or by a server's, measured without plain decoding).
     first = [a for a in answers if _setting(a) == _setting(answers[0])]
-    left_out = metrics.looping(first)
+    left_out = metrics.looping(first, results["suite"]["distinct_4_threshold"])
     results["suite"] |= {
         "prompts": len({a.id for a in answers}),
         "turns": len({(a.id, a.turn) for a in answers}),

@@ -7,8 +7,8 @@
     template: "Answer in a word: {question}"
     reference: answers.text           # a field; answers.0 is the first of a list
 
-With all keys at their defaults the rows are in our own format, so one reader serves both.
-docs/suites.md lists the keys.
+With all keys at their defaults a row is read in any of the spellings of `foretoken.spellings`, so
+one reader serves described files and others. docs/suites.md lists the keys.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields
+from itertools import takewhile
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -23,24 +24,31 @@ from typing import Any
 import yaml
 
 from foretoken.bench.suites.source import Source
-from foretoken.errors import ForetokenError, unknown
+from foretoken.errors import ForetokenError, shown, unknown
+from foretoken.spellings import ASSISTANT, USER, conversation
 
 _MISSING = object()
+_IDS, _TASKS = ("id", "question_id"), ("task", "category")
+"""Fields that name a row and its task, where the description doesn't say."""
+_RULES = ("system", "developer")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """The keys of a description, with the defaults that read our own format.
+    """The keys of a description.
 
     id, task, template, system: text with {field} placeholders. turns, category, reference: fields.
-    template: one turn made of a row's fields, instead of `turns`.
+    id: else the row's `id` or `question_id`, else the line's number. task: else the row's `task` or
+    `category`, else the suite's name. template: one turn made of a row's fields, instead of
+    `turns`. system: instead of the row's own system message.
     tasks: the categories of each task, instead of `task`; any other category is an error.
-    placeholder: how turns begin that the publisher left out; such rows are an error.
+    placeholder: how turns begin that the publisher left out; such rows are an error. prompts: how
+    many the published file has, for lists.
     """
 
     name: str
     source: Source | None = None
-    id: str = "{id}"
+    id: str | None = None
     task: str | None = None
     tasks: Mapping[str, Seq[str]] | None = None
     category: str = "category"
@@ -51,6 +59,7 @@ class Description:
     stop: Seq[str] = ()
     max_tokens: int | None = None
     placeholder: str | None = None
+    prompts: int | None = None
 
     def __post_init__(self) -> None:
         if self.task is not None and self.tasks is not None:
@@ -62,28 +71,32 @@ class Description:
 
     def prompt(self, row: Mapping[str, Any], line: int) -> dict[str, Any]:
         """A row as the fields of a `Prompt`. Raises `ForetokenError` for a row of other shape."""
+        turns, system = self._said(row, line)
         row = {"line": line, **row}
-        if self.template is not None:
-            turns: tuple[str, ...] = (_fill(self.template, row),)
-        else:
-            turns = _turns(_field(row, self.turns or "turns"))
         category = _field(row, self.category, None)
         if category is not None and not isinstance(category, str):
             raise ForetokenError(f"{self.category} is {category!r}; it must be text.")
         return {
-            "id": _fill(self.id, row),
+            "id": _fill(self.id or _first(_IDS, row) or "{line}", row),
             "task": self._task(row, category),
             "turns": turns,
             "category": category or "",
             "reference": _reference(_field(row, self.reference, None), len(turns)),
             "stop": tuple(self.stop),
             "max_tokens": self.max_tokens,
-            "system": None if self.system is None else _fill(self.system, row),
+            "system": system if self.system is None else _fill(self.system, row),
         }
+
+    def _said(self, row: Mapping[str, Any], line: int) -> tuple[tuple[str, ...], str | None]:
+        """The user's turns, and the system message where the row has one."""
+        if self.template is not None:
+            return (_fill(self.template, {"line": line, **row}),), None
+        return _asked(row if self.turns is None else {"turns": _field(row, self.turns)})
 
     def _task(self, row: Mapping[str, Any], category: str | None) -> str:
         if self.tasks is None:
-            return _fill(self.task or "{task}", row)
+            named = self.task or _first(_TASKS, row)
+            return self.name if named is None else _fill(named, row)
         task_of = {name: task for task, names in self.tasks.items() for name in names}
         if category is None:
             raise ForetokenError(f"there is no {self.category!r}.")
@@ -184,14 +197,27 @@ def _text(value: object, name: str) -> str:
     return str(value)
 
 
-def _turns(value: object) -> tuple[str, ...]:
-    """The user's turns from a list of texts, or of messages with a role and a content."""
-    items: list[Any] = value if isinstance(value, list) else []
-    if all(isinstance(item, dict) for item in items):
-        items = [item.get("content") for item in items if item.get("role") == "user"]
-    if not items or not all(isinstance(item, str) for item in items):
-        raise ForetokenError(f"the turns are {value!r}; they must be a list of one text or more.")
-    return tuple(items)
+def _first(names: Seq[str], row: Mapping[str, Any]) -> str | None:
+    """The first of the fields that the row has, as a placeholder."""
+    return next((f"{{{name}}}" for name in names if name in row), None)
+
+
+def _asked(row: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
+    """The user's turns of a conversation, and what stands before them as a system message; the
+    assistant's are left to the target."""
+    found = conversation(row)
+    rules = list(takewhile(lambda turn: turn["role"] in _RULES, found.messages))
+    turns = found.messages[len(rules) :]
+    for turn in turns:
+        if turn["role"] not in (USER, ASSISTANT):
+            raise ForetokenError(
+                f"a turn is of role {shown(turn['role'])}, which can't be repeated where the "
+                "target's own answers stand between; leave such conversations out."
+            )
+    asked = [turn["content"] for turn in turns if turn["role"] == USER] + [*found.later]
+    if not asked:
+        raise ForetokenError("nobody asks anything in it; give it a user's turn, or leave it out.")
+    return tuple(asked), "\n".join(rule["content"] for rule in rules) or None
 
 
 def _reference(value: object, turns: int) -> tuple[tuple[str, ...], ...]:

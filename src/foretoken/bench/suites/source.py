@@ -23,7 +23,7 @@ from foretoken.errors import ForetokenError
 from foretoken.files import read_json_lines, write_file
 from foretoken.machine import cache_folder
 
-FILES = (".jsonl", ".jsonl.gz", ".parquet")
+FILES = (".jsonl", ".jsonl.gz", ".parquet", ".txt")
 _TIMEOUT = 60.0  # seconds
 
 
@@ -77,7 +77,8 @@ def read_source(source: Source, folder: Path, cache: Path | None, download: bool
 
 
 def read_file(path: Path) -> Rows:
-    """The rows of a file: a JSON object a line, the same with gzip, or parquet."""
+    """The rows of a file: a JSON object a line, also with gzip; parquet; text with a prompt a
+    line."""
     if path.suffix == ".parquet":
         if not path.is_file():
             raise ForetokenError(f"There is no file {path}.")
@@ -90,7 +91,7 @@ def read_file(path: Path) -> Rows:
         text = gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError, zlib.error) as error:
         raise ForetokenError(f"{path} can't be unpacked: {error}.") from error
-    numbered = tuple(_lines(text, path))
+    numbered = tuple((_texts if path.suffix == ".txt" else _lines)(text, path))
     if not numbered:
         raise ForetokenError(f"{path} holds no prompts.")
     return Rows(str(path), hashlib.sha256(content).hexdigest(), numbered)
@@ -103,24 +104,51 @@ def _lines(text: bytes, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
+def _texts(text: bytes, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every line that isn't blank, as a prompt."""
+    try:
+        lines = text.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise ForetokenError(f"{path} is not text in UTF-8: {error}.") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, {"prompt": line.removesuffix("\r")}
+
+
+def at_hand(source: Source, folder: Path, cache: Path | None = None) -> Path | None:
+    """Where on this machine the file lies that a description in `folder` names; None where it isn't
+    here, and for a dataset, whose library keeps its own files."""
+    return next(filter(Path.is_file, _places(source, folder, cache or cache_folder())), None)
+
+
+def _places(source: Source, folder: Path, cache: Path) -> list[Path]:
+    """Where the file may be, in the order in which it is looked for."""
+    if source.file is None:
+        return []
+    local = [base / source.file for base in (folder, data.folder()) if base is not None]
+    return [*local, _cached(source, cache)] if source.url else local
+
+
+def _cached(source: Source, cache: Path) -> Path:
+    assert source.file is not None
+    return cache / "suites" / f"{(source.sha256 or '')[:16]}-{Path(source.file).name}"
+
+
 def _find(source: Source, folder: Path, cache: Path, download: bool) -> Path:
     """The file, downloaded if it is nowhere."""
-    assert source.file is not None
-    texts = data.folder()
-    local = [base / source.file for base in (folder, texts) if base is not None]
-    cached = cache / "suites" / f"{(source.sha256 or '')[:16]}-{Path(source.file).name}"
-    for path in [*local, *([cached] if source.url else [])]:
-        if path.is_file():
-            return path
+    if (path := at_hand(source, folder, cache)) is not None:
+        return path
     if source.url is None:
-        raise ForetokenError(f"There is no file {' or '.join(map(str, local))}.")
+        places = " or ".join(map(str, _places(source, folder, cache)))
+        raise ForetokenError(f"There is no file {places}.")
     if not download:
         raise ForetokenError(
             f"{source.file} is not on this machine, and downloading it is switched off; "
             f"put it into the folder that {data.VARIABLE} names."
         )
-    _download(source, cached)
-    return cached
+    path = _cached(source, cache)
+    _download(source, path)
+    return path
 
 
 def _download(source: Source, to: Path) -> None:

@@ -69,8 +69,13 @@ def packaged() -> list[str]:
     return sorted(path.stem for path in _PACKAGED.glob("*.yaml"))
 
 
+def packaged_path(name: str) -> Path:
+    """The description of a packaged suite."""
+    return _PACKAGED / f"{name}.yaml"
+
+
 def load_suite(path: Path, name: str) -> Suite:
-    """Read a file of prompts in our own format: `id`, `task` and `turns` in each row.
+    """Read a file of prompts, as `foretoken bench --suite` does.
 
     Raises `ForetokenError`, with the line, where it is missing or malformed.
     """
@@ -88,12 +93,10 @@ def find_suite(name: str | Path, *, cache: Path | None = None, download: bool = 
     text = str(name)
     label, _, file = text.partition("=")
     if file and label in packaged():
-        return _suite(
-            read_description(_PACKAGED / f"{label}.yaml"), read_file(Path(file).expanduser())
-        )
+        return _suite(read_description(packaged_path(label)), read_file(Path(file).expanduser()))
     path = Path(text)
     if text in packaged():
-        path = _PACKAGED / f"{text}.yaml"
+        path = packaged_path(text)
     elif text.endswith(FILES):
         return load_suite(path, path.name.partition(".")[0])
     elif path.suffix not in (".yaml", ".yml"):

@@ -1,0 +1,82 @@
+"""Which methods a benchmark measures, and what each drafts with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foretoken import ForetokenError, zoo
+from foretoken.cli.bench_methods import Drafts, bundled_drafters, configs, drafts
+from foretoken.cli.bench_options import BenchOptions
+from foretoken.cli.options import ModelOptions
+from foretoken.trainable.checkpoint import method_of
+
+
+def chosen(methods: str, own: Drafts, inflated: bool = False) -> dict[str, dict[str, object]]:
+    return configs(BenchOptions(methods=methods), ModelOptions(), own, inflated)[0]
+
+
+def test_a_draft_model_for_all_and_others_by_name(tmp_path: Path) -> None:
+    """One for all models, or one each; NAME=MODEL is the method's own, by an alias too."""
+    one, two = drafts("small, sps = tiny,eagle=e", ["a", "b"])
+    assert one == two == Drafts("small", {"sps": "tiny", "eagle": "e"}, {})
+    assert [own.small for own in drafts("x,y", ["a", "b"])] == ["x", "y"]
+    assert drafts("draft_model=d", ["a"]) == [Drafts(None, {"sps": "d"}, {})]
+    folder = tmp_path / "lr=0.1"
+    folder.mkdir()
+    assert drafts(str(folder), ["a"]) == [Drafts(str(folder), {}, {})]
+    with pytest.raises(ForetokenError, match="3 draft models for 2 models"):
+        drafts("x,y,z,sps=s", ["a", "b"])
+
+
+def test_bundled_drafters_are_found() -> None:
+    """Of the bundled target, every row of the table that can draft with one; of others none."""
+    [own] = drafts(None, ["mini"])
+    assert own.small == "mini-draft" and own.named == {}
+    assert own.bundled["eagle2"] == "mini-eagle" and own.bundled["dflash_tree"] == "mini-dflash"
+    there = {name for name in zoo.names() if name not in ("mini", "mini-draft")}
+    assert {*own.bundled.values()} == there
+    assert method_of(zoo.path("mini-mtp")) == "mtp" and own.bundled["mtp"] == "mini-mtp"
+    assert bundled_drafters("other") == {}
+
+
+def test_methods_get_their_drafters() -> None:
+    """What the user names wins over what is bundled; an inflated target has none."""
+    own = Drafts("small", {"eagle": "mine"}, {"eagle": "mini-eagle", "medusa": "mini-medusa"})
+    found = chosen("suffix+sps,eagle,medusa,eagle+sps", own)
+    assert found == {
+        "suffix+sps": {"method": "suffix+sps", "model": "small"},
+        "eagle": {"method": "eagle", "model": "mine"},
+        "medusa": {"method": "medusa", "model": "mini-medusa"},
+        "eagle+sps": {
+            "method": "eagle+sps",
+            "eagle": {"model": "mine"},
+            "sps": {"model": "small"},
+        },
+    }
+    bundled = Drafts("small", {}, {"eagle": "mini-eagle"})
+    settings = BenchOptions()
+    every, reasons = configs(settings, ModelOptions(), bundled, False)
+    assert every["eagle"]["model"] == "mini-eagle" and "medusa" in reasons
+    every, reasons = configs(settings, ModelOptions(), bundled, True)
+    assert "eagle" in reasons and every["sps"]["model"] == "small"
+
+
+@pytest.mark.parametrize(
+    ("given", "methods", "inflated", "message"),
+    [
+        ("pld=x", "pld", False, "'pld', which drafts with none"),
+        ("spss=x", "sps", False, "--draft-model 'spss=x': .*Did you mean 'sps'"),
+        ("=", "sps", False, "--draft-model '='"),
+        ("sps=", "sps", False, "'sps=' names no model"),
+        ("sps=x", "pld", False, "'sps', which is not measured"),
+        ("eagle=x", "eagle", True, "'eagle' are of the target as it is"),
+    ],
+)
+def test_names_that_would_be_ignored(
+    given: str, methods: str, inflated: bool, message: str
+) -> None:
+    """A model that nothing would draft with is refused."""
+    with pytest.raises(ForetokenError, match=message):
+        chosen(methods, drafts(given, ["a"])[0], inflated)

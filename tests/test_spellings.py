@@ -1,0 +1,102 @@
+"""Conversations in every spelling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foretoken import ForetokenError
+from foretoken.spellings import Conversation, conversation
+
+ASKED = {"role": "user", "content": "a"}
+SAID = {"role": "assistant", "content": "b"}
+RULES = {"role": "system", "content": "s"}
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
+RESULT = {"role": "tool", "content": "9"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [ASKED, SAID, ASKED, SAID]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, SAID] * 2},
+        {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}] * 2},
+        {"conversations": [{"from": "user", "value": "a"}, {"from": "bing", "value": "b"}] * 2},
+        {"conversations": [ASKED, SAID, ASKED, SAID], "id": "x"},
+        {"turns": [ASKED, SAID, ASKED, SAID]},
+        {"id": "0", "data": ["a", "b", "a", "b"]},
+        {"prompt": [ASKED, SAID, ASKED], "completion": [SAID]},
+        {"prompt": [ASKED, SAID, ASKED], "response": "b"},
+    ],
+)
+def test_spellings_of_a_conversation(row: dict[str, Any]) -> None:
+    """Up to the last user's turn is the prompt; all turns are there to learn from."""
+    assert conversation(row) == Conversation((ASKED, SAID, ASKED), whole=(ASKED, SAID, ASKED, SAID))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [RULES, ASKED, SAID]},
+        {"system": "s", "messages": [ASKED, SAID]},
+        {"system": "s", "conversations": [{"from": "human", "value": "a"}, SAID]},
+        {"conversations": [{"from": "system", "value": "s"}, ASKED, SAID]},
+    ],
+)
+def test_a_system_message(row: dict[str, Any]) -> None:
+    assert conversation(row) == Conversation((RULES, ASKED), whole=(RULES, ASKED, SAID))
+
+
+def test_tools_turns() -> None:
+    """What a tool says is answered too; keys beside role and content are kept."""
+    named = {**RESULT, "name": "f"}
+    found = conversation({"messages": [ASKED, CALL, named, SAID]})
+    assert found == Conversation((ASKED, CALL, named), whole=(ASKED, CALL, named, SAID))
+    with pytest.raises(ForetokenError, match="it declares tools"):
+        conversation({"messages": [ASKED, SAID], "tools": [{"type": "function"}]})
+    assert conversation({"messages": [ASKED, SAID], "tools": []}).whole
+
+
+def test_prompts_and_texts() -> None:
+    """Alone, or with an answer; raw where they name no roles."""
+    rows = [
+        {"turns": ["a", "x", "y"]},
+        {"prompt": "a"},
+        {"prompt": "a", "completion": "b"},
+        {"text": "b"},
+        {"instruction": "a", "input": "x", "output": "b"},
+        {"instruction": "a", "input": "", "output": "b"},
+    ]
+    longer = {"role": "user", "content": "a\n\nx"}
+    assert list(map(conversation, rows)) == [
+        Conversation((ASKED,), ("x", "y")),
+        Conversation((ASKED,), raw=True),
+        Conversation((ASKED,), whole=(ASKED, SAID), raw=True),
+        Conversation((), whole=(SAID,), raw=True),
+        Conversation((longer,), whole=(longer, SAID)),
+        Conversation((ASKED,), whole=(ASKED, SAID)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "b"}, 'it has none of "turns", "messages", "conversations", "data"'),
+        (["a"], "it has none of"),
+        ({"conversations": [{"from": "nobody", "value": "x"}]}, "from 'nobody'; it must be from"),
+        ({"conversations": [{"from": "gpt", "value": 3}]}, "A turn is 3; it must be a text"),
+        ({"messages": [{"role": "user", "content": 3}]}, "The content of message 0 is 3"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "of type 'image'"),
+        ({"data": "a"}, "must be a list of texts"),
+        ({"turns": []}, "the turns are []; they must be a list"),
+        ({"turns": "abc"}, "the turns are 'abc'"),
+        ({"messages": 3}, "A conversation is 3"),
+        ({"prompt": 7}, "A turn is 7"),
+    ],
+)
+def test_what_is_no_conversation(row: Any, said: str) -> None:
+    """The message names what is wrong."""
+    with pytest.raises(ForetokenError) as error:
+        conversation(row)
+    assert said in str(error.value)
