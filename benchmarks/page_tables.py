@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from page_markdown import NONE, code, markdown, ranged, tokens_a_second
 from page_values import DERIVED, Record, geometric, regrets
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import tables as peers
+from real_table import page as real_page
 
 Read = Callable[[str], dict[str, Any]]
-NONE = "–"
 DRAFTED = {
     "prompt lookup": "`pld`",
     "llma": "`llma`",
@@ -30,30 +30,8 @@ DRAFTED = {
 LENT = ("eagle2", "dflash_tree", "glide_cape")
 """Trained rows whose checkpoint has another method's card."""
 PLAIN = ("plain", "autoregressive")
-FASTEST = 5
-"""How many of our methods the README shows for a target."""
 GOOD = 0.02
 """A loss that counts as none, in `auto`'s table."""
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
-    """A table whose first `words` columns stand to the left and the others to the right."""
-    rule = "|" + "---|" * words + "--:|" * (len(head) - words)
-    lines = [re.sub(r"(?<=\|)  (?=\|)", " ", f"| {' | '.join(row)} |") for row in (head, *rows)]
-    return "\n".join([lines[0], rule, *lines[1:]])
-
-
-def code(name: str) -> str:
-    """A method's name as a cell; a bar in it would end the cell."""
-    return f"`{name}`".replace("|", "\\|")
-
-
-def ranged(value: float, interval: Sequence[float] | None) -> str:
-    """A number and an interval, its own or that of a ratio that the page names."""
-    if interval is None:
-        return f"{value:.2f}"
-    low, high = interval
-    return f"{value:.2f} ({low:.2f}–{high:.2f})"
 
 
 def copying(read: Read) -> str:
@@ -264,17 +242,13 @@ def ladder(read: Read) -> str:
     cells = {(row["engine"], row["kind"]): row for row in record["rows"]}
     rows = [[engine, *(_rung(cells[engine, kind]) for kind in kinds)] for engine in engines]
     free = record["weights_read_once"]
-    last = [_speed(free[kind]) if kind in free else "" for kind in kinds]
+    last = [tokens_a_second(free[kind]) if kind in free else "" for kind in kinds]
     return markdown(["", *kinds], [*rows, ["weights read once a pass, drafting free", *last]])
 
 
 def _rung(row: Record) -> str:
     over = "" if row["engine"] == "foretoken" else f" ({row['foretoken_over_it']:.2f})"
-    return _speed(row["tokens_per_second"]) + over
-
-
-def _speed(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+    return tokens_a_second(row["tokens_per_second"]) + over
 
 
 def other_engines(read: Read) -> str:
@@ -300,68 +274,13 @@ def acceptance(read: Read) -> str:
 
 
 def real(read: Read) -> str:
-    """Real models at batch 1, a table a target: the fastest methods, and the other engines' best.
-
-    A row of the record has target, dtype, engine, method (PLAIN without drafts), temperature,
-    batch_size, prompts, and of a benchmark's results tokens_per_second, speedup (over the same
-    engine's plain row), speedup_ci95 and mean_acceptance_length (None where it isn't known).
-    """
-    try:
-        record = read("real.json")
-    except FileNotFoundError:
-        return "*No table of real models is recorded yet.*"
-    rows = [row for row in record["rows"] if row["batch_size"] == 1]
-    machine = record["environment"]
-    intro = (
-        f"One sequence at a time, on {machine['cores']} cores of {machine['cpu']}, "
-        f"{machine['date'][:10]}, at most {record['max_tokens']} tokens an answer; in brackets "
-        "95 % intervals. The fastest methods, and the fastest of each other engine "
-        "([record](benchmarks/results/real.json))."
-    )
-    targets = dict.fromkeys(row["target"] for row in rows)
-    return "\n\n".join([intro, *(_real(rows, target) for target in targets)])
+    """The README's table of real models."""
+    return _of_real(read, real_page.best)
 
 
-def _real(rows: Sequence[Record], target: str) -> str:
-    here = [row for row in rows if row["target"] == target]
-    sampled = {_kind(row): row for row in here if row["temperature"] != 0}
-    greedy = _shown([row for row in here if row["temperature"] == 0])
-    cells = [
-        [row["engine"], row["dtype"], row["method"].replace("|", "\\|"), _length_alone(row)]
-        + [_speed(row["tokens_per_second"])]
-        + [_over_plain(each) for each in (row, sampled.get(_kind(row)))]
-        for row in greedy
-    ]
-    head = ["engine", "weights", "method", "tokens a pass", "tokens/s", "over its plain"]
-    title = f"**{target}** ({greedy[0]['prompts']} prompts)"
-    return f"{title}\n\n{markdown([*head, 'at temperature 1'], cells, 3)}"
-
-
-def _kind(row: Record) -> tuple[str, str, str]:
-    return row["engine"], row["dtype"], row["method"]
-
-
-def _shown(greedy: Sequence[Record]) -> list[Record]:
-    """Plain decoding of each engine and dtype, our fastest methods and `auto` at the first dtype,
-    one method of the others."""
-    engines = dict.fromkeys((row["engine"], row["dtype"]) for row in greedy)
-    shown: list[Record] = []
-    for place, engine in enumerate(sorted(engines, key=_ours_first)):
-        own = [row for row in greedy if (row["engine"], row["dtype"]) == engine]
-        own.sort(key=lambda row: -row["speedup"])
-        best = [row for row in own if row["method"] not in PLAIN]
-        best = best[: 1 if place else FASTEST]
-        shown += [row for row in own if row in best or row["method"] in (*PLAIN, "auto")]
-    return shown
-
-
-def _ours_first(engine: tuple[str, str]) -> bool:
-    return engine[0] != "foretoken"
-
-
-def _length_alone(row: Record) -> str:
-    length = row["mean_acceptance_length"]
-    return NONE if length is None else f"{length:.2f}"
+def real_screen(read: Read) -> str:
+    """Every method on real models."""
+    return _of_real(read, real_page.screen)
 
 
 def _over_plain(row: Record | None) -> str:
@@ -369,6 +288,14 @@ def _over_plain(row: Record | None) -> str:
     if row is None or row["method"] in PLAIN:
         return NONE
     return ranged(row["speedup"], row["speedup_ci95"])
+
+
+def _of_real(read: Read, made: Callable[[Record], str]) -> str:
+    try:
+        record = read("real.json")
+    except FileNotFoundError:
+        return "*No table of real models is recorded yet.*"
+    return made(record)
 
 
 TABLES: dict[str, Callable[[Read], str]] = {
@@ -389,6 +316,7 @@ TABLES: dict[str, Callable[[Read], str]] = {
     "passes": passes,
     "perplexity": perplexity,
     "real": real,
+    "real-screen": real_screen,
     "step": step,
     "trained": trained,
 }

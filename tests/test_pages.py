@@ -208,64 +208,80 @@ def test_what_a_remark_does_not_reach() -> None:
     assert pages.without_record(f"# Page\n\n{items}") == ["- It takes 2 ms.", "4 ms."]
 
 
-def row(engine: str, method: str, speed: float, **others: Any) -> dict[str, Any]:
-    return {
-        "target": "SmolLM2-135M-Instruct",
-        "dtype": "float32",
-        "engine": engine,
-        "method": method,
-        "temperature": 0.0,
-        "batch_size": 1,
-        "prompts": 80,
-        "tokens_per_second": 20.0 * speed,
-        "speedup": speed,
-        "speedup_ci95": [speed - 0.1, speed + 0.1],
-        "mean_acceptance_length": 2.0 * speed,
-        **others,
-    }
+def ours(method: str, ratio: float) -> dict[str, Any]:
+    over = {"ratio": ratio, "ci95": [ratio - 0.1, ratio + 0.1]}
+    speeds = {"tokens_per_second": 20 * ratio, "mean_acceptance_length": 2 * ratio}
+    return {"engine": "foretoken", "method": method, "over_plain": over, **speeds}
 
 
-def real(rows: list[dict[str, Any]]) -> list[str]:
-    """The README's table of these rows, in paragraphs."""
+def theirs(engine: str, method: str, speed: float, ratio: float) -> dict[str, Any]:
+    over = {"ratio": ratio, "ci95": None}
+    decoding = {"tokens_per_second": speed, "over_own_plain": over}
+    return {"engine": engine, "method": method, "decoding": decoding}
+
+
+def cell(stage: str, temperature: float, rows: list[Any], **others: Any) -> dict[str, Any]:
+    settings = {"batch_size": 1, "precision": "as stored", "memory": "cold", "peers": []}
+    asked = {"max_tokens": 64, "prompts": 24, "rounds": 1, "target": "smollm2-135m"}
+    return {"stage": stage, "temperature": temperature, "rows": rows, **settings, **asked, **others}
+
+
+def real(cells: list[dict[str, Any]]) -> list[str]:
+    """The README's table of these cells, in paragraphs."""
     machine = {"cpu": "AMD EPYC", "cores": 2, "date": "2026-11-23T11:05:36+00:00"}
-    record = {"environment": machine, "max_tokens": 128, "rows": rows}
+    record = {"environment": machine, "cells": cells}
     return page_tables.real(lambda name: record).split("\n\n")
 
 
 def test_the_table_of_real_models() -> None:
-    """Ours first and fastest first, each over its own engine's plain decoding; of other weights and
-    other engines the fastest."""
-    rows = [
-        row("llama.cpp", "draft model", 0.8, mean_acceptance_length=None),
-        row("llama.cpp", "n-grams", 0.7),
-        row("foretoken", "plain", 1.0, mean_acceptance_length=1.0),
-        row("foretoken", "pld|sps", 1.8),
-        row("foretoken", "pld|sps", 1.5, temperature=1.0),
-        row("foretoken", "pld", 1.1),
-        row("foretoken", "pld", 1.3, dtype="int8"),
-        row("foretoken", "pld|sps", 1.2, dtype="int8"),
-        row("foretoken", "sps γ=4", 0.9, batch_size=4),
-        row("foretoken", "pld", 1.2, target="Qwen2.5-Coder-1.5B", dtype="float16"),
+    """Ours first and the fastest first, each over its own engine's plain decoding; of other engines
+    plain decoding and the fastest; the grid's where there is one, else the screen's."""
+    plain, drafts = ours("autoregressive", 1.0), ours("pld|sps", 1.8)
+    peers = [
+        plain | theirs("foretoken", "autoregressive", 20.0, 1.0),
+        theirs("llama.cpp", "plain", 10.0, 1.0),
+        theirs("llama.cpp", "lookup", 7.0, 0.7),
+        theirs("llama.cpp", "draft model", 8.0, 0.8),
     ]
-    intro, title, table, other, _ = real(rows)
-    assert intro.startswith("One sequence at a time, on 2 cores of AMD EPYC, 2026-11-23, at most")
-    assert title == "**SmolLM2-135M-Instruct** (80 prompts)"
+    screens = [
+        cell("screen", 0.0, [plain, ours("pld", 1.1), drafts]),
+        cell("screen", 0.0, [plain], peers=peers),
+        cell("screen", 0.0, [plain, drafts], target="qwen2.5-coder-1.5b"),
+    ]
+    grids = [
+        cell("grid", 0.0, [plain, ours("pld", 1.2), drafts], rounds=3, prompts=80, max_tokens=128),
+        cell("grid", 1.0, [plain, ours("pld", 1.3)]),
+        cell("grid", 0.0, [plain, ours("pld", 9.0)], batch_size=4),
+        cell("grid", 0.0, [plain, ours("pld", 9.0)], memory="warm"),
+    ]
+    intro, title, table, other, _ = real(screens)
+    assert intro.startswith("One sequence at a time, on 2 cores of AMD EPYC, 2026-11-23;")
+    assert title == "**SmolLM2-135M-Instruct, Q4_1** (24 prompts, 64 tokens at most)"
     assert table.splitlines()[2:] == [
-        "| foretoken | float32 | pld\\|sps | 3.60 | 36.0 | 1.80 (1.70–1.90) | 1.50 (1.40–1.60) |",
-        "| foretoken | float32 | pld | 2.20 | 22.0 | 1.10 (1.00–1.20) | – |",
-        "| foretoken | float32 | plain | 1.00 | 20.0 | – | – |",
-        "| foretoken | int8 | pld | 2.60 | 26.0 | 1.30 (1.20–1.40) | – |",
-        "| llama.cpp | float32 | draft model | – | 16.0 | 0.80 (0.70–0.90) | – |",
+        "| foretoken | `pld\\|sps` | 3.60 | 36.0 | 1.80 (1.70–1.90) | – |",
+        "| foretoken | `pld` | 2.20 | 22.0 | 1.10 (1.00–1.20) | – |",
+        "| foretoken | plain | 2.00 | 20.0 | – | – |",
+        "| llama.cpp | plain | – | 10.0 | – | – |",
+        "| llama.cpp | draft model | – | 8.0 | 0.80 | – |",
     ]
-    assert other == "**Qwen2.5-Coder-1.5B** (80 prompts)"
+    assert other.startswith("**Qwen2.5-Coder-1.5B-Instruct, Q4_K; draft model its 0.5B** (24")
+    _, title, table, *_ = real([*screens, *grids])
+    assert title.endswith("(80 prompts, 128 tokens at most, 3 rounds)")
+    assert table.splitlines()[3] == (
+        "| foretoken | `pld` | 2.40 | 24.0 | 1.20 (1.10–1.30) | 1.30 (1.20–1.40) |"
+    )
+    lines = page_tables.real_screen(lambda name: {"cells": screens}).splitlines()
+    assert lines[-1] == "| `pld\\|sps` | 3.60 | 1.80 (1.70–1.90) | 3.60 | 1.80 (1.70–1.90) |"
+    assert lines[-2] == "| `pld` | 2.20 | 1.10 (1.00–1.20) | – | – |"
 
 
 def test_the_table_of_real_models_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many methods the fastest and `auto`; before the record is there, one sentence."""
-    rows = [row("foretoken", f"m{i}", 1 + i / 10) for i in range(9)]
-    _, _, table = real([*rows, row("foretoken", "plain", 1.0), row("foretoken", "auto", 0.9)])
-    methods = [line.split(" | ")[2] for line in table.splitlines()[2:]]
-    assert methods == ["m8", "m7", "m6", "m5", "m4", "plain", "auto"]
+    rows = [ours(f"m{i}", 1 + i / 10) for i in range(1, 10)]
+    rows += [ours("autoregressive", 1.0), ours("auto", 0.9)]
+    _, _, table = real([cell("screen", 0.0, rows)])
+    methods = [line.split(" | ")[1].strip("`") for line in table.splitlines()[2:]]
+    assert methods == ["m9", "m8", "m7", "m6", "m5", "plain", "auto"]
     monkeypatch.setattr(pages, "RECORDS", ())
     said = page_tables.real(pages.recorded.__wrapped__)
     assert said == "*No table of real models is recorded yet.*"

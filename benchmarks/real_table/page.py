@@ -1,0 +1,129 @@
+"""The pages' tables of real models, made from the cells of the record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from page_markdown import NONE, code, markdown, ranged, tokens_a_second
+
+from foretoken.bench.record import BASELINE
+from real_table.cells import COLD, STORED
+from real_table.lineup import PLAIN
+
+Record = Mapping[str, Any]
+FASTEST = 5
+"""How many of our methods the README shows for a target."""
+TITLES = {
+    "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B-Instruct, Q4_K; draft model its 0.5B",
+    "smollm2-135m": "SmolLM2-135M-Instruct, Q4_1",
+}
+
+
+def best(record: Record) -> str:
+    """One sequence at a time: of each target our fastest methods and `auto`, and each other
+    engine's plain decoding and fastest method; from the grid, or before that from the screen."""
+    machine = record["environment"]
+    intro = (
+        f"One sequence at a time, on {machine['cores']} cores of {machine['cpu']}, "
+        f"{machine['date'][:10]}; in brackets 95 % intervals. Weights are multiplied as their "
+        "files have them, where an engine can. Our fastest methods, and each other engine's plain "
+        "decoding and its fastest method ([record](benchmarks/results/real.json))."
+    )
+    targets = dict.fromkeys(cell["target"] for cell in record["cells"])
+    return "\n\n".join([intro, *(_best(record["cells"], target) for target in targets)])
+
+
+def _best(cells: Sequence[Record], target: str) -> str:
+    greedy, sampled = (_alone(cells, target, temperature) for temperature in (0, 1))
+    own = max(greedy, key=lambda cell: len(cell["rows"]))
+    at_1 = {row["method"]: row for cell in sampled for row in cell["rows"]}
+    rows = [_ours(row, at_1.get(row["method"])) for row in _shown(own["rows"])]
+    others = _peers(greedy)
+    drawn = _peers(sampled)
+    for engine, of_engine in others.items():
+        rows += [_theirs(row, drawn.get(engine, ())) for row in _fastest(of_engine)]
+    most = f"{own['max_tokens']} tokens at most"
+    rounds = f", {own['rounds']} rounds" if own["rounds"] > 1 else ""
+    title = f"**{TITLES.get(target, target)}** ({own['prompts']} prompts, {most}{rounds})"
+    head = ["engine", "method", "tokens a pass", "tokens/s", "over its plain", "at temperature 1"]
+    return f"{title}\n\n{markdown(head, rows, 2)}"
+
+
+def _alone(cells: Sequence[Record], target: str, temperature: float) -> list[Record]:
+    """The target's cells of one sequence as stored and cold, of the latest stage that has any."""
+    asked = {"target": target, "batch_size": 1, "precision": STORED, "memory": COLD}
+    found = [cell for cell in cells if all(cell[key] == value for key, value in asked.items())]
+    stages = [cell["stage"] for cell in found if cell["temperature"] == 0]
+    stage = next((name for name in ("grid", "screen") if name in stages), "")
+    return [c for c in found if c["stage"] == stage and c["temperature"] == temperature]
+
+
+def _shown(rows: Sequence[Record]) -> list[Record]:
+    """Plain decoding, `auto`, and the fastest of the others; from the fastest on."""
+    rated = [row for row in rows if row["over_plain"]]
+    rated.sort(key=lambda row: -row["over_plain"]["ratio"])
+    others = [row for row in rated if row["method"] not in (BASELINE, "auto")]
+    return [row for row in rated if row in others[:FASTEST] or row not in others]
+
+
+def _ours(row: Record, sampled: Record | None) -> list[str]:
+    name = "plain" if row["method"] == BASELINE else code(row["method"])
+    numbers = [f"{row['mean_acceptance_length']:.2f}", tokens_a_second(row["tokens_per_second"])]
+    over = [_over(each, row["method"], "over_plain") for each in (row, sampled)]
+    return ["foretoken", name, *numbers, *over]
+
+
+def _peers(cells: Sequence[Record]) -> dict[str, list[Record]]:
+    """The other engines' rows."""
+    found: dict[str, list[Record]] = {}
+    for row in (row for cell in cells for row in cell["peers"]):
+        if row["engine"] != "foretoken" and row["decoding"]["tokens_per_second"]:
+            found.setdefault(row["engine"], []).append(row)
+    return found
+
+
+def _fastest(rows: Sequence[Record]) -> list[Record]:
+    """An engine's plain decoding and its fastest method."""
+    others = [row for row in rows if row["method"] != PLAIN]
+    others.sort(key=lambda row: -row["decoding"]["tokens_per_second"])
+    return [row for row in rows if row["method"] == PLAIN] + others[:1]
+
+
+def _theirs(row: Record, sampled: Sequence[Record]) -> list[str]:
+    again = next((each for each in sampled if each["method"] == row["method"]), None)
+    over = [
+        _over(each and each["decoding"], row["method"], "over_own_plain") for each in (row, again)
+    ]
+    speed = tokens_a_second(row["decoding"]["tokens_per_second"])
+    return [row["engine"], row["method"], NONE, speed, *over]
+
+
+def _over(row: Record | None, method: str, key: str) -> str:
+    """A speed over plain decoding; of plain decoding, and of no row, a dash."""
+    if row is None or method in (BASELINE, PLAIN) or row[key] is None:
+        return NONE
+    return ranged(row[key]["ratio"], row[key]["ci95"])
+
+
+def screen(record: Record) -> str:
+    """Every method of the screen on each target: tokens a pass, and speed over plain decoding."""
+    cells = {
+        cell["target"]: {row["method"]: row for row in cell["rows"]}
+        for cell in record["cells"]
+        if cell["stage"] == "screen" and not cell["peers"]
+    }
+    methods = dict.fromkeys(method for rows in cells.values() for method in rows)
+    lines = [
+        [code(m), *(c for rows in cells.values() for c in _screened(rows.get(m)))] for m in methods
+    ]
+    head = [""]
+    for target in cells:
+        head += [f"{TITLES.get(target, target).split(',')[0]}: tokens a pass", "over plain"]
+    return markdown(head, lines)
+
+
+def _screened(row: Record | None) -> tuple[str, str]:
+    if row is None or row["mean_acceptance_length"] is None:
+        return NONE, NONE
+    return f"{row['mean_acceptance_length']:.2f}", _over(row, row["method"], "over_plain")
