@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gguf_files
 import pytest
 from transformers import GPT2Config, Qwen3Config, ViTConfig
 
@@ -54,6 +55,15 @@ def test_other_methods(method: str, large: str) -> None:
     """None needs weights, or memory for its own."""
     found = dry_run(method, large, read_recipe(method, {"shape": {}}))
     assert 1e7 < found.drafter < found.target
+
+
+def test_a_gguf_file(tmp_path: Path) -> None:
+    """Its configuration is of no class of transformers."""
+    model = gguf_files.model("llama")
+    path = gguf_files.written(tmp_path / "model.gguf", "llama")
+    assert dry_run("medusa", str(path), read_recipe("medusa")).target == sum(
+        p.numel() for p in model.parameters()
+    )
 
 
 def test_what_is_refused(tmp_path: Path, large: str) -> None:

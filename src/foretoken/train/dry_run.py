@@ -79,8 +79,10 @@ def _module(method: str, facts: Facts, config: Any, recipe: Recipe) -> Trained:
 
 
 def _parameters(config: Any) -> int:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
+    if type(config) is PreTrainedConfig:  # a GGUF file's is of no family's class
+        config = AutoConfig.for_model(**(config.to_dict() | {"model_type": config.model_type}))
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
