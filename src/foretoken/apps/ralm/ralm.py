@@ -212,10 +212,13 @@ class _Run:
             found = self.retriever.search(queries, self.options.prefetch)
         except Exception as error:
             raise described("The retriever", error) from error
-        if len(found) != len(queries) or not all(len(ids) > 0 for ids in found):
+        known = range(len(self.retriever.documents))
+        if len(found) != len(queries) or any(
+            len(ids) == 0 or not all(number in known for number in ids) for ids in found
+        ):
             raise ForetokenError(
-                f"The retriever found {shown(found)} for {len(queries)} queries; it must give a "
-                "list of ids for each, none of them empty."
+                f"The retriever found {shown(found)} for {len(queries)} queries; it must give each "
+                f"a list of ids below {len(known)}, none of them empty."
             )
         return _Found(found, perf_counter() - begun)
 
