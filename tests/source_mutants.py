@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contrastive_mutants import HANDED_OVER
 from mutation import Mutant
+from ralm_mutants import RETRIEVAL
 from recommender_mutants import RECOMMENDING
 
 DRAWS, ENGINE = "foretoken.draws:KeyedDraws", "foretoken.engine.engine:Engine"
@@ -353,6 +354,7 @@ MUTANTS = {
     **READING,
     **HANDED_OVER,
     **RECOMMENDING,
+    **RETRIEVAL,
 }
 
 BY_TEST: dict[str, list[str]] = {}

@@ -22,7 +22,7 @@ class Index:
         assert space == "ip"
         self.dim = dim
 
-    def init_index(self, max_elements: int, ef_construction: int, M: int, random_seed: int) -> None:  # noqa: N803
+    def init_index(self, max_elements: int, ef_construction: int, M: int, random_seed: int) -> None:
         self.room = max_elements
 
     def add_items(self, data: Any, ids: Any, num_threads: int) -> None:
