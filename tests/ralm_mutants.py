@@ -17,11 +17,8 @@ RETRIEVAL: dict[str, Mutant] = {
         "i == len(todo) - 1 and guess.document != best",
         (SAME,),
     ),
-    "the piece after a wrong document stays": Mutant(
-        f"{RUN}._settle",
-        "self.text.take_back(self.text.pieces - lost)",
-        "self.text.take_back(self.text.pieces - lost + 1)",
-        (SAME,),
+    "the corrected piece gets the wrong document": Mutant(
+        f"{RUN}._settle", "right[matched]", "todo[matched].document", (SAME,)
     ),
     "what was written meanwhile stays": Mutant(
         f"{RUN}._settle",
@@ -75,7 +72,7 @@ RETRIEVAL: dict[str, Mutant] = {
         "foretoken.apps.ralm.stride:asynchronous_rate",
         "max(a, b)",
         "a + b",
-        ("apps/ralm/test_stride.py::test_the_formulas_are_what_rounds_take",),
+        ("apps/ralm/test_stride.py::test_by_hand",),
     ),
     "guesses after a wrong one count": Mutant(
         f"{RUN}._settle",

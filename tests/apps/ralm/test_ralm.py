@@ -133,8 +133,8 @@ class Watched:
 
 
 def test_what_is_counted(llm: LLM) -> None:
-    """One retrieval for each round. Pieces are written at lengths 3, 7, 11 and 15. With one document
-    prefetched, the guess at 11 is wrong; from then on both are in the cache."""
+    """One retrieval for each round. Pieces are written at lengths 3, 7, 11 and 15. With
+    one document prefetched, the guess at 11 is wrong; from then on both are in the cache."""
     watched = Watched()
     params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     out = Ralm(llm, watched, speculation_stride=3, prefetch=1, max_document_tokens=9).generate(

@@ -48,7 +48,7 @@ class Dense:
 
     def encode(self, text: str) -> Vector:
         """[D]"""
-        [vector] = _checked(self._embedded([text]), 1, self.vectors.shape[1])
+        vector: Vector = _checked(self._embedded([text]), 1, self.vectors.shape[1])[0]
         return vector
 
     def search(self, queries: Seq[Vector], k: int) -> list[list[int]]:

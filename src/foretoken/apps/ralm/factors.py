@@ -68,15 +68,19 @@ def factors(plain: Ralm, drafting: Ralm, prompts: Seq[str], params: SamplingPara
         for turn in range(len(ways)):
             way = (number + turn) % len(ways)  # nobody is always the first
             served[way].append(ways[way](prompt, params))
-    times = [sum(out.stats.total_time for out in outputs) for outputs in served]
-    last = served[-1]
-    matched, wrong = (sum(out.stats.matched for out in last), sum(out.stats.wrong for out in last))
-    decoding = [out.stats.decoding for out in last]
+    plain_time, guessed_time, drafted_time = (
+        sum(out.stats.total_time for out in outputs) for outputs in served
+    )
+    ids = [[tuple(out.token_ids) for out in outputs] for outputs in served]
+    stats = [out.stats for out in served[-1]]
+    matched, wrong = sum(s.matched for s in stats), sum(s.wrong for s in stats)
     return Factors(
-        *times,
-        different=sum(
-            len({tuple(out.token_ids) for out in outs}) > 1 for outs in zip(*served, strict=True)
-        ),
+        plain_time,
+        guessed_time,
+        drafted_time,
+        different=sum(len({*texts}) > 1 for texts in zip(*ids, strict=True)),
         match_rate=matched / max(1, matched + wrong),
-        mean_acceptance_length=sum(d.tokens for d in decoding) / sum(d.passes for d in decoding),
+        mean_acceptance_length=(
+            sum(s.decoding.tokens for s in stats) / sum(s.decoding.passes for s in stats)
+        ),
     )

@@ -99,9 +99,9 @@ class Ralm:
     def generate(self, prompt: str, params: SamplingParams | None = None) -> RalmOutput:
         """The text that `generate_plain` writes, with fewer retrievals over the corpus.
 
-        The ids are the same at temperature 0, and with the same seed at any other, if the model's
-        method drafts chosen tokens (docs/methods.md); with one that draws its drafts too, unless it
-        learns from one piece for the next. Without a seed each request takes a new one from the
+        The ids are the same at temperature 0, and with the same seed at any other, where the
+        model's method drafts chosen tokens (docs/methods.md); where it draws its drafts, as long as
+        these depend on the piece alone. Without a seed each request takes a new one from the
         system. Raises `ForetokenError` for what can't be served, and for what a retriever raises.
         """
         run = _Run(self, prompt, params)
