@@ -235,6 +235,16 @@ def test_drafter_page_code(monkeypatch: pytest.MonkeyPatch) -> None:
     check_drafter(lambda pair: page.LastSeen())
 
 
+def test_retrieval_page_code() -> None:
+    """The example of docs/ralm.md runs, on a bundled model, and its text is the plain loop's."""
+    page: dict[str, Any] = {}
+    exec(python_blocks(ROOT / "docs" / "ralm.md"), page)
+    with page["llm"]:
+        plain = page["ralm"].generate_plain(page["out"].prompt, page["params"])
+    assert page["out"].token_ids == plain.token_ids
+    assert page["out"].documents == plain.documents and len(plain.token_ids) == 24
+
+
 def test_readme_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The README's Python blocks run, in order, as one script."""
     monkeypatch.chdir(tmp_path)
