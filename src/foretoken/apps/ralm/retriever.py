@@ -27,8 +27,10 @@ class Retriever(Protocol):
     found among others.
     """
 
-    documents: Seq[str]
-    """The corpus; a document's id is its place."""
+    @property
+    def documents(self) -> Seq[str]:
+        """The corpus; a document's id is its place."""
+        ...
 
     def encode(self, text: str) -> Any:
         """The query that stands for a text."""
