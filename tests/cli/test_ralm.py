@@ -25,7 +25,8 @@ def test_ralm(checkpoints: Pair, corpus: Path) -> None:
     found = run(*command, *sps(checkpoints), "--speculation-stride", 2, "--asynchronous")
     assert plain.exit_code == found.exit_code == 0, found.output
     assert plain.stdout == found.stdout and plain.stdout.strip()
-    assert plain.stderr.startswith("[autoregressive] 12 tokens · ") and "guesses" not in plain.stderr
+    assert plain.stderr.startswith("[autoregressive] 12 tokens · ")
+    assert "guesses" not in plain.stderr
     assert plain.stderr.endswith(" · 3 retrievals for 3 pieces\n")
     assert found.stderr.startswith("[sps] 12 tokens · ") and "guesses right" in found.stderr
     assert "mean acceptance length" in found.stderr and found.stderr.count("\n") == 1

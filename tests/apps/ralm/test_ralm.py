@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from itertools import product
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.apps.ralm import Bm25, Dense, Ralm
 from foretoken.apps.ralm.outputs import RalmOutput
 from foretoken.apps.ralm.retriever import Retriever
+from foretoken.apps.ralm.stride import FixedStride, Round
 from foretoken.testing import ByteTokenizer, Pair
 
 TOKENIZER = ByteTokenizer(97)
@@ -169,8 +171,9 @@ def test_writing_goes_on_meanwhile(llm: LLM) -> None:
         return out
 
     watched = Waiting()
+    noted: Any = SimpleNamespace(generate=noting, tokenizer=llm.tokenizer, engine=llm.engine)
     ralm = Ralm(
-        SimpleNamespace(generate=noting, tokenizer=llm.tokenizer, engine=llm.engine),  # type: ignore[arg-type]
+        noted,
         watched,
         speculation_stride=1,
         asynchronous=True,
@@ -206,18 +209,51 @@ def test_options(llm: LLM, bm25: Bm25, options: dict[str, Any], said: str) -> No
 def test_retrievers_that_fail(llm: LLM, found: list[list[int]], asynchronous: bool) -> None:
     """What one raises, or finds where there is nothing, is one sentence, on either thread."""
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
-    watched = Watched()
+    watched: Any = Watched()
     ralm = Ralm(llm, watched, asynchronous=asynchronous, max_document_tokens=9)
-
-    def finding(queries: Any, k: int) -> Any:
-        return found if 3 not in queries else [[0]]
-
-    watched.search = finding  # type: ignore[method-assign]
+    watched.search = lambda queries, k: [[0]] if 3 in queries else found
     with pytest.raises(ForetokenError, match="it must give each a list of ids below 2"):
         ralm.generate("abc", params)
-    watched.search = lambda queries, k: [[0]] if 3 in queries else 1 / 0  # type: ignore
+    watched.search = lambda queries, k: [[0]] if 3 in queries else 1 / 0
     with pytest.raises(ForetokenError, match="The retriever raised ZeroDivisionError"):
         ralm.generate("abc", params)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_the_stride_is_told(
+    llm: LLM, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round's pieces, those with the right document, and both times; a retrieval that is
+    written through is waited for less long than it takes."""
+    rounds: list[Round] = []
+    note = FixedStride.note
+    monkeypatch.setattr(FixedStride, "note", lambda s, done: (rounds.append(done), note(s, done)))
+
+    class Slow(Watched):
+        def search(self, queries: Any, k: int) -> list[list[int]]:
+            time.sleep(0.08)
+            return super().search(queries, k)
+
+    def slowly(prompt: Any, params: Any) -> Any:
+        time.sleep(0.04)
+        return llm.generate(prompt, params)
+
+    slow: Any = SimpleNamespace(generate=slowly, tokenizer=llm.tokenizer, engine=llm.engine)
+    ralm = Ralm(
+        slow,
+        Slow(),
+        speculation_stride=3,
+        asynchronous=asynchronous,
+        prefetch=1,
+        max_document_tokens=9,
+    )
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    stats = ralm.generate("abc", params).stats
+    assert [(done.pieces, done.matched) for done in rounds] == [(3, 1), (3, 3)]
+    assert all(done.search_time >= 0.08 and done.piece_time >= 0.04 for done in rounds)
+    assert stats.search_time >= 3 * 0.08 and stats.writing_time >= stats.pieces * 0.04
+    assert (stats.waiting_time < stats.search_time) == asynchronous
+    assert stats.dropped == 2 + asynchronous
 
 
 def test_no_text(llm: LLM, bm25: Bm25) -> None:

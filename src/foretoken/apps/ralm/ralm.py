@@ -209,7 +209,8 @@ class _Run:
         """What is run on the other thread: it changes nothing."""
         begun = perf_counter()
         try:
-            found = self.retriever.search(queries, self.options.prefetch)
+            ranks = self.retriever.search(queries, self.options.prefetch)
+            found = [[int(number) for number in ids] for ids in ranks]
         except Exception as error:
             raise described("The retriever", error) from error
         known = range(len(self.retriever.documents))
