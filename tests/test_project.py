@@ -66,7 +66,7 @@ def project_files() -> list[Path]:
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         found = [ROOT / name for name in listed.stdout.split("\0") if name]
     else:
-        folders = ("src", "tests", "docs", "recipes", "benchmarks", "zoo")
+        folders = ("src", "tests", "docs", "site", "recipes", "benchmarks", "zoo")
         found = [path for name in folders for path in (ROOT / name).rglob("*")]
     return sorted(path for path in found if path.is_file())
 
@@ -203,7 +203,7 @@ def test_declared_requirements() -> None:
     assert required == {"huggingface-hub", "numpy", "safetensors", "torch", "transformers"}
     extras = project["optional-dependencies"]
     whole = set(re.findall(r"[\w-]+", extras["all"][0].partition("[")[2]))
-    assert whole == set(extras) - {"all", "dev", "quant"}
+    assert whole == set(extras) - {"all", "dev", "docs", "quant"}
 
 
 def test_the_wheel_is_small() -> None:
