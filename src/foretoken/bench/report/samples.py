@@ -35,7 +35,7 @@ def each_answer(path: Path) -> Iterator[Answer]:
                 except ForetokenError:
                     if line.endswith(b"\n"):
                         raise
-                    _log.warning("%s ends in the middle of line %d, which isn't read.", path, number)
+                    _log.warning("%s, line %d is torn and not read.", path, number)
                 else:
                     yield answer
 
