@@ -74,7 +74,7 @@ def _begun(folder: Path) -> bool:
 
 def _unfinished(folder: Path, finished: Seq[Results]) -> list[Results]:
     """Targets are measured in the plan's order, so those without results are its last."""
-    plan = typed(f"{folder / PLAN}", read_plan(folder), Mapping[str, Any])
+    plan = read_plan(folder)
     targets = typed(f"{PLAN}: targets", plan.get("targets", [{}]), Seq[Mapping[str, Any]])
     if len(finished) >= len(targets):
         return []

@@ -115,7 +115,6 @@ _WORDS = {
     "jacobi": "Jacobi decoding",
     "gauss_seidel": "Jacobi decoding in blocks",
     "lookahead": "lookahead decoding",
-    "token_recycling": "Token Recycling",
     "draft_verify": "drafting with half of the layers",
     "early_exit": "drafting with the first layers",
     "substitute": "drafting with a 4-bit copy",
