@@ -94,6 +94,12 @@ def test_finished_targets_come_first(checkpoints: tuple[Path, Path], tmp_path: P
     assert all("planned" not in part["suite"] for part in read_folder(tmp_path))
 
 
+def test_a_finished_run_needs_nothing_of_its_plan(tmp_path: Path) -> None:
+    """A demo's says nothing, and its results are whole."""
+    killed(tmp_path, {"command": "demo"}, answers(), synthetic.results())
+    assert read_folder(tmp_path) == read_finished(tmp_path)
+
+
 def test_an_inflated_target_is_called_so(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """By the plan, as answers don't tell."""
     asked = plan(checkpoints[0])
