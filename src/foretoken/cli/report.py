@@ -56,11 +56,11 @@ def report(
 def _pages(folder: Path, reference: bool, as_json: bool) -> None:
     from foretoken.bench.report import terminal
     from foretoken.bench.report.folder import read_folder
-    from foretoken.bench.report.page import write_report
+    from foretoken.bench.report.page import write_pages
     from foretoken.bench.report.reference import published
 
-    pages = write_report(folder, reference=reference)
     results = read_folder(folder)
+    pages = write_pages(folder, results, reference=reference)
     if as_json:
         output.write_json(results)
         return

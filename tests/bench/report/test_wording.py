@@ -54,6 +54,9 @@ def test_what_is_unfinished_says_so() -> None:
     assert wording.unfinished(results) == ""
     results["suite"]["planned"] = 80
     assert wording.coverage(results).startswith("Unfinished: 30 of 80 prompts. Averages over 28 of")
+    nothing = synthetic.results()
+    nothing["suite"] |= {"planned": 80, "prompts": 0}
+    assert wording.coverage(nothing) == "Unfinished: 0 of 80 prompts."
     results["suite"]["planned"] = None
     assert wording.unfinished(results) == "Unfinished: 30 prompts so far."
 

@@ -36,7 +36,12 @@ def write_report(folder: Path, *, reference: bool = False) -> list[Path]:
 
     reference: also show what others published of the same methods.
     """
-    results = selection.telling_first(read_folder(folder))
+    return write_pages(folder, read_folder(folder), reference=reference)
+
+
+def write_pages(folder: Path, results: Seq[Results], *, reference: bool = False) -> list[Path]:
+    """Write the pages of `results`, which were read from `folder`; see `write_report`."""
+    results = selection.telling_first(results)
     samples = shown(results, each_answer(folder / "samples.jsonl"))
     reference_table = published(results) if reference else None
     write_file(folder / "report.md", _markdown(results, samples, reference_table))

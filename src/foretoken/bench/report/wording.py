@@ -185,6 +185,8 @@ def unfinished(results: Results) -> str:
 def coverage(results: Results) -> str:
     """How many prompts the averages are of, and how many are left out."""
     suite = results["suite"]
+    if not suite["prompts"] and unfinished(results):
+        return unfinished(results)
     left, skipped = len(suite["left_out"]), len(suite["skipped"])
     failed = sum(run["failed"] for run in results["runs"])
     text = f"Averages over {count(suite['prompts'], 'prompt')}"
