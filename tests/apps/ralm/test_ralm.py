@@ -107,6 +107,20 @@ def test_each_piece_may_speculate(pair: Pair, llm: LLM, bm25: Bm25) -> None:
         assert out.stats.decoding.accepted > 0
 
 
+def test_a_bundled_model() -> None:
+    """In float32, with words, prompt lookup and OS³: the plain loop's text."""
+    documents = [
+        "The lighthouse of Marrow Point was built by Ada Finch.",
+        "Ada Finch was born in Dunmore, where her father mended clocks.",
+        "What is the first time that a clock has a river?",
+    ]
+    with LLM("mini", speculative_config={"method": "pld"}) as mini:
+        ralm = Ralm(mini, Bm25(documents), prefetch=1, query_tokens=8)
+        for params in (GREEDY, SEEDED):
+            out = ralm.generate("Who built the lighthouse?", params)
+            assert told(out) == told(ralm.generate_plain("Who built the lighthouse?", params))
+
+
 class Watched:
     """A retriever of two documents that takes turns: which one, by the length of the text."""
 
