@@ -1,8 +1,8 @@
 """Parts of files, read without filling the system's page cache.
 
-What is read again and again from a file that is larger than memory must not stay in the cache, where
-it would push out all else. Parts are read, not mapped: a map ends the process where its file can't
-be read any more.
+What is read again and again from a file that is larger than memory must not stay in the cache,
+where it would push out all else. Parts are read, not mapped: a map ends the process where its file
+can't be read any more.
 """
 
 from __future__ import annotations

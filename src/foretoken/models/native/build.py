@@ -94,8 +94,8 @@ def build_native(
 class _Parts:
     """Makes a model's parts from its stored weights. kept: the narrow dtype that products keep
     weights in. around_one: how norms are stored, see `block.Family`. count: parameters read so far.
-    bytes_read: of the matrices that a pass reads, as they are stored. passing: the most bytes that
-    the making of a product took besides those that were read and those that it has."""
+    bytes_read: of the matrices that a pass reads, as they are stored. passing: that making the
+    products took besides."""
 
     def __init__(
         self,
@@ -140,10 +140,11 @@ class _Parts:
     def product(self, weights: list[Any], bias: Tensor | None) -> Linear:
         count = sum(weight.numel() for weight in weights)
         if any(isinstance(weight, Blocks) for weight in weights):
-            layer, passing = blocks.product(weights, bias), sum(w.nbytes for w in weights)
-        else:  # joined, and narrowed again where it is kept so
-            layer, passing = self._make(self.matrix(weights), bias), 2 * count * self.dtype.itemsize
-        self.passing = max(self.passing, passing)
+            layer = blocks.product(weights, bias)
+            self.passing += sum(weight.nbytes for weight in weights)
+        else:
+            layer = self._make(self.matrix(weights), bias)
+            self.passing += count * self.dtype.itemsize
         self.bytes_read += backends.nbytes(layer, count, self.dtype)
         return layer
 
@@ -234,7 +235,9 @@ def _read_layers(
         layer = _layer(own, config, i, given[i])
         return Made(layer, own.count, own.bytes_read, own.passing)
 
-    names = [[f"model.layers.{i}.{name}" for name in check.layer(config, shape)] for i in range(many)]
+    names = [
+        [f"model.layers.{i}.{name}" for name in check.layer(config, shape)] for i in range(many)
+    ]
     layers = offloaded.layers(make, names, ends)
     parts.count += offloaded.parameters
     parts.bytes_read += offloaded.nbytes

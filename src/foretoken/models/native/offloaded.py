@@ -27,7 +27,7 @@ from torch import Tensor
 from foretoken.errors import ForetokenError
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
-from foretoken.models.native.backends import split
+from foretoken.models.native.backends import pages, split
 from foretoken.models.native.backends.whole import Whole, served, whole_for
 from foretoken.models.native.check import Stored
 from foretoken.models.native.layer import Layer, Shape
@@ -72,11 +72,17 @@ class Offloaded:
     layers that were needed or were read ahead in vain; parameters, nbytes: of all layers."""
 
     def __init__(
-        self, checkpoint: Readable, as_kept: Callable[[Any], Any], weights_memory: int
+        self,
+        checkpoint: Readable,
+        as_kept: Callable[[Any], Any],
+        weights_memory: int,
+        advance: Callable[[], None],
     ) -> None:
         """as_kept: what the backend does with a tensor of a checkpoint. weights_memory: bytes that
-        all weights may take, those that are being read and made included."""
+        all weights may take, those that are being read and made included. advance: called for each
+        tensor while the model is loaded."""
         self._checkpoint, self._as_kept, self._memory = checkpoint, as_kept, weights_memory
+        self._advance = advance
         self.kept: list[Layer] = []
         self.bytes_read = self.parameters = self.nbytes = 0
         self._reader = ThreadPoolExecutor(1, "offloaded-layers")
@@ -136,6 +142,8 @@ class Offloaded:
         doesn't stay."""
         made = self._made(index)
         self._now = index, made.layer
+        for _ in self._places[index]:
+            self._advance()
         self.parameters += made.parameters
         self.nbytes += made.nbytes
         self._by_loops &= served(made.layer)
@@ -171,7 +179,8 @@ class Offloaded:
         def stored(name: str) -> Any:
             return self._as_kept(self._checkpoint.decoded(name, parts[name]))
 
-        return self._make(index, stored)
+        with pages.reusing():
+            return self._make(index, stored)
 
     def _taken(self, index: int) -> Mapping[str, memoryview]:
         """A layer's bytes; from now on the next one's are read, into the other buffer."""

@@ -99,9 +99,7 @@ def _norms(layer: Layer) -> list[Any]:
 class Whole:
     """Runs the sub-layers of one model, or of those of its layers that begin `at` one."""
 
-    def __init__(
-        self, shape: Shape, layers: Seq[Layer], ropes: Seq[Table], at: int = 0
-    ) -> None:
+    def __init__(self, shape: Shape, layers: Seq[Layer], ropes: Seq[Table], at: int = 0) -> None:
         for layer in layers:
             _check(layer, shape)
         self._shape, self._ropes, self._at = shape, list(ropes), at
