@@ -46,7 +46,9 @@ class Reads:
         weakref.finalize(self, _close, self._files)
         for file in files:
             try:
-                self._files[file] = os.open(file, os.O_RDONLY)
+                opened = self._files[file] = os.open(file, os.O_RDONLY)
+                # Else the system reads more than is asked for, which would stay in its cache.
+                os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_RANDOM)
             except OSError as error:
                 raise _unreadable(file, error) from error
 

@@ -104,7 +104,6 @@ class Offloaded:
         lent = [self._placed(index, ends) for index in range(len(names))]
         if len(self.kept) == len(names):
             self._buffers, self._now = [], None
-        self._reads.forget()
         return self.kept + lent[len(self.kept) :]
 
     @property
@@ -127,8 +126,8 @@ class Offloaded:
         """What runs these layers by the compiled loops, where these run all of the model's."""
         if len(self.kept) == len(layers):
             return whole_for(shape, layers, ropes)
-        some = [self.layer(len(self.kept))]
-        if not self._by_loops or whole_for(shape, some, ropes) is None:
+        assert self._now is not None  # the last one, which was made just now
+        if not self._by_loops or whole_for(shape, [self._now[1]], ropes) is None:
             return None
         return LayerByLayer(self, shape, ropes)
 
@@ -192,7 +191,10 @@ class Offloaded:
         ahead = ahead or self._started(index)
         parts = ahead.parts.result()
         self.bytes_read += _size(self._places[index])
-        after = index + 1 if index + 1 < len(self._places) else len(self.kept)
+        after = index + 1
+        if after == len(self._places):
+            after = len(self.kept)
+            self._reads.forget()  # what else is read of these files, as an embedding's rows
         if after != index:
             self._ahead = self._started(after)
         return parts
