@@ -46,6 +46,13 @@ def folder(tmp: Path, family: str = "llama", dtype: torch.dtype = torch.float32)
     return tmp / "model"
 
 
+def shards(tmp: Path) -> Path:
+    model = stored_models.original("llama", num_hidden_layers=LAYERS)
+    model.save_pretrained(tmp / "model", max_shard_size="150KB")
+    assert len(list((tmp / "model").glob("*.safetensors"))) > LAYERS
+    return tmp / "model"
+
+
 def file(tmp: Path, kind: Kind, architecture: str = "llama") -> Path:
     sizes = {"num_hidden_layers": LAYERS} if architecture != "gemma3" else {}
     return gguf_files.written(tmp / "model.gguf", architecture, kind, **sizes)
@@ -56,6 +63,7 @@ STORED: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "float64": (folder, {"dtype": "float64"}),
     "plain": (folder, {"backend": "plain"}),
     "bfloat16": (lambda tmp: folder(tmp, dtype=torch.bfloat16), {}),
+    "shards": (shards, {}),
     "biases": (lambda tmp: folder(tmp, "qwen2"), {}),
     "windows": (lambda tmp: folder(tmp, "gemma3_text"), {}),
     "Q8_0": (lambda tmp: file(tmp, Kind.Q8_0), {}),
@@ -150,15 +158,15 @@ def test_bytes(tmp_path: Path, kind: str) -> None:
         need = sum(_in_file(path, index) for index in coming) if len(coming) > 1 else 0
         assert layers.pass_bytes == need
         for tokens in ([3], [3, 50, 7, 7, 21, 5]):
-            before = layers.bytes_read
+            before = layers.bytes_so_far
             logits_after(model, tokens)
-            assert layers.bytes_read - before == need
+            assert layers.bytes_so_far - before == need
         cache = model.new_cache(1, 8)
         feed = chain_feed(cache, [cache.acquire(0)], [[3, 4]])
-        before = layers.bytes_read
+        before = layers.bytes_so_far
         with torch.inference_mode():
             model.run(model.embed(feed.tokens), feed, cache, range(2 * kept))
-        assert layers.bytes_read == before
+        assert layers.bytes_so_far == before
 
 
 def _in_file(path: Path, index: int) -> int:
@@ -176,11 +184,11 @@ def test_where_all_fits(tmp_path: Path) -> None:
     path = folder(tmp_path)
     model = load_model(path, weights_memory=2**30)
     assert isinstance(model, Transformer) and model.offloaded is not None
-    before = model.offloaded.bytes_read
+    before = model.offloaded.bytes_so_far
     whole = load_model(path)
     assert isinstance(whole, Transformer) and type(model.whole) is type(whole.whole)
     assert torch.equal(logits_after(model, [3, 50]), logits_after(whole, [3, 50]))
-    assert model.offloaded.bytes_read == before and model.offloaded.pass_bytes == 0
+    assert model.offloaded.bytes_so_far == before and model.offloaded.pass_bytes == 0
 
 
 def test_memory(tmp_path: Path) -> None:

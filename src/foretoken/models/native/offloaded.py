@@ -68,7 +68,7 @@ class _Ahead(NamedTuple):
 
 
 class Offloaded:
-    """Layers of which the first `kept` stay in memory. bytes_read: read from files so far, for
+    """Layers of which the first `kept` stay in memory. bytes_so_far: read from files so far, for
     layers that were needed or were read ahead in vain; parameters, nbytes: of all layers."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Offloaded:
         self._checkpoint, self._as_kept, self._memory = checkpoint, as_kept, weights_memory
         self._advance = advance
         self.kept: list[Layer] = []
-        self.bytes_read = self.parameters = self.nbytes = 0
+        self.bytes_so_far = self.parameters = self.nbytes = 0
         self._reader = ThreadPoolExecutor(1, "offloaded-layers")
         self._ahead: _Ahead | None = None
         self._now: tuple[int, Layer] | None = None
@@ -186,11 +186,11 @@ class Offloaded:
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.index != index:
             wait([ahead.parts])
-            self.bytes_read += _size(self._places[ahead.index])
+            self.bytes_so_far += _size(self._places[ahead.index])
             ahead = None
         ahead = ahead or self._started(index)
         parts = ahead.parts.result()
-        self.bytes_read += _size(self._places[index])
+        self.bytes_so_far += _size(self._places[index])
         after = index + 1
         if after == len(self._places):
             after = len(self.kept)
