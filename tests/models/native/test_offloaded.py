@@ -139,8 +139,8 @@ def test_same_text(tmp_path: Path, dtype: str, slots: int) -> None:
         for params in (SAMPLED, GREEDY)
     )
     for params, right in ((SAMPLED, seeded), (GREEDY, greedy)):
-        for drafter in (Nothing(), PromptLookup()):
-            outputs = serve(model, drafter, TargetOnly(), PROMPTS, params, slots=slots)
+        for copies in (Nothing(), PromptLookup()):
+            outputs = serve(model, copies, TargetOnly(), PROMPTS, params, slots=slots)
             assert texts(outputs) == right
     for drafter in (SmallLM(draft, 3), SmallTree(draft, widths=(2, 2)), EarlyExit(3)):
         outputs = serve(model, drafter, MultiCandidate(), PROMPTS, GREEDY, slots=slots)
@@ -305,6 +305,7 @@ def test_llm(tmp_path: Path) -> None:
     """As users give it."""
     path = folder(tmp_path)
     with LLM(str(path), eos_ids=()) as whole, LLM(str(path), weights_memory="1MiB") as llm:
+        assert isinstance(llm.model, Transformer) and llm.model.offloaded is not None
         assert llm.model.offloaded.pass_bytes > 0
         [right], [found] = (
             each.generate({"prompt_token_ids": PROMPTS[0]}, GREEDY) for each in (whole, llm)

@@ -63,7 +63,7 @@ Make = Callable[[int, Stored], Made]
 class _Ahead(NamedTuple):
     """A layer that is being read."""
 
-    index: int
+    layer: int
     parts: Future[dict[str, memoryview]]
 
 
@@ -184,9 +184,9 @@ class Offloaded:
     def _taken(self, index: int) -> Mapping[str, memoryview]:
         """A layer's bytes; from now on the next one's are read, into the other buffer."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.index != index:
+        if ahead is not None and ahead.layer != index:
             wait([ahead.parts])
-            self.bytes_so_far += _size(self._places[ahead.index])
+            self.bytes_so_far += _size(self._places[ahead.layer])
             ahead = None
         ahead = ahead or self._started(index)
         parts = ahead.parts.result()
