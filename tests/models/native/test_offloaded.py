@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
 import os
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -280,6 +282,28 @@ def test_a_read_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert lost.outputs[0].finish_reason == "error"
     assert f"{weights} can't be read (Input/output error)" in str(lost.error)
     assert attempt().token_ids == expected
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    """A model that is let go takes its thread and its open files with it."""
+    path = folder(tmp_path)
+    before = {*threading.enumerate()}
+    model: Any = offloaded(path)
+    logits_after(model, [3])
+    [reading] = {*threading.enumerate()} - before
+    assert str(path / "model.safetensors") in _open_files()
+    del model
+    reading.join(10)
+    assert not reading.is_alive()
+    assert str(path / "model.safetensors") not in _open_files()
+
+
+def _open_files() -> set[str]:
+    found = set()
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the listing itself
+            found.add(str(each.readlink()))
+    return found
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
