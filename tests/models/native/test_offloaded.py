@@ -288,7 +288,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     """A model that is let go takes its thread and its open files with it."""
     path = folder(tmp_path)
     before = {*threading.enumerate()}
-    model: Any = offloaded(path)
+    model: Any = load_model(path, weights_memory=2**20)
     logits_after(model, [3])
     [reading] = {*threading.enumerate()} - before
     assert str(path / "model.safetensors") in _open_files()
