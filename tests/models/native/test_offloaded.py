@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
 import mmap
 import os
 import re
@@ -25,6 +26,7 @@ from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
+from foretoken.machine import return_memory
 from foretoken.models import gguf
 from foretoken.models.checkpoint import Checkpoint
 from foretoken.models.feed import chain_feed
@@ -228,6 +230,8 @@ SLACK = 2 * 10**6
 
 def _growth(run: Callable[[], Any]) -> tuple[int, Any]:
     """By how much the process grew at its largest, and what `run` gave."""
+    gc.collect()  # what was let go before must not make room
+    return_memory()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is there
     before = _status("VmRSS")
     given = run()
