@@ -19,6 +19,7 @@ from foretoken.length import (
     SCHEDULES,
     Adaptive,
     Confidence,
+    Cumulative,
     Entropy,
     ExpectedGain,
     Fixed,
@@ -87,6 +88,46 @@ def test_the_adaptive_threshold_follows_the_published_parameters() -> None:
     assert rule.ends([own, other], distributions).tolist() == [True, False]
 
 
+def test_the_whole_draft_is_what_counts() -> None:
+    """No token is unsure, but all together are; each row and each draft by itself."""
+    rule, one, other = Cumulative(9, 0.5), sequence(), sequence()
+    shares = torch.tensor([[0.8, 0.2], [0.1, 0.9]])
+    for _ in range(2):
+        assert (rule.limit(one), rule.limit(other)) == (9, 9)
+        found = [rule.ends([one, other], shares).tolist() for _ in range(7)]
+        assert [row[0] for row in found] == [0.8**i < 0.5 for i in range(1, 8)]
+        assert [row[1] for row in found] == [0.9**i < 0.5 for i in range(1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("after_error", "moved"),
+    [
+        # Halved; all wrong, which is bounded; half wrong.
+        ("rate", [0.2, 0.9, 0.5]),
+        # 0.2 / mean(0.5, 0.25, 0.125); that / 0.125, of the one wrong token that is known.
+        ("confidence", [0.2, 0.2 * 24 / 7, 0.9]),
+    ],
+)
+def test_the_cumulative_threshold(after_error: str, moved: list[float]) -> None:
+    """Both readings of the published rule, by hand."""
+    rule, own = Cumulative(9, 0.4, after_error=after_error), sequence()
+    found = []
+    for drafted, accepted in ((3, 3), (3, 0), (4, 2)):
+        rule.limit(own)
+        for _ in range(3):
+            rule.ends([own], torch.tensor([[0.5, 0.5]]))
+        rule.observe(own, drafted, accepted)
+        rule.observe(own, 0, 0)  # a step without a draft
+        found.append(rule.threshold(own))
+    assert found == pytest.approx(moved)
+    for _ in range(40):
+        rule.observe(own, 1, 1)
+    assert rule.threshold(own) == 1e-6 and rule.threshold(sequence()) == 0.4
+    rule.limit(own)
+    rule.observe(own, 1, 0)  # of whose only token no confidence is known
+    assert rule.threshold(own) == (0.9 if after_error == "rate" else 1e-6)
+
+
 def test_entropy_bounds_the_acceptance() -> None:
     """1 - sqrt(0.2 H), H in nats; certain distributions have none, impossible tokens don't
     matter."""
@@ -151,6 +192,10 @@ def test_schedules_by_name() -> None:
         ({"num_assistant_tokens_schedule": "confidence", "draft_cost": 0.1}, "'expected_gain'"),
         ({"num_assistant_tokens_schedule": "expected_gain", "draft_cost": -1.0}, "e.g. 0.1"),
         ({"num_assistant_tokens_schedule": Fixed(2), "draft_cost": 0.1}, "length rule itself"),
+        (
+            {"num_assistant_tokens_schedule": "cumulative", "assistant_confidence_threshold": 2},
+            "from 0 to 1",
+        ),
         ({"num_assistant_tokens_schedule": "adaptive", "num_speculative_tokens": 0}, "at least 1"),
     ],
     ids=str,
@@ -168,6 +213,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "confidence": {"assistant_confidence_threshold": 0.7},
     "adaptive": {"assistant_confidence_threshold": 0.7},
     "entropy": {"assistant_confidence_threshold": 0.7},
+    "cumulative": {"assistant_confidence_threshold": 0.7},
     "expected_gain": {"draft_cost": 0.3},
     "heuristic": {},
 }
@@ -189,7 +235,7 @@ def counting(name: str, draft: Any, tokens: int = 3) -> Counting:
     return drafter
 
 
-@pytest.mark.parametrize("name", ["confidence", "adaptive", "entropy"])
+@pytest.mark.parametrize("name", ["confidence", "adaptive", "entropy", "cumulative"])
 @pytest.mark.parametrize("params", [WARM, SamplingParams(temperature=0.6, top_k=2)], ids=["1", "2"])
 def test_no_rule_that_looks_changes_the_distribution(name: str, params: SamplingParams) -> None:
     """One step, every outcome: how much is drafted depends on what was drawn before."""
@@ -209,6 +255,7 @@ PAST = {
     "heuristic": "heuristic",
     "adaptive": Adaptive(2, 0.3, memory=0.0, change=0.7, inertia=0.0),
     "entropy": Entropy(2, 0.3, memory=0.0, change=0.7, inertia=0.0),
+    "cumulative": Cumulative(2, 0.9),
     "expected_gain": ExpectedGain(2, draft_cost=0.5, rate=0.9, weight=1.0, decay=0.1),
 }
 """So set that one step's fate decides the next draft's length."""
@@ -308,7 +355,7 @@ class Passes:
         return self.model.forward(*given)
 
 
-@pytest.mark.parametrize("name", ["confidence", "adaptive", "entropy"])
+@pytest.mark.parametrize("name", ["confidence", "adaptive", "entropy", "cumulative"])
 @pytest.mark.parametrize("params", [COLD, SamplingParams(temperature=0.9, seed=1)], ids=["0", "1"])
 def test_rows_end_on_their_own(name: str, params: SamplingParams) -> None:
     """Each row of a batch ends after the first unsure distribution, and no pass is made for

@@ -82,6 +82,7 @@ class LLM:
         kv_cache_memory: what caches may fill: bytes, "4GiB", 0.5 of what is free; all but 1 GiB.
         gpu_memory_utilization: the same, as the share of a GPU that all may take.
         kv_cache_dtype: how keys and values are stored: "auto", "float16", "bfloat16", "float32".
+        weights_memory: bytes that the model's weights may take, as "4GiB"; docs/offloading.md.
         others: vLLM's other names, where they ask for what is done anyway; others are refused.
 
     Raises:
@@ -110,6 +111,7 @@ class LLM:
         kv_cache_memory: int | float | str | None = None,
         gpu_memory_utilization: float | None = None,
         kv_cache_dtype: str = "auto",
+        weights_memory: int | str | None = None,
         **others: Any,
     ) -> None:
         check_keywords(others, [*LLM.__init__.__annotations__])
@@ -127,6 +129,7 @@ class LLM:
             kv_cache_memory=kv_cache_memory,
             gpu_memory_utilization=gpu_memory_utilization,
             kv_cache_dtype=kv_cache_dtype,
+            weights_memory=weights_memory,
         )
         method = build(speculative_config)
         self.method = method.name
@@ -145,6 +148,7 @@ class LLM:
                 backend=settings.backend,
                 model_impl=settings.model_impl,
                 trust_remote_code=trust_remote_code,
+                weights_memory=settings.weights_bound,
             )
         self.tokenizer = tokenizer_of(tokenizer, folder, trust_remote_code)
         return_memory()  # a vocabulary was read through lists of its texts

@@ -251,7 +251,8 @@ def _dtype(name: str, model: str, running: ModelOptions) -> str:
     """The precision that a name stands for with this model on its device; "auto" of a GGUF file is
     one of its own."""
     from foretoken.models import gguf
-    from foretoken.models.load import find, pick_device, pick_dtype, read_config
+    from foretoken.models.load import find, read_config
+    from foretoken.models.placement import pick_device, pick_dtype
 
     place = find(model)
     if name == "auto" and gguf.is_named(place):

@@ -1,4 +1,5 @@
-"""How much memory the caches of an engine may fill: what was asked for, or what is free.
+"""How much memory the caches of an engine may fill: what was asked for, or what is free; and its
+target's weights, where that was asked for.
 
 Ask after the model is loaded, so that what its weights take isn't counted as free.
 """
@@ -47,6 +48,18 @@ def bound_of(memory: int | float | str | None, utilization: float | None) -> Bou
             f"gpu_memory_utilization is {utilization}; it must be above 0 and at most 1."
         )
     return Bound(number, utilization)
+
+
+def weights_bound(memory: int | str | None) -> int | None:
+    """The bytes that `weights_memory` asks for. Raises `ForetokenError` for what is none."""
+    if not isinstance(memory, str):
+        return memory
+    found = _SIZE.fullmatch(memory.strip())
+    if found is None or ("." in found[1] and not found[2]):  # a share of what?
+        raise ForetokenError(
+            f"weights_memory is {shown(memory)}; give bytes, as 4294967296 or '4GiB'."
+        )
+    return round(float(found[1]) * _UNITS[(found[2] or "").lower()])
 
 
 def set_limit(budget: CacheBudget, bound: Bound, device: torch.device, length: int) -> None:

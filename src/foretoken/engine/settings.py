@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 import torch
 
-from foretoken.engine.cache_memory import bound_of
+from foretoken.engine.cache_memory import bound_of, weights_bound
 from foretoken.errors import ForetokenError, shown, unknown
 from foretoken.errors.values import check_range, typed
 from foretoken.models.budget import CacheBudget
@@ -46,6 +46,7 @@ class Settings:
     kv_cache_memory: int | float | str | None
     gpu_memory_utilization: float | None
     kv_cache_dtype: str
+    weights_memory: int | str | None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -62,6 +63,7 @@ class Settings:
         if self.kv_cache_dtype not in STORED:
             raise unknown("kv_cache_dtype", self.kv_cache_dtype, STORED)
         self.cache_bound = bound_of(self.kv_cache_memory, self.gpu_memory_utilization)
+        self.weights_bound = weights_bound(self.weights_memory)
         if self.enforce_eager and backends.split(self.backend)[0] is not None:
             raise ForetokenError(
                 f"enforce_eager is true and backend {self.backend!r} compiles passes; leave one "
@@ -103,6 +105,7 @@ def check_loaded(model: CausalLM, settings: Settings, dtype: Any, device: Any) -
         "device": (device, model.device.type),
         "backend": (settings.backend, model.backend),
         "model_impl": (settings.model_impl, "auto"),
+        "weights_memory": (settings.weights_memory or "auto", "auto"),
     }
     for name, (asked, has) in given.items():
         text = str(asked).removeprefix("torch.") if isinstance(asked, torch.dtype) else str(asked)

@@ -6,16 +6,20 @@ that shapes and dtypes can be compared with a configuration before any weight is
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, shown
 from foretoken.files import read_json
+from foretoken.models.native.check import FLOATS
+from foretoken.models.reads import Place
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 BASE = "model."
@@ -39,6 +43,7 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         """Raises `ForetokenError` where there are none, or a file is missing or damaged."""
         self.folder, self.headers = folder, dict[str, Header]()
+        self._places: dict[Path, dict[str, Place]] = {}
         for file in _files(folder):
             for name, header in _headers(file):
                 if name in self.headers:
@@ -56,6 +61,19 @@ class Checkpoint:
         with safe_open(self.headers[stored].file, framework="pt") as handle:
             tensor: Tensor = handle.get_tensor(stored)
         return tensor
+
+    def place(self, name: str) -> Place:
+        """Where a tensor's bytes lie; KeyError where there is none."""
+        stored = self.name_of(name)
+        file = self.headers[stored].file
+        if file not in self._places:
+            self._places[file] = _places(file)
+        return self._places[file][stored]
+
+    def decoded(self, name: str, data: memoryview) -> Tensor:
+        """The tensor of this name, which stands in its bytes."""
+        header = self.header(name)
+        return torch.frombuffer(data, dtype=FLOATS[header.dtype]).view(header.shape)
 
     def header(self, name: str) -> Header:
         """What its file says of a tensor; KeyError where there is none."""
@@ -148,3 +166,14 @@ def _headers(file: Path) -> Iterator[tuple[str, Header]]:
         raise ForetokenError(
             f"{file} is truncated or not a safetensors file; fetch it again."
         ) from error
+
+
+def _places(file: Path) -> dict[str, Place]:
+    """Of a file whose header was read: its length in eight bytes, the header in JSON, the bytes of
+    the tensors, whose offsets count from there (safetensors' description of its format)."""
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(size))
+    header.pop("__metadata__", None)
+    offsets = {name: given["data_offsets"] for name, given in header.items()}
+    return {name: Place(file, 8 + size + a, b - a) for name, (a, b) in offsets.items()}

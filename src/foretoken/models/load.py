@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +23,15 @@ from foretoken.machine import cache_folder
 from foretoken.models import bundled, gguf
 from foretoken.models.checkpoint import Checkpoint, check_layers
 from foretoken.models.model import CausalLM
-from foretoken.models.native import backends, check, transformer
+from foretoken.models.native import backends, check, offloaded, transformer
 from foretoken.models.native.backends import pages
 from foretoken.models.native.build import build_native
+from foretoken.models.placement import pick_device, pick_dtype
 from foretoken.progress import track_late
 
 _log = logging.getLogger(__name__)
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 """Files of a folder that means to have a tokenizer."""
-
-_DTYPES = {
-    "float32": torch.float32,
-    "float": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "half": torch.float16,
-    "float64": torch.float64,
-}
 
 
 FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
@@ -53,14 +46,16 @@ def load_model(
     backend: str = "auto",
     model_impl: str = "auto",
     trust_remote_code: bool = False,
+    weights_memory: int | None = None,
 ) -> CausalLM:
     """Read a checkpoint: natively where the family allows it, else through transformers.
 
     `dtype` "auto" is the checkpoint's own on a GPU and float32 on a CPU, where backend "auto" then
     multiplies the blocks of a GGUF file as they lie, where its loops can be had, else keeps the
     weights in float16 where that loses nothing (see `weights`).
-    `model_impl` is "auto", "native" or "transformers". Raises `ForetokenError` for anything missing
-    or not servable.
+    `model_impl` is "auto", "native" or "transformers". weights_memory: bytes that weights may take;
+    layers that don't fit are read when they run. Raises `ForetokenError` for anything missing or
+    not servable.
     """
     folder = find(source)
     here = model_impl != "transformers" and gguf.is_named(folder) and gguf.is_read_here(folder)
@@ -77,6 +72,9 @@ def load_model(
         raise ForetokenError(
             f"{source} can't be served natively: {reason}; use model_impl='transformers'."
         )
+    if weights_memory is not None:
+        theirs = "model_impl is 'transformers'" if model_impl == "transformers" else reason
+        offloaded.check(source, theirs, place, backend, weights_memory)
     if model_impl == "transformers" or reason:
         _check_no_backend(backend, source, reason)
         from foretoken.models.hf import adapter
@@ -94,7 +92,7 @@ def load_model(
         linear, backend = "blocks", "blocks" if runner is None else f"{runner}+blocks"
     narrow = chosen or kind == torch.float16 or linear == "half"
     whole = linear == "blocks" or linear in backends.quantise.BACKENDS
-    return load_native(folder, config, kind, place, backend, narrow, whole)
+    return load_native(folder, config, kind, place, backend, narrow, whole, weights_memory)
 
 
 def _check_no_backend(backend: str, source: str | Path, reason: str | None) -> None:
@@ -213,46 +211,6 @@ def _check_layers(file: Path) -> None:
                 check.count(name, part[name], check.MOST_LAYERS)
 
 
-def pick_device(device: str | torch.device) -> torch.device:
-    """The device of this name; "auto" is the GPU where there is one. Raises `ForetokenError` for
-    one that isn't here."""
-    usable = torch.cuda.is_available()
-    name = shown(str(device) if isinstance(device, torch.device) else device)
-    try:
-        if not isinstance(device, str | torch.device):
-            raise TypeError
-        chosen = torch.device(("cuda" if usable else "cpu") if device == "auto" else device)
-    except (RuntimeError, TypeError) as error:
-        raise ForetokenError(f"There is no device {name}; give auto, cpu or cuda.") from error
-    if chosen.type not in ("cpu", "cuda"):
-        raise ForetokenError(f"Device {name} isn't served; give auto, cpu or cuda.")
-    if chosen.type == "cuda" and not usable:
-        raise ForetokenError("No CUDA device can be used here; give device auto or cpu.")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ForetokenError(
-            f"There is no device {name}, as this machine has {torch.cuda.device_count()}; "
-            "count from cuda:0."
-        )
-    return chosen
-
-
-def pick_dtype(dtype: str | torch.dtype, config: Any, device: torch.device) -> torch.dtype:
-    """The dtype of this name; "auto" is the checkpoint's on a GPU. Raises `ForetokenError` for one
-    that no model runs in."""
-    if isinstance(dtype, str) and dtype == "auto":
-        stored = getattr(config, "dtype", None)
-        if device.type != "cpu" and isinstance(stored, torch.dtype):
-            return stored
-        return torch.float32
-    given: Any = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
-    if not isinstance(given, str) or given not in _DTYPES:
-        raise ForetokenError(
-            f"dtype is {shown(given)}; it must be 'auto', 'float32', 'bfloat16', 'float16' or "
-            "'float64'."
-        )
-    return _DTYPES[given]
-
-
 def wrapped(model: Any) -> CausalLM:
     """A model that is already loaded: one of ours as it is, one of transformers' in the adapter."""
     if isinstance(model, torch.nn.Module):  # transformers' models are, ours are not
@@ -275,9 +233,10 @@ def load_native(
     backend: str,
     narrow: bool = True,
     whole: bool = False,
+    weights_memory: int | None = None,
 ) -> transformer.Transformer:
     """The native model from a checkpoint's weights, whose headers are checked before one is read;
-    `narrow`, `whole`: see `weights`."""
+    `narrow`, `whole`: see `weights`, `weights_memory`: `load_model`."""
     stored = weights(folder, narrow, whole)
     try:
         _check_headers(stored, config)
@@ -286,12 +245,16 @@ def load_native(
     try:
         many = len(stored.headers)
         with pages.reusing(), track_late(f"Loading {folder.name}", many) as advance:
+            keep = partial(backends.stored, backend)
 
             def read(name: str) -> Any:
                 advance()
-                return backends.stored(backend, stored(name))
+                return keep(stored(name))
 
-            return build_native(config, read, dtype, device, backend, folder)
+            layers = None
+            if weights_memory is not None:
+                layers = offloaded.Offloaded(stored, keep, weights_memory, advance)
+            return build_native(config, read, dtype, device, backend, folder, layers)
     except KeyError as error:
         raise ForetokenError(
             f"{folder} has no tensor {error.args[0]!r}, which its configuration calls for; the "

@@ -50,13 +50,18 @@ def read(path: Path, stored: Stored, narrow: bool) -> Tensor:
     Raises `ForetokenError` where the file has shrunk.
     """
     with _bytes(path, stored) as data:
-        if stored.kind.name in FLOATS:
-            whole = torch.frombuffer(bytearray(data), dtype=FLOATS[stored.kind.name])
-            return whole.view(stored.shape)
-        dtype = torch.float16 if narrow else torch.float32
-        numbers, largest = dequantised(data, stored, dtype)
-        if narrow and not SMALLEST <= largest <= LARGEST:
-            numbers, _ = dequantised(data, stored, torch.float32)
+        return decoded(data, stored, narrow)
+
+
+def decoded(data: NDArray[np.uint8], stored: Stored, narrow: bool) -> Tensor:
+    """`read`, of bytes that were read."""
+    if stored.kind.name in FLOATS:
+        whole = torch.frombuffer(bytearray(data), dtype=FLOATS[stored.kind.name])
+        return whole.view(stored.shape)
+    dtype = torch.float16 if narrow else torch.float32
+    numbers, largest = dequantised(data, stored, dtype)
+    if narrow and not SMALLEST <= largest <= LARGEST:
+        numbers, _ = dequantised(data, stored, torch.float32)
     return numbers.view(stored.shape)
 
 

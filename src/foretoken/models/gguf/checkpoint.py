@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,8 +13,9 @@ from foretoken.errors import shown
 from foretoken.models.checkpoint import Header
 from foretoken.models.gguf import blocks
 from foretoken.models.gguf.names import FAMILIES, ROPE_FACTORS
-from foretoken.models.gguf.reader import GGUFFile
+from foretoken.models.gguf.reader import GGUFFile, Stored
 from foretoken.models.native.backends.blocks import KINDS, Blocks
+from foretoken.models.reads import Place
 
 _NAMES = {dtype: name for name, dtype in blocks.FLOATS.items()}
 
@@ -46,12 +48,35 @@ class GGUFCheckpoint:
         """The tensor of this name, or its `Blocks`; KeyError where there is none."""
         stored = self._stored[name]
         info = self._file.tensors[stored]
-        if self._whole and info.kind.name in KINDS and len(info.shape) == 2:
+        if self._stays(info):
             lying = blocks.StoredBlocks(self._file.path, info)
             if not self._family.is_paired(stored):
                 return lying
             return Blocks(self._halved(lying.data, stored), lying.kind, info.shape[1])
-        tensor = blocks.read(self._file.path, info, self._narrow)
+        return self._named(blocks.read(self._file.path, info, self._narrow), stored)
+
+    def place(self, name: str) -> Place:
+        """Where a tensor's bytes lie; KeyError where there is none."""
+        info = self._file.tensors[self._stored[name]]
+        return Place(self._file.path, info.start, info.size)
+
+    def decoded(self, name: str, data: memoryview) -> Any:
+        """The tensor of this name, or its `Blocks`, made of its bytes; blocks stand in them."""
+        stored = self._stored[name]
+        info = self._file.tensors[stored]
+        if not self._stays(info):
+            given = np.frombuffer(data, np.uint8)
+            return self._named(blocks.decoded(given, info, self._narrow), stored)
+        rows = torch.frombuffer(data, dtype=torch.uint8).view(info.shape[0], -1)
+        rows = self._halved(rows, stored) if self._family.is_paired(stored) else rows
+        return Blocks(rows, info.kind.name, info.shape[1])
+
+    def _stays(self, info: Stored) -> bool:
+        """Whether a tensor isn't dequantised."""
+        return self._whole and info.kind.name in KINDS and len(info.shape) == 2
+
+    def _named(self, tensor: Tensor, stored: str) -> Tensor:
+        """A tensor of the file as transformers has it."""
         if shift := self._family.shift_of(stored):
             tensor = tensor - shift
         return self._halved(tensor, stored) if self._family.is_paired(stored) else tensor

@@ -8,7 +8,7 @@ Legend: D width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from foretoken.models.native.layer import (
     MakeLinear,
     Shape,
 )
+from foretoken.models.native.offloaded import Made, Offloaded
 from foretoken.models.native.rope import Table
 from foretoken.models.native.transformer import Transformer
 
@@ -43,26 +44,34 @@ def build_native(
     device: torch.device,
     backend: str,
     source: Path | None = None,
+    offloaded: Offloaded | None = None,
 ) -> Transformer:
     """The model of a transformers configuration, its linear layers run by `backend`.
 
-    `source`: the checkpoint's folder, where it is from one. Raises KeyError with the name of a
-    tensor that is not there, and `ForetokenError` for a backend that can't serve it, and where
-    configuration and tensors don't agree.
+    `source`: the checkpoint's folder, where it is from one. offloaded: what reads the layers, where
+    not all may stay in memory. Raises KeyError with the name of a tensor that is not there, and
+    `ForetokenError` for a backend that can't serve it, and where configuration and tensors don't
+    agree.
     """
     runner, linear_backend = backends.split(backend)
     shape = check.shape_of(config)
     expected = check.tensors(config, shape)
     stored = check.fitted(stored, expected)
-    sample = stored("model.layers.0.self_attn.q_proj.weight")
-    name, make = backends.choose(linear_backend, dtype, device, sample)
+    name, make = backends.choose(
+        linear_backend, dtype, device, stored("model.layers.0.self_attn.q_proj.weight")
+    )
     around_one = block.family(config).around_one
     kept = backends.kept(name, dtype)
     parts = _Parts(stored, expected, make, kept, dtype, device, config.rms_norm_eps, around_one)
     # The widest matrix first: while it is packed, nothing else is in memory yet.
     embedding, lm_head = _ends(parts, bool(config.tie_word_embeddings))
     looped = name != "plain" and loop_attention.supports(dtype, device, shape.head_dim)
-    layers = _layers(parts, config, shape, loop_attention.mix if looped else attention.mix)
+    mixing = loop_attention.mix if looped else attention.mix
+    if offloaded is None:
+        layers = _layers(parts, config, shape, mixing)
+    else:
+        ends = embedding.nbytes + parts.bytes_read
+        layers = _read_layers(parts, config, shape, mixing, offloaded, ends)
     model = Transformer(
         shape,
         embedding,
@@ -75,6 +84,7 @@ def build_native(
         parts.bytes_read,
         eos_ids(config),
         source,
+        offloaded,
     )
     if runner is not None:
         run_through(runner, model)
@@ -84,12 +94,13 @@ def build_native(
 class _Parts:
     """Makes a model's parts from its stored weights. kept: the narrow dtype that products keep
     weights in. around_one: how norms are stored, see `block.Family`. count: parameters read so far.
-    bytes_read: of the matrices that a pass reads, as they are stored."""
+    bytes_read: of the matrices that a pass reads, as they are stored. passing: that making the
+    products took besides."""
 
     def __init__(
         self,
         stored: Stored,
-        expected: Collection[str],
+        expected: dict[str, tuple[int, ...]],
         make: MakeLinear,
         kept: torch.dtype,
         dtype: torch.dtype,
@@ -101,7 +112,12 @@ class _Parts:
         self._stored, self._make, self._eps = stored, make, eps
         self._around_one = around_one
         self._kept, self.dtype, self.device = kept, dtype, device
-        self.count = self.bytes_read = 0
+        self.count = self.bytes_read = self.passing = 0
+
+    def reading(self, stored: Stored) -> _Parts:
+        """The same from other weights, with counts of its own."""
+        given = self._make, self._kept, self.dtype, self.device, self._eps, self._around_one
+        return _Parts(check.fitted(stored, self._expected), self._expected, *given)
 
     def tensors(self, keys: Iterable[str]) -> list[Any]:
         """The stored tensors of these names; matrices may be `Blocks`."""
@@ -125,8 +141,10 @@ class _Parts:
         count = sum(weight.numel() for weight in weights)
         if any(isinstance(weight, Blocks) for weight in weights):
             layer = blocks.product(weights, bias)
+            self.passing += sum(weight.nbytes for weight in weights)
         else:
             layer = self._make(self.matrix(weights), bias)
+            self.passing += count * self.dtype.itemsize
         self.bytes_read += backends.nbytes(layer, count, self.dtype)
         return layer
 
@@ -196,6 +214,33 @@ def _layers(parts: _Parts, config: Any, shape: Shape, mixing: Callable[..., Tens
     for i in range(len(layers), many):
         _check_same(parts, config, shape, i, i - cycle)
         layers.append(replace(layers[i - cycle], **given[i]))
+    return layers
+
+
+def _read_layers(
+    parts: _Parts,
+    config: Any,
+    shape: Shape,
+    mixing: Callable[..., Tensor],
+    offloaded: Offloaded,
+    ends: int,
+) -> list[Layer]:
+    """All layers, of which those that don't fit into memory beside embedding and head, of `ends`
+    bytes, are read when they run; each has its own weights."""
+    many = config.num_hidden_layers
+    given = [_own(config, shape, mixing, i) for i in range(many)]
+
+    def make(i: int, stored: Stored) -> Made:
+        own = parts.reading(stored)
+        layer = _layer(own, config, i, given[i])
+        return Made(layer, own.count, own.bytes_read, own.passing)
+
+    names = [
+        [f"model.layers.{i}.{name}" for name in check.layer(config, shape)] for i in range(many)
+    ]
+    layers = offloaded.layers(make, names, ends)
+    parts.count += offloaded.parameters
+    parts.bytes_read += offloaded.nbytes
     return layers
 
 

@@ -42,7 +42,7 @@ _COUNTS = (
     "max_position_embeddings",
 )
 _COUNTS_OR_NONE = ("num_key_value_heads", "head_dim", "sliding_window", CYCLE)
-_FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Dtypes of weights, by the names that safetensors has for them."""
 
 
@@ -152,7 +152,7 @@ def fitted(
         size = expected[name]
         tensor = stored(name)
         agrees(name, tuple(tensor.shape), size)
-        if isinstance(tensor, Tensor) and tensor.dtype not in _FLOATS.values():
+        if isinstance(tensor, Tensor) and tensor.dtype not in FLOATS.values():
             raise _wrong_dtype(name, str(tensor.dtype).removeprefix("torch."))
         return tensor
 
@@ -170,7 +170,7 @@ def agrees(name: str, given: tuple[int, ...], expected: tuple[int, ...]) -> None
 
 def check_dtype(name: str, given: str) -> None:
     """Raises `ForetokenError` where a file holds something else than floating-point numbers."""
-    if given not in _FLOATS:
+    if given not in FLOATS:
         raise _wrong_dtype(name, given)
 
 

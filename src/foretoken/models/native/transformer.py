@@ -23,9 +23,10 @@ from foretoken.models.cache import KVCache, KVShape
 from foretoken.models.feed import Feed
 from foretoken.models.model import Output
 from foretoken.models.native import block, rope
-from foretoken.models.native.backends.whole import Whole, spans, whole_for
+from foretoken.models.native.backends.whole import spans, whole_for
 from foretoken.models.native.layer import ACTIVATIONS, Embedding, Layer, Linear, Runner, Shape
 from foretoken.models.native.norm import Norm
+from foretoken.models.native.offloaded import Loops, Offloaded
 
 Rotary = Seq[tuple[Tensor, Tensor]]
 """For each of a model's rotary tables: cos and signed sin, each [B, T, H + 2K, W]."""
@@ -74,9 +75,11 @@ class Transformer:
         bytes_read: int,
         eos_ids: Iterable[int] = (),
         source: Path | None = None,
+        offloaded: Offloaded | None = None,
     ) -> None:
         """What `embedding` gives may be narrower than the model's dtype, that of the `ropes`.
-        `source`: the checkpoint's folder, where it is from one."""
+        `source`: the checkpoint's folder, where it is from one. offloaded: what reads the layers
+        that don't stay in memory, if some don't."""
         self.shape = shape
         self.vocab_size, self.max_length, self.width = (
             shape.vocab_size,
@@ -94,7 +97,9 @@ class Transformer:
         # Rounded like the weights, as transformers has it.
         self._embedding_scale = torch.tensor(shape.embedding_scale, dtype=self.dtype).item()
         self.runner: Runner | None = None
-        self.whole = whole_for(shape, layers, self.ropes)
+        self.offloaded = offloaded
+        make = whole_for if offloaded is None else offloaded.runs
+        self.whole = make(shape, layers, self.ropes)
 
     def run_by(self, make: Callable[[Transformer], Runner], name: str) -> None:
         """Have whole passes run by a runner of this name."""
@@ -167,7 +172,7 @@ class Transformer:
 
     def _by_loops(
         self,
-        whole: Whole,
+        whole: Loops,
         states: Tensor,
         feed: Feed,
         cache: KVCache,

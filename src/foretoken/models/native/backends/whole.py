@@ -79,10 +79,11 @@ def whole_for(shape: Shape, layers: Seq[Layer], ropes: Seq[Table]) -> Whole | No
         return None
     width, heads = loops.width(), shape.heads + 2 * shape.kv_heads
     fits = shape.head_dim % (width // 2) == 0 and heads * shape.head_dim % width == 0
-    return Whole(shape, layers, ropes) if fits and all(map(_served, layers)) else None
+    return Whole(shape, layers, ropes) if fits and all(map(served, layers)) else None
 
 
-def _served(layer: Layer) -> bool:
+def served(layer: Layer) -> bool:
+    """Whether all of its parts are the loops'."""
     products = (layer.qkv, layer.out, layer.gate_up, layer.down)
     return (
         all(isinstance(x, Product) for x in products)
@@ -96,12 +97,12 @@ def _norms(layer: Layer) -> list[Any]:
 
 
 class Whole:
-    """Runs the sub-layers of one model."""
+    """Runs the sub-layers of one model, or of those of its layers that begin `at` one."""
 
-    def __init__(self, shape: Shape, layers: Seq[Layer], ropes: Seq[Table]) -> None:
+    def __init__(self, shape: Shape, layers: Seq[Layer], ropes: Seq[Table], at: int = 0) -> None:
         for layer in layers:
             _check(layer, shape)
-        self._shape, self._ropes = shape, list(ropes)
+        self._shape, self._ropes, self._at = shape, list(ropes), at
         self._windows = list(dict.fromkeys(layer.window for layer in layers))
         self._stack = (_Layer * len(layers))(*map(self._layer, layers))
         self._layers = list(layers)  # whose memory the structures point to
@@ -165,6 +166,7 @@ class Whole:
             self._eps,
         )
         threads = torch.get_num_threads() if self._shared else 1
+        first, last = first - 2 * self._at, last - 2 * self._at
         if self._run(ctypes.addressof(given), self._stack, first, last, threads):
             raise _misfit("a pass's slots, places or positions lie outside of the cache or model")
         return states
@@ -182,7 +184,8 @@ class Whole:
         """Where each layer's keys and values stand, once they have been compared with the model."""
         if (known := self._caches.get(cache)) is not None:
             return known
-        shape, tensors = self._shape, [tensor for layer in cache.layer for tensor in layer]
+        shape, own = self._shape, cache.layer[self._at : self._at + len(self._layers)]
+        tensors = [tensor for layer in own for tensor in layer]
         have = {(len(tensors), *x.shape[1::2], x.is_contiguous()) for x in tensors}
         need = (2 * len(self._layers), shape.kv_heads, shape.head_dim, True)
         if have != {need} or cache.dtype not in kernels.STORED:

@@ -1,0 +1,58 @@
+"""Where a model is computed, and in what numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from foretoken.errors import ForetokenError, shown
+
+_DTYPES = {
+    "float32": torch.float32,
+    "float": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "half": torch.float16,
+    "float64": torch.float64,
+}
+
+
+def pick_device(device: str | torch.device) -> torch.device:
+    """The device of this name; "auto" is the GPU where there is one. Raises `ForetokenError` for
+    one that isn't here."""
+    usable = torch.cuda.is_available()
+    name = shown(str(device) if isinstance(device, torch.device) else device)
+    try:
+        if not isinstance(device, str | torch.device):
+            raise TypeError
+        chosen = torch.device(("cuda" if usable else "cpu") if device == "auto" else device)
+    except (RuntimeError, TypeError) as error:
+        raise ForetokenError(f"There is no device {name}; give auto, cpu or cuda.") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise ForetokenError(f"Device {name} isn't served; give auto, cpu or cuda.")
+    if chosen.type == "cuda" and not usable:
+        raise ForetokenError("No CUDA device can be used here; give device auto or cpu.")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ForetokenError(
+            f"There is no device {name}, as this machine has {torch.cuda.device_count()}; "
+            "count from cuda:0."
+        )
+    return chosen
+
+
+def pick_dtype(dtype: str | torch.dtype, config: Any, device: torch.device) -> torch.dtype:
+    """The dtype of this name; "auto" is the checkpoint's on a GPU. Raises `ForetokenError` for one
+    that no model runs in."""
+    if isinstance(dtype, str) and dtype == "auto":
+        stored = getattr(config, "dtype", None)
+        if device.type != "cpu" and isinstance(stored, torch.dtype):
+            return stored
+        return torch.float32
+    given: Any = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
+    if not isinstance(given, str) or given not in _DTYPES:
+        raise ForetokenError(
+            f"dtype is {shown(given)}; it must be 'auto', 'float32', 'bfloat16', 'float16' or "
+            "'float64'."
+        )
+    return _DTYPES[given]

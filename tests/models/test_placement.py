@@ -1,0 +1,61 @@
+"""Devices and dtypes, by name or as torch has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from foretoken.errors import ForetokenError
+from foretoken.models.placement import pick_device, pick_dtype
+
+CPU = torch.device("cpu")
+
+
+def test_dtypes() -> None:
+    """By name, as a torch dtype, the checkpoint's own except on a CPU, and nothing else."""
+    config = LlamaConfig()
+    assert pick_dtype("half", config, CPU) == torch.float16
+    assert pick_dtype(torch.float64, config, CPU) == torch.float64
+    config.dtype = torch.bfloat16
+    assert pick_dtype("auto", config, CPU) == torch.float32
+    assert pick_dtype("auto", config, torch.device("meta")) == torch.bfloat16
+    for wrong in ("float31", "nn", "int64", "complex64", torch.int8, 5):
+        with pytest.raises(ForetokenError, match=r"dtype is '?\w+'?; it must be"):
+            pick_dtype(wrong, config, CPU)  # type: ignore[arg-type]
+    assert pick_device("cpu") == CPU
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("cuda", "No CUDA device can be used here"),
+        ("cuda:7", "No CUDA device can be used here"),
+        (torch.device("cuda"), "No CUDA device can be used here"),
+        ("mps", "Device 'mps' isn't served"),
+        (torch.device("meta"), "isn't served"),
+        ("gpu", "There is no device 'gpu'"),
+        ("", "There is no device ''"),
+        (5, "There is no device 5"),
+        (True, "There is no device True"),
+        (None, "There is no device None"),
+    ],
+    ids=str,
+)
+def test_devices_that_are_not_here(monkeypatch: pytest.MonkeyPatch, device: Any, said: str) -> None:
+    """One sentence with the device and what to give instead, before anything is read."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ForetokenError, match=said) as error:
+        pick_device(device)
+    assert "give" in str(error.value) and "cpu" in str(error.value)
+
+
+def test_a_device_past_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert pick_device("cuda:1") == torch.device("cuda:1")
+    assert pick_device("auto") == torch.device("cuda")
+    with pytest.raises(ForetokenError, match="no device 'cuda:7', as this machine has 2"):
+        pick_device("cuda:7")
