@@ -41,7 +41,7 @@ from foretoken.models.load import (
     wrapped,
 )
 from foretoken.models.model import CausalLM, eos_ids
-from foretoken.models.target import ModelTarget
+from foretoken.models.seq2seq.target import target_for
 from foretoken.progress import check_installed, track
 from foretoken.sampling.params import SamplingParams
 from foretoken.speculative_config import AnyConfig
@@ -149,7 +149,7 @@ class LLM:
         self.tokenizer = tokenizer_of(tokenizer, folder, trust_remote_code)
         return_memory()  # a vocabulary was read through lists of its texts
         self.trust_remote_code = trust_remote_code
-        target = ModelTarget(
+        target = target_for(
             loaded,
             settings.max_num_seqs,
             settings.length(loaded),

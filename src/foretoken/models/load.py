@@ -25,20 +25,15 @@ from foretoken.models.model import CausalLM
 from foretoken.models.native import backends, check, transformer
 from foretoken.models.native.backends import pages
 from foretoken.models.native.build import build_native
+from foretoken.models.seq2seq import load as seq2seq
 from foretoken.progress import track_late
 
 _log = logging.getLogger(__name__)
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 """Files of a folder that means to have a tokenizer."""
 
-_DTYPES = {
-    "float32": torch.float32,
-    "float": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "half": torch.float16,
-    "float64": torch.float64,
-}
+_NAMES = ("float32", "float", "bfloat16", "float16", "half", "float64")
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NAMES}
 
 
 FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
@@ -73,6 +68,8 @@ def load_model(
         raise ForetokenError(
             f"model_impl is {model_impl!r}; it must be 'auto', 'native' or 'transformers'."
         )
+    if getattr(config, "is_encoder_decoder", False):
+        return seq2seq.load(folder, config, kind, place, backend, model_impl)
     if model_impl == "native" and reason:
         raise ForetokenError(
             f"{source} can't be served natively: {reason}; use model_impl='transformers'."
