@@ -62,7 +62,7 @@ def tiny(name: str, seed: int = 0) -> Any:
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in (*model.parameters(), *_biases(model)):
-            if weight.requires_grad or weight.ndim == 2 and len(weight) == 1:
+            if weight.requires_grad or (weight.ndim == 2 and len(weight) == 1):
                 noise = torch.randn(weight.shape, generator=random, dtype=torch.float64)
                 weight.add_(noise * (0.4 if weight.ndim > 1 else 0.1))
     return model.eval()
@@ -91,9 +91,7 @@ def _make(name: str) -> Any:
         if name == "mbart":
             config = tf.MBartConfig(**ids, **_BART, scale_embedding=True)
             return tf.MBartForConditionalGeneration(config).double()
-        config = tf.MarianConfig(
-            **ids, **_BART, scale_embedding=True, activation_function="swish"
-        )
+        config = tf.MarianConfig(**ids, **_BART, scale_embedding=True, activation_function="swish")
         model = tf.MarianMTModel(config).double()
         model.generation_config.bad_words_ids = [[PAD]]
         return model
@@ -141,7 +139,11 @@ def begun(native: Seq2Seq, sources: Seq[Seq[int]], texts: Seq[Seq[int]]) -> tupl
 def written(model: Any, source: Seq[int], tokens: int) -> list[int]:
     """What transformers writes greedily after the model's opening, end-of-text token included."""
     ids = model.generate(
-        torch.tensor([list(source)]), do_sample=False, num_beams=1, max_new_tokens=tokens
+        torch.tensor([list(source)]),
+        do_sample=False,
+        num_beams=1,
+        max_new_tokens=tokens,
+        use_cache=False,
     )[0].tolist()
     opening = len(beginning(model.generation_config.to_dict(), model.config).opening)
     return ids[opening:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contrastive_mutants import HANDED_OVER
 from mutation import Mutant
 from recommender_mutants import RECOMMENDING
+from seq2seq_mutants import READING_SOURCES
 
 DRAWS, ENGINE = "foretoken.draws:KeyedDraws", "foretoken.engine.engine:Engine"
 MERGED, CACHE = "foretoken.drafters.merged:Merged", "foretoken.models.cache:KVCache"
@@ -353,6 +354,7 @@ MUTANTS = {
     **READING,
     **HANDED_OVER,
     **RECOMMENDING,
+    **READING_SOURCES,
 }
 
 BY_TEST: dict[str, list[str]] = {}

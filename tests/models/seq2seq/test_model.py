@@ -11,7 +11,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.feed import chain_feed, tree_feed
 from foretoken.models.seq2seq.cache import SourcedCache
 from foretoken.trees.from_lists import from_paths
-from seq2seq_models import CPU, NAMES, SOURCES, begun, native_of, theirs, tiny
+from seq2seq_models import CPU, NAMES, PAD, SOURCES, begun, native_of, theirs, tiny
 
 TEXTS = ([1, 7, 30, 4, 19, 30, 4, 2, 55, 13, 6, 9, 40, 41, 3, 5, 7], [1, 12, 5], [1, 3, 3, 3, 9, 8])
 """Some longer than the distance to which relative positions are told apart."""
@@ -27,10 +27,27 @@ def close(got: Any, want: Any) -> None:
     torch.testing.assert_close(got, want, atol=1e-10, rtol=0)
 
 
-@torch.inference_mode()
 @pytest.mark.parametrize("name", NAMES)
 def test_chains_are_transformers(name: str) -> None:
     """Ragged sources and ragged texts in one batch, in slots that are in order and not."""
+    chains_agree(name)
+
+
+def test_padding_of_sources_is_not_seen() -> None:
+    chains_agree("bart")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_path_of_a_tree_is_scored_as_if_alone(name: str) -> None:
+    paths_agree(name)
+
+
+def test_distances_of_t5_are_those_of_depths() -> None:
+    paths_agree("t5")
+
+
+@torch.inference_mode()
+def chains_agree(name: str) -> None:
     model = tiny(name)
     native = native_of(model)
     for order in (1, -1):
@@ -42,17 +59,12 @@ def test_chains_are_transformers(name: str) -> None:
         logits = native.forward(feed, cache).logits
         assert logits is not None
         for row, (source, text) in enumerate(zip(SOURCES, TEXTS, strict=False)):
-            want = theirs(model, source, text)
-            if name == "marian":  # whose generation bans padding
-                want[:, 0] = -torch.inf
-            close(logits[row, : len(text)], want)
+            close(logits[row, : len(text)], wanted(name, source, text))
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("name", NAMES)
-def test_each_path_of_a_tree_is_scored_as_if_alone(name: str) -> None:
-    model = tiny(name)
-    native = native_of(model)
+def paths_agree(name: str) -> None:
+    native = native_of(tiny(name))
     cache, slots = begun(native, SOURCES[:3], [text[:-1] for text in TEXTS])
     trees = from_paths(BRANCHES, CPU)
     feed = tree_feed(cache, slots, [text[-1] for text in TEXTS], trees)
@@ -64,10 +76,15 @@ def test_each_path_of_a_tree_is_scored_as_if_alone(name: str) -> None:
             while node:
                 path.insert(0, int(trees.tokens[row, node - 1]))
                 node = int(trees.parent_slots[row, node - 1])
-            want = theirs(model, source, [*text, *path])[-1]
-            if name == "marian":
-                want[0] = -torch.inf
-            close(logits[row, slot], want)
+            close(logits[row, slot], wanted(name, source, [*text, *path])[-1])
+
+
+def wanted(name: str, source: list[int], text: list[int]) -> torch.Tensor:
+    """[T, V] transformers' logits, and what its generation bans."""
+    logits = theirs(tiny(name), source, text)
+    if name == "marian":
+        logits[:, PAD] = -torch.inf
+    return logits
 
 
 @torch.inference_mode()

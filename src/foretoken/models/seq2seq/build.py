@@ -38,7 +38,10 @@ from foretoken.models.seq2seq.stack import (
 )
 
 _SHARED = ("shared.weight", "model.shared.weight")
-_TABLES = (*_SHARED, *(f"{at}{side}.embed_tokens.weight" for at in ("", "model.") for side in SIDES))
+_TABLES = (
+    *_SHARED,
+    *(f"{at}{side}.embed_tokens.weight" for at in ("", "model.") for side in SIDES),
+)
 """What the one table of embeddings may be stored as: files keep one of several names."""
 _HEAD, _LOGITS_BIAS = "lm_head.weight", "final_logits_bias"
 _OF_BLOCKS = ("blocks", *quantise.BACKENDS)
