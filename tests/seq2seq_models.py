@@ -17,6 +17,7 @@ from foretoken.models.seq2seq.model import Seq2Seq
 VOCAB, PAD, EOS = 61, 0, 1
 CPU = torch.device("cpu")
 NAMES = ("t5", "t5-v1.1", "bart", "mbart", "marian")
+UNTIED = ("t5-v1.1", "bart", "marian")
 
 SOURCES = (
     [5, 9, 2, 5, 9, 2, 7, EOS],
@@ -56,15 +57,18 @@ _BART: dict[str, Any] = {
 
 
 @cache
-def tiny(name: str, seed: int = 0) -> Any:
-    """One of `NAMES` with random weights, norms and biases among them."""
-    model = _make(name)
-    random = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in (*model.parameters(), *_biases(model)):
-            if weight.requires_grad or (weight.ndim == 2 and len(weight) == 1):
-                noise = torch.randn(weight.shape, generator=random, dtype=torch.float64)
-                weight.add_(noise * (0.4 if weight.ndim > 1 else 0.1))
+def tiny(name: str) -> Any:
+    """One of `NAMES` with random weights, norms and biases among them. Half of them have a head of
+    their own: with the embeddings' transpose, random models repeat their last token."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = _make(name)
+        if name in UNTIED:
+            model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
+        with torch.no_grad():
+            for weight in (*model.parameters(), *_biases(model)):
+                if weight.requires_grad or (weight.ndim == 2 and len(weight) == 1):
+                    weight.add_(torch.randn_like(weight) * (0.4 if weight.ndim > 1 else 0.1))
     return model.eval()
 
 
@@ -77,24 +81,21 @@ def _make(name: str) -> Any:
     import transformers as tf
 
     ids = {"vocab_size": VOCAB, "pad_token_id": PAD, "eos_token_id": EOS}
-    with torch.random.fork_rng([]):
-        if name == "t5":
-            return tf.T5ForConditionalGeneration(tf.T5Config(**ids, **_T5)).double()
-        if name == "t5-v1.1":
-            gated = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-            model = tf.T5ForConditionalGeneration(tf.T5Config(**ids, **_T5, **gated)).double()
-            model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
-            return model
-        if name == "bart":
-            config = tf.BartConfig(**ids, **_BART, forced_bos_token_id=2)
-            return tf.BartForConditionalGeneration(config).double()
-        if name == "mbart":
-            config = tf.MBartConfig(**ids, **_BART, scale_embedding=True)
-            return tf.MBartForConditionalGeneration(config).double()
-        config = tf.MarianConfig(**ids, **_BART, scale_embedding=True, activation_function="swish")
-        model = tf.MarianMTModel(config).double()
-        model.generation_config.bad_words_ids = [[PAD]]
-        return model
+    if name == "t5":
+        return tf.T5ForConditionalGeneration(tf.T5Config(**ids, **_T5)).double()
+    if name == "t5-v1.1":
+        gated = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+        return tf.T5ForConditionalGeneration(tf.T5Config(**ids, **_T5, **gated)).double()
+    if name == "bart":
+        config = tf.BartConfig(**ids, **_BART, forced_bos_token_id=2)
+        return tf.BartForConditionalGeneration(config).double()
+    if name == "mbart":
+        config = tf.MBartConfig(**ids, **_BART, scale_embedding=True)
+        return tf.MBartForConditionalGeneration(config).double()
+    config = tf.MarianConfig(**ids, **_BART, scale_embedding=True, activation_function="swish")
+    model = tf.MarianMTModel(config).double()
+    model.generation_config.bad_words_ids = [[PAD]]
+    return model
 
 
 def native_of(model: Any, backend: str = "plain") -> Seq2Seq:

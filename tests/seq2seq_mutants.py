@@ -26,13 +26,13 @@ READING_SOURCES: dict[str, Mutant] = {
     "a source keeps its slot when its sequence moves": Mutant(
         f"{SEQ2SEQ}.cache:SourcedCache.release",
         "self.sources.release(owner)",
-        "pass",
+        "None",
         (f"{HERE}/test_cache.py::test_a_source_moves_with_its_sequence",),
     ),
     "samples get no copy of the source": Mutant(
         f"{SEQ2SEQ}.target:Seq2SeqTarget.fork",
         "self.cache.copy_source(self.cache.slot(sequence.id), self.cache.slot(copy.id))",
-        "pass",
+        "None",
         (f"{HERE}/test_target.py::test_a_source_is_read_once_a_request",),
     ),
     "a source is no reference": Mutant(

@@ -229,6 +229,7 @@ class LLM:
 
         A prompt is a text, token ids (a list or a 1-D array), {"prompt": …}, {"prompt_token_ids":
         …}, or what a tokenizer returned; several are a list of these, a 2-D array, or a batch.
+        An encoder–decoder's prompt is its source, and its text begins anew.
         Calls from several threads are served together. Interrupting cancels what is unfinished.
         `use_tqdm` shows a progress bar. `raise_on_error`: whether a request that fails raises its
         error, once all have ended; by default only where a prompt is given alone and not in a list.

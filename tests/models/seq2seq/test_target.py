@@ -155,9 +155,9 @@ def test_costs_can_be_measured() -> None:
     assert texts(outputs) == [text[:TOKENS] for text in expected[:2]]
 
 
-def engine(model: Any, **config: Any) -> Engine:
+def engine(target: Any, **config: Any) -> Engine:
     built = build(config)
-    return Engine(target_for(model, 2, 40), built.drafter, built.verifier)
+    return Engine(target_for(target, 2, 40), built.drafter, built.verifier)
 
 
 def test_a_draft_model_must_read_what_the_target_reads() -> None:
@@ -172,9 +172,9 @@ def test_a_draft_model_must_read_what_the_target_reads() -> None:
 
 def test_levels_that_it_lacks_are_refused() -> None:
     native = model_of("t5")[0]
-    with pytest.raises(ForetokenError, match=r"needs \(e\) .* use a decoder-only model"):
+    with pytest.raises(ForetokenError, match=r"needs .*\(e\) .* use a decoder-only model"):
         engine(native, method="swift")
-    with pytest.raises(ForetokenError, match=r"needs \(e\)|native model"):
+    with pytest.raises(ForetokenError, match="needs|native model"):
         Engine(build({"method": "ppd"}).wrapped(target_for(native, 1, 8)), Nothing(), TargetOnly())
 
 
@@ -184,6 +184,6 @@ def test_requests_that_cant_be_served() -> None:
         served.add([3] * 41, GREEDY)
     with pytest.raises(ForetokenError, match="leave prompt_logprobs and LLM"):
         served.add([3], SamplingParams(prompt_logprobs=0))
-    request = served.add([3] * 40, SamplingParams())
+    request = served.add([3] * 40, SamplingParams(max_tokens=None))
     assert request.samples[0].left == 39 and request.samples[0].longest == 40
     assert type(target_for(tiny_pair(61).target, 1, 8)) is ModelTarget
