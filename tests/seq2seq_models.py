@@ -87,8 +87,9 @@ def _make(name: str) -> Any:
         gated = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
         return tf.T5ForConditionalGeneration(tf.T5Config(**ids, **_T5, **gated)).double()
     if name == "bart":
-        config = tf.BartConfig(**ids, **_BART, forced_bos_token_id=2)
-        return tf.BartForConditionalGeneration(config).double()
+        model = tf.BartForConditionalGeneration(tf.BartConfig(**ids, **_BART)).double()
+        model.generation_config.forced_bos_token_id = 2
+        return model
     if name == "mbart":
         config = tf.MBartConfig(**ids, **_BART, scale_embedding=True)
         return tf.MBartForConditionalGeneration(config).double()

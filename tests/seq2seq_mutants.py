@@ -37,8 +37,8 @@ READING_SOURCES: dict[str, Mutant] = {
     ),
     "a source is no reference": Mutant(
         "foretoken.sampling.sequence:Sequence.references",
-        "[self.source, *given] if self.source else given",
-        "given",
+        "[self.source] * bool(self.source) + list(self.params.references)",
+        "list(self.params.references)",
         (f"{HERE}/test_target.py::test_the_source_is_the_first_reference",),
     ),
 }

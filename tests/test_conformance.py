@@ -112,7 +112,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "level_sizes": {"distribution": (2, 1)},
     "tree": {"distribution": ((0,), (1,), (0, 0))},
     # Else drafts follow from the machine's speed: see drafters/shared/test_planned_tree.py.
-    **{f"{name}.tree": {"": "paper"} for name in ("medusa", "hydra", "hydra_plus")},
+    **{
+        f"{name}.tree": {"": "paper"}
+        for name in ("medusa", "hydra", "hydra_plus", "mlp_speculator")
+    },
     **{
         f"{name}.tree": dict.fromkeys(("", "distribution", "memory"), "paper")
         for name in ("eagle2", "eagle3", "lookahead", "small_tree", "token_recycling")

@@ -396,7 +396,5 @@ _ROWS = (
     ),
 )
 
-METHODS: dict[str, Method] = {
-    row.name: replace(row, drafter=row.drafter or row.name) for row in _ROWS
-}
+METHODS = {row.name: replace(row, drafter=row.drafter or row.name) for row in _ROWS}
 """The table by name."""

@@ -75,7 +75,8 @@ def _lines(what: str, total: int) -> Iterator[Callable[[], None]]:
         while not ended.wait(_EVERY):
             with suppress(OSError, ValueError):  # nobody reads, or the stream is closed
                 line = f"{what}: {_state(done, total, perf_counter() - began)}"
-                print(line, file=sys.stderr, flush=True)
+                sys.stderr.write(f"{line}\n")
+                sys.stderr.flush()
 
     reporting = Thread(target=report, name="progress", daemon=True)
     reporting.start()

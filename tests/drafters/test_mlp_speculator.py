@@ -25,7 +25,7 @@ def test_the_estimate_is_what_is_served(
 ) -> None:
     """Steps and accepted places, one by one, ends of texts and full budgets included."""
     stages = randomised(MlpSpeculatorStages(Facts.of(small.target), **shape))
-    check_estimate(MlpSpeculator(stages), stages, small.target, records, TargetOnly())
+    check_estimate(MlpSpeculator(stages, tree="paper"), stages, small.target, records, TargetOnly())
 
 
 @pytest.mark.parametrize("shape", [{}, TIED], ids=["untied", "tied"])

@@ -80,6 +80,7 @@ def test_a_snippet_for_vllm(tmp_path: Path) -> None:
         "model": str(tmp_path / "drafter"),
         "num_speculative_tokens": 2,
         "draft_tensor_parallel_size": 1,
+        "tree": "paper",
     }
     llm = LLM(small.target, eos_ids=(), tensor_parallel_size=1, speculative_config=config)
     [out] = llm.generate([[5, 9, 2, 5]], GREEDY)

@@ -119,12 +119,16 @@ WORDS = SamplingParams(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("method", ["prompt_lookup", "token_recycling"])
-def test_bad_words_under_speculation(method: str, temperature: float) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [{"method": "prompt_lookup"}, {"method": "token_recycling", "tree": "paper"}],
+    ids=["chains", "trees"],
+)
+def test_bad_words_under_speculation(config: dict[str, Any], temperature: float) -> None:
     """Chains and trees write plain decoding's tokens, in which no bad word is."""
     params = replace(WORDS, temperature=temperature)
-    built = build({"method": method})
-    make, slots = (lambda pair: build({"method": method}).drafter), len(CHECKED)
+    built = build(config)
+    make, slots = (lambda pair: build(config).drafter), len(CHECKED)
     outputs = check_seeded(make, built.verifier, tiny_pair(), slots=slots, params=params)
     assert sum(output.stats.accepted for output in outputs) > 0
     for output in outputs:

@@ -42,7 +42,10 @@ def test_only_small_models_learn_after_others(tmp_path: Path) -> None:
 def test_training_measures_the_papers_tree() -> None:
     """Also where serving would plan one for the machine; others have no such option."""
     planned = {name for name in drafter_names() if papers_tree(drafter_class(name))}
-    assert planned == {"eagle2", "eagle3", "hydra", "lookahead", "medusa", "token_recycling"}
+    assert planned == {
+        *("eagle2", "eagle3", "hydra", "lookahead", "medusa", "mlp_speculator"),
+        "token_recycling",
+    }
     assert papers_tree(Medusa) == {"tree": "paper"}
 
 

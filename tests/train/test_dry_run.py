@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf_files
 import pytest
 from transformers import GPT2Config, Qwen3Config, ViTConfig
 
+import gguf_files
 from foretoken import ForetokenError
 from foretoken.train.dry_run import dry_run
 from foretoken.train.recipe import read_recipe

@@ -27,6 +27,7 @@ from foretoken.files import utf8
 from foretoken.methods import METHODS, Need
 from foretoken.registry import ALIASES, OPTION_ALIASES, checkpoint_method
 from foretoken.repetition import DISTINCT_4
+from foretoken.sampling.params import SamplingParams
 from foretoken.tuned import read_tuned
 
 TUNED = "tuned:"
@@ -80,7 +81,15 @@ class Plan:
         if self.template not in (None, vicuna.NAME):
             raise unknown("template", self.template, [vicuna.NAME])
         if min(self.batch_sizes) < 1 or self.repeats < 1:
-            raise ForetokenError("Batch sizes and repeats must be at least 1.")
+            raise ForetokenError(
+                f"batch_sizes are {list(self.batch_sizes)} and repeats {self.repeats}; each must "
+                "be at least 1."
+            )
+        for temperature in self.temperatures:
+            try:
+                SamplingParams(temperature=temperature)
+            except ForetokenError as error:
+                raise ForetokenError(f"In temperatures, {error}") from error
 
 
 @dataclass(frozen=True)

@@ -80,11 +80,6 @@ def demo(
     from foretoken.bench.plan import Plan
 
     measuring.check_shapes([shape or measuring.AS_IT_IS])
-    if not as_json:
-        output.write(
-            "The same prompts are answered by plain decoding, one token a pass of the model, and "
-            "with drafts that the model checks several at a time. The text stays the same."
-        )
     target = _target() if model is None else _Target(model, draft_model)
     now = now if model is not None else perf_counter()  # without what was fetched
     plan = Plan(
@@ -103,6 +98,11 @@ def demo(
     running.use_threads()
     with held(out):
         _clear(out)
+        if not as_json:
+            output.write(
+                "The same prompts are answered by plain decoding, one token a pass of the model, "
+                "and with drafts that the model checks several at a time. The text stays the same."
+            )
         results = _part(out, plan, shape or target.shape, limit, now + seconds, not as_json)
     if as_json:
         from foretoken.bench.report.page import write_report

@@ -72,7 +72,10 @@ def _word_ids(word: str | Seq[int], tokenizer: Any) -> list[Seq[int]]:
     """
     if not isinstance(word, str):
         return [word]
-    bare, after_space = (_ids(space + word.lstrip(), tokenizer) for space in ("", " "))
+    try:
+        bare, after_space = (_ids(space + word.lstrip(), tokenizer) for space in ("", " "))
+    except ForetokenError as error:
+        raise ForetokenError(f"bad_words has {shown(word)}: {error}") from error
     if not bare:
         raise ForetokenError(f"bad_words has {shown(word)}, a text without a token; leave it out.")
     other = len(after_space) == len(bare) and after_space[0] != bare[0]

@@ -63,9 +63,8 @@ class Sequence:
 
     def afresh(self) -> Sequence:
         """The same sequence as nobody has seen it yet: no slot, no counts, no drafter's state."""
-        return Sequence(
-            list(self.tokens), self.prompt_length, self.params, self.key, self.end_ids, self.source
-        )
+        given = self.params, self.key, self.end_ids, self.source
+        return Sequence(list(self.tokens), self.prompt_length, *given)
 
     def cut(self, kept: int) -> None:
         """Forget the output after its first `kept` tokens."""
@@ -79,8 +78,7 @@ class Sequence:
     def references(self) -> Seq[Seq[int]]:
         """Texts that the output may repeat, an encoder's source first; the engine has seen to it
         that they are token ids."""
-        given: Seq[Seq[int]] = self.params.references  # type: ignore[assignment]
-        return [self.source, *given] if self.source else given
+        return [self.source] * bool(self.source) + list(self.params.references)  # type: ignore
 
 
 def draws_for(

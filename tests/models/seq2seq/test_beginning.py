@@ -18,7 +18,10 @@ def config(**given: Any) -> Any:
 
 
 def test_settings_come_before_the_configuration(tmp_path: Path) -> None:
-    there = config(decoder_start_token_id=3, forced_bos_token_id=None)
+    there = config(decoder_start_token_id=3)
+    (tmp_path / "config.json").write_text(json.dumps({"forced_bos_token_id": 7}))
+    assert read_beginning(tmp_path, there) == ((3, 7), ())
+    (tmp_path / "generation_config.json").write_text("{}")
     assert read_beginning(tmp_path, there) == ((3,), ())
     given = {"decoder_start_token_id": 4, "forced_bos_token_id": 0, "bad_words_ids": [[9], [8]]}
     (tmp_path / "generation_config.json").write_text(json.dumps(given))
@@ -27,6 +30,7 @@ def test_settings_come_before_the_configuration(tmp_path: Path) -> None:
 
 def test_the_start_is_the_beginning_of_texts_where_none_is_named() -> None:
     assert beginning({"bos_token_id": 2}, config()).opening == (2,)
+    assert beginning({"bos_token_id": 2}, config(decoder_start_token_id=3)).opening == (3,)
 
 
 @pytest.mark.parametrize(

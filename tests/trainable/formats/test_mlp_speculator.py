@@ -65,7 +65,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_it_predicts_what_vllm_computes(name: str, small: Pair, tmp_path: Path) -> None:
     """At every node of the trees that are drafted while serving."""
     folder = published(tmp_path, **VARIANTS[name])
-    found = predictions("mlp_speculator", folder, small)
+    found = predictions("mlp_speculator", folder, small, tree="paper")
     assert max(len(each.path) for each in found) == VARIANTS[name].get("n_predict", 3) - 1
     for each in found:
         tokens = [each.text[-1], *each.path]

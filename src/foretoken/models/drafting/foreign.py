@@ -202,7 +202,10 @@ def _tokenizer(chosen: Any, model: Any, access: Access, whose: str, option: str)
     """A loaded tokenizer, or the one in a folder; by default that of the model's folder."""
     source = model if chosen is None else chosen
     if isinstance(source, (str, Path)):
-        return load_tokenizer(source, access.trust_remote_code)
+        try:
+            return load_tokenizer(source, access.trust_remote_code)
+        except ForetokenError as error:
+            raise ForetokenError(f"{option} of the {whose}: {error}") from error
     if chosen is None:
         raise ForetokenError(
             f"There is no tokenizer of the {whose}, whose text must be read; name it as {option}."

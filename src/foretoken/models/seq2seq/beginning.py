@@ -1,7 +1,7 @@
 """What the texts of an encoder–decoder begin with, and what they never hold, by its files.
 
-Of generation_config.json where it says so, else of config.json, as transformers reads them. Of all
-settings there only these belong to the model; how it decodes is said by `SamplingParams`.
+Of generation_config.json, and where there is none of config.json, as transformers reads them. Of
+all settings there only these belong to the model; how it decodes is said by `SamplingParams`.
 """
 
 from __future__ import annotations
@@ -25,28 +25,25 @@ class Beginning(NamedTuple):
 def read_beginning(folder: Path, config: Any) -> Beginning:
     """Raises `ForetokenError` where the files name no start, or ids that are none."""
     file = folder / "generation_config.json"
-    given = read_json(file, "a model's generation settings") if file.is_file() else {}
-    return beginning(given, config)
+    if not file.is_file():
+        file = folder / "config.json"
+    return beginning(read_json(file, "a model's generation settings"), config)
 
 
 def beginning(given: Mapping[str, Any], config: Any) -> Beginning:
-    """By generation settings and a configuration. Raises as `read_beginning`."""
-
-    def setting(name: str) -> Any:
-        value = given.get(name)
-        return getattr(config, name, None) if value is None else value
-
-    start = setting("decoder_start_token_id")
-    if start is None:
-        start = setting("bos_token_id")
+    """By generation settings, and by a configuration where they name no start. Raises as
+    `read_beginning`."""
+    places = given, vars(config)
+    starts = (p.get(n) for n in ("decoder_start_token_id", "bos_token_id") for p in places)
+    start = next((token for token in starts if token is not None), None)
     if start is None:
         raise ForetokenError(
             "The model's files don't say which token its decoder starts with; write "
             "decoder_start_token_id into generation_config.json."
         )
-    forced = setting("forced_bos_token_id")
+    forced = given.get("forced_bos_token_id")
     opening = (start,) if forced is None else (start, forced)
-    banned = setting("bad_words_ids") or []
+    banned = given.get("bad_words_ids") or []
     if not isinstance(banned, list) or any(len(_list(word)) != 1 for word in banned):
         raise ForetokenError(
             f"bad_words_ids of the model's files is {shown(banned)}, and only single ids are "
