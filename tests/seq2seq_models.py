@@ -66,10 +66,31 @@ def tiny(name: str) -> Any:
         if name in UNTIED:
             model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
         with torch.no_grad():
-            for weight in (*model.parameters(), *_biases(model)):
-                if weight.requires_grad or (weight.ndim == 2 and len(weight) == 1):
-                    weight.add_(torch.randn_like(weight) * (0.4 if weight.ndim > 1 else 0.1))
+            for key, weight in model.named_parameters():
+                if weight.requires_grad:
+                    weight.add_(torch.randn_like(weight) * _noise(name, key, weight))
+            for bias in _biases(model):
+                bias.add_(torch.randn_like(bias) * 0.1)
     return model.eval()
+
+
+_RELATIVE = {"relative": 3.0, "shared": 0.2, "lm_head": 1.0, "": 0.8}
+_AFTER = {"embed_positions": 1.0, "shared": 1.0, "lm_head": 1.0, "_attn.": 0.2, "": 0.5}
+NOISE = {
+    "t5": _RELATIVE,
+    "t5-v1.1": _RELATIVE,
+    "bart": _AFTER,
+    "mbart": _AFTER,
+    "marian": {**_AFTER, "_attn.": 0.25, "": 0.15},
+}
+"""Of the matrices whose names hold a text, the first that fits: so that the texts to different
+sources differ, and go on to differ."""
+
+
+def _noise(name: str, key: str, weight: torch.Tensor) -> float:
+    if weight.ndim == 1:
+        return 0.1
+    return next(noise for part, noise in NOISE[name].items() if part in key)
 
 
 def _biases(model: Any) -> list[torch.Tensor]:
@@ -140,12 +161,12 @@ def begun(native: Seq2Seq, sources: Seq[Seq[int]], texts: Seq[Seq[int]]) -> tupl
 
 def written(model: Any, source: Seq[int], tokens: int) -> list[int]:
     """What transformers writes greedily after the model's opening, end-of-text token included."""
+    opening = len(beginning(model.generation_config.to_dict(), model.config).opening)
     ids = model.generate(
         torch.tensor([list(source)]),
         do_sample=False,
         num_beams=1,
-        max_new_tokens=tokens,
-        use_cache=False,
+        max_new_tokens=tokens + opening - 1,
+        use_cache=False,  # which lacks layers where a T5's decoder has more than its encoder
     )[0].tolist()
-    opening = len(beginning(model.generation_config.to_dict(), model.config).opening)
-    return ids[opening:]
+    return list(ids[opening:])
