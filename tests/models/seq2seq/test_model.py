@@ -81,7 +81,7 @@ def paths_agree(name: str) -> None:
 
 def wanted(name: str, source: list[int], text: list[int]) -> torch.Tensor:
     """[T, V] transformers' logits, and what its generation bans."""
-    logits = theirs(tiny(name), source, text)
+    logits: torch.Tensor = theirs(tiny(name), source, text)
     if name == "marian":
         logits[:, PAD] = -torch.inf
     return logits

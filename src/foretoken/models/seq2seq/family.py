@@ -105,30 +105,30 @@ _T5_LENGTH = 512
 
 def _bart_shape(config: Any) -> Shape:
     _count(config, "d_model", "vocab_size", "max_position_embeddings")
-    sides = []
-    for side in SIDES:
-        heads, feed, layers = f"{side}_attention_heads", f"{side}_ffn_dim", f"{side}_layers"
-        _count(config, heads, feed)
-        _count(config, layers, most=check.MOST_LAYERS)
-        size, rest = divmod(config.d_model, getattr(config, heads))
-        if rest:
-            raise ForetokenError(
-                f"d_model of the model's configuration is {config.d_model} and must be a multiple "
-                f"of {heads}, {getattr(config, heads)}; fetch the checkpoint again."
-            )
-        sides.append(
-            Side(getattr(config, layers), getattr(config, heads), size, getattr(config, feed))
-        )
     return Shape(
         config.d_model,
         config.vocab_size,
         config.max_position_embeddings,
-        *sides,
+        _bart_side(config, "encoder"),
+        _bart_side(config, "decoder"),
         config.activation_function,
-        False,
-        1e-5,
+        gated=False,
+        eps=1e-5,
         embedding_scale=math.sqrt(config.d_model) if config.scale_embedding else 1.0,
     )
+
+
+def _bart_side(config: Any, side: str) -> Side:
+    _count(config, f"{side}_attention_heads", f"{side}_ffn_dim")
+    _count(config, f"{side}_layers", most=check.MOST_LAYERS)
+    heads = getattr(config, f"{side}_attention_heads")
+    size, rest = divmod(config.d_model, heads)
+    if rest:
+        raise ForetokenError(
+            f"d_model of the model's configuration is {config.d_model} and must be a multiple of "
+            f"{side}_attention_heads, {heads}; correct config.json, or fetch the checkpoint again."
+        )
+    return Side(getattr(config, f"{side}_layers"), heads, size, getattr(config, f"{side}_ffn_dim"))
 
 
 def _count(config: Any, *names: str, most: int = check.LARGEST) -> None:
