@@ -78,7 +78,7 @@ class Sequence:
     def references(self) -> Seq[Seq[int]]:
         """Texts that the output may repeat, an encoder's source first; the engine has seen to it
         that they are token ids."""
-        return [self.source] * bool(self.source) + list(self.params.references)  # type: ignore[list-item]
+        return [self.source] * bool(self.source) + list(self.params.references)  # type: ignore[arg-type]
 
 
 def draws_for(
