@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 RUN    := $(VENV)/.run
 DEV    := $(VENV)/.dev
 BROWSER := $(VENV)/.browser
+DOCS   := $(VENV)/.docs
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Two test processes, one thread each: more only fight over the same two cores.
@@ -12,13 +13,16 @@ JOBS   ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all asan hostile soak lint format clean
+.PHONY: help demo docs test test-all asan hostile soak lint format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(RUN)  ## plain and speculative decoding side by side on the bundled models
 	$(BIN)/foretoken demo
+
+docs: $(DOCS)  ## the documentation as a site in build/site; a link that leads nowhere fails
+	$(BIN)/mkdocs build --strict --config-file site/mkdocs.yaml
 
 test: lint $(BROWSER)  ## lint, types, import rules and tests but slow ones; installs a browser
 	$(PYTEST) -m "not slow"
@@ -64,6 +68,11 @@ $(RUN): pyproject.toml zoo/pyproject.toml constraints.txt
 # And what the tests and checks need.
 $(DEV): $(RUN)
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+# What makes the site. Where it is installed, the tests build it too.
+$(DOCS): $(RUN)
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.[docs]'
 	@touch $@
 
 # The report is looked at in a real browser. Where none can be installed, that test fails and says so.

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import foretoken
+import page_code
 import structure
 from foretoken.protocols import Drafter
 from foretoken.sampling.sequence import Sequence
@@ -66,7 +67,7 @@ def project_files() -> list[Path]:
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         found = [ROOT / name for name in listed.stdout.split("\0") if name]
     else:
-        folders = ("src", "tests", "docs", "recipes", "benchmarks", "zoo")
+        folders = ("src", "tests", "docs", "site", "recipes", "benchmarks", "zoo")
         found = [path for name in folders for path in (ROOT / name).rglob("*")]
     return sorted(path for path in found if path.is_file())
 
@@ -78,17 +79,6 @@ def our_text() -> list[tuple[Path, str]]:
         for path in project_files()
         if path.suffix in TEXT and path.name not in QUOTED and "__pycache__" not in path.parts
     ]
-
-
-def python_blocks(page: Path) -> str:
-    """The page's ```python blocks as one script, on their own lines so that errors point home."""
-    lines, inside = [], False
-    for line in page.read_text(encoding="utf-8").splitlines():
-        if line.strip().startswith("```"):
-            inside = line.strip() == "```python"
-            line = ""
-        lines.append(line if inside else "")
-    return "\n".join(lines)
 
 
 def test_every_public_name_resolves() -> None:
@@ -203,7 +193,7 @@ def test_declared_requirements() -> None:
     assert required == {"huggingface-hub", "numpy", "safetensors", "torch", "transformers"}
     extras = project["optional-dependencies"]
     whole = set(re.findall(r"[\w-]+", extras["all"][0].partition("[")[2]))
-    assert whole == set(extras) - {"all", "dev", "quant"}
+    assert whole == set(extras) - {"all", "dev", "docs", "hnsw", "quant"}
 
 
 def test_the_wheel_is_small() -> None:
@@ -224,7 +214,7 @@ def test_drafter_page_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """The drafter of docs/writing-a-drafter.md is one, proposes what the page says and is exact."""
     page: Any = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", page)
-    exec(python_blocks(ROOT / "docs" / "writing-a-drafter.md"), vars(page))
+    exec(page_code.python_blocks(ROOT / "docs" / "writing-a-drafter.md"), vars(page))
     drafter = page.LastSeen()
     assert isinstance(drafter, Drafter)
     drafter.bind(SimpleNamespace(device="cpu"))
@@ -235,8 +225,35 @@ def test_drafter_page_code(monkeypatch: pytest.MonkeyPatch) -> None:
     check_drafter(lambda pair: page.LastSeen())
 
 
-def test_readme_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The README's Python blocks run, in order, as one script."""
+CODE = [
+    page
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if "```python" in page.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("page", CODE, ids=lambda page: page.stem)
+def test_pages_code(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page's Python blocks run, in order, as one script, but for those that say why they don't;
+    these are Python at least."""
     monkeypatch.chdir(tmp_path)
-    script = compile(python_blocks(ROOT / "README.md"), str(ROOT / "README.md"), "exec")
-    exec(script, {"__name__": "__main__"})
+    page_code.compiled(page)
+    page_code.run(page)
+
+
+def test_a_block_that_fails_is_found(tmp_path: Path) -> None:
+    """Unless it is said, with a reason, that it doesn't run; it has to compile even so."""
+    page = tmp_path / "page.md"
+    block = "```python\nraise KeyError\n```\n"
+    page.write_text(f"<!-- not run: needs a GPU -->\n{block}")
+    page_code.run(page)
+    for before in ("", "Text.\n", "<!-- not run: -->\n", "<!-- not run: needs a GPU -->\n\n"):
+        page.write_text(f"{before}{block}")
+        with pytest.raises(KeyError):
+            page_code.run(page)
+    page.write_text(f"<!-- not run: needs a GPU -->\n{block}{block}")
+    with pytest.raises(KeyError):
+        page_code.run(page)
+    page.write_text(f"<!-- not run: needs a GPU -->\n{block.replace('raise', 'raise raise')}")
+    with pytest.raises(SyntaxError):
+        page_code.compiled(page)

@@ -187,7 +187,7 @@ class DraftTree:
         return table[:, :, :most]
 
     def contexts(self) -> list[list[list[int]]]:
-        """Host lists [batch][slot] of the draft tokens on the path to each slot, inclusive."""
+        """Host lists, by row and slot, of the draft tokens on the path to each slot, inclusive."""
         tokens, parents = self.tokens.tolist(), self.parent_slots.tolist()
         paths: list[list[list[int]]] = []
         for row_tokens, row_parents in zip(tokens, parents, strict=True):

@@ -125,7 +125,8 @@ class Suite(TypedDict):
     different 4-grams than the threshold: at 0 all count. skipped names those that
     leave less than `LEAST_ROOM` tokens of the context. history is "autoregressive" where every
     method continues plain decoding's answers, "own" where each continues its own. warm: what
-    drafters learn was kept from prompt to prompt.
+    drafters learn was kept from prompt to prompt. planned: where the run is unfinished, how many
+    prompts it is to have; None where its folder doesn't tell. No file of results has it.
     """
 
     name: str
@@ -138,6 +139,7 @@ class Suite(TypedDict):
     skipped: list[str]
     history: str
     warm: bool
+    planned: NotRequired[int | None]
 
 
 class _Model(TypedDict):

@@ -104,6 +104,7 @@ def _register() -> None:
         methods,
         new_drafter,
         prune,
+        ralm,
         recommend,
         report,
         simulate,
@@ -121,6 +122,7 @@ def _register() -> None:
     app.command("simulate")(simulate.simulate)
     app.command("generate")(generate.generate)
     app.command("chat")(chat.chat)
+    app.command("ralm")(ralm.ralm)
     app.command("certify")(certify.certify)
     app.command("recommend")(recommend.recommend)
     app.command("tune")(tune.tune)

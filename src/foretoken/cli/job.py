@@ -71,12 +71,15 @@ class Job:
 
     def record(self, shard: str | None) -> dict[str, Any]:
         """The contents of plan.json: all settings that decide what is measured."""
+        from foretoken.bench.run.resume import COUNT
+
         settings, plan = self.settings, self.plan
         return {
             "suite": self.suite.name,
             "sha256": self.suite.sha256,
             "tasks": settings.tasks,
             "limit": settings.limit,
+            COUNT: len(self.prompts),
             "engine": settings.engine,
             "base_url": _without_secrets(settings.base_url),
             "baseline_url": _without_secrets(settings.baseline_url),

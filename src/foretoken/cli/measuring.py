@@ -64,11 +64,11 @@ def placed(
 
 def show(out: Path, results: list[Results]) -> None:
     """Write the pages, print the tables and where the page is."""
-    from foretoken.bench.report import terminal, wording
+    from foretoken.bench.report import selection, terminal, wording
     from foretoken.bench.report.page import write_report
     from foretoken.bench.report.samples import example, read_answers
 
-    pages = write_report(out)
+    pages, results = write_report(out), selection.telling_first(results)
     answers = read_answers(out / "samples.jsonl")
     sample = next((s for m in _drawn(results[0]) if (s := example(results[0], answers, m))), None)
     console = output.console(width=100)

@@ -35,6 +35,7 @@ def report(
 ) -> None:
     """Make report.md and report.html of a measurement, or show what changed between two.
 
+    A run that goes on or was killed is reported as it stands.
     Two folders are compared method by method, paired over shared prompts where both have samples.
     Worse is: a lower speedup, slower plain decoding on the same machine, or other text than before.
 
@@ -54,11 +55,12 @@ def report(
 
 def _pages(folder: Path, reference: bool, as_json: bool) -> None:
     from foretoken.bench.report import terminal
-    from foretoken.bench.report.page import read_folder, write_report
+    from foretoken.bench.report.folder import read_folder
+    from foretoken.bench.report.page import write_pages
     from foretoken.bench.report.reference import published
 
-    pages = write_report(folder, reference=reference)
     results = read_folder(folder)
+    pages = write_pages(folder, results, reference=reference)
     if as_json:
         output.write_json(results)
         return

@@ -19,6 +19,8 @@ from foretoken.bench.report.page import write_report
 ROOT = Path(__file__).parents[3]
 SCREENSHOTS = ROOT / "build" / "screenshots"
 PIECE = 5000
+PLAIN = ".wide { background: var(--card) !important }"
+"""Tables without their shadow, before which axe-core can't tell contrast."""
 SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
 
 
@@ -114,6 +116,7 @@ def test_report_is_accessible(browser: Any, page_file: Path, size: str, scheme: 
 
     watched = Watched(browser, page_file, size, scheme)
     watched.open_all()
+    watched.page.add_style_tag(content=PLAIN)
     found = Axe().run(watched.page, options={"resultTypes": ["violations"]}).response
     assert not [
         (problem["id"], [node["html"][:200] for node in problem["nodes"][:3]])
@@ -139,7 +142,9 @@ def test_the_colours_can_be_chosen(browser: Any, page_file: Path) -> None:
 
 def test_answers_can_be_chosen(browser: Any, page_file: Path) -> None:
     """A method's answers come and go with its box, by keyboard too."""
-    page = Watched(browser, page_file, "wide", "light").page
+    watched = Watched(browser, page_file, "wide", "light")
+    watched.open_all()
+    page = watched.page
     answers = page.locator(".answer:visible")
     before = answers.count()
     assert before == 2 * len(synthetic.TASKS)
@@ -151,6 +156,56 @@ def test_answers_can_be_chosen(browser: Any, page_file: Path) -> None:
     for place in (1, 2, 3):
         page.locator(f"label:has(#show-{place})").click()
     assert answers.count() == 0
+    page.close()
+
+
+def hidden(page: Any) -> int:
+    """Cells of tables that the reader doesn't see."""
+    seen = "e => !e.checkVisibility({contentVisibilityAuto: true})"
+    return int(page.evaluate(f"[...document.querySelectorAll('.data td')].filter({seen}).length"))
+
+
+def test_folds_lose_nothing_in_print(browser: Any, page_file: Path) -> None:
+    """Closed on the screen, they are printed."""
+    page = Watched(browser, page_file, "wide", "light").page
+    assert hidden(page) > 100
+    page.emulate_media(media="print")
+    assert hidden(page) == 0
+    page.close()
+
+
+def test_folds_open_without_scripts(browser: Any, page_file: Path) -> None:
+    """By their heads, and by links to what is inside."""
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(page_file.as_uri())
+    inside = page.locator("#part-1-tasks")
+    assert not inside.is_visible()
+    page.locator("summary:has(#part-1-tasks-title)").click()
+    assert inside.is_visible()
+    assert not page.locator("#published").is_visible()
+    page.locator("nav a[href='#published']").click()
+    assert page.locator("#published").is_visible()
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_shadow_shows_that_a_table_goes_on(browser: Any, page_file: Path, scheme: str) -> None:
+    """At its right edge, until it is scrolled to its end."""
+    page = Watched(browser, page_file, "narrow", scheme).page
+
+    def edge() -> bytes:
+        box = page.locator(".wide").first.bounding_box()
+        x, y = box["x"] + box["width"] - 12, box["y"] + 20  # within its border and corners
+        clip = {"x": x, "y": y, "width": 10, "height": 40}
+        return bytes(page.screenshot(clip=clip, full_page=True))
+
+    start = edge()
+    page.evaluate("document.querySelector('.wide').scrollLeft = 9999")
+    end = edge()
+    page.add_style_tag(content=PLAIN)
+    assert edge() == end
+    page.evaluate("document.querySelector('.wide').scrollLeft = 0")
+    assert edge() != start
     page.close()
 
 

@@ -14,7 +14,8 @@ import synthetic
 from foretoken import ForetokenError
 from foretoken.bench.record import Results, read_results
 from foretoken.bench.report import tables
-from foretoken.bench.report.page import cell, fence, read_folder, write_report
+from foretoken.bench.report.folder import read_folder
+from foretoken.bench.report.page import cell, fence, write_report
 from foretoken.files import write_json
 from report_pages import page, printed
 
@@ -110,6 +111,46 @@ def test_what_is_not_counted_is_counted(folder: Path) -> None:
         assert "it needs a trained head" in text
     assert "3 answers failed" not in markdown(folder)  # 2 settings at batch size 4, one each
     assert "2 answers failed" in markdown(folder)
+
+
+def test_the_text_stands_second(folder: Path) -> None:
+    """After the headline; what follows on the page folds, and no second-level head is lost."""
+    text = page(folder)
+    heads = re.findall(r"<h2[^>]*>([^<]+)", text)
+    assert heads[:3] == ["At a glance", "What was written", "synthetic, float32"]
+    assert len(re.findall('<details class="fold"', text)) > 15
+    assert re.findall("<summary><h2[^>]*>([^<]+)", text) == heads[4:]
+    assert markdown(folder).index("## What was written") < markdown(folder).index("## synthetic")
+
+
+def test_the_target_that_tells_most_leads(tmp_path: Path) -> None:
+    """The title, the facts and the order of the page are its own, whatever its file's name."""
+    small = synthetic.results("bfloat16", temperatures=(0.0,), sizes=(1,))
+    small["runs"] = small["runs"][:2]
+    write_report(synthetic.write(tmp_path, small, synthetic.results(sizes=(1,))))
+    for text in (page(tmp_path), markdown(tmp_path)):
+        assert text.index("synthetic, float32") < text.index("synthetic, bfloat16")
+
+
+def test_facts_name_no_winner_without_evidence(tmp_path: Path) -> None:
+    """Neither do the numbers in large under the headline, nor bold cells."""
+    record = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    write_report(synthetic.write(tmp_path, record))
+    assert "a small draft model (sps), the fastest" in page(tmp_path)
+    assert "<strong>1.52×</strong>" in page(tmp_path)
+    for run in record["runs"]:
+        run["prompts"] = 7
+    write_report(synthetic.write(tmp_path, record))
+    assert "a small draft model (sps), not beyond doubt" in page(tmp_path)
+    assert "<strong>1.52×</strong>" not in page(tmp_path)
+    for text in (page(tmp_path), markdown(tmp_path)):
+        assert "the fastest" not in text.replace("Bold: the fastest, if", "")
+
+
+def test_methods_are_spelled_out_where_they_first_stand(folder: Path) -> None:
+    """In the first group of the first table and not in every cell."""
+    text = page(folder).split("What was written</h2>")[0]
+    assert text.count("prompt lookup") == 1 and "| pld (prompt lookup) | 0 |" in markdown(folder)
 
 
 def test_inflated_is_never_left_unsaid(folder: Path) -> None:

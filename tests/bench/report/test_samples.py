@@ -54,6 +54,17 @@ def test_samples_are_read_line_by_line(tmp_path: Path) -> None:
     assert list(each_answer(tmp_path / "missing.jsonl")) == []
 
 
+def test_a_torn_last_line_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A run that goes on, or was killed, leaves one; the log says so. A whole one counts."""
+    path = tmp_path / "samples.jsonl"
+    line = synthetic.answer("pld", "a").line()
+    path.write_text(f"{line}\n{line[:-9]}")
+    assert len(list(each_answer(path))) == 1
+    assert "line 2 is torn" in caplog.text
+    path.write_text(f"{line}\n{line}")
+    assert len(list(each_answer(path))) == 2
+
+
 @pytest.mark.parametrize("line", [b"\xff", b"{", b"5", b'{"seconds": 5}'])
 def test_a_damaged_line(tmp_path: Path, line: bytes) -> None:
     """The file and the line's number."""

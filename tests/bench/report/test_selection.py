@@ -37,6 +37,36 @@ def test_the_fastest_keeps_the_targets_text() -> None:
     assert selection.fastest(part, Setting(0.0, 1)) == best
 
 
+def test_a_winner_needs_evidence() -> None:
+    """Eight prompts, and an interval above 1; the next best never takes its place."""
+    part = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    setting = Setting(0.0, 1)
+    best = selection.fastest(part, setting)
+    assert best is not None and selection.winner(part, setting) is best
+    for change in ({"prompts": 7}, {"speedup_ci95": [1.0, 2.0]}, {"speedup_ci95": None}):
+        before = dict(best)
+        best |= change  # type: ignore[typeddict-item]
+        assert selection.winner(part, setting) is None
+        best |= before  # type: ignore[typeddict-item]
+
+
+def test_the_target_with_most_to_say_comes_first() -> None:
+    """The one with most prompts in compared runs; of equal ones the one with the larger gain."""
+    few, many, more = (synthetic.results(name, sizes=(1,)) for name in ("a", "b", "c"))
+    few["runs"] = few["runs"][:2]
+    for run in more["runs"]:
+        if run["method"] == "sps":
+            run["speedup"] = 2.5
+            run["speedup_ci95"] = [2.0, 3.0]
+    nothing = synthetic.results("d", sizes=())
+    order = selection.telling_first([nothing, few, many, more])
+    assert [part["target"]["dtype"] for part in order] == ["c", "b", "a", "d"]
+    for run in more["runs"]:
+        run["speedup_ci95"] = [0.9, 3.0]  # a gain in doubt is none
+    order = selection.telling_first([many, more])
+    assert [part["target"]["dtype"] for part in order] == ["b", "c"]
+
+
 def test_the_batch_size_is_shown_where_it_is_not_1() -> None:
     """A single batch size other than 1 is named too."""
     assert selection.shows_batch_size(PART)

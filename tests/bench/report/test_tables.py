@@ -6,8 +6,8 @@ from pathlib import Path
 
 import synthetic
 from foretoken.bench.report import tables
+from foretoken.bench.report.folder import read_folder
 from foretoken.bench.report.layout import NONE, Cell, Table
-from foretoken.bench.report.page import read_folder
 
 
 def test_the_best_is_bold_and_never_an_approximate_method() -> None:
@@ -18,6 +18,23 @@ def test_the_best_is_bold_and_never_an_approximate_method() -> None:
     assert strong == ["sps"]
     names = [row.name for row in found.groups[0].rows]
     assert names[:3] == ["autoregressive", "medusa_typical ≈", "sps"]
+
+
+def test_nothing_is_bold_without_a_winner() -> None:
+    """Not on fewer than eight prompts, nor where the interval includes 1: in both tables of it."""
+    part = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    best = next(run for run in part["runs"] if run["method"] == "sps")
+
+    def bold() -> list[str]:
+        found = [tables.headline([part]), tables.targets([part])]
+        rows = [row for table in found if table for group in table.groups for row in group.rows]
+        return [row.method for row in rows if any(cell.strong for cell in row.cells)]
+
+    assert bold() == ["sps", "sps"]
+    best["prompts"] = 7
+    assert bold() == []
+    best |= {"prompts": 8, "speedup_ci95": [1.0, 2.0]}
+    assert bold() == []
 
 
 def test_two_precisions_stand_in_one_table(folder: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import synthetic
 from foretoken.bench.report import wording
+from foretoken.bench.report.folder import read_folder
 from foretoken.bench.report.layout import NONE
-from foretoken.bench.report.page import read_folder
 from report_pages import printed
 
 
@@ -27,3 +27,13 @@ def test_a_narrow_terminal_goes_without_some_columns(folder: Path) -> None:
     narrow, wide = printed([results], 80), printed([results], 120)
     assert "verify" in wide and "verify" not in narrow
     assert "…" not in narrow and "yes, but 1 near tie" in narrow
+
+
+def test_methods_are_spelled_out_once_and_the_fullest_target_leads() -> None:
+    """Under the tables, whatever the order of the targets' files."""
+    part = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    small = synthetic.results("bfloat16", temperatures=(0.0,), sizes=(1,))
+    small["runs"] = small["runs"][:2]
+    text = printed([small, part])
+    assert text.count("pld: prompt lookup") == 1
+    assert text.index("float32") < text.index("bfloat16")

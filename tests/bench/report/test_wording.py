@@ -48,6 +48,29 @@ def test_what_the_averages_are_of() -> None:
     )
 
 
+def test_what_is_unfinished_says_so() -> None:
+    """Before the averages, with the prompts planned, where the folder tells how many."""
+    results = synthetic.results()
+    assert wording.unfinished(results) == ""
+    results["suite"]["planned"] = 80
+    assert wording.coverage(results).startswith("Unfinished: 30 of 80 prompts. Averages over 28 of")
+    nothing = synthetic.results()
+    nothing["suite"] |= {"planned": 80, "prompts": 0}
+    assert wording.coverage(nothing) == "Unfinished: 0 of 80 prompts."
+    results["suite"]["planned"] = None
+    assert wording.unfinished(results) == "Unfinished: 30 prompts so far."
+
+
+def test_the_legend_has_what_labels_do_not_say() -> None:
+    """Only measured methods, and no name twice."""
+    text = wording.legend([synthetic.results()])
+    assert "sps: a small draft model; pld: prompt lookup" in text
+    assert "token_recycling" not in text and "rest" not in text
+    assert wording.spelled("pld") == "prompt lookup (pld)"
+    assert wording.spelled("autoregressive") == "plain decoding"
+    assert wording.spelled("token_recycling") == "token_recycling"
+
+
 def test_words() -> None:
     """How equal texts, near ties, differences and other claims are worded."""
     base: Any = {"prompts": 4, "identical": 4, "near_tie": 0, "different": 0}

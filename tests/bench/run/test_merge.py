@@ -68,3 +68,11 @@ def test_machines_of_shards_are_named(shards: list[Path], tmp_path: Path) -> Non
     [found] = merge([shards[0], other], tmp_path / "out", RUN_SUITE)
     assert found["environment"]["cpu"].endswith(" | another one")
     assert found["environment"]["python"] == results["environment"]["python"]
+
+
+def test_shards_of_two_versions_are_merged(shards: list[Path], tmp_path: Path) -> None:
+    """Earlier ones didn't write how many prompts are planned."""
+    other = shutil.copytree(shards[1], tmp_path / "other")
+    write_json(other / "plan.json", {**read_plan(other), "prompts": 6})
+    merge([shards[0], other], tmp_path / "out", RUN_SUITE)
+    assert (tmp_path / "out" / "results.json").is_file()

@@ -168,6 +168,14 @@ def test_another_plan_is_refused(tmp_path: Path) -> None:
     assert read_plan(folder) == {"seed": 0, "repeats": 3}
 
 
+def test_a_plan_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    """It lacks the number of prompts, which follows from the rest."""
+    write_plan(tmp_path, {"seed": 0})
+    (tmp_path / "samples.jsonl").write_text("{}\n")
+    write_plan(tmp_path, {"seed": 0, "prompts": 80})
+    assert read_plan(tmp_path)["prompts"] == 80
+
+
 def test_a_strangers_folder_is_refused(tmp_path: Path) -> None:
     """Answers without a plan belong to another run."""
     (tmp_path / "samples.jsonl").write_text("{}\n")

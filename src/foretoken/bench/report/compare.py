@@ -16,8 +16,8 @@ from typing import Any
 
 from foretoken.bench.record import BASELINE, Results, Run
 from foretoken.bench.report import paired, wording
+from foretoken.bench.report.folder import read_finished
 from foretoken.bench.report.layout import NONE, Cell, Group, Head, Row, Table
-from foretoken.bench.report.page import read_folder
 from foretoken.bench.report.samples import each_answer
 
 LEVEL = 0.05
@@ -93,9 +93,10 @@ class Comparison:
 
 
 def compare(before: Path, after: Path) -> Comparison:
-    """Compare two folders of results. Raises `ForetokenError` where one has none."""
+    """Compare two folders of results: what is finished in both. Raises `ForetokenError` where one
+    has none."""
     comparison = Comparison(str(before), str(after))
-    pairs = _pairs(read_folder(before), read_folder(after), comparison)
+    pairs = _pairs(read_finished(before), read_finished(after), comparison)
     samples = [paired.gather(each_answer(folder / "samples.jsonl")) for folder in (before, after)]
     tail = LEVEL / 2 / max(1, sum(2 * len(earlier["runs"]) for earlier, _ in pairs))
     for earlier, later in pairs:

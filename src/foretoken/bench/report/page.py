@@ -13,30 +13,35 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from foretoken.bench.record import BASELINE, Answer, Results, read_results
+from foretoken.bench.record import BASELINE, Answer, Results
 from foretoken.bench.report import charts, selection, tables, wording
+from foretoken.bench.report.folder import read_folder
 from foretoken.bench.report.layout import Table
 from foretoken.bench.report.reference import published
-from foretoken.bench.report.samples import SHOWN_FAILURES, SHOWN_TOKENS, Shown, each_answer, shown
-from foretoken.errors import ForetokenError
+from foretoken.bench.report.samples import (
+    SHOWN_FAILURES,
+    SHOWN_TOKENS,
+    Sample,
+    Shown,
+    each_answer,
+    shown,
+)
 from foretoken.files import write_file
 from foretoken.methods import METHODS, Method
 
 
-def read_folder(folder: Path) -> list[Results]:
-    """The measurements in a folder. Raises `ForetokenError` where there is none."""
-    first = folder / "results.json"
-    if not first.is_file():
-        raise ForetokenError(f"{folder} has no results.json; measure something into it first.")
-    return [read_results(path) for path in (first, *sorted(folder.glob("results-*.json")))]
-
-
 def write_report(folder: Path, *, reference: bool = False) -> list[Path]:
-    """Read results*.json and samples.jsonl in `folder`; write report.md and report.html there.
+    """Read what was measured into `folder`, to the end or not; write report.md and report.html
+    there. The target that tells most comes first.
 
     reference: also show what others published of the same methods.
     """
-    results = read_folder(folder)
+    return write_pages(folder, read_folder(folder), reference=reference)
+
+
+def write_pages(folder: Path, results: Seq[Results], *, reference: bool = False) -> list[Path]:
+    """Write the pages of `results`, which were read from `folder`; see `write_report`."""
+    results = selection.telling_first(results)
     samples = shown(results, each_answer(folder / "samples.jsonl"))
     reference_table = published(results) if reference else None
     write_file(folder / "report.md", _markdown(results, samples, reference_table))
@@ -47,6 +52,18 @@ def write_report(folder: Path, *, reference: bool = False) -> list[Path]:
 def methods(results: Seq[Results]) -> list[Method]:
     """The rows of the method table of the methods that were measured."""
     return [METHODS[name] for name in selection.method_order(results) if name in METHODS]
+
+
+def told(results: Seq[Results], shown: Seq[Shown]) -> tuple[Results, list[Sample]] | None:
+    """The first target of which there are answers to show, with these."""
+    both = ((part, own.samples) for part, own in zip(results, shown, strict=True))
+    return next(((part, samples) for part, samples in both if samples), None)
+
+
+def writers(results: Seq[Results], samples: Seq[Sample]) -> list[str]:
+    """The methods that wrote an answer of these, in the order of all charts."""
+    names = {answer.method for sample in samples for answer in sample.answers}
+    return [name for name in selection.method_order(results) if name in names]
 
 
 def longest_step(results: Results) -> float:
@@ -94,11 +111,14 @@ def _environment() -> Environment:
         wording.short_title,
         wording.coverage,
         wording.headline,
+        wording.unfinished,
+        wording.spelled,
         wording.number,
         wording.times,
         wording.percent,
         wording.interval,
         selection.fastest,
+        selection.winner,
         selection.settings,
         selection.smallest_batch,
         selection.runs_at,
@@ -109,6 +129,7 @@ def _environment() -> Environment:
         selection.method_order,
         charts.share,
         longest_step,
+        writers,
         cell,
         bracketed,
         fence,
@@ -131,6 +152,7 @@ def _html(results: Seq[Results], shown: Seq[Shown], published: Table | None) -> 
     page: str = env.get_template("report.html.j2").render(
         results=results,
         shown=shown,
+        told=told(results, shown),
         published=published,
         style=style,
         looks=looks,
@@ -144,6 +166,10 @@ def _markdown(results: Seq[Results], shown: Seq[Shown], published: Table | None)
     env = _environment()
     env.autoescape = False
     page: str = env.get_template("report.md.j2").render(
-        results=results, shown=shown, published=published, methods=methods(results)
+        results=results,
+        shown=shown,
+        told=told(results, shown),
+        published=published,
+        methods=methods(results),
     )
     return page

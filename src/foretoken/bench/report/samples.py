@@ -5,6 +5,7 @@ The file of a long measurement may not fit into memory, so it is read once, line
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -17,15 +18,26 @@ from foretoken.errors import ForetokenError
 SHOWN_TOKENS = 120
 SHOWN_FAILURES = 20
 
+_log = logging.getLogger(__name__)
+
 
 def each_answer(path: Path) -> Iterator[Answer]:
-    """The answers of samples.jsonl, none where there is no such file. Raises `ForetokenError` for a
-    damaged line."""
+    """The answers of samples.jsonl, none where there is no such file. A last line that was never
+    written to its end is not read, as in a run that goes on or was killed; the log says so. Raises
+    `ForetokenError` for a damaged line."""
     if path.is_file():
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _answer(line, number, path)
+                if not line.strip():
+                    continue
+                try:
+                    answer = _answer(line, number, path)
+                except ForetokenError:
+                    if line.endswith(b"\n"):
+                        raise
+                    _log.warning("%s, line %d is torn and not read.", path, number)
+                else:
+                    yield answer
 
 
 def _answer(line: bytes, number: int, path: Path) -> Answer:

@@ -8,6 +8,9 @@ from typing import NamedTuple
 from foretoken.bench.record import BASELINE, Results, Run
 from foretoken.methods import METHODS
 
+LEAST_PROMPTS = 8
+"""With fewer no method is said to win."""
+
 
 class Setting(NamedTuple):
     """Runs at the same setting are compared."""
@@ -71,3 +74,28 @@ def fastest(results: Results, setting: Setting) -> Run | None:
     """The fastest run of a setting that drafts and keeps the target's text or distribution."""
     candidates = [r for r in drafting_runs(results, setting) if r["speedup"] and not approximate(r)]
     return max(candidates, key=lambda run: run["speedup"] or 0.0, default=None)
+
+
+def winner(results: Results, setting: Setting) -> Run | None:
+    """The fastest run of a setting, where `LEAST_PROMPTS` or more were answered and its interval
+    lies above 1; only such a run is ever called the fastest, or printed in bold."""
+    run = fastest(results, setting)
+    if run is None or run["prompts"] < LEAST_PROMPTS:
+        return None
+    return run if (run["speedup_ci95"] or [0.0])[0] > 1 else None
+
+
+def telling_first(results: Seq[Results]) -> list[Results]:
+    """The targets by how much they tell: first the one with most prompts, counted once for each
+    run that has a speedup; of equal ones, the one where the winner of a setting gains most."""
+    return sorted(results, key=lambda part: (-_compared(part), -_gain(part)))
+
+
+def _compared(part: Results) -> int:
+    drafting = [run for run in part["runs"] if run["method"] != BASELINE]
+    return sum(run["prompts"] for run in drafting if run["speedup"] is not None)
+
+
+def _gain(part: Results) -> float:
+    winners = [winner(part, setting) for setting in settings(part)]
+    return max((run["speedup"] or 0.0 for run in winners if run is not None), default=0.0)

@@ -54,7 +54,8 @@ def _by_setting(
 
 
 def headline(results: Seq[Results]) -> Table | None:
-    """Every method on every target, at the smallest batch size; the best in bold."""
+    """Every method on every target, at the smallest batch size; the winners in bold. What the
+    methods are stands in the first group."""
     over = [wording.short_title(part) if len(results) > 1 else "" for part in results]
     names = ("tokens/s", "speedup", "mean acceptance length", "same text")
     heads = [
@@ -65,23 +66,24 @@ def headline(results: Seq[Results]) -> Table | None:
     settings = sorted({setting for part in results for setting in selection.smallest_batch(part)})
     keys = _keys(results)
     groups = []
-    for setting in settings:
+    for at, setting in enumerate(settings):
         body = tuple(
             Row(
                 label,
                 tuple(c for part in results for c in _headline_cells(part, setting, name)),
                 name,
+                "" if at else wording.words(name),
             )
             for name, label in wording.labels(results).items()
         )
         groups.append(Group(wording.setting_text(setting, results[0]), _key(setting, keys), body))
-    note = "Speedup with its 95 % interval. Bold: the fastest"
+    note = (
+        "Speedup with its 95 % interval. Bold: the fastest, if it was measured on "
+        f"{selection.LEAST_PROMPTS} prompts or more and its interval lies above 1"
+    )
     if any(selection.approximate(run) for part in results for run in part["runs"]):
-        note += (
-            " that keeps the target's own text or distribution; ≈ may write what the target would "
-            "not, and is never in bold"
-        )
-    table = Table("Fastest first", "method", keys, tuple(heads), tuple(groups), f"{note}.")
+        note += "; ≈ may write what the target would not, and is never in bold"
+    table = Table("All methods by speedup", "method", keys, tuple(heads), tuple(groups), f"{note}.")
     return filled(table)
 
 
@@ -89,7 +91,7 @@ def _headline_cells(part: Results, setting: Setting, method: str) -> list[Cell]:
     run = next((run for run in selection.runs_at(part, setting) if run["method"] == method), None)
     if run is None:
         return [Cell(NONE)] * 4
-    best = selection.fastest(part, setting)
+    best = selection.winner(part, setting)
     strong = best is not None and best["method"] == method
     return [
         Cell(number(run["tokens_per_second"], ",.0f"), strong=strong),

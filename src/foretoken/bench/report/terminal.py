@@ -75,10 +75,14 @@ def show(
     sample: Answer | None,
     published: Layout | None = None,
 ) -> None:
-    """All tables, the targets side by side where there are several, then one answer."""
+    """All tables, those of the target that tells most first, and what the methods are; the targets
+    side by side where there are several; then one answer."""
+    results = selection.telling_first(results)
     for part in results:
         console.print()
         console.print(table(part, console.width))
+    if legend := wording.legend(results):
+        console.print(Text(legend, style="dim"))
     further = [tables.targets(results) if len(results) > 1 else None, *map(_quality, results)]
     for layout in (*further, published):
         if layout is not None:

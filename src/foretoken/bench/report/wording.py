@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from foretoken.bench.record import BASELINE, Identity, Measured, Results, Run, Target
 from foretoken.bench.report.layout import NONE
 from foretoken.bench.report.selection import (
+    LEAST_PROMPTS,
     Setting,
     approximate,
     fastest,
@@ -16,6 +17,7 @@ from foretoken.bench.report.selection import (
     runs_at,
     settings,
     shows_batch_size,
+    winner,
 )
 from foretoken.methods import METHODS
 
@@ -94,19 +96,27 @@ def step_ms(run: Run, part: str) -> float | None:
     return run["ms_per_step"][part] if run["ms_per_step"]["verify"] else None
 
 
-LEAST_PROMPTS = 8
-"""With fewer no method is said to win."""
 _WORDS = {
+    BASELINE: "plain decoding",
     "sps": "a small draft model",
+    "bild": "a small model that falls back",
+    "specinfer": "a small model's trees",
+    "spectr": "a small model's branches",
+    "mcsd": "a small model's trees",
+    "sequoia": "a small model's planned trees",
+    "staged": "a small model, drafted for in turn",
+    "cs_drafting": "a cascade of draft models",
     "pld": "prompt lookup",
     "llma": "copying from references",
+    "sad": "copying the input",
     "suffix": "a suffix tree",
     "sam": "a suffix automaton",
     "rest": "retrieval",
     "jacobi": "Jacobi decoding",
+    "gauss_seidel": "Jacobi decoding in blocks",
     "lookahead": "lookahead decoding",
-    "token_recycling": "Token Recycling",
     "draft_verify": "drafting with half of the layers",
+    "early_exit": "drafting with the first layers",
     "substitute": "drafting with a 4-bit copy",
     "auto": "choosing at every step",
 }
@@ -142,9 +152,10 @@ def title(results: Results) -> str:
     target = results["target"]
     if "server" in target:
         return f"{target['name']} (at {target['server']})"
-    size = f"{target['parameters'] / 1e6:.1f} M parameters, {weights(target)}"
+    known = target["parameters"]  # 0 in an unfinished run, whose folder doesn't tell
+    size = f"{known / 1e6:.1f} M parameters, " if known else ""
     shape = f", inflated to the {target['inflated']} shape" if target.get("inflated") else ""
-    return f"{target['name']} ({size}{shape})"
+    return f"{target['name']} ({size}{weights(target)}{shape})"
 
 
 def short_title(results: Results) -> str:
@@ -161,9 +172,21 @@ def weights(target: Target) -> str:
     return narrow.get(backend.rpartition("+")[2], target["dtype"])
 
 
+def unfinished(results: Results) -> str:
+    """ "Unfinished: 12 of 80 prompts."; nothing for a run that is finished."""
+    suite = results["suite"]
+    if "planned" not in suite:
+        return ""
+    if suite["planned"] is None:
+        return f"Unfinished: {count(suite['prompts'], 'prompt')} so far."
+    return f"Unfinished: {suite['prompts']} of {count(suite['planned'], 'prompt')}."
+
+
 def coverage(results: Results) -> str:
     """How many prompts the averages are of, and how many are left out."""
     suite = results["suite"]
+    if not suite["prompts"] and unfinished(results):
+        return unfinished(results)
     left, skipped = len(suite["left_out"]), len(suite["skipped"])
     failed = sum(run["failed"] for run in results["runs"])
     text = f"Averages over {count(suite['prompts'], 'prompt')}"
@@ -182,12 +205,12 @@ def coverage(results: Results) -> str:
         text += f" {count(skipped, 'prompt')} skipped: too long for the target's context."
     if failed:
         text += f" {count(failed, 'answer')} failed."
-    return text
+    return f"{unfinished(results)} {text}".lstrip()
 
 
 def headline(results: Results) -> str:
-    """What drafting gains at the lowest temperature and batch size, in one sentence. A fastest
-    method is named where `LEAST_PROMPTS` or more were answered and its interval lies above 1."""
+    """What drafting gains at the lowest temperature and batch size, in one sentence. The fastest
+    method is only called so where it is the `winner`."""
     setting = min(settings(results), default=Setting(0.0, 1))
     run = fastest(results, setting)
     if run is None or run["speedup"] is None:
@@ -195,24 +218,35 @@ def headline(results: Results) -> str:
     at, name, ends = setting_text(setting, results), spelled(run["method"]), interval(run)
     gain = f"{run['speedup']:.2f} times as many tokens a second as plain decoding"
     gain += f" (95 % interval {ends})" if ends != NONE else ""
-    if run["prompts"] < LEAST_PROMPTS:
-        few = count(run["prompts"], "prompt")
-        text = f"At {at}, {few} {'is' if run['prompts'] == 1 else 'are'} too few for a winner: "
-        text += f"{name} wrote {gain}."
-    elif (run["speedup_ci95"] or [0.0])[0] <= 1:
-        text = f"At {at}, nothing is faster than plain decoding beyond doubt: {name} wrote {gain}."
-    else:
+    if winner(results, setting) is not None:
         same = run["identical_to_autoregressive"]
         text = f"At {at}, {name} is the fastest: {gain}"
         if same is not None:
             text += f", with the same tokens on {same['identical']} of {same['prompts']} prompts"
         text += "."
+    elif run["prompts"] < LEAST_PROMPTS:
+        few = count(run["prompts"], "prompt")
+        text = f"At {at}, {few} {'is' if run['prompts'] == 1 else 'are'} too few for a winner: "
+        text += f"{name} wrote {gain}."
+    else:
+        text = f"At {at}, nothing is faster than plain decoding beyond doubt: {name} wrote {gain}."
     aside = any(approximate(other) for other in runs_at(results, setting))
     return f"{text}{' Approximate methods are left aside.' * aside}"
+
+
+def words(method: str) -> str:
+    """What a method is, for those who don't know its label; nothing where the label says it."""
+    return _WORDS.get(method, "")
 
 
 def spelled(method: str) -> str:
     """A method's label with what it is, for those who don't know the label."""
     if method == BASELINE:
-        return "plain decoding"
-    return f"{_WORDS[method]} ({method})" if method in _WORDS else method
+        return words(method)
+    return f"{words(method)} ({method})" if words(method) else method
+
+
+def legend(results: Seq[Results]) -> str:
+    """What each measured method is, where its label doesn't say it; nothing where all do."""
+    named = [name for name in method_order(results) if words(name)]
+    return "; ".join(f"{name}: {words(name)}" for name in named)

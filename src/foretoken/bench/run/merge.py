@@ -8,7 +8,7 @@ from typing import Any
 
 from foretoken.bench.plan import shard_of
 from foretoken.bench.record import Results, read_results
-from foretoken.bench.run.resume import PLAN, SAMPLES, Samples, read_plan
+from foretoken.bench.run.resume import COUNT, PLAN, SAMPLES, Samples, read_plan
 from foretoken.bench.run.summary import fill_in
 from foretoken.bench.suites.suite import Suite
 from foretoken.errors import ForetokenError
@@ -49,7 +49,7 @@ def _common_plan(folders: Seq[Path]) -> dict[str, Any]:
     plans = [read_plan(folder) for folder in folders]
     whole = {**plans[0], "shard": None}
     for folder, plan in zip(folders, plans, strict=True):
-        for key in {**whole, **plan}.keys() - {"shard"}:
+        for key in {**whole, **plan}.keys() - {"shard", COUNT}:
             if plan.get(key) != whole.get(key):
                 raise ForetokenError(
                     f"{folder} and {folders[0]} are of different runs: their {key} differs."

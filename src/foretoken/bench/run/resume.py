@@ -21,6 +21,9 @@ from foretoken.errors import ForetokenError
 from foretoken.files import read_json, utf8, write_json
 
 PLAN, SAMPLES = "plan.json", "samples.jsonl"
+COUNT = "prompts"
+"""How many prompts a plan comes to, all shards together, for reports of unfinished runs. It follows
+from the rest, and earlier versions didn't write it, so plans are compared without it."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +58,7 @@ def _has_answers(folder: Path) -> bool:
 def check_same(where: Path, before: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     """Raises `ForetokenError` for the first difference from the plan in the folder."""
     for key in {**plan, **before}:
-        if before.get(key) != plan.get(key):
+        if key != COUNT and before.get(key) != plan.get(key):
             raise ForetokenError(
                 f"{where} has a run with {key} {json.dumps(before.get(key))}, and now it is "
                 f"{json.dumps(plan.get(key))}; give what it was begun with, or another --out."

@@ -1,0 +1,175 @@
+"""A text that is written piece by piece, each piece after the document that was retrieved for it.
+
+A piece is a function of the tokens before it and of its document: its noise is keyed by the
+request's seed and by how many tokens stand before it. So a piece that was taken back and is written
+again with the right document is the one that would have been written at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, fields, replace
+
+from foretoken.draws import stream_key
+from foretoken.engine.prompts import text_ids
+from foretoken.engine.stats import AcceptanceStats
+from foretoken.engine.stopping import Ending, StopChecker, decoded
+from foretoken.errors import ForetokenError, described, shown
+from foretoken.llm import LLM
+from foretoken.sampling.params import SamplingParams
+
+DOCUMENT, PROMPT = "{document}", "{prompt}"
+
+_WHOLE = (
+    "n",
+    "presence_penalty",
+    "frequency_penalty",
+    "bad_words",
+    "min_tokens",
+    "logits_processor_factories",
+    "logprobs",
+    "prompt_logprobs",
+    "timeout",
+)
+"""Parameters that speak of an output as a whole, which a piece doesn't see."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a piece's prompt is made. template: a text with "{document}" and "{prompt}", each once.
+    document_tokens: how much of a document is read. piece_tokens: how much is written after it."""
+
+    template: str
+    document_tokens: int
+    piece_tokens: int
+
+    def __post_init__(self) -> None:
+        if any(self.template.count(name) != 1 for name in (DOCUMENT, PROMPT)):
+            raise ForetokenError(
+                f"template is {shown(self.template)}; it must have {DOCUMENT} and {PROMPT}, each "
+                "once."
+            )
+
+    def around(self, prompt: str) -> tuple[str, str]:
+        """What stands before and after the document."""
+        before, _, after = self.template.partition(DOCUMENT)
+        return before.replace(PROMPT, prompt), after.replace(PROMPT, prompt)
+
+
+class Text:
+    """One request's text so far.
+
+    Raises `ForetokenError` for a prompt that can't be read, for parameters that pieces can't serve,
+    and where prompt, document and `max_tokens` are longer than the context.
+    """
+
+    def __init__(
+        self, llm: LLM, documents: Seq[str], prompt: str, params: SamplingParams, layout: Layout
+    ) -> None:
+        _check(params)
+        self._llm, self._documents, self._layout = llm, documents, layout
+        self._params, self._tokenizer = params, llm.tokenizer
+        before, after = layout.around(prompt)
+        self._before = text_ids(before, self._tokenizer)
+        self._after = text_ids(after, self._tokenizer, special=False)
+        self._prompt = text_ids(prompt, self._tokenizer, special=False)
+        self._read: dict[int, list[int]] = {}  # document -> its tokens
+        self._limit = self._room()
+        self._seed = secrets.randbits(62) if params.seed is None else params.seed
+        self._starts: list[int] = []
+        self.output: list[int] = []
+        self.documents: list[int] = []  # of each piece
+        self.ending: Ending | None = None
+        self.decoding = AcceptanceStats()
+
+    @property
+    def ended(self) -> bool:
+        return self.ending is not None
+
+    @property
+    def pieces(self) -> int:
+        return len(self._starts)
+
+    @property
+    def pieces_left(self) -> int:
+        """How many pieces can still follow."""
+        return -(-(self._limit - len(self.output)) // self._layout.piece_tokens)
+
+    def query(self, tokens: int | None) -> str:
+        """The text of the last `tokens` of prompt and output, or of all of them."""
+        ids = [*self._prompt, *self.output]
+        return self._decoded(ids if tokens is None else ids[-tokens:])
+
+    def write(self, document: int) -> None:
+        """Write one piece after this document."""
+        place = len(self.output)
+        params = replace(
+            self._params,
+            max_tokens=min(self._layout.piece_tokens, self._limit - place),
+            seed=stream_key(self._seed, place) & ((1 << 63) - 1),
+            stop=(),
+            include_stop_str_in_output=False,
+        )
+        ids = [*self._before, *self._tokens_of(document), *self._after, *self.output]
+        [written] = self._llm.generate({"prompt_token_ids": ids}, params)
+        self.decoding.add(written.stats)
+        self._starts.append(place)
+        self.documents.append(document)
+        self.output += written.token_ids
+        ending = self._checker().check(self.output)
+        if ending.finish_reason is not None:
+            self.ending = ending
+            del self.output[ending.emitted :]
+
+    def take_back(self, pieces: int) -> None:
+        """Keep the first `pieces` only."""
+        del self.output[self._starts[pieces] :]
+        del self._starts[pieces:], self.documents[pieces:]
+        self.ending = None
+
+    def final(self) -> str:
+        """The text as it is shown."""
+        if self.ending is not None and self.ending.text is not None:
+            return self.ending.text
+        return self._decoded(self.output)
+
+    def _checker(self) -> StopChecker:
+        eos = self._llm.engine.eos_ids
+        return StopChecker(self._params, eos, self._limit, self._tokenizer)
+
+    def _tokens_of(self, document: int) -> list[int]:
+        if document not in self._read:
+            ids = text_ids(self._documents[document], self._tokenizer, special=False)
+            self._read[document] = ids[: self._layout.document_tokens]
+        return self._read[document]
+
+    def _room(self) -> int:
+        """How many tokens may be written at most."""
+        fixed = len(self._before) + len(self._after) + self._layout.document_tokens
+        context = self._llm.engine.target.max_length
+        room = context - fixed
+        if room < (self._params.max_tokens or 1):
+            raise ForetokenError(
+                f"The prompt and a document take up to {fixed} tokens, max_tokens is "
+                f"{self._params.max_tokens} and the context is {context}; lower "
+                "max_document_tokens or max_tokens, or shorten the prompt."
+            )
+        return self._params.max_tokens or room
+
+    def _decoded(self, ids: list[int]) -> str:
+        try:
+            return decoded(self._tokenizer, ids, self._params.skip_special_tokens)
+        except Exception as error:
+            raise described("The tokenizer", error) from error
+
+
+def _check(params: SamplingParams) -> None:
+    """Raise `ForetokenError` for what a text that is written in pieces can't have."""
+    for field in fields(params):
+        value = getattr(params, field.name)
+        if field.name in _WHOLE and value != field.default:
+            raise ForetokenError(
+                f"{field.name} is {shown(value)}, and a text with retrieval is written in pieces "
+                "which don't see it whole; leave it out."
+            )

@@ -1,0 +1,132 @@
+"""Pieces: their prompts and seeds, where a text ends, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.apps.ralm.text import Layout, Text
+from foretoken.testing import ByteTokenizer
+
+TOKENIZER = ByteTokenizer(97)
+LAYOUT = Layout("<{document}|{prompt}>", 6, 4)
+GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
+
+
+def a_text(llm: LLM, params: SamplingParams = GREEDY, layout: Layout = LAYOUT) -> Text:
+    return Text(llm, ["abcdefghi", "xy", "{prompt}"], "the {document}", params, layout)
+
+
+@pytest.fixture
+def asked(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, SamplingParams]]:
+    """The prompts and parameters of the pieces."""
+    seen: list[tuple[str, SamplingParams]] = []
+    generate = llm.generate
+
+    def noting(prompt: Any, params: Any) -> Any:
+        seen.append((TOKENIZER.decode(prompt["prompt_token_ids"]), params))
+        return generate(prompt, params)
+
+    monkeypatch.setattr(llm, "generate", noting)
+    return seen
+
+
+def test_pieces(llm: LLM, asked: list[tuple[str, SamplingParams]]) -> None:
+    """Each has its own document, cut where it is long, in place of the one before; names in
+    documents and prompts are plain text."""
+    text = a_text(llm)
+    for document in (0, 2, 1):
+        assert text.pieces_left == 3 - text.pieces
+        text.write(document)
+    written = TOKENIZER.decode(text.output)
+    assert [prompt for prompt, _ in asked] == [
+        "<abcdef|the {document}>",
+        "<{promp|the {document}>" + written[:4],
+        "<xy|the {document}>" + written[:8],
+    ]
+    assert [params.max_tokens for _, params in asked] == [4, 4, 2]
+    assert text.ended and text.ending.finish_reason == "length" and text.final() == written
+    assert text.query(None) == "the {document}" + written
+    assert text.query(3) == written[-3:]
+    assert text.decoding.tokens == 10
+
+
+def test_a_pieces_noise_is_its_places(llm: LLM, asked: list[tuple[str, SamplingParams]]) -> None:
+    """A piece that is written again has the same seed; no two places, or requests, share one."""
+    sampled = SamplingParams(seed=7, max_tokens=10, ignore_eos=True)
+    text = a_text(llm, sampled)
+    for document in (0, 1):
+        text.write(document)
+    first = list(text.output)
+    text.take_back(1)
+    assert text.output == first[:4] and text.documents == [0]
+    text.write(1)
+    assert text.output == first
+    seeds = [params.seed for _, params in asked]
+    assert seeds[1] == seeds[2] != seeds[0]
+    for params in (SamplingParams(seed=8, max_tokens=4), SamplingParams(max_tokens=4)):
+        a_text(llm, params).write(0)
+    seeds = [params.seed for _, params in asked]
+    assert len(set(seeds)) == 4
+
+
+def test_a_stop_string_across_pieces(llm: LLM) -> None:
+    """Found where one piece ends and the next begins; taken back with its piece."""
+    whole = a_text(llm)
+    whole.write(0)
+    whole.write(1)
+    written = TOKENIZER.decode(whole.output)
+    params = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True, stop=written[2:6])
+    text = a_text(llm, params)
+    text.write(0)
+    assert not text.ended
+    text.write(1)
+    assert text.ended and text.ending.stop_reason == written[2:6]
+    assert text.final() == written[:2] and len(text.output) == 6
+    text.take_back(1)
+    assert not text.ended and text.final() == written[:4]
+
+
+def test_a_stop_token(llm: LLM) -> None:
+    whole = a_text(llm)
+    whole.write(0)
+    params = SamplingParams(temperature=0, max_tokens=10, stop_token_ids=[whole.output[1]])
+    text = a_text(llm, params)
+    text.write(0)
+    assert text.ended and text.output == whole.output[: whole.output.index(whole.output[1]) + 1]
+
+
+def test_up_to_the_context(llm: LLM) -> None:
+    """Without max_tokens as much as fits with the longest document that is read."""
+    text = a_text(llm, SamplingParams(temperature=0, max_tokens=None, ignore_eos=True))
+    assert text.pieces_left == -(-(256 - len("<|the {document}>") - 6) // 4)
+    with pytest.raises(ForetokenError, match="max_tokens is 240 and the context is 256; lower"):
+        a_text(llm, SamplingParams(max_tokens=240))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n": 2},
+        {"presence_penalty": 1.0},
+        {"frequency_penalty": 1.0},
+        {"bad_words": ["a"]},
+        {"min_tokens": 2},
+        {"logits_processor_factories": [lambda: None]},
+        {"logprobs": 1},
+        {"prompt_logprobs": 0},
+        {"timeout": 1.0},
+    ],
+)
+def test_what_pieces_cant_have(llm: LLM, options: dict[str, Any]) -> None:
+    [name] = options
+    with pytest.raises(ForetokenError, match=f"^{name} is .* leave it out"):
+        a_text(llm, SamplingParams(max_tokens=10, **options))
+
+
+@pytest.mark.parametrize("template", ["{prompt}", "{document}", "{document}{prompt}{document}"])
+def test_templates(template: str) -> None:
+    with pytest.raises(ForetokenError, match="each once"):
+        Layout(template, 6, 4)
