@@ -6,6 +6,7 @@ from contrastive_mutants import HANDED_OVER
 from mutation import Mutant
 from ralm_mutants import RETRIEVAL
 from recommender_mutants import RECOMMENDING
+from seq2seq_mutants import READING_SOURCES
 
 DRAWS, ENGINE = "foretoken.draws:KeyedDraws", "foretoken.engine.engine:Engine"
 MERGED, CACHE = "foretoken.drafters.merged:Merged", "foretoken.models.cache:KVCache"
@@ -354,6 +355,7 @@ MUTANTS = {
     **READING,
     **HANDED_OVER,
     **RECOMMENDING,
+    **READING_SOURCES,
     **RETRIEVAL,
 }
 

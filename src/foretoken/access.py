@@ -33,8 +33,8 @@ def check_levels(who: str, wanted: Iterable[str], offered: frozenset[str]) -> No
     missing = "; ".join(f"({level}) {LEVELS[level]}" for level in wanted if level not in offered)
     if missing:
         raise ForetokenError(
-            f"{who} needs {missing}, which this target can't give; use the native model "
-            "(model_impl='native') or another method."
+            f"{who} needs {missing}, which this target can't give; use a decoder-only model that "
+            "runs natively (model_impl='native'), or another method."
         )
 
 
@@ -66,7 +66,8 @@ class Access(Protocol):
     that comes with a checkpoint may run. budget: the `CacheBudget` that a drafter's caches join.
     amateur: the `CausalLM` whose logits a contrastive target takes from its own, else None. A
     drafter that drafts with it hands its logits over, in a tree's `amateur_logits`, and spares the
-    target that model's pass.
+    target that model's pass. opening: what every text of an encoder–decoder begins with, else
+    nothing; sequences then have a `source`.
 
     A *draft pass* is a drafter's pass through the target. It writes its keys and values after each
     committed length, where the next pass over that sequence overwrites them.
@@ -88,6 +89,7 @@ class Access(Protocol):
     trust_remote_code: bool
     budget: Any
     amateur: Any
+    opening: tuple[int, ...]
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D] (level c)."""

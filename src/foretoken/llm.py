@@ -41,7 +41,7 @@ from foretoken.models.load import (
     wrapped,
 )
 from foretoken.models.model import CausalLM, eos_ids
-from foretoken.models.target import ModelTarget
+from foretoken.models.seq2seq.target import target_for
 from foretoken.progress import check_installed, track
 from foretoken.sampling.params import SamplingParams
 from foretoken.speculative_config import AnyConfig
@@ -153,7 +153,7 @@ class LLM:
         self.tokenizer = tokenizer_of(tokenizer, folder, trust_remote_code)
         return_memory()  # a vocabulary was read through lists of its texts
         self.trust_remote_code = trust_remote_code
-        target = ModelTarget(
+        target = target_for(
             loaded,
             settings.max_num_seqs,
             settings.length(loaded),
@@ -233,6 +233,7 @@ class LLM:
 
         A prompt is a text, token ids (a list or a 1-D array), {"prompt": …}, {"prompt_token_ids":
         …}, or what a tokenizer returned; several are a list of these, a 2-D array, or a batch.
+        An encoder–decoder's prompt is its source, and its text begins anew.
         Calls from several threads are served together. Interrupting cancels what is unfinished.
         `use_tqdm` shows a progress bar. `raise_on_error`: whether a request that fails raises its
         error, once all have ended; by default only where a prompt is given alone and not in a list.

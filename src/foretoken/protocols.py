@@ -114,7 +114,9 @@ class Scorer(Protocol):
 class Target(Scorer, Protocol):
     """The model whose text is wanted. model: the `CausalLM` that makes the passes. tokenizer: the
     model's, if there is one. levels: of access, see `access.LEVELS`. nodes: the largest tree of a
-    sequence. budget: a `CacheBudget`, of all caches."""
+    sequence. budget: a `CacheBudget`, of all caches. opening: what every text of an encoder–decoder
+    begins with, whose prompt is the source that it reads; nothing where texts go on from prompts.
+    """
 
     model: Any
     tokenizer: Any
@@ -123,6 +125,7 @@ class Target(Scorer, Protocol):
     levels: frozenset[str]
     nodes: int
     budget: Any
+    opening: tuple[int, ...]
 
     @property
     def free(self) -> int:

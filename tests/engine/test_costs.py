@@ -30,7 +30,7 @@ class Counted(ModelTarget):
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    monkeypatch.setattr(costs, "ModelTarget", Counted)
+    monkeypatch.setattr(costs, "target_for", Counted)
     monkeypatch.setattr(costs, "_ENOUGH", 0.0)  # as if each pass took long
     Counted.passes.clear()
     return Counted.passes

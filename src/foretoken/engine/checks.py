@@ -53,6 +53,11 @@ def check_request(
     _check_rule(verifier, params)
     if params.stops and target.tokenizer is None:
         raise ForetokenError("Stop strings need a tokenizer; pass tokenizer=… to LLM.")
+    if params.prompt_logprobs is not None and target.opening:
+        raise ForetokenError(
+            "The prompt of an encoder–decoder is read by its encoder, which gives no probabilities "
+            "of it; leave prompt_logprobs and LLM.score to decoder-only models."
+        )
     counts = {"logprobs": params.logprobs, "prompt_logprobs": params.prompt_logprobs}
     for name, wanted in counts.items():
         if wanted is not None and wanted > target.vocab_size:
@@ -60,19 +65,28 @@ def check_request(
                 f"{name} is {wanted} and the vocabulary has {target.vocab_size} tokens; ask for "
                 "fewer."
             )
-    return _affordable(target.budget, len(prompt), min(room, params.max_tokens or room), params)
+    limit = min(room, params.max_tokens or room)
+    return _affordable(target.budget, len(prompt), _before(target, prompt), limit, params)
 
 
-def _affordable(budget: CacheBudget, prompt: int, limit: int, params: SamplingParams) -> int:
-    """How many of `limit` tokens the caches can hold after a prompt; all of them, where `params`
-    ask for that many."""
-    if budget.holds(prompt + limit):
+def _before(target: Target, prompt: Seq[int]) -> int:
+    """How many tokens the output goes on from: an encoder–decoder's begins anew."""
+    return len(target.opening or prompt)
+
+
+def _affordable(
+    budget: CacheBudget, prompt: int, before: int, limit: int, params: SamplingParams
+) -> int:
+    """How many of `limit` tokens the caches can hold after those `before` them; all of them, where
+    `params` ask for that many."""
+    longest = max(prompt, before + limit)
+    if budget.holds(longest):
         return limit
-    fits = budget.longest(prompt + limit) - prompt
-    if params.max_tokens is None and fits > 0:
+    fits = budget.longest(longest) - before
+    if params.max_tokens is None and fits > 0 and budget.holds(max(prompt, before + fits)):
         return fits
     raise ForetokenError(
-        f"The request needs {of(budget.needs(prompt + limit))} of cache for a prompt of {prompt} "
+        f"The request needs {of(budget.needs(longest))} of cache for a prompt of {prompt} "
         f"tokens and {limit} new ones, and the caches may fill {of(budget.limit or 0)}; shorten "
         "the prompt, lower max_tokens or raise kv_cache_memory."
     )
@@ -80,10 +94,10 @@ def _affordable(budget: CacheBudget, prompt: int, limit: int, params: SamplingPa
 
 def _room(target: Target, prompt: Seq[int]) -> int:
     """How many tokens fit into the context after the prompt."""
-    room = target.max_length - len(prompt)
+    room = target.max_length - _before(target, prompt)
     if not prompt:
         raise ForetokenError("The prompt is empty; give at least one token.")
-    if room < 1:
+    if room < 1 or len(prompt) > target.max_length:
         raise ForetokenError(
             f"The prompt has {len(prompt)} tokens and the context is {target.max_length}; "
             f"{_remedy(target)}."

@@ -36,7 +36,7 @@ from foretoken.errors import ForetokenError
 from foretoken.files import read_json, write_json
 from foretoken.machine import cache_folder, cores, processor
 from foretoken.models.model import CausalLM
-from foretoken.models.target import ModelTarget
+from foretoken.models.seq2seq.target import target_for
 from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
@@ -128,10 +128,11 @@ class PassProbe:
 
     def __init__(self, model: CausalLM, batch: int, context: int, widest: int) -> None:
         self.widest, self.device = widest, model.device
-        self._target = ModelTarget(model, batch, context + 1, nodes=widest)
+        self._target = target_for(model, batch, context + 1, nodes=widest)
         tokens = [i % model.vocab_size for i in range(context + 1)]  # the last one is the root
         params = SamplingParams(temperature=0)
-        self._sequences = [Sequence.start(tokens, params) for _ in range(batch)]
+        source = tokens if self._target.opening else ()
+        self._sequences = [Sequence.start(tokens, params, source=source) for _ in range(batch)]
         for sequence in self._sequences:
             self._target.begin(sequence)
         first, *others = self._sequences
@@ -245,7 +246,8 @@ def _text(loop: Loop) -> Iterator[Sequence]:
     target, drafter = loop.target, loop.drafter
     context = min(_CONTEXT, _room(target))
     tokens = [i % min(_PERIOD, target.vocab_size) for i in range(context)]
-    sequence = Sequence.start(tokens, SamplingParams(temperature=0))
+    source = tokens if target.opening else ()
+    sequence = Sequence.start(tokens, SamplingParams(temperature=0), source=source)
     target.begin(sequence)
     drafter.begin(sequence)
     while target.pending(sequence):

@@ -95,9 +95,8 @@ class Engine:
         limit = check_request(self.target, self.verifier, prompt, params)
         self._check_queue()
         seed = self._seeds.getrandbits(62) if params.seed is None else params.seed
-        request = Request(
-            list(prompt), copy(params), text, seed, limit, self.eos_ids, self.tokenizer, criterion
-        )
+        known = self.eos_ids, self.tokenizer, criterion, self.target.opening
+        request = Request(list(prompt), copy(params), text, seed, limit, *known)
         self._requests[request.id] = request
         self._waiting.extend(request.samples)
         return request

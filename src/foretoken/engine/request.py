@@ -35,8 +35,11 @@ class Request:
         eos_ids: frozenset[int],
         tokenizer: Any,
         criterion: Criterion | None = None,
+        opening: Seq[int] = (),
     ) -> None:
+        """opening: what the text of an encoder–decoder begins with; its prompt is the source."""
         self.id = next(_ids)
+        self.opening = list(opening) or prompt
         self.prompt, self.params, self.text = prompt, params, text
         self.tokenizer = tokenizer
         self.stats = RequestStats(arrived=perf_counter())
@@ -51,11 +54,12 @@ class Request:
                 self,
                 index,
                 Sequence.start(
-                    prompt,
+                    self.opening,
                     params,
                     seed=seed,
                     sample=index,
                     end_ids=ends | frozenset(params.stop_token_ids),
+                    source=prompt if opening else (),
                 ),
                 StopChecker(params, eos_ids, limit, tokenizer, criterion),
                 limit,
@@ -130,8 +134,9 @@ class Sample:
 
     @property
     def longest(self) -> int:
-        """Tokens that the sequence may have in the end."""
-        return len(self.request.prompt) + self._limit
+        """Tokens that the sequence may have in the end, or its source has."""
+        request = self.request
+        return max(len(request.prompt), len(request.opening) + self._limit)
 
     @property
     def left(self) -> int:
@@ -144,7 +149,7 @@ class Sample:
 
     def restore(self) -> None:
         """Give the sequence its tokens back, after a pass that failed: prompt and output."""
-        self.sequence.tokens[:] = [*self.request.prompt, *self.output.token_ids]
+        self.sequence.tokens[:] = [*self.request.opening, *self.output.token_ids]
 
     def check(self, block: list[int]) -> Written:
         """What of a block of new tokens counts. Calls the user's criterion and the tokenizer; what

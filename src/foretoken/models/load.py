@@ -27,6 +27,7 @@ from foretoken.models.native import backends, check, offloaded, transformer
 from foretoken.models.native.backends import pages
 from foretoken.models.native.build import build_native
 from foretoken.models.placement import pick_device, pick_dtype
+from foretoken.models.seq2seq import load as seq2seq
 from foretoken.progress import track_late
 
 _log = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ def load_model(
         raise ForetokenError(
             f"model_impl is {model_impl!r}; it must be 'auto', 'native' or 'transformers'."
         )
+    if getattr(config, "is_encoder_decoder", False):
+        return seq2seq.load(folder, config, kind, place, backend, model_impl)
     if model_impl == "native" and reason:
         raise ForetokenError(
             f"{source} can't be served natively: {reason}; use model_impl='transformers'."

@@ -56,6 +56,7 @@ class ModelTarget:
         self.kv_heads, self.head_dim = model.kv_heads, model.head_dim
         self.device, self.dtype, self.backend = model.device, model.dtype, model.backend
         self.source, self.tokenizer = model.source, tokenizer
+        self.opening: tuple[int, ...] = ()
         self.amateur = model.amateur if isinstance(model, Contrastive) else None
         self.trust_remote_code = trust_remote_code
         self.nodes, self.hidden = nodes, tuple(hidden)

@@ -26,7 +26,7 @@ class WrappedTarget(ABC):
         self.tokenizer = target.tokenizer
         self.vocab_size, self.max_length = target.vocab_size, target.max_length
         self.device, self.levels = target.device, target.levels
-        self.budget = target.budget
+        self.budget, self.opening = target.budget, target.opening
         self.begin, self.holds, self.fork = target.begin, target.holds, target.fork
         self.pending, self.prefill = target.pending, target.prefill
         self.commit, self.end = target.commit, target.end

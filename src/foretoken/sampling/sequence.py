@@ -29,7 +29,8 @@ class PenaltyCounts:
 class Sequence:
     """One sample of one request, from admission to its end.
 
-    `tokens` is prompt and output; `key` names its stream of random numbers; `end_ids` are the ids
+    `tokens` is prompt and output, `source` what an encoder reads (none in a decoder-only model);
+    `key` names its stream of random numbers; `end_ids` are the ids
     that end it. `processors` are what `sampling.stateful` keeps. `state` belongs to drafters (keyed
     by whatever object they choose).
     """
@@ -39,6 +40,7 @@ class Sequence:
     params: SamplingParams
     key: int = 0
     end_ids: frozenset[int] = frozenset()
+    source: Seq[int] = ()
     penalty: PenaltyCounts = field(default_factory=PenaltyCounts)
     processors: list[Any] = field(default_factory=list)
     state: dict[Any, Any] = field(default_factory=dict)
@@ -53,14 +55,16 @@ class Sequence:
         seed: int = 0,
         sample: int = 0,
         end_ids: frozenset[int] = frozenset(),
+        source: Seq[int] = (),
     ) -> Sequence:
         """A fresh sequence; `seed` and `sample` fix every random draw it will ever make."""
         key = 0 if params.greedy else stream_key(seed, sample)
-        return cls(list(prompt), len(prompt), params, key, end_ids)
+        return cls(list(prompt), len(prompt), params, key, end_ids, source)
 
     def afresh(self) -> Sequence:
         """The same sequence as nobody has seen it yet: no slot, no counts, no drafter's state."""
-        return Sequence(list(self.tokens), self.prompt_length, self.params, self.key, self.end_ids)
+        given = self.params, self.key, self.end_ids, self.source
+        return Sequence(list(self.tokens), self.prompt_length, *given)
 
     def cut(self, kept: int) -> None:
         """Forget the output after its first `kept` tokens."""
@@ -72,8 +76,9 @@ class Sequence:
 
     @property
     def references(self) -> Seq[Seq[int]]:
-        """Texts that the output may repeat; the engine has seen to it that they are token ids."""
-        return self.params.references  # type: ignore[return-value]
+        """Texts that the output may repeat, an encoder's source first; the engine has seen to it
+        that they are token ids."""
+        return [self.source] * bool(self.source) + list(self.params.references)  # type: ignore[arg-type]
 
 
 def draws_for(

@@ -14,6 +14,7 @@ from foretoken.drafters.nothing import Nothing
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import RequestOutput
 from foretoken.models.model import CausalLM
+from foretoken.models.seq2seq.target import target_for
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
@@ -56,7 +57,7 @@ def serve(
     """Serve prompts to the end on a new engine; the outputs in the prompts' order.
 
     `wrap`: makes the target of a method that wraps it."""
-    target = ModelTarget(model, slots, model.max_length, tokenizer=tokenizer)
+    target = target_for(model, slots, model.max_length, tokenizer=tokenizer)
     served = target if wrap is None else wrap(target)
     engine = Engine(served, drafter, verifier, eos_ids=eos_ids, chunk=chunk)
     each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)

@@ -61,7 +61,7 @@ MODELS = {
 def started(model: CausalLM, texts: list[list[int]] = TEXTS) -> tuple[DraftModel, list[Sequence]]:
     """A draft model that serves these texts, in other slots than their order."""
     access: Any = SimpleNamespace(
-        vocab_size=97, max_length=60, slots=3, backend="plain", budget=CacheBudget()
+        vocab_size=97, max_length=60, slots=3, backend="plain", budget=CacheBudget(), opening=()
     )
     drafting = DraftModel(model, access)
     sequences = [Sequence.start(text, SamplingParams()) for text in texts]
@@ -169,7 +169,7 @@ def test_prompts_are_read_together(kind: str, monkeypatch: pytest.MonkeyPatch) -
     model, tree = MODELS[kind](), None
     texts = [list(range(1, 45)), [7, 7, 3], list(range(60, 80)), [11]]
     access: Any = SimpleNamespace(
-        vocab_size=97, max_length=60, slots=4, backend="plain", budget=CacheBudget()
+        vocab_size=97, max_length=60, slots=4, backend="plain", budget=CacheBudget(), opening=()
     )
     drafting = DraftModel(model, access)
     sequences = [Sequence.start(text, SamplingParams()) for text in texts]
@@ -201,7 +201,7 @@ def test_logits_have_the_targets_width(size: int) -> None:
     """Of every kind of pass; a token that one of them lacks has no mass or no place, and is read as
     the last one."""
     access: Any = SimpleNamespace(
-        vocab_size=97, max_length=60, slots=3, backend="plain", budget=CacheBudget()
+        vocab_size=97, max_length=60, slots=3, backend="plain", budget=CacheBudget(), opening=()
     )
     model = native(tiny_transformers(size))
     drafting = DraftModel(model, access)
@@ -230,7 +230,7 @@ def test_logits_have_the_targets_width(size: int) -> None:
 def test_another_vocabulary_is_refused() -> None:
     """Both sizes are named."""
     access: Any = SimpleNamespace(
-        vocab_size=354, max_length=60, slots=3, backend="plain", budget=CacheBudget()
+        vocab_size=354, max_length=60, slots=3, backend="plain", budget=CacheBudget(), opening=()
     )
     with pytest.raises(ForetokenError, match="97 tokens and the target's 354"):
         DraftModel(TableModel.random(97), access)
@@ -292,7 +292,11 @@ def test_how_a_draft_model_runs(tmp_path: Path) -> None:
         (folder, "plain", "packed", "packed"),
     ):
         access: Any = SimpleNamespace(
-            backend=target, dtype=torch.float32, device=CPU, trust_remote_code=False
+            backend=target,
+            dtype=torch.float32,
+            device=CPU,
+            trust_remote_code=False,
+            opening=(),
         )
         assert as_causal_lm(model, access, told).backend == expected  # type: ignore[attr-defined]
     with pytest.raises(ForetokenError, match="'packed', and the draft model is loaded already"):

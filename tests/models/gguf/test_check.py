@@ -58,7 +58,12 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "both ways": ("llama", {"llama.attention.causal": False}, TOKENS, r"embeds texts \(llama\)"),
     "a vocabulary": ("llama", {}, {}, "has a vocabulary and no weights"),
     "another vocabulary": ("gpt2", {}, {}, "has a vocabulary and no weights"),
-    "encoder-decoder": ("t5", T5, TOKENS, "is an encoder-decoder; use a decoder-only model"),
+    "encoder-decoder": (
+        "t5",
+        T5,
+        TOKENS,
+        "is an encoder-decoder and can.t be served: it is a GGUF file",
+    ),
     "mamba": ("mamba", MAMBA, TOKENS, "keep more than keys and values .* use a model with"),
     "rwkv": ("rwkv6", {}, TOKENS, "'rwkv6', which transformers can't read .* give the model's own"),
 }

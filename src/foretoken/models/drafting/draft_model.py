@@ -30,6 +30,8 @@ from foretoken.models.feed import Feed, chain_feed, frontier_feed, token_feed, t
 from foretoken.models.load import find, load_model, wrapped
 from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
+from foretoken.models.seq2seq.cache import SourcedCache
+from foretoken.models.seq2seq.model import Seq2Seq
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
@@ -46,7 +48,8 @@ class Surroundings(Protocol):
 
     vocab_size: of the tokens that it drafts. max_length: of the texts that it reads. slots:
     sequences at a time. trust_remote_code: whether code that comes with a draft model may run.
-    budget: that the model's cache joins.
+    budget: that the model's cache joins. opening: what every text of an encoder–decoder begins
+    with, else nothing.
     """
 
     vocab_size: int
@@ -57,6 +60,7 @@ class Surroundings(Protocol):
     backend: str
     trust_remote_code: bool
     budget: CacheBudget
+    opening: tuple[int, ...]
 
 
 class DraftModel:
@@ -68,7 +72,8 @@ class DraftModel:
     def __init__(
         self, model: Any, access: Surroundings, nodes: int = _SPARE, backend: str | None = None
     ) -> None:
-        """Raises `ForetokenError` where the vocabularies differ by more than unused rows."""
+        """Raises `ForetokenError` where the vocabularies differ by more than unused rows, and where
+        one of the two is an encoder–decoder and the other is not."""
         self.lm = as_causal_lm(model, access, backend)
         if abs(self.lm.vocab_size - access.vocab_size) > _UNUSED:
             raise ForetokenError(
@@ -89,8 +94,10 @@ class DraftModel:
         self.lm = lm
 
     def begin(self, sequence: Sequence) -> None:
-        """Take a cache slot."""
-        self._cache.acquire(sequence.id)
+        """Take a cache slot, and read the source, if there is one."""
+        slot = self._cache.acquire(sequence.id)
+        if isinstance(self.lm, Seq2Seq) and isinstance(self._cache, SourcedCache):
+            self.lm.read([sequence.source], [slot], self._cache)
 
     def holds(self, sequence: Sequence) -> bool:
         return self._cache.owns(sequence.id)
@@ -268,17 +275,37 @@ def as_causal_lm(model: Any, access: Surroundings, backend: str | None = None) -
                 f"draft_backend is {backend!r}, and the draft model is loaded already; load it "
                 "with that backend, or give its folder."
             )
-        return wrapped(model)
+        return _of_its_kind(wrapped(model), access)
     if backend is None:
         backend = access.backend if backends.known(access.backend) else "auto"
     automatic = backend in backends.AUTOMATIC and access.dtype == torch.float32
     on_cpu = torch.device(access.device).type == "cpu"
-    return load_model(
+    lm = load_model(
         model,
         dtype="auto" if automatic and on_cpu else access.dtype,
         device=access.device,
         backend="auto" if automatic else backend,
         trust_remote_code=access.trust_remote_code,
+    )
+    return _of_its_kind(lm, access)
+
+
+def _of_its_kind(lm: CausalLM, access: Surroundings) -> CausalLM:
+    """The draft model. Raises `ForetokenError` where it reads a source and the target doesn't, or
+    the other way round, and where their texts begin differently."""
+    opening = lm.opening if isinstance(lm, Seq2Seq) else ()
+    if opening == access.opening:
+        return lm
+    if opening and access.opening:
+        raise ForetokenError(
+            f"The draft model's texts begin with the tokens {list(opening)} and the target's with "
+            f"{list(access.opening)}; use a draft model of the target's family and tokenizer."
+        )
+    kinds = ("an encoder–decoder", "a decoder-only model")
+    drafting, wanted = kinds if opening else kinds[::-1]
+    raise ForetokenError(
+        f"The draft model is {drafting} and the target is {wanted}, so they don't read the same; "
+        f"draft with {wanted}, or by a method without a draft model, such as 'pld'."
     )
 
 

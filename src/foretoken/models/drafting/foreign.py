@@ -49,7 +49,7 @@ class _Texts:
         self.vocab_size, self.max_length = vocab_size, _LONGER * access.max_length
         self.slots, self.device = access.slots, access.device
         self.dtype, self.backend = access.dtype, access.backend
-        self.trust_remote_code = access.trust_remote_code
+        self.trust_remote_code, self.opening = access.trust_remote_code, access.opening
         self.budget = CacheBudget(
             widest=access.budget.widest, longer=_LONGER, dtype=access.budget.dtype
         )

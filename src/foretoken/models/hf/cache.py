@@ -37,7 +37,10 @@ def unsupported(config: Any) -> str | None:
     kinds = set(listed or ())
     foreign = ", ".join(sorted(kinds - _KINDS))
     if getattr(config, "is_encoder_decoder", False):
-        return "it is an encoder-decoder; use a decoder-only model"
+        return (
+            "it is an encoder-decoder; use a decoder-only model, or give LLM the folder of a T5, "
+            "BART, mBART or Marian, which run natively"
+        )
     if _alibi(text):
         return (
             "ALiBi takes distances from the place in the cache, which a draft tree breaks; use a "

@@ -56,10 +56,14 @@ def attend(
     scale: float,
     window: int | None = None,
     cap: float | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """query [B, T, H, W] against a layer's cache -> [B, T, H·W]."""
+    """query [B, T, H, W] against a layer's cache -> [B, T, H·W]. bias: [B, H, T, L], added to the
+    scores, of layers whose heads are not grouped."""
     groups = query.shape[2] // layer.keys.shape[1]
     mask = feed.mask(query.dtype, window, groups)  # [B, 1, G·T, L]
+    if bias is not None:
+        mask = bias if mask is None else mask + bias
     if feed.aligned or len(feed.slots) == 1:
         cells = slice(feed.passed(min(feed.starts), window), feed.length)
         cached = _seen(layer, feed.slots[0], len(feed.slots), cells, query.dtype)

@@ -62,7 +62,7 @@ def build_native(
     )
     around_one = block.family(config).around_one
     kept = backends.kept(name, dtype)
-    parts = _Parts(stored, expected, make, kept, dtype, device, config.rms_norm_eps, around_one)
+    parts = Parts(stored, expected, make, kept, dtype, device, config.rms_norm_eps, around_one)
     # The widest matrix first: while it is packed, nothing else is in memory yet.
     embedding, lm_head = _ends(parts, bool(config.tie_word_embeddings))
     looped = name != "plain" and loop_attention.supports(dtype, device, shape.head_dim)
@@ -91,7 +91,7 @@ def build_native(
     return model
 
 
-class _Parts:
+class Parts:
     """Makes a model's parts from its stored weights. kept: the narrow dtype that products keep
     weights in. around_one: how norms are stored, see `block.Family`. count: parameters read so far.
     bytes_read: of the matrices that a pass reads, as they are stored. passing: that making the
@@ -180,7 +180,7 @@ class _Parts:
         return isinstance(one, Tensor) and isinstance(two, Tensor) and torch.equal(one, two)
 
 
-def _ends(parts: _Parts, tied: bool) -> tuple[Embedding, Linear]:
+def _ends(parts: Parts, tied: bool) -> tuple[Embedding, Linear]:
     """The embedding, in the narrower of its dtype and the model's, and the head."""
     name, matrix = _end_names(parts) if tied else (EMBEDDING, HEAD)
     [embedding] = parts.tensors([name])
@@ -194,7 +194,7 @@ def _ends(parts: _Parts, tied: bool) -> tuple[Embedding, Linear]:
     return EmbeddingTable(_joined([embedding], narrow, parts.device)), lm_head
 
 
-def _end_names(parts: _Parts) -> tuple[str, str]:
+def _end_names(parts: Parts) -> tuple[str, str]:
     """The tensors that are embedding and head where the two are tied, as transformers takes them:
     the one that is stored, and where both are and differ, each its own."""
     try:
@@ -204,7 +204,7 @@ def _end_names(parts: _Parts) -> tuple[str, str]:
         return there, there
 
 
-def _layers(parts: _Parts, config: Any, shape: Shape, mixing: Callable[..., Tensor]) -> list[Layer]:
+def _layers(parts: Parts, config: Any, shape: Shape, mixing: Callable[..., Tensor]) -> list[Layer]:
     """All layers; those that repeat share their products and norms."""
     many = config.num_hidden_layers
     cycle = getattr(config, CYCLE, None) or many
@@ -258,7 +258,7 @@ def _own(config: Any, shape: Shape, mixing: Callable[..., Tensor], i: int) -> di
     return {"mix": mix, "rope": rope, "window": window}
 
 
-def _layer(parts: _Parts, config: Any, i: int, own: dict[str, Any]) -> Layer:
+def _layer(parts: Parts, config: Any, i: int, own: dict[str, Any]) -> Layer:
     at, names, heads = f"model.layers.{i}", block.family(config).norms, block.head_norms(config)
     return Layer(
         **own,
@@ -285,7 +285,7 @@ def run_through(runner: str, model: Transformer) -> None:
         model.run_by(partial(compiled.Compiled, background=background), runner)
 
 
-def _check_same(parts: _Parts, config: Any, shape: Shape, layer: int, earlier: int) -> None:
+def _check_same(parts: Parts, config: Any, shape: Shape, layer: int, earlier: int) -> None:
     """Raises `ForetokenError` where a layer has other weights than the one that it repeats."""
     for name in check.layer(config, shape):
         one, other = (f"model.layers.{i}.{name}" for i in (layer, earlier))

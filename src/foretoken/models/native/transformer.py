@@ -143,14 +143,14 @@ class Transformer:
         if not feed.logits and -1 not in hidden:
             return Output(None, states_of)
         if feed.last is not None and -1 not in hidden:
-            states = _at(states, feed.last)
+            states = at_places(states, feed.last)
         states = self._norm(states)
         if -1 in hidden:
             states_of[-1] = states
         if not feed.logits:
             return Output(None, states_of)
         if feed.last is not None and -1 in hidden:
-            states = _at(states, feed.last)
+            states = at_places(states, feed.last)
         return Output(self.head(states), states_of)
 
     def through(
@@ -302,7 +302,7 @@ def _cycle(layers: Seq[Layer]) -> int:
     return next(again, len(layers))
 
 
-def _at(states: Tensor, places: list[int]) -> Tensor:
+def at_places(states: Tensor, places: list[int]) -> Tensor:
     """[B, T, D] at one place of each row -> [B, 1, D]."""
     if len(places) == 1:
         return states[:, places[0] : places[0] + 1]

@@ -1,0 +1,1 @@
+"""Encoder–decoders, run natively: T5, BART, mBART, Marian."""

@@ -1,0 +1,81 @@
+"""The cache of an encoder–decoder: the decoder's, and beside it the keys and values of each
+sequence's source, which its cross-attention reads.
+
+Those are written once, when the source is read, and never taken back. A sequence has the same slot
+in both.
+
+Legend: B rows, T tokens, S tokens of the longest source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from foretoken.models.budget import CacheBudget
+from foretoken.models.cache import KVCache, KVShape
+
+
+class SourcedCache(KVCache):
+    """`sources`: the keys and values of each slot's source; its `lengths` are the sources', 0 where
+    none was read."""
+
+    def __init__(
+        self,
+        shapes: Seq[KVShape],
+        slots: int,
+        max_length: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        spare: int = 0,
+        positions: int | None = None,
+        budget: CacheBudget | None = None,
+    ) -> None:
+        """As a `KVCache`; a source may have `max_length` tokens too."""
+        super().__init__(
+            shapes,
+            slots,
+            max_length,
+            dtype,
+            device,
+            spare=spare,
+            positions=positions,
+            budget=budget,
+        )
+        self.sources = KVCache(
+            shapes, slots, max_length, dtype, device, positions=positions, budget=budget
+        )
+
+    def acquire(self, owner: int) -> int:
+        self.sources.acquire(owner)
+        return super().acquire(owner)
+
+    def release(self, owner: int) -> None:
+        super().release(owner)
+        self.sources.release(owner)
+
+    def copy_source(self, source: int, target: int) -> None:
+        """Copy what was read of one slot's source to another."""
+        self.sources.copy(source, target, self.sources.lengths[source])
+
+    def source_lengths(self, slots: Seq[int]) -> list[int]:
+        """Tokens of the sources of these slots."""
+        return [self.sources.lengths[slot] for slot in slots]
+
+    def source_mask(self, slots: Seq[int], dtype: torch.dtype) -> Tensor | None:
+        """[B, 1, 1, S] additive, of the sources of these slots; None where all are as long."""
+        lengths = self.source_lengths(slots)
+        if len(set(lengths)) == 1:
+            return None
+        return padding_mask(lengths, dtype, self.device)
+
+
+def padding_mask(lengths: Seq[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[B, 1, 1, S] additive: rows of these lengths without the padding after them."""
+    ends = torch.tensor(lengths, device=device)[:, None]
+    after = torch.arange(max(lengths), device=device) >= ends
+    mask = torch.zeros(after.shape, dtype=dtype, device=device)
+    return mask.masked_fill_(after, -torch.inf)[:, None, None]

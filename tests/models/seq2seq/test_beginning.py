@@ -1,0 +1,49 @@
+"""What texts begin with: the generation settings first, then the configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from foretoken.errors import ForetokenError
+from foretoken.models.seq2seq.beginning import beginning, read_beginning
+
+
+def config(**given: Any) -> Any:
+    return SimpleNamespace(vocab_size=10, **given)
+
+
+def test_settings_come_before_the_configuration(tmp_path: Path) -> None:
+    there = config(decoder_start_token_id=3)
+    (tmp_path / "config.json").write_text(json.dumps({"forced_bos_token_id": 7}))
+    assert read_beginning(tmp_path, there) == ((3, 7), ())
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert read_beginning(tmp_path, there) == ((3,), ())
+    given = {"decoder_start_token_id": 4, "forced_bos_token_id": 0, "bad_words_ids": [[9], [8]]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(given))
+    assert read_beginning(tmp_path, there) == ((4, 0), (9, 8))
+
+
+def test_the_start_is_the_beginning_of_texts_where_none_is_named() -> None:
+    assert beginning({"bos_token_id": 2}, config()).opening == (2,)
+    assert beginning({"bos_token_id": 2}, config(decoder_start_token_id=3)).opening == (3,)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "write decoder_start_token_id into"),
+        ({"decoder_start_token_id": 10}, "the token 10"),
+        ({"decoder_start_token_id": 1, "forced_bos_token_id": True}, "the token True"),
+        ({"decoder_start_token_id": 1, "bad_words_ids": [[1, 2]]}, "only single ids"),
+        ({"decoder_start_token_id": 1, "bad_words_ids": 5}, "only single ids"),
+        ({"decoder_start_token_id": 1, "bad_words_ids": [[-1]]}, "the token -1"),
+    ],
+)
+def test_what_is_no_beginning(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ForetokenError, match=said):
+        beginning(given, config())

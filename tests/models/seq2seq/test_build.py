@@ -1,0 +1,81 @@
+"""What a model is built of."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken.errors import ForetokenError
+from foretoken.models.seq2seq.beginning import Beginning
+from foretoken.models.seq2seq.build import build_seq2seq, sinusoids
+from seq2seq_models import CPU, NAMES, VOCAB, native_of, tiny
+
+
+def test_sinusoids_are_marians() -> None:
+    table = tiny("marian").model.decoder.embed_positions.weight
+    assert torch.equal(sinusoids(*table.shape).double(), table)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_counted(name: str) -> None:
+    """Each weight once, and of a pass the decoder's matrices, without what it makes of a source."""
+    model: Any = tiny(name)
+    native = native_of(model)
+    fixed = {id(p) for n, p in model.named_parameters() if name == "marian" and "positions" in n}
+    bias = 0 if name.startswith("t5") else VOCAB
+    counted = sum(p.numel() for p in model.parameters() if id(p) not in fixed)
+    assert native.parameters == counted + bias
+    decoder = model.get_decoder()
+    once = ("EncDecAttention.k", "EncDecAttention.v", "encoder_attn.k", "encoder_attn.v")
+    read = sum(
+        p.numel()
+        for n, p in decoder.named_parameters()
+        if p.ndim == 2
+        and "embed" not in n
+        and "relative" not in n
+        and not any(x in n for x in once)
+    )
+    assert native.bytes_read == 8 * (read + model.lm_head.weight.numel())
+
+
+def build(backend: str = "plain", changed: Any = None) -> Any:
+    model = tiny("t5")
+    weights = {**model.state_dict(), **(changed or {})}
+    start = Beginning((0,))
+    return build_seq2seq(model.config, weights.__getitem__, model.dtype, CPU, backend, start)
+
+
+def test_the_table_under_any_of_its_names() -> None:
+    model = tiny("t5")
+    weights = model.state_dict()
+    for name in ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"):
+        del weights[name]
+    start = Beginning((0,))
+    native = build_seq2seq(model.config, weights.__getitem__, model.dtype, CPU, "plain", start)
+    assert torch.equal(native.embed(torch.tensor([7])), model.shared.weight[7:8])
+    del weights["lm_head.weight"]
+    with pytest.raises(KeyError, match=r"shared\.weight"):
+        build_seq2seq(model.config, weights.__getitem__, model.dtype, CPU, "plain", start)
+
+
+@pytest.mark.parametrize("backend", ["compiled+plain", "q4", "blocks"])
+def test_backends_of_decoder_only_models_are_refused(backend: str) -> None:
+    with pytest.raises(ForetokenError, match=f"'{backend.replace('+', '.')}' isn't one of"):
+        build(backend)
+
+
+def test_wrong_shapes_are_refused() -> None:
+    with pytest.raises(ForetokenError, match=r"'shared.weight' has the shape \[3, 16\]"):
+        build(changed={"shared.weight": torch.zeros(3, 16)})
+
+
+def test_an_unknown_activation_is_refused() -> None:
+    config = copy.deepcopy(tiny("bart").config)
+    config.activation_function = "tanh"
+    with pytest.raises(ForetokenError, match="activation is 'tanh'"):
+        build_seq2seq(
+            config, dict[str, Any]().__getitem__, torch.float64, CPU, "plain", Beginning((0,))
+        )
