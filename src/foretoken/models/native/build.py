@@ -114,10 +114,10 @@ class Parts:
         self._kept, self.dtype, self.device = kept, dtype, device
         self.count = self.bytes_read = self.passing = 0
 
-    def reading(self, stored: Stored) -> _Parts:
+    def reading(self, stored: Stored) -> Parts:
         """The same from other weights, with counts of its own."""
         given = self._make, self._kept, self.dtype, self.device, self._eps, self._around_one
-        return _Parts(check.fitted(stored, self._expected), self._expected, *given)
+        return Parts(check.fitted(stored, self._expected), self._expected, *given)
 
     def tensors(self, keys: Iterable[str]) -> list[Any]:
         """The stored tensors of these names; matrices may be `Blocks`."""
@@ -218,7 +218,7 @@ def _layers(parts: Parts, config: Any, shape: Shape, mixing: Callable[..., Tenso
 
 
 def _read_layers(
-    parts: _Parts,
+    parts: Parts,
     config: Any,
     shape: Shape,
     mixing: Callable[..., Tensor],
