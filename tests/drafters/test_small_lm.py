@@ -72,6 +72,7 @@ def test_a_model_of_another_vocabulary_is_refused(pair: Pair) -> None:
         backend="plain",
         budget=CacheBudget(),
         amateur=None,
+        opening=(),
     )
     with pytest.raises(ForetokenError, match="97 tokens and the target's 354"):
         drafter.bind(access)  # type: ignore[arg-type]
