@@ -27,11 +27,17 @@ def best(record: Record) -> str:
     intro = (
         f"One sequence at a time, on {machine['cores']} cores of {machine['cpu']}, "
         f"{machine['date'][:10]}; in brackets 95 % intervals. Weights are multiplied as their "
-        "files have them, where an engine can. Our fastest methods, and each other engine's plain "
-        "decoding and its fastest method ([record](benchmarks/results/real.json))."
+        f"files have them, where an engine can. {_whose(record['cells'])} "
+        "([record](benchmarks/results/real.json))."
     )
     targets = dict.fromkeys(cell["target"] for cell in record["cells"])
     return "\n\n".join([intro, *(_best(record["cells"], target) for target in targets)])
+
+
+def _whose(cells: Sequence[Record]) -> str:
+    if _peers(cells):
+        return "Our fastest methods, and each other engine's plain decoding and its fastest method"
+    return "Our fastest methods; other engines have not been measured on these files yet"
 
 
 def _best(cells: Sequence[Record], target: str) -> str:
