@@ -68,7 +68,8 @@ def build_native(
     looped = name != "plain" and loop_attention.supports(dtype, device, shape.head_dim)
     mixing = loop_attention.mix if looped else attention.mix
     if offloaded is None:
-        layers = _layers(parts, config, shape, mixing)
+        with pages.together():
+            layers = _layers(parts, config, shape, mixing)
     else:
         ends = embedding.nbytes + parts.bytes_read
         layers = _read_layers(parts, config, shape, mixing, offloaded, ends)

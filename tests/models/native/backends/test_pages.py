@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,21 +21,36 @@ def test_memory_for_weights(size: int) -> None:
     assert pages.empty((4, 5), torch.float64).shape == (4, 5)
 
 
+def test_small_matrices_share_large_pages() -> None:
+    """Pieces lie side by side, none over another, each on a cache line."""
+    with pages.together():
+        held = [pages.empty((2**16 + n,), torch.uint8).fill_(n) for n in range(200)]
+    assert all(bool((piece == n).all()) for n, piece in enumerate(held))
+    places = [piece.data_ptr() for piece in held]
+    assert all(place % 64 == 0 for place in places)
+    assert [b - a for a, b in pairwise(places)] == [2**16 + n + -n % 64 for n in range(199)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="Linux says what is in use")
+def test_shared_pages_go_back_when_the_last_piece_does() -> None:
+    before = _resident()
+    with pages.together():
+        held = [pages.empty((2**20,), torch.uint8).fill_(1) for _ in range(128)]
+    assert _resident() - before > 100 * 2**20
+    del held
+    assert _resident() - before < 8 * 2**20
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="Linux says what is in use")
 def test_freed_memory_leaves_no_holes() -> None:
     """Packing keeps some and frees the rest, layer after layer."""
-
-    def resident() -> int:
-        [line] = (x for x in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in x)
-        return int(line.split()[1]) * 1024
-
-    before, size, kept = resident(), 2**22, []
+    before, size, kept = _resident(), 2**22, []
     for _ in range(20):
         freed = [pages.empty((size + i,), torch.uint8).fill_(1) for i in range(4)]
         kept.append(pages.empty((size,), torch.uint8).fill_(1))
         kept.append(torch.ones(1000))  # of what the allocator keeps in its holes
         del freed
-    assert resident() - before < 20 * size * 1.2
+    assert _resident() - before < 20 * size * 1.2
 
 
 def test_what_is_let_go_serves_again() -> None:
@@ -53,3 +69,9 @@ def test_what_is_let_go_serves_again() -> None:
     assert again.fill_(3).sum() == 3 * 2**16 * 3  # what is in use stays
     other = pages.passing((2**18,), torch.float16)
     assert other.data_ptr() != again.data_ptr()
+
+
+def _resident() -> int:
+    """Bytes."""
+    [line] = (x for x in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in x)
+    return int(line.split()[1]) * 1024
