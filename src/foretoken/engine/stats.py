@@ -15,6 +15,8 @@ class AcceptanceStats:
     draft tokens offered and kept. strayed: kept tokens that the lossless rule would have rejected.
     accepted_at[i]: drafts whose position i was kept; drafted_at[i]: drafts that reached position i.
     chosen: how many passes each drafter drafted for, where one is chosen at every step.
+    prefix_cache_queries: tokens of prompts that were looked up in what the caches have of earlier
+    texts; prefix_cache_hits: those that were there, and were not read again.
     """
 
     tokens: int = 0
@@ -26,6 +28,8 @@ class AcceptanceStats:
     drafted_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
     chosen: Counter[str] = field(default_factory=Counter)
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
 
     def record(
         self, emitted: int, drafted: int, accepted: int, depth: int, strayed: int = 0
@@ -58,6 +62,8 @@ class AcceptanceStats:
         self.drafted_at = _sums(self.drafted_at, other.drafted_at)
         self.accepted_at = _sums(self.accepted_at, other.accepted_at)
         self.chosen.update(other.chosen)
+        self.prefix_cache_queries += other.prefix_cache_queries
+        self.prefix_cache_hits += other.prefix_cache_hits
 
     def remove(self, other: AcceptanceStats) -> None:
         """Take another's totals, which were counted here, out of these."""
@@ -70,6 +76,8 @@ class AcceptanceStats:
         self.drafted_at = _sums(self.drafted_at, [-count for count in other.drafted_at])
         self.accepted_at = _sums(self.accepted_at, [-count for count in other.accepted_at])
         self.chosen.subtract(other.chosen)
+        self.prefix_cache_queries -= other.prefix_cache_queries
+        self.prefix_cache_hits -= other.prefix_cache_hits
 
     @property
     def mean_acceptance_length(self) -> float:
