@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contrastive_mutants import HANDED_OVER
 from mutation import Mutant
+from prefix_mutants import GOING_ON
 from ralm_mutants import RETRIEVAL
 from recommender_mutants import RECOMMENDING
 from seq2seq_mutants import READING_SOURCES
@@ -356,6 +357,7 @@ MUTANTS = {
     **HANDED_OVER,
     **RECOMMENDING,
     **READING_SOURCES,
+    **GOING_ON,
     **RETRIEVAL,
 }
 

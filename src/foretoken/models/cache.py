@@ -138,7 +138,9 @@ class KVCache:
         cells = min(tokens + self.spare, self.max_length)
         behind = self.spare + self._window + _TRIMMED + self._cells.step
         kept = behind + max(self._widest, self.spare)
-        return self._cells.page_bytes(cells, min(cells, kept) if self._trims else cells, padded=True)
+        return self._cells.page_bytes(
+            cells, min(cells, kept) if self._trims else cells, padded=True
+        )
 
     @property
     def written(self) -> int:

@@ -146,8 +146,8 @@ class Cells:
         end = -(-length // self.step) * self.step
         for part in self._parts:
             part.tensor[slot, :, length:end] = 0
-            kept = min(end * part.cell, part.head)
-            for head in part.heads(slot):
+            kept = end * part.cell
+            for head in part.heads(slot) if kept < part.head else ():
                 self._memory.clear(head + kept, head + part.head)
 
     def copy(self, source: int, target: int, run: Run) -> None:
