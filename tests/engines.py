@@ -36,8 +36,11 @@ def engine_of(pair: Pair, drafter: Drafter | None = None, **options: Any) -> Eng
 
 
 def finish(engine: Engine) -> None:
-    while engine.busy:
+    for _ in range(4000):
+        if not engine.busy:
+            return
         engine.step()
+    raise AssertionError("The engine doesn't come to an end.")
 
 
 def served(engine: Engine, prompt: Seq[int], params: SamplingParams) -> Request:

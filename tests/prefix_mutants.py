@@ -52,8 +52,8 @@ GOING_ON: dict[str, Mutant] = {
     ),
     "a draft model's cache isn't looked up": Mutant(
         f"{DRAFT}.begin",
-        "sequence.reusable",
-        "0",
+        "self._cache.acquire(sequence.id, Text.of(sequence), sequence.reusable)",
+        "self._cache.acquire(sequence.id, Text.of(sequence))",
         (f"{HERE}::test_a_draft_model_goes_on_too",),
     ),
     "the rest of a text stays": Mutant(
@@ -83,7 +83,7 @@ GOING_ON: dict[str, Mutant] = {
     "what failed is kept": Mutant(
         "foretoken.sampling.sequence:Sequence.spoil",
         "self.salt = None",
-        "None",
+        "pass",
         (f"{HERE}::test_a_failure_leaves_nothing",),
     ),
     "states of the prompt are missing": Mutant(

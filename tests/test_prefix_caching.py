@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from engines import served, written
 from foretoken import SamplingParams
 from foretoken.engine.engine import Engine
 from foretoken.engine.request import Request
@@ -16,7 +16,6 @@ from foretoken.protocols import Drafter, Verifier
 from foretoken.testing import Pair
 from foretoken.testing.checks import SAMPLED
 from foretoken.verify.target_only import TargetOnly
-from engines import served, written
 from test_conformance import CELLS, LEARNS, SHARES, make_drafter, models, wrap_of
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)

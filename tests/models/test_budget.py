@@ -82,14 +82,14 @@ def test_what_is_warm_makes_room() -> None:
     own.join(foreign)
     for cache in (target, draft, own):
         budget.join(cache)
-    target.left, draft.left = [20, 30, 10], [5]
-    assert budget.warm == 67 and budget.fits(10)
+    target.left, draft.left = [20, 20, 10], [5]
+    assert budget.warm == 57 and budget.fits(10)
     budget.reserve(1, 3)
     budget.make_room()
-    assert (target.left, draft.left, foreign.left) == ([20, 30, 10], [5], [1, 1])
+    assert (target.left, draft.left, foreign.left) == ([20, 20, 10], [5], [1, 1])
     budget.reserve(2, 3)
     budget.make_room()
-    assert (target.left, draft.left, foreign.left) == ([30, 10], [], [1])
+    assert (target.left, draft.left, foreign.left) == ([10], [], [])
     budget.reserve(3, 9)  # which nobody would be given
     budget.make_room()
     assert budget.warm == 0

@@ -1,7 +1,7 @@
 """Which prompts go on from what the caches still have of earlier texts, and how far.
 
-What is in the caches is theirs to know (`models.cache`). Here it is decided who may use it: texts of
-the same salt, up to the token before the root, and no further than the drafter allows, which may
+What is in the caches is theirs to know (`models.cache`). Here it is decided who may use it: texts
+of the same salt, up to the token before the root, and no further than the drafter allows, which may
 need the target's states of a prompt. Nothing of this changes what is written.
 """
 

@@ -137,7 +137,8 @@ def encoded(prompt: Any, tokenizer: Any) -> tuple[list[int], str | None]:
 def salt_of(prompt: Any) -> str | None:
     """The salt that comes with a prompt. Raises `ForetokenError` for one that is no text."""
     salt = prompt.get(_SALT) if isinstance(prompt, Mapping) else None
-    return typed(_SALT, salt, str | None)
+    checked: str | None = typed(_SALT, salt, str | None)
+    return checked
 
 
 def check_text(text: str) -> None:

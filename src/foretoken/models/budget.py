@@ -118,8 +118,8 @@ class CacheBudget:
         self._reserved.pop(owner, None)
 
     def make_room(self) -> None:
-        """Have caches forget what they keep warm, the oldest first, as far as that stands in the way
-        of what is reserved."""
+        """Have caches forget what they keep warm, the oldest first, as far as that stands in the
+        way of what is reserved."""
         while self.limit is not None and self.reserved + self.warm > self.limit:
             if not self.forget_oldest():
                 return

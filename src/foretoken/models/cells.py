@@ -1,4 +1,4 @@
-"""Where a cache's keys and values lie: a row of cells for each slot, of each layer's keys and values.
+"""Where a cache's keys and values lie: in each layer, a row of cells for each slot.
 
 Each head's cells begin on a page of their own, so that any run of a slot's cells can be given back
 (`memory`). Cells that were given back are zeros.

@@ -33,7 +33,7 @@ class Sequence:
     `key` names its stream of random numbers; `end_ids` are the ids
     that end it. `processors` are what `sampling.stateful` keeps. `state` belongs to drafters (keyed
     by whatever object they choose). `salt`: caches share what they have of texts of the same salt,
-    and nothing where it is None; `reusable`: how many of the prompt's tokens need not be read again.
+    and nothing where it is None; `reusable`: how many of the prompt's tokens need not be read.
     """
 
     tokens: list[int]

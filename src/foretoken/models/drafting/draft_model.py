@@ -91,7 +91,7 @@ class DraftModel:
         self._depths: list[int] = []  # of the nodes that a growing tree has run, the root first
 
     def replace(self, lm: CausalLM) -> None:
-        """Run another model of the same shape from now on; the cache of what is being read stays."""
+        """Run another model of the same shape from now on; the cache of running texts stays."""
         self.lm = lm
         self._cache.forget()
 
