@@ -105,3 +105,51 @@ GOING_ON: dict[str, Mutant] = {
         (f"{HERE}::test_what_is_forgotten",),
     ),
 }
+
+PREDICTIONS = "foretoken.engine.predictions"
+THERE = "engine/test_predictions.py"
+
+PREDICTING: dict[str, Mutant] = {
+    "a copied draft is the served drafter's": Mutant(
+        f"{PREDICTIONS}:Predicting.observe",
+        "replace(s, drafted=0)",
+        "s",
+        (f"{THERE}::test_no_copied_token_is_the_served_drafters",),
+    ),
+    "what was rejected isn't counted": Mutant(
+        "foretoken.engine.stats:AcceptanceStats.record",
+        "drafted - accepted",
+        "0",
+        (f"{THERE}::test_right_predictions_are_fast_and_both_counts_add_up",),
+    ),
+    "another request's draft counts": Mutant(
+        "foretoken.engine.engine:Engine._count",
+        "done.row in self._drafts.rows",
+        "bool(self._drafts.rows)",
+        (f"{THERE}::test_others_are_drafted_for_as_before",),
+    ),
+    "approximate rules take predictions": Mutant(
+        "foretoken.engine.checks:_check_rule",
+        "verifier.exact and Kind.CHOSEN in verifier.kinds",
+        "Kind.CHOSEN in verifier.kinds",
+        (f"{THERE}::test_rules_that_a_prediction_would_change",),
+    ),
+    "a replaced token is the end": Mutant(
+        f"{PREDICTIONS}:_Copier._found",
+        "best if self._alike(output, best) > before else replaced",
+        "best",
+        (f"{THERE}::test_where_the_output_goes_on",),
+    ),
+    "the farthest place": Mutant(
+        f"{PREDICTIONS}:_Copier._found",
+        "-abs(place - self._next)",
+        "abs(place - self._next)",
+        (f"{THERE}::test_where_the_output_goes_on",),
+    ),
+    "wrong predictions are drafted at length": Mutant(
+        f"{PREDICTIONS}:_Copier.note",
+        "max(1, self.length // 2)",
+        "self.length",
+        (f"{THERE}::test_a_wrong_prediction_costs_little",),
+    ),
+}

@@ -89,7 +89,7 @@ def test_what_is_warm_makes_room() -> None:
     assert (target.left, draft.left, foreign.left) == ([20, 20, 10], [5], [1, 1])
     budget.reserve(2, 3)
     budget.make_room()
-    assert (target.left, draft.left, foreign.left) == ([10], [], [])
+    assert (target.left, draft.left, foreign.left) == ([20, 10], [], [1])
     budget.reserve(3, 9)  # which nobody would be given
     budget.make_room()
     assert budget.warm == 0

@@ -29,6 +29,7 @@ from foretoken.engine.costs import price
 from foretoken.engine.guard import GuardedDrafter, guarded, insist
 from foretoken.engine.logprobs import entries
 from foretoken.engine.outputs import Logprob, RequestOutput
+from foretoken.engine.predictions import Predicting
 from foretoken.engine.prefixes import Prefixes
 from foretoken.engine.request import Request, Sample
 from foretoken.engine.stats import EngineStats
@@ -62,6 +63,7 @@ class Engine:
         that may wait for a slot, or None for any number. `seed`: of the seeds of requests that have
         none; None takes each from the system. `prefix_caching`: see `Prefixes`."""
         self._guarded = GuardedDrafter(drafter, target)
+        self._drafts = Predicting(self._guarded, target.device)
         self._guarded.call(check_pairing, target, drafter, verifier)
         self.target, self.drafter, self.verifier = target, drafter, verifier
         self._rule = guarded(verifier, target.vocab_size)
@@ -331,9 +333,9 @@ class Engine:
 
     def _count(self, request: Request, done: Step, emitted: int, accepted: int) -> None:
         drafted, depth = done.tree.offered[done.row]
+        copied = done.row in self._drafts.rows
         for stats in (request.stats, self.stats):
-            strayed = min(done.strayed, accepted)
-            stats.record(emitted, drafted, accepted, depth, strayed)
+            stats.record(emitted, drafted, accepted, depth, min(done.strayed, accepted), copied)
             if self.drafter.chose:
                 stats.chosen[str(self.drafter.chose[done.row])] += 1
         request.note_time()
@@ -395,5 +397,4 @@ class Engine:
     def reset_stats(self) -> None:
         """Start counting again from zero."""
         self.clock, self.stats = Clock(), EngineStats()
-        drafter = TimedDrafter(self._guarded, self.clock)
-        self._timed = TimedTarget(self.target, self.clock), drafter
+        self._timed = TimedTarget(self.target, self.clock), TimedDrafter(self._drafts, self.clock)

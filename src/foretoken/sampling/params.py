@@ -59,6 +59,9 @@ class SamplingParams:
         skip_special_tokens: leave them out of the text.
         references: texts or token ids that the output may repeat, for methods that copy (documents,
             the sentence to correct, a predicted output). They change the speed only.
+        prediction: a text or token ids that the output is likely to be, with a few changes (as in
+            OpenAI's Predicted Outputs). It is drafted for this request, whatever the method, whose
+            rule must be exact, and changes the speed only.
         cache_salt: only requests of the same salt go on from each other's cached prompts.
         timeout: seconds from arrival after which the request ends with what it has; None is never.
 
@@ -91,6 +94,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     references: Seq[str | Seq[int]] = ()
+    prediction: str | Seq[int] | None = None
     cache_salt: str | None = None
     timeout: float | None = None
 
