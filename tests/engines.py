@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from functools import cache
 from typing import Any
 
 from foretoken import SamplingParams
 from foretoken.drafters.nothing import Nothing
 from foretoken.engine.engine import Engine
+from foretoken.engine.request import Request
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
 from foretoken.testing import (
@@ -34,8 +36,24 @@ def engine_of(pair: Pair, drafter: Drafter | None = None, **options: Any) -> Eng
 
 
 def finish(engine: Engine) -> None:
-    while engine.busy:
+    for _ in range(4000):
+        if not engine.busy:
+            return
         engine.step()
+    raise AssertionError("The engine doesn't come to an end.")
+
+
+def served(engine: Engine, prompt: Seq[int], params: SamplingParams) -> Request:
+    """A request, served to its end."""
+    request = engine.add(prompt, params)
+    finish(engine)
+    assert request.error is None
+    return request
+
+
+def written(request: Request) -> list[list[int]]:
+    """The tokens of each sample."""
+    return [sample.output.token_ids for sample in request.samples]
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contrastive_mutants import HANDED_OVER
 from mutation import Mutant
+from prefix_mutants import GOING_ON, PREDICTING
 from ralm_mutants import RETRIEVAL
 from recommender_mutants import RECOMMENDING
 from seq2seq_mutants import READING_SOURCES
@@ -271,9 +272,9 @@ DRAFTING: dict[str, Mutant] = {
 
 SAMPLED: dict[str, Mutant] = {
     "drafters learn from what failed": Mutant(
-        f"{ENGINE}._leave",
-        "0 if sample.output.finish_reason == 'error' else len(sample.output.token_ids)",
-        "len(sample.output.token_ids)",
+        "foretoken.engine.request:Sample.close",
+        "self.output.finish_reason == 'error'",
+        "False",
         ("engine/test_transactions.py::test_nothing_is_learned_from_a_text_that_failed",),
     ),
     "the error of the root": Mutant(
@@ -356,6 +357,8 @@ MUTANTS = {
     **HANDED_OVER,
     **RECOMMENDING,
     **READING_SOURCES,
+    **GOING_ON,
+    **PREDICTING,
     **RETRIEVAL,
 }
 

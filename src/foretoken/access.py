@@ -43,10 +43,13 @@ class Wants:
     """What a drafter needs of the target: access levels, and layers whose output it reads.
 
     `hidden` counts layer outputs from 0 (the embedding's output) to L; -1 is the normed last state.
+    `last`: of how many of a prompt's tokens, the last ones, it needs these; None for all, so that
+    no part of a prompt can be left out because the target has it of another text.
     """
 
     levels: str = "a"
     hidden: tuple[int, ...] = ()
+    last: int | None = None
 
 
 @dataclass(slots=True)

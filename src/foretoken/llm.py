@@ -19,13 +19,14 @@ from foretoken.config import build
 from foretoken.engine import prompts as reader
 from foretoken.engine.cache_memory import set_limit, state
 from foretoken.engine.conversations import Messages
-from foretoken.engine.encoded import Encoded, encoded, paired
+from foretoken.engine.encoded import Encoded, paired
+from foretoken.engine.encoded import encoded as encode
 from foretoken.engine.engine import Engine
 from foretoken.engine.logprobs import continuation_logprobs
-from foretoken.engine.outputs import CompletionOutput, RequestOutput
+from foretoken.engine.outputs import RequestOutput, refused
 from foretoken.engine.prompts import Prompt
 from foretoken.engine.settings import Settings, check_loaded
-from foretoken.engine.stats import EngineStats, RequestStats
+from foretoken.engine.stats import EngineStats
 from foretoken.engine.streamed import Streamed
 from foretoken.engine.worker import Worker
 from foretoken.errors import ForetokenError, caught, described, shown
@@ -78,6 +79,7 @@ class LLM:
         trust_remote_code: whether code that comes with a checkpoint, or a draft model's, may run.
         eos_ids: the tokens that end a text; by default those that the model's files name.
         seed: makes requests without a seed of their own repeatable, in the order of calls.
+        enable_prefix_caching: whether prompts go on from what caches still have of earlier texts.
         enforce_eager: whether a backend that compiles passes is refused.
         kv_cache_memory: what caches may fill: bytes, "4GiB", 0.5 of what is free; all but 1 GiB.
         gpu_memory_utilization: the same, as the share of a GPU that all may take.
@@ -112,6 +114,7 @@ class LLM:
         gpu_memory_utilization: float | None = None,
         kv_cache_dtype: str = "auto",
         weights_memory: int | str | None = None,
+        enable_prefix_caching: bool = True,
         **others: Any,
     ) -> None:
         check_keywords(others, [*LLM.__init__.__annotations__])
@@ -130,6 +133,7 @@ class LLM:
             gpu_memory_utilization=gpu_memory_utilization,
             kv_cache_dtype=kv_cache_dtype,
             weights_memory=weights_memory,
+            enable_prefix_caching=enable_prefix_caching,
         )
         method = build(speculative_config)
         self.method = method.name
@@ -169,6 +173,7 @@ class LLM:
             chunk=settings.max_num_batched_tokens,
             max_queued=settings.max_queued,
             seed=settings.seed,
+            prefix_caching=settings.enable_prefix_caching,
         )
         set_limit(target.budget, settings.cache_bound, loaded.device, target.max_length)
         self._worker = Worker(engine)
@@ -221,6 +226,11 @@ class LLM:
         """Start counting again."""
         self._worker.call(Engine.reset_stats)
 
+    def reset_prefix_cache(self) -> bool:
+        """Forget what caches have of earlier texts; as in vLLM, whether that could be done."""
+        self._worker.call(lambda engine: engine.prefixes.reset())
+        return True
+
     def generate(
         self,
         prompts: Prompt | Seq[Prompt],
@@ -258,9 +268,9 @@ class LLM:
         encoded: dict[int, Encoded] = {}
         for place, (prompt, chosen) in enumerate(zip(prompts, params, strict=True)):
             try:
-                encoded[place] = self._encoded(prompt, chosen)
+                encoded[place] = encode(prompt, chosen, self.tokenizer)
             except ForetokenError as error:
-                done[place] = _refused(error, text=prompt if isinstance(prompt, str) else None)
+                done[place] = refused(error, text=prompt if isinstance(prompt, str) else None)
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
         places: dict[int, int] = {}
 
@@ -273,7 +283,7 @@ class LLM:
                 try:
                     request = engine.add(ids, chosen, text)
                 except caught() as error:
-                    done[place] = _refused(described("The request", error), ids, text)
+                    done[place] = refused(described("The request", error), ids, text)
                 else:
                     places[request.id] = place
                     self._worker.follow(request.id, receive)
@@ -342,7 +352,7 @@ class LLM:
         still become part of a stop string is withheld. An error is in the last output, as `.error`.
         """
         [chosen] = self._params(sampling_params, 1)
-        ids, text, params = self._encoded(reader.single(prompt), chosen)
+        ids, text, params = encode(reader.single(prompt), chosen, self.tokenizer)
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
 
         def add(engine: Engine) -> int:
@@ -361,9 +371,6 @@ class LLM:
         finally:
             self._worker.cancel([request_id])
 
-    def _encoded(self, prompt: Any, params: SamplingParams) -> Encoded:
-        return encoded(prompt, params, self.tokenizer)
-
     @staticmethod
     def _params(
         params: SamplingParams | Seq[SamplingParams] | None, count: int
@@ -381,12 +388,6 @@ class LLM:
                 "or one for each."
             )
         return list(params)
-
-
-def _refused(error: ForetokenError, ids: Seq[int] = (), text: str | None = None) -> RequestOutput:
-    empty = CompletionOutput(0, finish_reason="error")
-    told, cause = str(error), error.__cause__
-    return RequestOutput(-1, text, list(ids), [empty], RequestStats(), told, cause=cause)
 
 
 def _eos_ids(model: CausalLM, folder: Path | None, tokenizer: Any) -> frozenset[int]:

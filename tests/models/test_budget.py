@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -17,6 +17,17 @@ class Cache:
     ahead: int = 0
     written: int = 0
     lazy: bool = True
+    left: list[int] = field(default_factory=list)  # bytes of what is warm, the oldest first
+
+    @property
+    def warm(self) -> int:
+        return sum(self.left)
+
+    def forget_oldest(self) -> bool:
+        return bool(self.left) and self.left.pop(0) > 0
+
+    def forget(self) -> None:
+        self.left.clear()
 
     def needs(self, tokens: int) -> int:
         return self.ahead + self.each * tokens
@@ -62,3 +73,30 @@ def test_the_longest_text(limit: int | None, longest: int) -> None:
     assert budget.lazy
     cache.lazy = False
     assert not budget.lazy
+
+
+def test_what_is_warm_makes_room() -> None:
+    """Only as far as it stands in the way; a text fits beside whatever is warm."""
+    budget, target, draft = CacheBudget(100), Cache(10), Cache(0)
+    own, foreign = CacheBudget(longer=2), Cache(0, left=[1, 1])
+    own.join(foreign)
+    for cache in (target, draft, own):
+        budget.join(cache)
+    target.left, draft.left = [20, 20, 10], [5]
+    assert budget.warm == 57 and budget.fits(10)
+    budget.reserve(1, 3)
+    budget.make_room()
+    assert (target.left, draft.left, foreign.left) == ([20, 20, 10], [5], [1, 1])
+    budget.reserve(2, 3)
+    budget.make_room()
+    assert (target.left, draft.left, foreign.left) == ([20, 10], [], [1])
+    budget.reserve(3, 9)  # which nobody would be given
+    budget.make_room()
+    assert budget.warm == 0
+    target.left, foreign.left = [5], [3]
+    budget.forget()
+    assert budget.warm == 0
+    budget.limit = None
+    target.left = [10**9]
+    budget.make_room()
+    assert target.left

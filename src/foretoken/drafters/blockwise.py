@@ -67,7 +67,7 @@ class Blockwise(BaseDrafter):
     num_speculative_tokens: int | None = None
 
     module: ClassVar[type[Trained]] = BlockwiseHeads
-    wants = Wants("ac", (-1,))
+    wants = Wants("ac", (-1,), last=1)
 
     def __post_init__(self) -> None:
         check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)

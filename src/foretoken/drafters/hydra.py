@@ -65,6 +65,8 @@ class PrefixLayer(FeatureLayer):
 class PrefixStates:
     """`RootStates`: the layer's output at the state that each root was read from."""
 
+    last: int | None = None
+
     def __init__(self, layer: PrefixLayer, access: Access) -> None:
         self._model = FeatureModel(layer, layer.layer_shape, access)
         self.begin, self.observe = self._model.begin, self._model.observe

@@ -81,6 +81,9 @@ class Online(Wrapper):
     def _hidden(self) -> tuple[int, ...]:
         return tuple(sorted({*super()._hidden(), -1}))
 
+    def _last(self) -> None:
+        """It records the whole text."""
+
     def begin(self, sequence: Sequence) -> None:
         super().begin(sequence)
         sequence.state[self] = Recording(self.window)

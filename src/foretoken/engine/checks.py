@@ -118,6 +118,12 @@ def _remedy(target: Target) -> str:
 
 def _check_rule(verifier: Verifier, params: SamplingParams) -> None:
     name = type(verifier).__name__
+    if params.prediction and not (verifier.exact and Kind.CHOSEN in verifier.kinds):
+        why = "takes drawn tokens only" if verifier.exact else "accepts drafts approximately"
+        raise ForetokenError(
+            f"Verifier {name} {why}, so a prediction would change what is written; leave it out, "
+            "or serve a method with another verifier."
+        )
     if not (params.greedy or verifier.sampling):
         raise ForetokenError(
             f"Verifier {name} serves greedy decoding only and the temperature is "
@@ -136,6 +142,10 @@ def _check_ids(target: Target, params: SamplingParams) -> None:
         raise ForetokenError(
             "The engine takes references as token ids; tokenize them, or use LLM.generate."
         )
+    if isinstance(params.prediction, str):
+        raise ForetokenError(
+            "The engine takes a prediction as token ids; tokenize it, or use LLM.generate."
+        )
     if any(isinstance(word, str) for word in params.bad_words):
         raise ForetokenError(
             "The engine takes bad_words as token ids; tokenize them, or use LLM.generate."
@@ -147,6 +157,7 @@ def _check_ids(target: Target, params: SamplingParams) -> None:
         "bad_words": [token for word in params.bad_words for token in word],
         "stop_token_ids": params.stop_token_ids,
         "references": [token for text in params.references for token in text],
+        "prediction": params.prediction,
     }
     for name, ids in lists.items():
         for token in ids or ():

@@ -20,7 +20,8 @@ class Encoded(NamedTuple):
 
 
 def encoded(prompt: Any, params: SamplingParams, tokenizer: Any) -> Encoded:
-    """A prompt as `prompts.encoded` reads it, and parameters whose references and words are ids.
+    """A prompt as `prompts.encoded` reads it, and parameters whose references, prediction and words
+    are ids, and whose salt is the prompt's, if it has one.
 
     Raises `ForetokenError` for what the tokenizer can't read, and for texts without one.
     """
@@ -30,6 +31,10 @@ def encoded(prompt: Any, params: SamplingParams, tokenizer: Any) -> Encoded:
     if any(isinstance(word, str) for word in params.bad_words):
         words = [ids for word in params.bad_words for ids in _word_ids(word, tokenizer)]
         params = replace(params, bad_words=words)
+    if isinstance(params.prediction, str):
+        params = replace(params, prediction=_ids(params.prediction, tokenizer))
+    if (salt := reader.salt_of(prompt)) is not None:
+        params = replace(params, cache_salt=salt)
     return Encoded(*reader.encoded(prompt, tokenizer), params)
 
 

@@ -29,6 +29,8 @@ from foretoken.engine.costs import price
 from foretoken.engine.guard import GuardedDrafter, guarded, insist
 from foretoken.engine.logprobs import entries
 from foretoken.engine.outputs import Logprob, RequestOutput
+from foretoken.engine.predictions import Predicting
+from foretoken.engine.prefixes import Prefixes
 from foretoken.engine.request import Request, Sample
 from foretoken.engine.stats import EngineStats
 from foretoken.engine.stopping import Criterion
@@ -55,11 +57,13 @@ class Engine:
         chunk: int = 512,
         max_queued: int | None = None,
         seed: int | None = None,
+        prefix_caching: bool = False,
     ) -> None:
         """`chunk`: prompt tokens read in one step, all prompts together. `max_queued`: sequences
         that may wait for a slot, or None for any number. `seed`: of the seeds of requests that have
-        none; None takes each from the system."""
+        none; None takes each from the system. `prefix_caching`: see `Prefixes`."""
         self._guarded = GuardedDrafter(drafter, target)
+        self._drafts = Predicting(self._guarded, target.device)
         self._guarded.call(check_pairing, target, drafter, verifier)
         self.target, self.drafter, self.verifier = target, drafter, verifier
         self._rule = guarded(verifier, target.vocab_size)
@@ -73,6 +77,7 @@ class Engine:
         self._running: list[Sample] = []
         self._requests: dict[int, Request] = {}
         self._changed: dict[int, Request] = {}  # in this step
+        self.prefixes = Prefixes(target, drafter, prefix_caching)
         self._guarded.call(target.bind, drafter)
         self._guarded.call(price, target, drafter, verifier)
 
@@ -171,7 +176,9 @@ class Engine:
             sample = self._waiting.popleft()
             self._running.append(sample)
             try:
+                self.prefixes.offer(sample)
                 self._begin(sample)
+                self.prefixes.count(sample, self.stats)
             except caught() as error:
                 self._fail(sample.request, "Admission", error)
 
@@ -182,6 +189,7 @@ class Engine:
         self.target.budget.reserve(sample.sequence.id, sample.longest)
         self.target.begin(sample.sequence)
         self._guarded.begin(sample.sequence)
+        self.target.budget.make_room()
 
     def _prefill(self) -> list[Sample]:
         """Read a chunk of each unread prompt; returns the samples that are ready to decode.
@@ -279,7 +287,7 @@ class Engine:
         )
         for sample in samples:
             fresh = sample.sequence.afresh()
-            sample.sequence.cut(0)
+            sample.sequence.spoil()
             self._release(sample)
             sample.sequence = fresh
         for sample in samples:
@@ -325,9 +333,9 @@ class Engine:
 
     def _count(self, request: Request, done: Step, emitted: int, accepted: int) -> None:
         drafted, depth = done.tree.offered[done.row]
+        copied = done.row in self._drafts.rows
         for stats in (request.stats, self.stats):
-            strayed = min(done.strayed, accepted)
-            stats.record(emitted, drafted, accepted, depth, strayed)
+            stats.record(emitted, drafted, accepted, depth, min(done.strayed, accepted), copied)
             if self.drafter.chose:
                 stats.chosen[str(self.drafter.chose[done.row])] += 1
         request.note_time()
@@ -360,13 +368,11 @@ class Engine:
                 self._leave(sample)
 
     def _leave(self, sample: Sample) -> None:
-        """Free the sample's slots, or its place in the queue. From a sample that failed the drafter
-        learns nothing."""
+        """Free the sample's slots, or its place in the queue."""
         if sample in self._waiting:
             self._waiting.remove(sample)
             return
-        kept = 0 if sample.output.finish_reason == "error" else len(sample.output.token_ids)
-        sample.sequence.cut(kept)
+        sample.close()
         if sample in self._running:
             self._release(sample)
 
@@ -391,5 +397,4 @@ class Engine:
     def reset_stats(self) -> None:
         """Start counting again from zero."""
         self.clock, self.stats = Clock(), EngineStats()
-        drafter = TimedDrafter(self._guarded, self.clock)
-        self._timed = TimedTarget(self.target, self.clock), drafter
+        self._timed = TimedTarget(self.target, self.clock), TimedDrafter(self._drafts, self.clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 
 from foretoken.engine.stats import RequestStats
@@ -80,6 +81,11 @@ class RequestOutput:
         )
 
     @property
+    def num_cached_tokens(self) -> int:
+        """Tokens of the prompt that were not read, as the caches had them of earlier texts."""
+        return self.stats.prefix_cache_hits
+
+    @property
     def text(self) -> str:
         """The text, where one sample was asked for. Raises the request's error, if it has one."""
         return self._single().text
@@ -101,3 +107,10 @@ class RequestOutput:
                 f"This request has {len(self.outputs)} samples; read .outputs[i] instead."
             )
         return self.outputs[0]
+
+
+def refused(error: ForetokenError, ids: Seq[int] = (), text: str | None = None) -> RequestOutput:
+    """The output of a request that was never served."""
+    empty = CompletionOutput(0, finish_reason="error")
+    told, cause = str(error), error.__cause__
+    return RequestOutput(-1, text, list(ids), [empty], RequestStats(), told, cause=cause)

@@ -1,7 +1,8 @@
 """Prompts as users bring them: texts, token ids, mappings, arrays, conversations.
 
     "text"                                     [1, 2, 3], or a 1-D array of numpy or torch
-    {"prompt": "text"}                         {"prompt_token_ids": [1, 2, 3]}
+    {"prompt": "text"}                         {"prompt_token_ids": [1, 2, 3]}, each also with
+                                               a "cache_salt", as `SamplingParams` has it
     {"input_ids": …, "attention_mask": …}      what a tokenizer returns; masked places are left out
 
 Several prompts are a list of these, a 2-D array, or a tokenizer's batch. `split` raises for what is
@@ -21,12 +22,14 @@ from torch import Tensor
 
 from foretoken.engine.conversations import written
 from foretoken.errors import ForetokenError, described, shown
+from foretoken.errors.values import typed
 
 Prompt = str | Seq[int] | Mapping[str, Any] | np.ndarray[Any, Any] | Tensor
 
 _BYTES = (str, bytes, bytearray, memoryview)
 _ENCODED = {"input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "length"}
 _GIVEN = {"prompt", "prompt_token_ids"}
+_SALT = "cache_salt"
 _FORMS = (
     "a text, token ids (a list or a 1-D array of whole numbers), or a mapping with 'prompt' or "
     "'prompt_token_ids'"
@@ -120,7 +123,7 @@ def encoded(prompt: Any, tokenizer: Any) -> tuple[list[int], str | None]:
         if len(rows) != 1:
             raise ForetokenError(f"A prompt in a list has {len(rows)} rows of input_ids; give one.")
         return _ids(rows[0]), None
-    _check_keys(prompt, _GIVEN)
+    _check_keys(prompt, {*_GIVEN, _SALT})
     text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
     if text is not None and not isinstance(text, str):
         raise ForetokenError(f"A prompt's 'prompt' is {shown(text)}; it must be a text.")
@@ -129,6 +132,13 @@ def encoded(prompt: Any, tokenizer: Any) -> tuple[list[int], str | None]:
     if text is None:
         raise _no_prompt(prompt)
     return text_ids(text, tokenizer), text
+
+
+def salt_of(prompt: Any) -> str | None:
+    """The salt that comes with a prompt. Raises `ForetokenError` for one that is no text."""
+    salt = prompt.get(_SALT) if isinstance(prompt, Mapping) else None
+    checked: str | None = typed(_SALT, salt, str | None)
+    return checked
 
 
 def check_text(text: str) -> None:

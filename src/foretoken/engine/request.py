@@ -151,6 +151,13 @@ class Sample:
         """Give the sequence its tokens back, after a pass that failed: prompt and output."""
         self.sequence.tokens[:] = [*self.request.opening, *self.output.token_ids]
 
+    def close(self) -> None:
+        """Cut the sequence to what was written; of one that failed, nothing is learned or kept."""
+        if self.output.finish_reason == "error":
+            self.sequence.spoil()
+        else:
+            self.sequence.cut(len(self.output.token_ids))
+
     def check(self, block: list[int]) -> Written:
         """What of a block of new tokens counts. Calls the user's criterion and the tokenizer; what
         they raise comes through, and nothing has been written then."""

@@ -47,6 +47,7 @@ class Settings:
     gpu_memory_utilization: float | None
     kv_cache_dtype: str
     weights_memory: int | str | None
+    enable_prefix_caching: bool
 
     def __post_init__(self) -> None:
         for field in fields(self):

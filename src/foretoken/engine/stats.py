@@ -15,6 +15,11 @@ class AcceptanceStats:
     draft tokens offered and kept. strayed: kept tokens that the lossless rule would have rejected.
     accepted_at[i]: drafts whose position i was kept; drafted_at[i]: drafts that reached position i.
     chosen: how many passes each drafter drafted for, where one is chosen at every step.
+    accepted_prediction_tokens, rejected_prediction_tokens: of the requests' predictions, the tokens
+    that were drafted and kept, and drafted and not; together all that were drafted of them. One
+    that was rejected may be drafted again in another place, and counts again then.
+    prefix_cache_queries: tokens of prompts that were looked up in what the caches have of earlier
+    texts; prefix_cache_hits: those that were there, and were not read again.
     """
 
     tokens: int = 0
@@ -26,16 +31,30 @@ class AcceptanceStats:
     drafted_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
     chosen: Counter[str] = field(default_factory=Counter)
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
 
     def record(
-        self, emitted: int, drafted: int, accepted: int, depth: int, strayed: int = 0
+        self,
+        emitted: int,
+        drafted: int,
+        accepted: int,
+        depth: int,
+        strayed: int = 0,
+        predicted: bool = False,
     ) -> None:
-        """One pass: tokens emitted, nodes drafted, nodes accepted, depth of the draft."""
+        """One pass: tokens emitted, nodes drafted, nodes accepted, depth of the draft; whether that
+        was copied from a prediction."""
         self.tokens += emitted
         self.passes += 1
         self.drafted += drafted
         self.accepted += accepted
         self.strayed += strayed
+        if predicted:
+            self.accepted_prediction_tokens += accepted
+            self.rejected_prediction_tokens += drafted - accepted
         if not drafted:
             return
         self.drafts += 1
@@ -58,6 +77,10 @@ class AcceptanceStats:
         self.drafted_at = _sums(self.drafted_at, other.drafted_at)
         self.accepted_at = _sums(self.accepted_at, other.accepted_at)
         self.chosen.update(other.chosen)
+        self.accepted_prediction_tokens += other.accepted_prediction_tokens
+        self.rejected_prediction_tokens += other.rejected_prediction_tokens
+        self.prefix_cache_queries += other.prefix_cache_queries
+        self.prefix_cache_hits += other.prefix_cache_hits
 
     def remove(self, other: AcceptanceStats) -> None:
         """Take another's totals, which were counted here, out of these."""
@@ -70,6 +93,10 @@ class AcceptanceStats:
         self.drafted_at = _sums(self.drafted_at, [-count for count in other.drafted_at])
         self.accepted_at = _sums(self.accepted_at, [-count for count in other.accepted_at])
         self.chosen.subtract(other.chosen)
+        self.accepted_prediction_tokens -= other.accepted_prediction_tokens
+        self.rejected_prediction_tokens -= other.rejected_prediction_tokens
+        self.prefix_cache_queries -= other.prefix_cache_queries
+        self.prefix_cache_hits -= other.prefix_cache_hits
 
     @property
     def mean_acceptance_length(self) -> float:

@@ -20,7 +20,6 @@ LLM_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
     "swap_space cpu_offload_gb": ((0, None), _MEMORY),
     "kv_cache_memory_bytes num_gpu_blocks_override": ((None,), _MEMORY),
     "block_size max_seq_len_to_capture": ((None,), _MEMORY),
-    "enable_prefix_caching": ((False, None), "prompts are read anew for each request"),
     "enable_chunked_prefill": (
         (True, None),
         "prompts are read in chunks of max_num_batched_tokens",

@@ -2,7 +2,8 @@
 
 A sequence reserves what its longest possible text takes in every cache, the target's and the
 drafter's, before it is admitted; so no running sequence is ever in want of a place. What it has not
-written yet takes no memory (`memory`), but is nobody else's either.
+written yet takes no memory (`memory`), but is nobody else's either. What caches keep warm of texts
+that have ended is reserved by nobody, and is forgotten where a sequence needs it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,21 @@ class Counted(Protocol):
         ...
 
     @property
+    def warm(self) -> int:
+        """Bytes that are filled for no sequence: what one left that has ended."""
+        ...
+
+    @property
     def lazy(self) -> bool:
         """Whether bytes are taken when they are filled, and not all from the beginning."""
+        ...
+
+    def forget_oldest(self) -> bool:
+        """Give back what was left longest ago; whether there was anything."""
+        ...
+
+    def forget(self) -> None:
+        """Give back all that was left, and keep nothing of what is there now."""
         ...
 
 
@@ -65,6 +79,11 @@ class CacheBudget:
         return sum(cache.written for cache in self._caches)
 
     @property
+    def warm(self) -> int:
+        """Bytes that are filled for no sequence."""
+        return sum(cache.warm for cache in self._caches)
+
+    @property
     def lazy(self) -> bool:
         """Whether all caches' bytes are taken when they are filled."""
         return all(cache.lazy for cache in self._caches)
@@ -97,6 +116,22 @@ class CacheBudget:
         """Give back what a sequence reserved, if it did. Call it before its cells are given up."""
         self.peak = max(self.peak, self.written)
         self._reserved.pop(owner, None)
+
+    def make_room(self) -> None:
+        """Have caches forget what they keep warm, the oldest first, as far as that stands in the
+        way of what is reserved."""
+        while self.limit is not None and self.reserved + self.warm > self.limit:
+            if not self.forget_oldest():
+                return
+
+    def forget_oldest(self) -> bool:
+        """Give back the oldest warm text of each cache; whether there was any."""
+        return any([cache.forget_oldest() for cache in self._caches])
+
+    def forget(self) -> None:
+        """Give back all that is warm, and keep nothing of the sequences that run now."""
+        for cache in self._caches:
+            cache.forget()
 
     def reset_peak(self) -> None:
         """Start again from what is filled now."""

@@ -6,12 +6,16 @@ counts, and a budget says how much that may become. A pass writes after the comm
 Active slots are always the first ones (a hole left by a finished sequence is filled by the last),
 so that a batch's attention reads a view. A layer that looks back over a window keeps that window.
 
+A slot after the active ones may be *warm*: it holds what a sequence left as it ended, until its
+place or its memory is needed. A new sequence takes over the warm slot whose whole text its own goes
+on from; of any other text that begins alike, warm or active, it copies what they have in common.
+
 Legend: B rows, K key/value heads, T tokens of a pass, W width of a head's keys, W' of its values.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from copy import copy
 from typing import NamedTuple
@@ -22,7 +26,8 @@ from torch import Tensor
 
 from foretoken.errors import ForetokenError, shown
 from foretoken.models.budget import CacheBudget
-from foretoken.models.memory import PAGE, Memory
+from foretoken.models.cells import Cells, Run, Stored
+from foretoken.models.warm import Text
 
 _HALF_MOST = 65504.0
 
@@ -57,22 +62,6 @@ def alike(layers: int, heads: int, width: int) -> list[KVShape]:
     return [KVShape(heads, width, width)] * layers
 
 
-class _Part(NamedTuple):
-    """The keys or the values of a layer: a row of `size` bytes for each slot, from `start` on.
-
-    tensor: [slots, K, cells, W]. cell: bytes of a cell of one head."""
-
-    tensor: Tensor
-    start: int
-    size: int
-    cell: int
-    window: int | None
-
-    def pages(self, cells: int) -> int:
-        """Bytes of the pages that this many neighbouring cells of each head stand on."""
-        return self.tensor.shape[1] * -(-cells * self.cell // PAGE) * PAGE
-
-
 _TRIMMED = 256
 """Cells that a window gives back at a time."""
 
@@ -99,14 +88,15 @@ class KVCache:
         self.shapes, self.dtype, self.device = list(shapes), stored or dtype, device
         self.max_length, self.spare = max_length + spare, spare
         self.positions = positions or self.max_length
-        widths = {width for s in shapes for width in (s.key_width, s.value_width)}
-        self._step = max(map(self._page, widths))
         self._window = max((s.window for s in shapes if s.window), default=0)
         self._trims = self._window > 0
         self._widest = 0 if budget is None else budget.widest
-        self._lay_out(slots)
+        self._cells = self._laid_out(slots)
+        pairs = zip(self._cells.tensors[::2], self._cells.tensors[1::2], strict=True)
+        self.layer = [KV(*pair) for pair in pairs]
         self.lengths = [0] * slots
         self._slots: dict[int, int] = {}
+        self._texts: dict[int, Text] = {}  # of active slots, where they share, and of warm ones
         self._ends = [0] * slots  # cells before which something may be written
         self._starts = [0] * slots  # cells before which windows have given theirs back
         self._padded = [False] * slots  # whether the last cell was written
@@ -114,85 +104,76 @@ class KVCache:
         if budget is not None:
             budget.join(self)
 
-    def _lay_out(self, slots: int) -> None:
-        sizes = [(s, width) for s in self.shapes for width in (s.key_width, s.value_width)]
-        rows = [s.heads * self._cells(w) * w * self.dtype.itemsize for s, w in sizes]
-        size = slots * sum(rows)
+    def _laid_out(self, slots: int) -> Cells:
+        """Rows of a cell more than may be used, for the padding of ragged passes."""
+        stored = [
+            Stored(shape.heads, width, shape.window)
+            for shape in self.shapes
+            for width in (shape.key_width, shape.value_width)
+        ]
         try:
-            self._memory = Memory(size, self.device)
+            return Cells(stored, slots, self.max_length + 1, self.dtype, self.device)
         except MemoryError as error:
+            [size] = error.args
             raise ForetokenError(
                 f"The cache of {shown(slots)} sequences of {shown(self.max_length)} positions "
                 f"needs {min(size, 10**30) / 2**30:.1f} GiB, which is not there; lower "
                 "max_model_len or max_num_seqs."
             ) from error
-        self._parts: list[_Part] = []
-        start = 0
-        for (shape, width), row in zip(sizes, rows, strict=True):
-            data = self._memory.data[start : start + slots * row].view(self.dtype)
-            data = data.view(slots, shape.heads, -1, width)
-            cell = width * self.dtype.itemsize
-            self._parts.append(_Part(data, start, row, cell, shape.window))
-            start += slots * row
-        tensors = [part.tensor for part in self._parts]
-        self.layer = [KV(*pair) for pair in zip(tensors[::2], tensors[1::2], strict=True)]
-
-    def _cells(self, width: int) -> int:
-        """Cells of a row: one more than may be used, for the padding of ragged passes, and so many
-        that each head begins on a page of its own."""
-        step = self._page(width)
-        return -(-(self.max_length + 1) // step) * step
-
-    def _page(self, width: int) -> int:
-        """After how many cells of this width one begins with a page again."""
-        return PAGE // math.gcd(PAGE, width * self.dtype.itemsize)
 
     @property
     def lazy(self) -> bool:
         """Whether bytes are taken when they are filled, and not all from the beginning."""
-        return self._memory.lazy
+        return self._cells.lazy
 
     @property
     def token_bytes(self) -> int:
         """Bytes of a token in all layers."""
-        return sum(part.tensor.shape[1] * part.cell for part in self._parts)
+        return self._cells.token_bytes
 
     def needs(self, tokens: int) -> int:
         """Bytes that a text of this length fills at most."""
-        if not self._memory.lazy:
-            return sum(part.size for part in self._parts)
+        if not self.lazy:
+            return self._cells.row_bytes
         cells = min(tokens + self.spare, self.max_length)
-        behind = self.spare + self._window + _TRIMMED + self._step
+        behind = self.spare + self._window + _TRIMMED + self._cells.step
         kept = behind + max(self._widest, self.spare)
-        return sum(
-            part.pages(min(cells, kept) if part.window and self._trims else cells) + part.pages(1)
-            for part in self._parts
+        return self._cells.page_bytes(
+            cells, min(cells, kept) if self._trims else cells, padded=True
         )
 
     @property
     def written(self) -> int:
         """Bytes that are filled now."""
-        if not self._memory.lazy:
-            return len(self._memory.data)
-        return sum(
-            part.pages(end - start if part.window else end) + part.pages(padded)
-            for start, end, padded in zip(self._starts, self._ends, self._padded, strict=True)
-            for part in self._parts
-        )
+        return self._filled(range(len(self.lengths))) if self.lazy else self._cells.bytes
+
+    @property
+    def warm(self) -> int:
+        """Bytes that are filled for no sequence."""
+        return self._filled(self._warm()) if self.lazy else 0
+
+    def _filled(self, slots: Iterable[int]) -> int:
+        places = [(self._ends[slot], self._starts[slot], self._padded[slot]) for slot in slots]
+        return sum(self._cells.page_bytes(end, end - start, pad) for end, start, pad in places)
 
     @property
     def free(self) -> int:
         """Slots that no sequence owns."""
         return len(self.lengths) - len(self._slots)
 
-    def acquire(self, owner: int) -> int:
-        """Give `owner` the next slot, all zeros: a NaN left there poisons even masked places."""
+    def acquire(self, owner: int, text: Text | None = None, most: int = 0) -> int:
+        """Give `owner` the next slot. It holds as many of the text's first tokens as another slot
+        has, at most `most`, and zeros: a NaN left there poisons even masked places."""
         slot = len(self._slots)
         if slot == len(self.lengths):
             raise ForetokenError(
                 f"All {slot} cache slots are taken; raise max_num_seqs or send fewer at a time."
             )
+        source, length = (slot, 0) if text is None else self._known(text, most)
+        self._fill(slot, source, length)
         self._slots[owner] = slot
+        if text is not None:
+            self._texts[slot] = text
         return slot
 
     def slot(self, owner: int) -> int:
@@ -201,24 +182,108 @@ class KVCache:
     def owns(self, owner: int) -> bool:
         return owner in self._slots
 
-    def release(self, owner: int) -> None:
-        """Free the owner's slot, if it has one, and move the last active one into the hole."""
+    def release(self, owner: int, warm: bool = False) -> None:
+        """Free the owner's slot, if it has one, and move the last active one into the hole. warm:
+        whether what it holds of a text is kept."""
         hole = self._slots.pop(owner, None)
         last = len(self._slots)
         if hole is None:
             return
-        self._clear(hole)
+        text = self._texts.pop(hole, None) if warm else None
+        kept = [] if text is None else text.tokens[: self.lengths[hole]]
+        self._cut(hole, len(kept))
         if hole != last:
             mover = next(o for o, slot in self._slots.items() if slot == last)
-            self.copy(last, hole, self.lengths[last])
-            self._clear(last)
+            self._exchange(hole, last)
             self._slots[mover] = hole
+        if kept and text is not None:
+            self._keep_warm(last, Text(kept, text.salt))
+
+    def forget(self) -> None:
+        """Keep nothing warm, and nothing of those that are active now when they end."""
+        for slot in self._warm():
+            self._cut(slot, 0)
+        self._texts.clear()
+
+    def forget_oldest(self) -> bool:
+        """Give back the warm slot that was used least recently; whether there was one."""
+        oldest = self._oldest()
+        if oldest is not None:
+            self._cut(oldest, 0)
+        return oldest is not None
+
+    def _warm(self) -> list[int]:
+        return [slot for slot in self._texts if slot >= len(self._slots)]
+
+    def _oldest(self) -> int | None:
+        return min(self._warm(), key=lambda slot: self._texts[slot].used, default=None)
+
+    def _keep_warm(self, slot: int, text: Text) -> None:
+        """Those that it goes on from are no use beside it."""
+        for other in self._warm():
+            older = self._texts[other]
+            if older.common(text, len(older.tokens)) == len(older.tokens):
+                self._cut(other, 0)
+        self._texts[slot] = text
+
+    def _known(self, text: Text, most: int) -> tuple[int, int]:
+        """The slot that has most of a text's first tokens, and how many; of several a warm one."""
+        found = (0, 0, len(self._slots))
+        for slot, other in self._texts.items():
+            length = text.common(other, min(most, self.lengths[slot]))
+            if length and self.keeps(slot, length):
+                found = max(found, (length, slot >= len(self._slots), slot))
+        return found[2], found[0]
+
+    def _fill(self, slot: int, source: int, length: int) -> None:
+        """Make the first slot after the active ones hold this many of another's first tokens, and
+        nothing else."""
+        clean = [s for s in range(slot, len(self.lengths)) if s not in self._texts]
+        oldest = self._oldest()
+        whole = source >= slot and length == self.lengths[source]
+        if length and (whole or (not clean and source == oldest)):
+            self._exchange(source, slot)
+            self._cut(slot, length)
+            del self._texts[slot]
+            return
+        if not clean and oldest is not None:
+            self._cut(oldest, 0)
+            clean = [oldest]
+        if clean[0] != slot:
+            self._exchange(slot, clean[0])
+            source = clean[0] if source == slot else source
+        if length:
+            self._texts[source].touch()
+            self.copy(source, slot, length)
+
+    def _exchange(self, one: int, other: int) -> None:
+        """Swap what two slots hold of committed tokens; the rest is zeros afterwards."""
+        if one == other:
+            return
+        self._cells.exchange(one, self._run(one), other, self._run(other))
+        for values in (self.lengths, self._starts):
+            values[one], values[other] = values[other], values[one]
+        texts = {one: self._texts.pop(other, None), other: self._texts.pop(one, None)}
+        self._texts |= {slot: text for slot, text in texts.items() if text is not None}
+        for slot in (one, other):
+            self._ends[slot], self._padded[slot] = self.lengths[slot], False
+
+    def _run(self, slot: int) -> Run:
+        return Run(self._starts[slot], self.lengths[slot])
+
+    def _cut(self, slot: int, length: int) -> None:
+        """Make all zeros after a slot's first tokens, and give the pages back."""
+        if not length:
+            self._texts.pop(slot, None)
+            self._clear(slot)
+        elif self._ends[slot] > length or self._padded[slot]:
+            self._cells.clear_after(slot, length)
+            self.lengths[slot] = self._ends[slot] = length
+            self._padded[slot] = False
 
     def _clear(self, slot: int) -> None:
         if self._ends[slot]:
-            for part in self._parts:
-                start = part.start + slot * part.size
-                self._memory.clear(start, start + part.size)
+            self._cells.clear(slot)
         self.lengths[slot] = self._ends[slot] = self._starts[slot] = 0
         self._padded[slot] = False
 
@@ -231,15 +296,10 @@ class KVCache:
         so many may be taken back."""
         done = self._starts[slot]
         start = self.lengths[slot] - self.spare - self._window
-        start -= start % self._step
-        if start - done < _TRIMMED:
-            return
-        for part in self._parts:
-            if part.window:
-                first, each = part.start + slot * part.size, part.size // part.tensor.shape[1]
-                for head in range(first, first + part.size, each):
-                    self._memory.clear(head + done * part.cell, head + start * part.cell)
-        self._starts[slot] = start
+        start -= start % self._cells.step
+        if start - done >= _TRIMMED:
+            self._cells.clear_passed(slot, Run(done, start))
+            self._starts[slot] = start
 
     def keeps(self, slot: int, length: int) -> bool:
         """Whether all that a text of this length needs of a slot is still there."""
@@ -247,17 +307,13 @@ class KVCache:
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` positions of one slot to another."""
-        for part in self._parts:
-            first = self._starts[source] if part.window else 0
-            tensor = part.tensor
-            tensor[target, :, first:length] = tensor[source, :, first:length]
+        self._cells.copy(source, target, Run(self._starts[source], length))
         self.lengths[target], self._starts[target] = length, self._starts[source]
         self._ends[target] = max(self._ends[target], length)
 
     def move(self, slot: int, source: int, target: int) -> None:
         """Copy one position of a slot to another."""
-        for part in self._parts:
-            part.tensor[slot, :, target] = part.tensor[slot, :, source]
+        self._cells.move(slot, source, target)
 
     def grown(self, rows: int, length: int, more: int) -> KVCache:
         """A copy of the first rows' first `length` places, with room for `more` after them. Each
@@ -283,7 +339,7 @@ class KVCache:
                 )
             self._ends[slot] = max(self._ends[slot], start + count)
             self._padded[slot] |= count < widest
-            if self._trims and self._memory.lazy:
+            if self._trims and self.lazy:
                 self._trim(slot)
 
     def keep(self, slots: Seq[int], paths: Seq[Seq[int]]) -> None:
@@ -302,5 +358,4 @@ class KVCache:
             self.lengths[slot] = start + 1 + len(path)
         if moves:
             rows, source, target = torch.tensor(moves, device=self.device).T
-            for part in self._parts:
-                part.tensor[rows, :, target] = part.tensor[rows, :, source]
+            self._cells.move(rows, source, target)

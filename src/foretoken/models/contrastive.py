@@ -38,6 +38,7 @@ from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed, chain_feed
 from foretoken.models.load import load_model, wrapped
 from foretoken.models.model import CausalLM, Output
+from foretoken.models.warm import Text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -178,11 +179,13 @@ class PairedCache(KVCache):
     def keeps(self, slot: int, length: int) -> bool:
         return all(cache.keeps(slot, length) for cache in self._both())
 
-    def acquire(self, owner: int) -> int:
+    def acquire(self, owner: int, text: Text | None = None, most: int = 0) -> int:
+        """A slot of zeros: the two may have read unlike parts of a text, so none is shared."""
         [slot, _] = [cache.acquire(owner) for cache in self._both()]
         return slot
 
-    def release(self, owner: int) -> None:
+    def release(self, owner: int, warm: bool = False) -> None:
+        """Free the owner's slot; nothing is kept."""
         caches = self._both()
         if self.owns(owner):  # the last active slot moves into the hole
             hole, last = self.slot(owner), len(self.lengths) - self.free - 1

@@ -21,6 +21,7 @@ from foretoken.models.contrastive import Contrastive
 from foretoken.models.feed import Feed, chain_feed, rerun_feed, scratch_feed, tree_feed
 from foretoken.models.model import CausalLM
 from foretoken.models.native.transformer import Transformer
+from foretoken.models.warm import Text
 from foretoken.protocols import Drafter
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, ResumePoint
@@ -87,7 +88,7 @@ class ModelTarget:
         )
 
     def begin(self, sequence: Sequence) -> None:
-        self.cache.acquire(sequence.id)
+        self.cache.acquire(sequence.id, Text.of(sequence), sequence.reusable)
 
     def holds(self, sequence: Sequence) -> bool:
         return self.cache.owns(sequence.id) and self.cache.keeps(
@@ -138,7 +139,7 @@ class ModelTarget:
 
     def end(self, sequence: Sequence) -> None:
         self._changes += 1
-        self.cache.release(sequence.id)
+        self.cache.release(sequence.id, warm=sequence.salt is not None)
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.model.embed(tokens)

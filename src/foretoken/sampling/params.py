@@ -59,6 +59,10 @@ class SamplingParams:
         skip_special_tokens: leave them out of the text.
         references: texts or token ids that the output may repeat, for methods that copy (documents,
             the sentence to correct, a predicted output). They change the speed only.
+        prediction: a text or token ids that the output is likely to be, with a few changes (as in
+            OpenAI's Predicted Outputs). It is drafted for this request, whatever the method, whose
+            rule must be exact, and changes the speed only.
+        cache_salt: only requests of the same salt go on from each other's cached prompts.
         timeout: seconds from arrival after which the request ends with what it has; None is never.
 
     None in place of a list is an empty one. Raises `ForetokenError` for a name that there isn't,
@@ -90,6 +94,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     references: Seq[str | Seq[int]] = ()
+    prediction: str | Seq[int] | None = None
+    cache_salt: str | None = None
     timeout: float | None = None
 
     def __new__(cls, *given: Any, **options: Any) -> SamplingParams:
@@ -125,6 +131,7 @@ class SamplingParams:
             "min_tokens": (0 <= self.min_tokens <= most, "between 0 and max_tokens"),
             "logprobs": ((self.logprobs or 0) >= 0, "at least 0, or None"),
             "prompt_logprobs": ((self.prompt_logprobs or 0) >= 0, "at least 0, or None"),
+            "cache_salt": (self.cache_salt != "", "a text that is not empty, or None"),
             "timeout": (self.timeout is None or self.timeout > 0, "above 0 seconds, or None"),
             "allowed_token_ids": (allowed is None or len(allowed) > 0, "None or at least one id"),
             "bad_words": (

@@ -32,7 +32,8 @@ class Sequence:
     `tokens` is prompt and output, `source` what an encoder reads (none in a decoder-only model);
     `key` names its stream of random numbers; `end_ids` are the ids
     that end it. `processors` are what `sampling.stateful` keeps. `state` belongs to drafters (keyed
-    by whatever object they choose).
+    by whatever object they choose). `salt`: caches share what they have of texts of the same salt,
+    and nothing where it is None; `reusable`: how many of the prompt's tokens need not be read.
     """
 
     tokens: list[int]
@@ -41,6 +42,8 @@ class Sequence:
     key: int = 0
     end_ids: frozenset[int] = frozenset()
     source: Seq[int] = ()
+    salt: str | None = None
+    reusable: int = 0
     penalty: PenaltyCounts = field(default_factory=PenaltyCounts)
     processors: list[Any] = field(default_factory=list)
     state: dict[Any, Any] = field(default_factory=dict)
@@ -62,13 +65,19 @@ class Sequence:
         return cls(list(prompt), len(prompt), params, key, end_ids, source)
 
     def afresh(self) -> Sequence:
-        """The same sequence as nobody has seen it yet: no slot, no counts, no drafter's state."""
+        """The same sequence as nobody has seen it yet: no slot, no counts, no drafter's state. It
+        shares nothing."""
         given = self.params, self.key, self.end_ids, self.source
         return Sequence(list(self.tokens), self.prompt_length, *given)
 
     def cut(self, kept: int) -> None:
         """Forget the output after its first `kept` tokens."""
         del self.tokens[self.prompt_length + kept :]
+
+    def spoil(self) -> None:
+        """Forget the output, and share nothing: it failed."""
+        self.cut(0)
+        self.salt = None
 
     @property
     def output(self) -> list[int]:

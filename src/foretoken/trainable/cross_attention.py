@@ -28,6 +28,7 @@ from foretoken.access import Access
 from foretoken.models.cache import KVCache, alike
 from foretoken.models.feed import chain_feed, scratch_feed
 from foretoken.models.native import attention
+from foretoken.models.warm import Text
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
@@ -216,10 +217,10 @@ class CrossAttentionModel:
         self._target_kv: list[tuple[Tensor, Tensor]] = []  # of each row [K, C, W]
 
     def begin(self, sequence: Sequence) -> None:
-        self._cache.acquire(sequence.id)
+        self._cache.acquire(sequence.id, Text.of(sequence), sequence.reusable)
 
     def end(self, sequence: Sequence) -> None:
-        self._cache.release(sequence.id)
+        self._cache.release(sequence.id, warm=sequence.salt is not None)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         """Copy what is cached of the prompt."""

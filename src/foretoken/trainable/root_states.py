@@ -25,7 +25,10 @@ class _Kept:
 
 
 class RootStates(Protocol):
-    """Keeps for each sequence the state [D] that heads read when they draft after its root."""
+    """Keeps for each sequence the state [D] that heads read when they draft after its root. last:
+    as in `Wants`."""
+
+    last: int | None
 
     def begin(self, sequence: Sequence) -> None: ...
 
@@ -44,6 +47,8 @@ class RootStates(Protocol):
 
 class LastStates:
     """The target's normed last state [D] that each sequence's root was read from."""
+
+    last: int | None = 1
 
     def begin(self, sequence: Sequence) -> None:
         pass

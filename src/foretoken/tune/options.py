@@ -182,6 +182,7 @@ class Tuner:
             tokenizer=self._llm.tokenizer,
             max_model_len=self._llm.engine.target.max_length,
             max_num_seqs=1,
+            enable_prefix_caching=False,  # every answer is to take its whole time
             trust_remote_code=self._llm.trust_remote_code,
             eos_ids=self._llm.engine.eos_ids,
             speculative_config=config | self._loaded,

@@ -57,6 +57,7 @@ class Runner:
                 max_model_len=self.context,
                 max_num_seqs=max(plan.batch_sizes),
                 kv_cache_memory=plan.kv_cache_memory,
+                enable_prefix_caching=False,  # every answer is to take its whole time
             )
         }
         self.not_run: dict[str, str] = {}
@@ -96,6 +97,7 @@ class Runner:
             max_model_len=self.context,
             max_num_seqs=max(self.plan.batch_sizes),
             kv_cache_memory=self.plan.kv_cache_memory,
+            enable_prefix_caching=False,
             trust_remote_code=self.plan.trust_remote_code,
             eos_ids=self.plain.engine.eos_ids,
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -132,6 +132,7 @@ class HeadTree(BaseDrafter):
     def bind(self, access: Access) -> None:
         self._heads: Any = self.module.load(self.model, access)
         self._access, self._states = access, self._heads.root_states(access)
+        self.wants = replace(self.wants, last=self._states.last)
         self._given = self.paths(self._heads)
         ranks = 1 + max((max(path) for path in self._given), default=0)
         depth = max(map(len, self._given), default=0)

@@ -31,7 +31,7 @@ class Wrapper(BaseDrafter):
             raise ForetokenError("Name at least two drafters, e.g. 'pld+sps' or 'pld|sps'.")
         parts = self.drafters
         levels = sorted({level for part in parts for level in part.wants.levels})
-        self.wants = Wants("".join(levels), self._hidden())
+        self.wants = Wants("".join(levels), self._hidden(), self._last())
         self.kinds = frozenset(kind for part in parts for kind in part.kinds)
         self.trees = any(part.trees for part in parts)
 
@@ -43,7 +43,7 @@ class Wrapper(BaseDrafter):
     def bind(self, access: Access) -> None:
         for part in self.drafters:
             part.bind(access)
-        self.wants = replace(self.wants, hidden=self._hidden())
+        self.wants = replace(self.wants, hidden=self._hidden(), last=self._last())
         self._device = access.device
         learned = [part.shared for part in self.drafters if part.shared is not None]
         self.shared = _SharedByParts(learned) if learned else None
@@ -51,6 +51,12 @@ class Wrapper(BaseDrafter):
     def _hidden(self) -> tuple[int, ...]:
         """The layers whose states any part reads; a part may add to its layers in `bind`."""
         return tuple(sorted({layer for part in self.drafters for layer in part.wants.hidden}))
+
+    def _last(self) -> int | None:
+        """Of how many of a prompt's tokens any part reads states."""
+        lasts = [part.wants.last for part in self.drafters if part.wants.hidden]
+        known = [last for last in lasts if last is not None]
+        return max(known, default=None) if len(known) == len(lasts) else None
 
     def begin(self, sequence: Sequence) -> None:
         for part in self.drafters:

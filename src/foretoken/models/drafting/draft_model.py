@@ -32,6 +32,7 @@ from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
 from foretoken.models.seq2seq.cache import SourcedCache
 from foretoken.models.seq2seq.model import Seq2Seq
+from foretoken.models.warm import Text
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
@@ -90,12 +91,14 @@ class DraftModel:
         self._depths: list[int] = []  # of the nodes that a growing tree has run, the root first
 
     def replace(self, lm: CausalLM) -> None:
-        """Run another model of the same shape from now on; the cache stays."""
+        """Run another model of the same shape from now on; the cache of running texts stays."""
         self.lm = lm
+        self._cache.forget()
 
     def begin(self, sequence: Sequence) -> None:
-        """Take a cache slot, and read the source, if there is one."""
-        slot = self._cache.acquire(sequence.id)
+        """Take a cache slot, with what is known of the prompt, and read the source, if there is
+        one."""
+        slot = self._cache.acquire(sequence.id, Text.of(sequence), sequence.reusable)
         if isinstance(self.lm, Seq2Seq) and isinstance(self._cache, SourcedCache):
             self.lm.read([sequence.source], [slot], self._cache)
 
@@ -110,7 +113,7 @@ class DraftModel:
             self._cache.copy(source, target, length)
 
     def end(self, sequence: Sequence) -> None:
-        self._cache.release(sequence.id)
+        self._cache.release(sequence.id, warm=sequence.salt is not None)
 
     def room(self, sequence: Sequence) -> int:
         """How many tokens may be drafted before the context ends."""

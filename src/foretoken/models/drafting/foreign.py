@@ -26,6 +26,7 @@ from foretoken.models.budget import CacheBudget
 from foretoken.models.drafting.draft_model import DraftModel, as_causal_lm
 from foretoken.models.drafting.vocabulary import Vocabulary, shared
 from foretoken.models.load import check_tokenizer, load_tokenizer
+from foretoken.models.warm import common_length
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 
@@ -90,19 +91,21 @@ class ForeignModel:
         """Take a cache slot."""
         own = Sequence.start(self.own.beginning, sequence.params)
         reading = sequence.state[self] = _Reading(own, settled=len(own.tokens))
-        self._model.begin(own)
         self._read(sequence, reading)
-        own.prompt_length = len(own.tokens)
+        own.prompt_length, own.salt = len(own.tokens), sequence.salt
+        own.reusable = max(0, own.prompt_length - 1) if sequence.reusable else 0
+        self._model.begin(own)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         """Copy what is cached of the prompt."""
         source, target = sequence.state[self].text, copy.state[self].text
         self._model.fork(source, target)
-        self._model.keep(target, _common_length(source.tokens, target.tokens))
+        self._model.keep(target, common_length(source.tokens, target.tokens))
 
     def end(self, sequence: Sequence) -> None:
         reading: _Reading | None = sequence.state.pop(self, None)
         if reading is not None:
+            reading.text.salt = sequence.salt
             self._model.end(reading.text)
 
     def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
@@ -139,7 +142,8 @@ class ForeignModel:
             tokens = tokens + self._tokens_of(tuple(group), fresh)
             reading.read += len(group)
         reading.read -= len(groups[-1])
-        self._model.keep(own, min(_common_length(own.tokens, tokens), len(tokens) - 1))
+        if self._model.holds(own):
+            self._model.keep(own, min(common_length(own.tokens, tokens), len(tokens) - 1))
         own.tokens[:] = tokens
 
     def _tokenized(self, group: tuple[int, ...], fresh: bool) -> list[int]:
@@ -189,13 +193,6 @@ class SharedTokensModel(ForeignModel):
         wide = logits.new_full((*logits.shape[:-1], self.theirs.size), -torch.inf)
         wide[..., self._shared] = logits[..., self._ours]
         return wide
-
-
-def _common_length(a: Seq[int], b: Seq[int]) -> int:
-    """The length of two texts' common beginning."""
-    return next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
 
 
 def _tokenizer(chosen: Any, model: Any, access: Access, whose: str, option: str) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KVCache, KVShape
+from foretoken.models.warm import Text
 
 
 class SourcedCache(KVCache):
@@ -49,11 +50,14 @@ class SourcedCache(KVCache):
             shapes, slots, max_length, dtype, device, positions=positions, budget=budget
         )
 
-    def acquire(self, owner: int) -> int:
+    def acquire(self, owner: int, text: Text | None = None, most: int = 0) -> int:
+        """A slot of zeros: what a decoder writes depends on the source, and not on its text alone,
+        so nothing of another text is of use."""
         self.sources.acquire(owner)
         return super().acquire(owner)
 
-    def release(self, owner: int) -> None:
+    def release(self, owner: int, warm: bool = False) -> None:
+        """Free the owner's slot; nothing is kept."""
         super().release(owner)
         self.sources.release(owner)
 

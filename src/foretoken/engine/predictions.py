@@ -1,0 +1,122 @@
+"""A request's own prediction of its output, drafted for that request whatever the method is.
+
+As in aggressive decoding (Sun et al. 2021, section 3.1) the prediction is the draft for as long as
+the output follows it, and again from where the output is found in it. Where it has come to its end,
+the served drafter drafts. Which of the two does so follows from the text alone, and copied tokens
+are chosen ones, so exact rules stay exact. Departures: after a token that is not the prediction's,
+the next place is the one that the output's longest end is followed by, the nearest of several, or
+else the one after the token that was replaced; a draft's length doubles while all of it is
+accepted, and halves where none is, so that a wrong prediction costs a token a pass.
+
+Legend: B sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import replace
+from itertools import takewhile
+from typing import Any
+
+import torch
+
+from foretoken.draws import Draws
+from foretoken.protocols import BaseDrafter, Drafter, Step
+from foretoken.sampling.sequence import Sequence
+from foretoken.tree import DraftTree, chains
+from foretoken.trees.join import assemble
+
+_FIRST, _MOST = 8, 64  # tokens of a draft
+_LONGEST = 8  # tokens by which the output is found again
+
+
+class _Copier:
+    """Follows an output through its prediction. length: of the next draft."""
+
+    def __init__(self, text: Seq[int]) -> None:
+        self._text = list(text)
+        self._after: dict[int, list[int]] = {}  # token -> the places after it
+        for place, token in enumerate(self._text, 1):
+            self._after.setdefault(token, []).append(place)
+        self._next = self._done = 0  # the place that comes next; output tokens that were followed
+        self.length = _FIRST
+
+    def draft(self, sequence: Sequence, budget: int) -> list[int]:
+        """What comes next in the prediction, at most `budget` tokens."""
+        tokens, start = sequence.tokens, sequence.prompt_length
+        for end in range(start + self._done + 1, len(tokens) + 1):
+            follows = self._text[self._next : self._next + 1] == tokens[end - 1 : end]
+            output = tokens[max(start, end - _LONGEST - 1) : end]
+            self._next = self._next + 1 if follows else self._found(output)
+        self._done = len(tokens) - start
+        return self._text[self._next : self._next + min(budget, self.length)]
+
+    def _found(self, output: Seq[int]) -> int:
+        """The place after the output's longest end, or after the token that was replaced, where
+        more of what is before it is alike."""
+        replaced = min(self._next + 1, len(self._text))
+        best = max(
+            self._after.get(output[-1], ()),
+            key=lambda place: (self._alike(output, place), -abs(place - self._next)),
+            default=replaced,
+        )
+        before = self._alike(output[:-1], self._next)
+        return best if self._alike(output, best) > before else replaced
+
+    def _alike(self, output: Seq[int], place: int) -> int:
+        """How many tokens before a place are the output's last ones, counted up to `_LONGEST`."""
+        most = min(_LONGEST, place, len(output))
+        ends = zip(reversed(self._text[place - most : place]), reversed(output), strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))
+
+    def note(self, drafted: int, accepted: int) -> None:
+        """How the last draft fared."""
+        if accepted == drafted:
+            self.length = min(_MOST, 2 * self.length)
+        else:
+            self.length = _FIRST if accepted else max(1, self.length // 2)
+
+
+class Predicting(BaseDrafter):
+    """Drafts and observes as the served drafter does, but for sequences with a prediction. rows: of
+    the last step, those whose draft was copied from one."""
+
+    def __init__(self, drafter: Drafter, device: torch.device) -> None:
+        self._drafter, self._device = drafter, device
+        self.rows: set[int] = set()
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        copies = {
+            row: copied
+            for row, sequence in enumerate(sequences)
+            if sequence.params.prediction
+            and (copied := self._copier(sequence).draft(sequence, budgets[row]))
+        }
+        self.rows = set(copies)
+        if not copies:
+            return self._drafter.draft(sequences, budgets, draws)
+        # A sequence that may draft nothing is one that every drafter meets at the end of a text.
+        left = [0 if row in copies else budget for row, budget in enumerate(budgets)]
+        tree = self._drafter.draft(sequences, left, draws).trim(left)
+        others = [row for row in range(len(sequences)) if row not in copies]
+        pieces = [(list(copies), chains(list(copies.values()), self._device))]
+        if others and tree.nodes:
+            pieces.append((others, tree.take(others)))
+        return assemble(pieces, len(sequences), self._device)
+
+    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """The served drafter takes no copied token for its own."""
+        copied = self.rows if steps and steps[0].tokens else set()
+        for row in copied:
+            self._copier(sequences[row]).note(steps[row].drafted, len(steps[row].path))
+        self._drafter.observe(
+            sequences,
+            [replace(s, drafted=0) if row in copied else s for row, s in enumerate(steps)],
+        )
+
+    def _copier(self, sequence: Sequence) -> _Copier:
+        copier: _Copier | None = sequence.state.get(self)
+        if copier is None:
+            text: Any = sequence.params.prediction  # as token ids: see `check_request`
+            copier = sequence.state[self] = _Copier(text)
+        return copier
