@@ -83,6 +83,7 @@ class LLM:
         gpu_memory_utilization: the same, as the share of a GPU that all may take.
         kv_cache_dtype: how keys and values are stored: "auto", "float16", "bfloat16", "float32".
         weights_memory: bytes that the model's weights may take, as "4GiB"; docs/offloading.md.
+        structured_outputs_backend: "auto", "guidance" or "xgrammar"; docs/structured-output.md.
         others: vLLM's other names, where they ask for what is done anyway; others are refused.
 
     Raises:
@@ -112,6 +113,7 @@ class LLM:
         gpu_memory_utilization: float | None = None,
         kv_cache_dtype: str = "auto",
         weights_memory: int | str | None = None,
+        structured_outputs_backend: str = "auto",
         **others: Any,
     ) -> None:
         check_keywords(others, [*LLM.__init__.__annotations__])
@@ -130,6 +132,7 @@ class LLM:
             gpu_memory_utilization=gpu_memory_utilization,
             kv_cache_dtype=kv_cache_dtype,
             weights_memory=weights_memory,
+            structured_outputs_backend=structured_outputs_backend,
         )
         method = build(speculative_config)
         self.method = method.name
@@ -169,6 +172,7 @@ class LLM:
             chunk=settings.max_num_batched_tokens,
             max_queued=settings.max_queued,
             seed=settings.seed,
+            structured_outputs_backend=settings.structured_outputs_backend,
         )
         set_limit(target.budget, settings.cache_bound, loaded.device, target.max_length)
         self._worker = Worker(engine)
@@ -255,10 +259,10 @@ class LLM:
         self, prompts: Seq[Any], params: Seq[SamplingParams], show: bool
     ) -> list[RequestOutput]:
         done: dict[int, RequestOutput] = {}
-        encoded: dict[int, Encoded] = {}
+        known: dict[int, Encoded] = {}
         for place, (prompt, chosen) in enumerate(zip(prompts, params, strict=True)):
             try:
-                encoded[place] = self._encoded(prompt, chosen)
+                known[place] = encoded(prompt, chosen, self.tokenizer)
             except ForetokenError as error:
                 done[place] = _refused(error, text=prompt if isinstance(prompt, str) else None)
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
@@ -269,7 +273,7 @@ class LLM:
                 arrived.put(output)
 
         def add_all(engine: Engine) -> None:
-            for place, (ids, text, chosen) in encoded.items():
+            for place, (ids, text, chosen) in known.items():
                 try:
                     request = engine.add(ids, chosen, text)
                 except caught() as error:
@@ -342,7 +346,7 @@ class LLM:
         still become part of a stop string is withheld. An error is in the last output, as `.error`.
         """
         [chosen] = self._params(sampling_params, 1)
-        ids, text, params = self._encoded(reader.single(prompt), chosen)
+        ids, text, params = encoded(reader.single(prompt), chosen, self.tokenizer)
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
 
         def add(engine: Engine) -> int:
@@ -360,9 +364,6 @@ class LLM:
                     return
         finally:
             self._worker.cancel([request_id])
-
-    def _encoded(self, prompt: Any, params: SamplingParams) -> Encoded:
-        return encoded(prompt, params, self.tokenizer)
 
     @staticmethod
     def _params(

@@ -126,8 +126,8 @@ def _check_rule(verifier: Verifier, params: SamplingParams) -> None:
     if params.edits and verifier.reads_logits:
         raise ForetokenError(
             f"Verifier {name} reads the raw logits, which know nothing of penalties, biases, "
-            "allowed or bad ids and words, min_tokens and processors; leave these out or use "
-            "another verifier."
+            "allowed or bad ids and words, min_tokens, processors and structured_outputs; leave "
+            "these out or use another verifier."
         )
 
 

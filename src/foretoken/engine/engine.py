@@ -26,10 +26,11 @@ import torch
 from foretoken.engine.checks import check_pairing, check_request
 from foretoken.engine.clock import Clock, TimedDrafter, TimedTarget
 from foretoken.engine.costs import price
+from foretoken.engine.grammars import Grammars
 from foretoken.engine.guard import GuardedDrafter, guarded, insist
 from foretoken.engine.logprobs import entries
 from foretoken.engine.outputs import Logprob, RequestOutput
-from foretoken.engine.request import Request, Sample
+from foretoken.engine.request import Request, Sample, admissible
 from foretoken.engine.stats import EngineStats
 from foretoken.engine.stopping import Criterion
 from foretoken.errors import ForetokenError, caught, described
@@ -55,10 +56,11 @@ class Engine:
         chunk: int = 512,
         max_queued: int | None = None,
         seed: int | None = None,
+        structured_outputs_backend: str = "auto",
     ) -> None:
         """`chunk`: prompt tokens read in one step, all prompts together. `max_queued`: sequences
         that may wait for a slot, or None for any number. `seed`: of the seeds of requests that have
-        none; None takes each from the system."""
+        none; None takes each from the system. The backend is `grammar.compiling`'s."""
         self._guarded = GuardedDrafter(drafter, target)
         self._guarded.call(check_pairing, target, drafter, verifier)
         self.target, self.drafter, self.verifier = target, drafter, verifier
@@ -66,6 +68,7 @@ class Engine:
         # A tokenizer may know ends that the model can't write.
         self.eos_ids = frozenset(i for i in eos_ids if i < target.vocab_size)
         self.tokenizer, self.chunk, self.max_queued = target.tokenizer, chunk, max_queued
+        self._grammars = Grammars(target, self.eos_ids, structured_outputs_backend)
         self.reset_stats()
         self._name = f"A step of {type(drafter).__name__} and {type(verifier).__name__}"
         self._seeds = SystemRandom() if seed is None else Random(seed)
@@ -96,7 +99,8 @@ class Engine:
         self._check_queue()
         seed = self._seeds.getrandbits(62) if params.seed is None else params.seed
         known = self.eos_ids, self.tokenizer, criterion, self.target.opening
-        request = Request(list(prompt), copy(params), text, seed, limit, *known)
+        grammar = self._grammars.requested(prompt, params)
+        request = Request(list(prompt), copy(params), text, seed, limit, *known, grammar)
         self._requests[request.id] = request
         self._waiting.extend(request.samples)
         return request
@@ -166,19 +170,20 @@ class Engine:
                 self._end(request, "timeout")
 
     def _admit(self) -> None:
-        """Begin what fits, in the order of arrival: what is next in turn waits for its memory."""
-        while self._waiting and self.target.free and self._fits(self._waiting[0]):
-            sample = self._waiting.popleft()
+        """Begin what fits, in the order of arrival: what is next in turn waits for its memory, and
+        what waits for its grammar lets others pass."""
+        for sample in admissible(self._waiting, idle=not self._running):
+            if not (self.target.free and self.target.budget.fits(sample.longest)):
+                break
+            self._waiting.remove(sample)
             self._running.append(sample)
             try:
                 self._begin(sample)
             except caught() as error:
                 self._fail(sample.request, "Admission", error)
 
-    def _fits(self, sample: Sample) -> bool:
-        return bool(self.target.budget.fits(sample.longest))
-
     def _begin(self, sample: Sample) -> None:
+        sample.constrain()
         self.target.budget.reserve(sample.sequence.id, sample.longest)
         self.target.begin(sample.sequence)
         self._guarded.begin(sample.sequence)

@@ -13,6 +13,8 @@ from torch import Tensor
 from foretoken.errors import ForetokenError, shown
 from foretoken.errors.names import check_names
 from foretoken.errors.values import typed
+from foretoken.grammar.constraint import CompiledGrammar
+from foretoken.grammar.params import StructuredOutputsParams, structured
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 """As in transformers: (input_ids [rows, length], scores [rows, V]) -> scores [rows, V]."""
@@ -59,6 +61,8 @@ class SamplingParams:
         skip_special_tokens: leave them out of the text.
         references: texts or token ids that the output may repeat, for methods that copy (documents,
             the sentence to correct, a predicted output). They change the speed only.
+        structured_outputs: what the text must be: `StructuredOutputsParams`, or a mapping with its
+            names; inside an engine a compiled grammar.
         timeout: seconds from arrival after which the request ends with what it has; None is never.
 
     None in place of a list is an empty one. Raises `ForetokenError` for a name that there isn't,
@@ -91,6 +95,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     references: Seq[str | Seq[int]] = ()
     timeout: float | None = None
+    structured_outputs: StructuredOutputsParams | CompiledGrammar | Mapping[str, Any] | None = None
 
     def __new__(cls, *given: Any, **options: Any) -> SamplingParams:
         check_names(given, options, [field.name for field in fields(cls)])
@@ -103,6 +108,8 @@ class SamplingParams:
             listed = value is None and field.default == ()  # as in vLLM, None is no list
             value = () if listed else typed(field.name, value, hints[field.name])
             object.__setattr__(self, field.name, value)
+        if isinstance(self.structured_outputs, Mapping):
+            object.__setattr__(self, "structured_outputs", structured(self.structured_outputs))
         self._check_ranges()
 
     def _check_ranges(self) -> None:
@@ -155,7 +162,8 @@ class SamplingParams:
     def reads_context(self) -> bool:
         """Whether the distribution at a place depends on which tokens stand before it."""
         processed = self.logits_processors or self.logits_processor_factories
-        return self.penalises or bool(processed or self.bad_words) or self.min_tokens > 0
+        bound = self.min_tokens > 0 or self.structured_outputs is not None
+        return self.penalises or bool(processed or self.bad_words) or bound
 
     @cached_property
     def edits(self) -> bool:

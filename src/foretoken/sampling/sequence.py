@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from foretoken.draws import Draws, GreedyDraws, KeyedDraws, stream_key
+from foretoken.grammar.constraint import CompiledGrammar, Constraint
 from foretoken.sampling.params import SamplingParams
 
 _ids = count()
@@ -31,7 +32,8 @@ class Sequence:
 
     `tokens` is prompt and output, `source` what an encoder reads (none in a decoder-only model);
     `key` names its stream of random numbers; `end_ids` are the ids
-    that end it. `processors` are what `sampling.stateful` keeps. `state` belongs to drafters (keyed
+    that end it. `processors` are what `sampling.stateful` keeps, `grammar` the state of its
+    grammar, made by `constraint`. `state` belongs to drafters (keyed
     by whatever object they choose).
     """
 
@@ -43,6 +45,7 @@ class Sequence:
     source: Seq[int] = ()
     penalty: PenaltyCounts = field(default_factory=PenaltyCounts)
     processors: list[Any] = field(default_factory=list)
+    grammar: Constraint | None = None
     state: dict[Any, Any] = field(default_factory=dict)
     id: int = field(default_factory=lambda: next(_ids))
 
@@ -69,6 +72,13 @@ class Sequence:
     def cut(self, kept: int) -> None:
         """Forget the output after its first `kept` tokens."""
         del self.tokens[self.prompt_length + kept :]
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """What its grammar allows; None without one, and before it is compiled."""
+        if self.grammar is None and isinstance(self.params.structured_outputs, CompiledGrammar):
+            self.grammar = Constraint(self.params.structured_outputs, self.end_ids)
+        return self.grammar
 
     @property
     def output(self) -> list[int]:
