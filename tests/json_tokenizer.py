@@ -10,8 +10,10 @@ from transformers import PreTrainedTokenizerFast
 
 from foretoken.testing import Pair, tiny_pair
 
-_WORDS = ['{"', '":', '":"', '","', '"}', '":{"', "],", '["', "name", "age", "true", "false", "null",
-          "red", "green", "blue", "tags", " the", "12", "ab", "</think>"]  # fmt: skip
+_WORDS = [
+    *('{"', '":', '":"', '","', '"}', '":{"', "],", '["', "name", "age", "true", "false", "null"),
+    *("red", "green", "blue", "tags", " the", "12", "ab", "</think>"),
+]
 EOS = "<eos>"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contrastive_mutants import HANDED_OVER
+from grammar_mutants import MASKING
 from mutation import Mutant
 from ralm_mutants import RETRIEVAL
 from recommender_mutants import RECOMMENDING
@@ -357,6 +358,7 @@ MUTANTS = {
     **RECOMMENDING,
     **READING_SOURCES,
     **RETRIEVAL,
+    **MASKING,
 }
 
 BY_TEST: dict[str, list[str]] = {}

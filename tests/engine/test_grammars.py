@@ -47,7 +47,9 @@ FORMS: dict[str, dict[str, Any]] = {
 PROMPTS = ["hello ab", '{"name":', "[ab,12", "the"]
 
 
-def engine_of(drafter: Drafter | None = None, rule: Any = None, slots: int = 4, **more: Any) -> Engine:
+def engine_of(
+    drafter: Drafter | None = None, rule: Any = None, slots: int = 4, **more: Any
+) -> Engine:
     target = ModelTarget(pair().target, slots, 256, tokenizer=tokenizer())
     ends = frozenset({EOS})
     return Engine(target, drafter or Nothing(), rule or TargetOnly(), eos_ids=ends, **more)
@@ -97,7 +99,15 @@ def tree_of_guesses() -> Drafter:
     return Scripted(paths)
 
 
-CHOSEN = ["grammar", "pld", "suffix", "token_recycling", "lookahead", "grammar+suffix", "grammar|pld"]
+CHOSEN = [
+    "grammar",
+    "pld",
+    "suffix",
+    "token_recycling",
+    "lookahead",
+    "grammar+suffix",
+    "grammar|pld",
+]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -265,6 +275,7 @@ def test_the_end_of_text_comes_where_the_text_is_whole_only() -> None:
     """However much the model wants it."""
     params = params_of("json", logit_bias={EOS: 80.0}, max_tokens=100)
     for text in texts(served(params, build({"method": "suffix"}).drafter)):
+        assert text.endswith("}")
         assert set(json.loads(text)) == {"name", "age", "tags"}
 
 

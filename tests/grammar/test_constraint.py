@@ -34,9 +34,7 @@ PARAMS = SamplingParams(temperature=0.8, structured_outputs=GRAMMAR)
 ENDLESS = frozenset[int]()
 
 
-def allowed(
-    constraint: Constraint, output: list[int], *paths: list[int]
-) -> list[set[int] | None]:
+def allowed(constraint: Constraint, output: list[int], *paths: list[int]) -> list[set[int] | None]:
     """The tokens that may follow each path; None where all may."""
     words = [place.words for place in constraint.places(output, paths)]
     return [None if w is None else {t for t in range(3) if int(w[0]) >> t & 1} for w in words]

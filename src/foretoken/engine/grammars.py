@@ -13,6 +13,8 @@ from foretoken.grammar.constraint import CompiledGrammar
 from foretoken.grammar.params import StructuredOutputsParams
 from foretoken.protocols import Target
 from foretoken.sampling.params import SamplingParams
+
+
 class Grammars:
     """Compiles what the requests of one engine ask for."""
 

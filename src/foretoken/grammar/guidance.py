@@ -100,4 +100,6 @@ def _grammar(form: StructuredOutputsParams) -> str:
     if form.form == "grammar":
         text = any_to_lark(form.text) if "::=" in form.text else form.text
         return str(LLMatcher.grammar_from_lark(text))
-    raise ForetokenError("llguidance has no structural tags; use structured_outputs_backend='xgrammar'")
+    raise ForetokenError(
+        "llguidance has no structural tags; use structured_outputs_backend='xgrammar'"
+    )

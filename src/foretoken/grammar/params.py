@@ -104,7 +104,7 @@ class StructuredOutputsParams:
         return ("json" if self.json_object else self.form, self.text, *spaces)
 
 
-def structured(given: Mapping[str, Any]) -> StructuredOutputsParams:
+def structured(given: Mapping[Any, Any]) -> StructuredOutputsParams:
     """Those of a mapping with their names."""
     wrong = [name for name in given if not isinstance(name, str)]
     if wrong:

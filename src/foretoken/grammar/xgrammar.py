@@ -32,7 +32,7 @@ class XGrammar:
                 "model's own (tokenizer=…)."
             ) from error
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
-        self._tokenizer = tokenizer
+        self._tokenizer, self._specials = tokenizer, frozenset(info.special_token_ids)
 
     def compile(self, form: StructuredOutputsParams) -> Callable[[], Matcher]:
         """Raises `ForetokenError` for a grammar that there isn't."""
@@ -46,7 +46,8 @@ class XGrammar:
             raise ForetokenError(
                 f"{form.form} of structured_outputs can't be used: {one_line(error)}."
             ) from error
-        return lambda: XGrammarMatcher(xgrammar.GrammarMatcher(compiled), self._tokenizer)
+        known = self._tokenizer, self._specials
+        return lambda: XGrammarMatcher(xgrammar.GrammarMatcher(compiled), *known)
 
     def _compiled(self, form: StructuredOutputsParams) -> Any:
         compiler, text = self._compiler, form.text
@@ -71,12 +72,13 @@ class XGrammar:
 class XGrammarMatcher:
     """A `Matcher`."""
 
-    def __init__(self, matcher: Any, tokenizer: Any) -> None:
+    def __init__(self, matcher: Any, tokenizer: Any, specials: frozenset[int]) -> None:
         self._matcher, self._tokenizer = matcher, tokenizer
         self._eos = frozenset(matcher.stop_token_ids)
+        self._never = self._eos | specials  # it refuses these itself, and prints that it does
 
     def accept(self, token: int) -> bool:
-        return token not in self._eos and bool(self._matcher.accept_token(token))
+        return token not in self._never and bool(self._matcher.accept_token(token))
 
     def rollback(self, count: int) -> None:
         self._matcher.rollback(count)
