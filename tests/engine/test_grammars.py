@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from engines import BYTES
 from foretoken import ForetokenError, SamplingParams
 from foretoken.config import build
 from foretoken.drafters.nothing import Nothing
@@ -22,7 +23,7 @@ from foretoken.grammar import compiling
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import Oracle, Scripted
+from foretoken.testing import Oracle, Scripted, tiny_pair
 from foretoken.verify.target_only import TargetOnly
 from json_tokenizer import ids, pair, tokenizer
 
@@ -125,12 +126,19 @@ def test_chosen_drafts_write_what_plain_constrained_decoding_writes(
         assert tokens(served(params, tree_of_guesses(), slots=slots)) == expected
 
 
-@pytest.mark.parametrize("method", ["sps", "specinfer", "mcsd", "eagerly"])
-def test_drawn_drafts_write_the_same_at_temperature_0(method: str) -> None:
-    """A draft model proposes under the mask too; composed with what is forced as well."""
-    name = "grammar|sps" if method == "eagerly" else method
+MODELS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("sps", "specinfer", "mcsd", "staged", "grammar|sps", "grammar+sps"), {}),
+    "tli": {"tokenizer": BYTES},
+    "slem": {"tokenizer": BYTES},
+}
+
+
+@pytest.mark.parametrize("method", MODELS)
+def test_draft_models_write_the_same_at_temperature_0(method: str) -> None:
+    """They propose under the mask too, with another tokenizer as well, beside what is forced."""
     for form in ("json", "regex"):
-        built = build({"method": name, "model": pair().draft})
+        model = tiny_pair(257).target if MODELS[method] else pair().draft
+        built = build({"method": method, "model": model, **MODELS[method]})
         params = params_of(form)
         assert tokens(served(params, built.drafter, rule=built.verifier)) == tokens(served(params))
 

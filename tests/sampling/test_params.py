@@ -55,6 +55,7 @@ HOSTILE: dict[str, list[Any]] = {
     "prompt_logprobs": [*WHOLE, -1],
     "skip_special_tokens": FLAG,
     "references": ["text", b"text", 3, [3], [None], [b"x"], [[1.5]], [["a"]], {"a"}, [[True]]],
+    "structured_outputs": [3, "a", [1], b"x", {1: "a"}, SamplingParams],
     "timeout": [value for value in NUMBER if value is not None] + [0, -1],
 }
 
