@@ -127,7 +127,7 @@ def test_chosen_drafts_write_what_plain_constrained_decoding_writes(
 
 
 MODELS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("sps", "specinfer", "mcsd", "staged", "grammar|sps", "grammar+sps"), {}),
+    **{name: {} for name in ("sps", "specinfer", "mcsd", "staged", "grammar|sps", "grammar+sps")},
     "tli": {"tokenizer": BYTES},
     "slem": {"tokenizer": BYTES},
 }
