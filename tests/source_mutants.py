@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contrastive_mutants import HANDED_OVER
+from grammar_mutants import MASKING
 from mutation import Mutant
 from prefix_mutants import GOING_ON, PREDICTING
 from ralm_mutants import RETRIEVAL
@@ -360,6 +361,7 @@ MUTANTS = {
     **GOING_ON,
     **PREDICTING,
     **RETRIEVAL,
+    **MASKING,
 }
 
 BY_TEST: dict[str, list[str]] = {}

@@ -24,6 +24,7 @@ from foretoken.testing import (
     Pair,
     Scripted,
     TableModel,
+    automaton,
     check_distribution,
     chi_square,
     joint_distribution,
@@ -47,6 +48,9 @@ def never_twice(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     return scores
 
 
+GRAMMAR = automaton(4, {0: {0: 1, 2: 2}, 1: {2: 0, 0: 2}, 2: {0: 0}}, whole={0, 1})
+"""Some places allow one token, some two, and some the end."""
+
 PROCESSORS = {
     "plain": SamplingParams(),
     "cold": SamplingParams(temperature=0.4),
@@ -61,6 +65,7 @@ PROCESSORS = {
     "allowed": SamplingParams(allowed_token_ids=[0, 2]),
     "bad": SamplingParams(bad_token_ids=[0]),
     "min_tokens": SamplingParams(min_tokens=2),
+    "grammar": SamplingParams(temperature=0.8, structured_outputs=GRAMMAR),
     "own": SamplingParams(logits_processors=[never_twice]),
     "all": SamplingParams(
         temperature=0.7,
@@ -142,7 +147,7 @@ def exact_rules() -> dict[str, Verifier]:
     return {name: rule for name, rule in rules.items() if rule.exact}
 
 
-FEW = ("plain", "greedy", "top_p", "all")
+FEW = ("plain", "greedy", "top_p", "all", "grammar")
 """For the rules after the first two: what a processor does is done before any rule is asked."""
 
 
@@ -167,7 +172,8 @@ def test_distribution_of_every_rule(
     rule: Verifier, make: Make, size: dict[str, int], processor: str
 ) -> None:
     """Each exact rule keeps the target's joint distribution for each kind of node it takes."""
-    ends = END if PROCESSORS[processor].min_tokens else frozenset()
+    params = PROCESSORS[processor]
+    ends = END if params.min_tokens or params.structured_outputs else frozenset()
     check_distribution(make, rule, table_pair(3), PROCESSORS[processor], 3, end_ids=ends, **size)
 
 
@@ -307,7 +313,8 @@ def test_distribution_of_mixed_chains(chosen_first: bool) -> None:
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_plain_decoding_is_the_reference(processor: str) -> None:
     """Drafting nothing, the loop writes the distribution that is spelled out token by token."""
-    ends = END if PROCESSORS[processor].min_tokens else frozenset()
+    params = PROCESSORS[processor]
+    ends = END if params.min_tokens or params.structured_outputs else frozenset()
     check_distribution(
         lambda p: Nothing(),
         TargetOnly(),

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grammar
 import numpy as np
 import tokenizer as bpe
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+import grammar
 from foretoken.bench.suites import data
 
 Record = dict[str, Any]

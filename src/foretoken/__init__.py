@@ -26,6 +26,7 @@ _HOMES = {
     "ForetokenError": "foretoken.errors",
     "METHODS": "foretoken.methods",
     "SpeculativeConfig": "foretoken.speculative_config",
+    "StructuredOutputsParams": "foretoken.grammar.params",
     "assisted": "foretoken.hook",
     "recommend": "foretoken.recommender.recommend",
 }
@@ -38,6 +39,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "SpeculativeConfig",
+    "StructuredOutputsParams",
     "__version__",
     "assisted",
     "recommend",

@@ -19,8 +19,7 @@ from foretoken.config import build
 from foretoken.engine import prompts as reader
 from foretoken.engine.cache_memory import set_limit, state
 from foretoken.engine.conversations import Messages
-from foretoken.engine.encoded import Encoded, paired
-from foretoken.engine.encoded import encoded as encode
+from foretoken.engine.encoded import Encoded, encoded, paired
 from foretoken.engine.engine import Engine
 from foretoken.engine.logprobs import continuation_logprobs
 from foretoken.engine.outputs import RequestOutput, refused
@@ -85,6 +84,7 @@ class LLM:
         gpu_memory_utilization: the same, as the share of a GPU that all may take.
         kv_cache_dtype: how keys and values are stored: "auto", "float16", "bfloat16", "float32".
         weights_memory: bytes that the model's weights may take, as "4GiB"; docs/offloading.md.
+        structured_outputs_backend: "auto", "guidance" or "xgrammar"; docs/structured-output.md.
         others: vLLM's other names, where they ask for what is done anyway; others are refused.
 
     Raises:
@@ -115,6 +115,7 @@ class LLM:
         kv_cache_dtype: str = "auto",
         weights_memory: int | str | None = None,
         enable_prefix_caching: bool = True,
+        structured_outputs_backend: str = "auto",
         **others: Any,
     ) -> None:
         check_keywords(others, [*LLM.__init__.__annotations__])
@@ -134,6 +135,7 @@ class LLM:
             kv_cache_dtype=kv_cache_dtype,
             weights_memory=weights_memory,
             enable_prefix_caching=enable_prefix_caching,
+            structured_outputs_backend=structured_outputs_backend,
         )
         method = build(speculative_config)
         self.method = method.name
@@ -174,6 +176,7 @@ class LLM:
             max_queued=settings.max_queued,
             seed=settings.seed,
             prefix_caching=settings.enable_prefix_caching,
+            structured_outputs_backend=settings.structured_outputs_backend,
         )
         set_limit(target.budget, settings.cache_bound, loaded.device, target.max_length)
         self._worker = Worker(engine)
@@ -265,10 +268,10 @@ class LLM:
         self, prompts: Seq[Any], params: Seq[SamplingParams], show: bool
     ) -> list[RequestOutput]:
         done: dict[int, RequestOutput] = {}
-        encoded: dict[int, Encoded] = {}
+        known: dict[int, Encoded] = {}
         for place, (prompt, chosen) in enumerate(zip(prompts, params, strict=True)):
             try:
-                encoded[place] = encode(prompt, chosen, self.tokenizer)
+                known[place] = encoded(prompt, chosen, self.tokenizer)
             except ForetokenError as error:
                 done[place] = refused(error, text=prompt if isinstance(prompt, str) else None)
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
@@ -279,7 +282,7 @@ class LLM:
                 arrived.put(output)
 
         def add_all(engine: Engine) -> None:
-            for place, (ids, text, chosen) in encoded.items():
+            for place, (ids, text, chosen) in known.items():
                 try:
                     request = engine.add(ids, chosen, text)
                 except caught() as error:
@@ -352,7 +355,7 @@ class LLM:
         still become part of a stop string is withheld. An error is in the last output, as `.error`.
         """
         [chosen] = self._params(sampling_params, 1)
-        ids, text, params = encode(reader.single(prompt), chosen, self.tokenizer)
+        ids, text, params = encoded(reader.single(prompt), chosen, self.tokenizer)
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
 
         def add(engine: Engine) -> int:

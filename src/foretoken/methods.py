@@ -161,6 +161,7 @@ _ROWS = (
         joins_auto=True,
         paper="He et al. 2024",
     ),
+    Method(name="grammar", length="what is forced", paper="Zheng et al. 2024 (SGLang), §4"),
     Method(name="jacobi", drafter="jacobi", paper="Santilli et al. 2023 (Jacobi)"),
     Method(
         name="gauss_seidel",
@@ -180,11 +181,7 @@ _ROWS = (
         tree="planned, up to 80 nodes",
         paper="Luo et al. 2025 (Token Recycling)",
     ),
-    Method(
-        name="blockwise",
-        needs=Need.WEIGHTS,
-        paper="Stern et al. 2018",
-    ),
+    Method(name="blockwise", needs=Need.WEIGHTS, paper="Stern et al. 2018"),
     Method(
         name="medusa",
         length="by the tree",

@@ -16,7 +16,7 @@ from foretoken.tree import DraftTree, empty
 
 NO_DISTRIBUTION = ForetokenError(
     "The target gave no probabilities (NaN logits, or every token forbidden); check the weights, "
-    "dtype and processors."
+    "dtype, processors and structured_outputs."
 )
 
 

@@ -57,6 +57,7 @@ HOSTILE: dict[str, list[Any]] = {
     "references": ["text", b"text", 3, [3], [None], [b"x"], [[1.5]], [["a"]], {"a"}, [[True]]],
     "prediction": [b"text", 3, [None], [b"x"], [1.5], ["a"], {"a"}, [True]],
     "cache_salt": ["", 3, b"x", ["a"], True],
+    "structured_outputs": [3, "a", [1], b"x", {1: "a"}, SamplingParams],
     "timeout": [value for value in NUMBER if value is not None] + [0, -1],
 }
 

@@ -132,8 +132,8 @@ def _check_rule(verifier: Verifier, params: SamplingParams) -> None:
     if params.edits and verifier.reads_logits:
         raise ForetokenError(
             f"Verifier {name} reads the raw logits, which know nothing of penalties, biases, "
-            "allowed or bad ids and words, min_tokens and processors; leave these out or use "
-            "another verifier."
+            "allowed or bad ids and words, min_tokens, processors and structured_outputs; leave "
+            "these out or use another verifier."
         )
 
 
@@ -296,3 +296,12 @@ def _looks_ahead(parents: Tensor) -> bool:
 def _unsigned(ids: Tensor) -> Any:
     """Ids as numpy sees them fastest: those below 0 are huge ones."""
     return ids.long().numpy().view(np.uint64)
+
+
+def check_queue(queued: int, most: int | None) -> None:
+    """queued: sequences that wait for a slot. Raises `ForetokenError` where no more may wait."""
+    if most is not None and queued >= most:
+        raise ForetokenError(
+            f"{queued} sequences wait for a slot and max_queued is {most}; send the request later, "
+            "or raise max_queued."
+        )

@@ -23,15 +23,16 @@ from typing import TypeVar
 
 import torch
 
-from foretoken.engine.checks import check_pairing, check_request
+from foretoken.engine.checks import check_pairing, check_queue, check_request
 from foretoken.engine.clock import Clock, TimedDrafter, TimedTarget
 from foretoken.engine.costs import price
+from foretoken.engine.grammars import Grammars
 from foretoken.engine.guard import GuardedDrafter, guarded, insist
 from foretoken.engine.logprobs import entries
 from foretoken.engine.outputs import Logprob, RequestOutput
 from foretoken.engine.predictions import Predicting
 from foretoken.engine.prefixes import Prefixes
-from foretoken.engine.request import Request, Sample
+from foretoken.engine.request import Request, Sample, admissible
 from foretoken.engine.stats import EngineStats
 from foretoken.engine.stopping import Criterion
 from foretoken.errors import ForetokenError, caught, described
@@ -58,10 +59,12 @@ class Engine:
         max_queued: int | None = None,
         seed: int | None = None,
         prefix_caching: bool = False,
+        structured_outputs_backend: str = "auto",
     ) -> None:
         """`chunk`: prompt tokens read in one step, all prompts together. `max_queued`: sequences
         that may wait for a slot, or None for any number. `seed`: of the seeds of requests that have
-        none; None takes each from the system. `prefix_caching`: see `Prefixes`."""
+        none; None takes each from the system. `prefix_caching`: see `Prefixes`. The backend is
+        `grammar.compiling`'s."""
         self._guarded = GuardedDrafter(drafter, target)
         self._drafts = Predicting(self._guarded, target.device)
         self._guarded.call(check_pairing, target, drafter, verifier)
@@ -70,6 +73,7 @@ class Engine:
         # A tokenizer may know ends that the model can't write.
         self.eos_ids = frozenset(i for i in eos_ids if i < target.vocab_size)
         self.tokenizer, self.chunk, self.max_queued = target.tokenizer, chunk, max_queued
+        self._grammars = Grammars(target, self.eos_ids, structured_outputs_backend)
         self.reset_stats()
         self._name = f"A step of {type(drafter).__name__} and {type(verifier).__name__}"
         self._seeds = SystemRandom() if seed is None else Random(seed)
@@ -98,21 +102,14 @@ class Engine:
         `criterion` ends a sample of it after the first token for which it is true.
         """
         limit = check_request(self.target, self.verifier, prompt, params)
-        self._check_queue()
+        check_queue(len(self._waiting) - self.target.free, self.max_queued)
         seed = self._seeds.getrandbits(62) if params.seed is None else params.seed
         known = self.eos_ids, self.tokenizer, criterion, self.target.opening
-        request = Request(list(prompt), copy(params), text, seed, limit, *known)
+        grammar = self._grammars.requested(prompt, params)
+        request = Request(list(prompt), copy(params), text, seed, limit, *known, grammar)
         self._requests[request.id] = request
         self._waiting.extend(request.samples)
         return request
-
-    def _check_queue(self) -> None:
-        queued = len(self._waiting) - self.target.free
-        if self.max_queued is not None and queued >= self.max_queued:
-            raise ForetokenError(
-                f"{queued} sequences wait for a slot and max_queued is {self.max_queued}; send the "
-                "request later, or raise max_queued."
-            )
 
     def cancel(self, request_id: int) -> RequestOutput | None:
         """End a request now; returns what it wrote, or None where there is no such request."""
@@ -171,9 +168,12 @@ class Engine:
                 self._end(request, "timeout")
 
     def _admit(self) -> None:
-        """Begin what fits, in the order of arrival: what is next in turn waits for its memory."""
-        while self._waiting and self.target.free and self._fits(self._waiting[0]):
-            sample = self._waiting.popleft()
+        """Begin what fits, in the order of arrival: what is next in turn waits for its memory, and
+        what waits for its grammar lets others pass."""
+        for sample in admissible(self._waiting, idle=not self._running):
+            if not (self.target.free and self.target.budget.fits(sample.longest)):
+                break
+            self._waiting.remove(sample)
             self._running.append(sample)
             try:
                 self.prefixes.offer(sample)
@@ -182,10 +182,8 @@ class Engine:
             except caught() as error:
                 self._fail(sample.request, "Admission", error)
 
-    def _fits(self, sample: Sample) -> bool:
-        return bool(self.target.budget.fits(sample.longest))
-
     def _begin(self, sample: Sample) -> None:
+        sample.constrain()
         self.target.budget.reserve(sample.sequence.id, sample.longest)
         self.target.begin(sample.sequence)
         self._guarded.begin(sample.sequence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from itertools import count
 from time import perf_counter
 from typing import Any
 
+from foretoken.engine.grammars import Requested
 from foretoken.engine.logprobs import entries
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from foretoken.engine.stats import RequestStats
@@ -19,6 +21,7 @@ from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 
 _ids = count()
+_MOMENT = 0.01  # seconds, after which an idle engine looks around
 _ROWS = 64  # of logits whose log-probabilities are computed at a time
 
 
@@ -36,12 +39,14 @@ class Request:
         tokenizer: Any,
         criterion: Criterion | None = None,
         opening: Seq[int] = (),
+        grammar: Requested | None = None,
     ) -> None:
-        """opening: what the text of an encoder–decoder begins with; its prompt is the source."""
+        """opening: what the text of an encoder–decoder begins with; its prompt is the source.
+        grammar: what its samples wait for."""
         self.id = next(_ids)
         self.opening = list(opening) or prompt
         self.prompt, self.params, self.text = prompt, params, text
-        self.tokenizer = tokenizer
+        self.tokenizer, self.grammar = tokenizer, grammar
         self.stats = RequestStats(arrived=perf_counter())
         self.error: str | None = None
         self.cause: BaseException | None = None  # what a user's own code raised
@@ -49,22 +54,26 @@ class Request:
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
         ends = frozenset() if params.ignore_eos else eos_ids
+        sequences = [
+            Sequence.start(
+                self.opening,
+                params,
+                seed=seed,
+                sample=index,
+                end_ids=ends | frozenset(params.stop_token_ids),
+                source=prompt if opening else (),
+            )
+            for index in range(params.n)
+        ]
         self.samples = [
             Sample(
                 self,
                 index,
-                Sequence.start(
-                    self.opening,
-                    params,
-                    seed=seed,
-                    sample=index,
-                    end_ids=ends | frozenset(params.stop_token_ids),
-                    source=prompt if opening else (),
-                ),
-                StopChecker(params, eos_ids, limit, tokenizer, criterion),
+                sequence,
+                StopChecker(params, eos_ids, limit, tokenizer, _ends(sequence, criterion)),
                 limit,
             )
-            for index in range(params.n)
+            for index, sequence in enumerate(sequences)
         ]
 
     @property
@@ -107,6 +116,31 @@ class Request:
         )
 
 
+def admissible(waiting: Iterable[Sample], *, idle: bool) -> Iterator[Sample]:
+    """Those that wait for no grammar any more, in their order. Where nothing runs (`idle`), the
+    first one's grammar is waited for a moment."""
+    for sample in list(waiting):
+        grammar = sample.request.grammar
+        if idle and grammar is not None:
+            grammar.pending.wait(_MOMENT)
+        idle = False
+        if not sample.ended and (grammar is None or grammar.pending.settled):
+            yield sample
+
+
+def _ends(sequence: Sequence, criterion: Criterion | None) -> Criterion | None:
+    """The user's criterion, or that the text is whole by its grammar and can't go on."""
+    if sequence.params.structured_outputs is None:
+        return criterion
+
+    def ended(output: Seq[int]) -> bool:
+        met = criterion is not None and criterion(output)
+        constraint = sequence.constraint
+        return met or (constraint is not None and constraint.finished(list(output)))
+
+    return ended
+
+
 @dataclass(slots=True)
 class Written:
     """The tokens of a block that count, why the sample ends with them (None if it doesn't), and
@@ -146,6 +180,13 @@ class Sample:
     @property
     def ended(self) -> bool:
         return self.output.finish_reason is not None
+
+    def constrain(self) -> None:
+        """Give the sequence its compiled grammar, if it has one. Raises `ForetokenError` where the
+        grammar couldn't be compiled."""
+        grammar = self.request.grammar
+        if grammar is not None:
+            self.sequence.params = grammar.applied(self.request.params)
 
     def restore(self) -> None:
         """Give the sequence its tokens back, after a pass that failed: prompt and output."""

@@ -13,6 +13,7 @@ import torch
 from foretoken.engine.cache_memory import bound_of, weights_bound
 from foretoken.errors import ForetokenError, shown, unknown
 from foretoken.errors.values import check_range, typed
+from foretoken.grammar.compiling import check_backend
 from foretoken.models.budget import CacheBudget
 from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
@@ -48,6 +49,7 @@ class Settings:
     kv_cache_dtype: str
     weights_memory: int | str | None
     enable_prefix_caching: bool
+    structured_outputs_backend: str
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -63,6 +65,7 @@ class Settings:
         check_range(0, math.inf, max_queued=self.max_queued)
         if self.kv_cache_dtype not in STORED:
             raise unknown("kv_cache_dtype", self.kv_cache_dtype, STORED)
+        check_backend(self.structured_outputs_backend)
         self.cache_bound = bound_of(self.kv_cache_memory, self.gpu_memory_utilization)
         self.weights_bound = weights_bound(self.weights_memory)
         if self.enforce_eager and backends.split(self.backend)[0] is not None:

@@ -16,8 +16,7 @@ REMEDIES = {
     "spaces_between_special_tokens": "decode an output's token_ids with your tokenizer",
     "truncate_prompt_tokens": "shorten the prompt's token ids before you give them",
     "bad_words_ids": "use bad_words, which takes texts and lists of token ids",
-    "guided_decoding structured_outputs response_format": "constrain the output by a callable in "
-    "logits_processors",
+    "guided_decoding response_format": "use structured_outputs, e.g. {'json': schema}",
     "output_kind": "use LLM.stream for pieces and LLM.generate for whole outputs",
     "extra_args": "give each option by its own name",
     "max_new_tokens max_length max_completion_tokens": "use max_tokens, which counts output tokens",

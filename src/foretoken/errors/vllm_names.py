@@ -33,7 +33,7 @@ LLM_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
     "enable_lora max_loras lora_modules": ((False, None), "merge the adapter into the weights"),
     "guided_decoding_backend structured_outputs_config": (
         (None,),
-        "constrain outputs by a callable in SamplingParams.logits_processors",
+        "structured_outputs_backend names it",
     ),
     "limit_mm_per_prompt mm_processor_kwargs": ((None,), "prompts are text"),
     "max_logprobs": ((None, -1), "any number up to the vocabulary's may be asked for"),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, caught, described
+from foretoken.grammar.constraint import mask
 from foretoken.sampling.params import LogitsProcessor, SamplingParams
 from foretoken.sampling.sequence import Sequence
 from foretoken.sampling.stateful import stateful
@@ -35,6 +36,9 @@ def edited(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> tupl
     paths = contexts() if any(s.params.reads_context for s in sequences) else None
     for b, sequence in enumerate(sequences):
         params = sequence.params
+        if paths is not None and sequence.constraint is not None:
+            wrong = mask(logits[b], sequence.constraint, sequence.output, paths[b])
+            errors |= {(b, m): reason for m, reason in wrong.items()}
         _static_edits(logits[b], params)
         if paths is None or not params.reads_context:
             continue

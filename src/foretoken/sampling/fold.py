@@ -3,10 +3,10 @@
 Target and drafter use the same `fold`, so a verifier only ever compares like with like.
 Temperature 0 is a one-hot, so greedy decoding is not a case of its own.
 
-The order is vLLM's: allowed ids, bad ids and words, minimum length, logit bias, user processors
-(those with a state last), penalties, temperature, min_p, top_k, top_p. Sources of the parts: top-k
-(Fan et al. 2018), nucleus (Holtzman et al. 2020), min-p (Nguyen et al. 2024), repetition penalty
-(Keskar et al. 2019, section 4.1).
+The order is vLLM's: grammar, allowed ids, bad ids and words, minimum length, logit bias, user
+processors (those with a state last), penalties, temperature, min_p, top_k, top_p. Sources of the
+parts: top-k (Fan et al. 2018), nucleus (Holtzman et al. 2020), min-p (Nguyen et al. 2024),
+repetition penalty (Keskar et al. 2019, section 4.1).
 
 Legend: B sequences, M places (slots of a pass), V vocabulary, K kept candidates.
 """

@@ -13,6 +13,8 @@ from torch import Tensor
 from foretoken.errors import ForetokenError, shown
 from foretoken.errors.names import check_names
 from foretoken.errors.values import typed
+from foretoken.grammar.constraint import CompiledGrammar
+from foretoken.grammar.params import StructuredOutputsParams, structured
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 """As in transformers: (input_ids [rows, length], scores [rows, V]) -> scores [rows, V]."""
@@ -63,6 +65,8 @@ class SamplingParams:
             OpenAI's Predicted Outputs). It is drafted for this request, whatever the method, whose
             rule must be exact, and changes the speed only.
         cache_salt: only requests of the same salt go on from each other's cached prompts.
+        structured_outputs: what the text must be: `StructuredOutputsParams`, or a mapping with its
+            names; inside an engine a compiled grammar.
         timeout: seconds from arrival after which the request ends with what it has; None is never.
 
     None in place of a list is an empty one. Raises `ForetokenError` for a name that there isn't,
@@ -97,6 +101,7 @@ class SamplingParams:
     prediction: str | Seq[int] | None = None
     cache_salt: str | None = None
     timeout: float | None = None
+    structured_outputs: StructuredOutputsParams | CompiledGrammar | Mapping[str, Any] | None = None
 
     def __new__(cls, *given: Any, **options: Any) -> SamplingParams:
         check_names(given, options, [field.name for field in fields(cls)])
@@ -109,6 +114,8 @@ class SamplingParams:
             listed = value is None and field.default == ()  # as in vLLM, None is no list
             value = () if listed else typed(field.name, value, hints[field.name])
             object.__setattr__(self, field.name, value)
+        if isinstance(self.structured_outputs, Mapping):
+            object.__setattr__(self, "structured_outputs", structured(self.structured_outputs))
         self._check_ranges()
 
     def _check_ranges(self) -> None:
@@ -162,7 +169,8 @@ class SamplingParams:
     def reads_context(self) -> bool:
         """Whether the distribution at a place depends on which tokens stand before it."""
         processed = self.logits_processors or self.logits_processor_factories
-        return self.penalises or bool(processed or self.bad_words) or self.min_tokens > 0
+        bound = self.min_tokens > 0 or self.structured_outputs is not None
+        return self.penalises or bool(processed or self.bad_words) or bound
 
     @cached_property
     def edits(self) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from foretoken.draws import Draws, GreedyDraws, KeyedDraws, stream_key
+from foretoken.grammar.constraint import CompiledGrammar, Constraint
 from foretoken.sampling.params import SamplingParams
 
 _ids = count()
@@ -31,9 +32,10 @@ class Sequence:
 
     `tokens` is prompt and output, `source` what an encoder reads (none in a decoder-only model);
     `key` names its stream of random numbers; `end_ids` are the ids
-    that end it. `processors` are what `sampling.stateful` keeps. `state` belongs to drafters (keyed
-    by whatever object they choose). `salt`: caches share what they have of texts of the same salt,
-    and nothing where it is None; `reusable`: how many of the prompt's tokens need not be read.
+    that end it. `processors` are what `sampling.stateful` keeps, `grammar` the state of its
+    grammar, made by `constraint`. `state` belongs to drafters (keyed by whatever object they
+    choose). `salt`: caches share what they have of texts of the same salt, and nothing where it is
+    None; `reusable`: how many of the prompt's tokens need not be read.
     """
 
     tokens: list[int]
@@ -46,6 +48,7 @@ class Sequence:
     reusable: int = 0
     penalty: PenaltyCounts = field(default_factory=PenaltyCounts)
     processors: list[Any] = field(default_factory=list)
+    grammar: Constraint | None = None
     state: dict[Any, Any] = field(default_factory=dict)
     id: int = field(default_factory=lambda: next(_ids))
 
@@ -78,6 +81,13 @@ class Sequence:
         """Forget the output, and share nothing: it failed."""
         self.cut(0)
         self.salt = None
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """What its grammar allows; None without one, and before it is compiled."""
+        if self.grammar is None and isinstance(self.params.structured_outputs, CompiledGrammar):
+            self.grammar = Constraint(self.params.structured_outputs, self.end_ids)
+        return self.grammar
 
     @property
     def output(self) -> list[int]:

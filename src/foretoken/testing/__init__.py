@@ -28,6 +28,7 @@ from foretoken.testing.distributions import (
 from foretoken.testing.drafters import Drawn, Oracle, Scripted
 from foretoken.testing.enumeration import EnumeratedDraws
 from foretoken.testing.faults import check_faults
+from foretoken.testing.grammars import automaton
 from foretoken.testing.models import (
     ByteTokenizer,
     Pair,
@@ -48,6 +49,7 @@ __all__ = [
     "Pair",
     "Scripted",
     "TableModel",
+    "automaton",
     "check_distribution",
     "check_drafter",
     "check_faults",

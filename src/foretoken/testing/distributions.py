@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretoken.grammar.constraint import CompiledGrammar
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Target, Verifier
@@ -237,6 +238,7 @@ def reference_distribution(
     for word in words:
         if output[max(0, len(output) - len(word) + 1) :] == list(word[:-1]):
             banned.add(word[-1])
+    banned |= {token for token in vocab if not _permits(params, output, token, set(end_ids))}
     for token in vocab:
         scores[token] += (params.logit_bias or {}).get(token, 0.0)
         if token in banned:
@@ -258,6 +260,18 @@ def reference_distribution(
         best = int(scores.argmax())
         return [float(token == best) for token in vocab]
     return _truncated((scores / params.temperature).tolist(), params)
+
+
+def _permits(params: SamplingParams, output: Seq[int], token: int, ends: set[int]) -> bool:
+    """Whether a grammar that holds from the start lets this token follow the output: a new matcher
+    reads all of it."""
+    grammar = params.structured_outputs
+    if not isinstance(grammar, CompiledGrammar) or ends.intersection(output):
+        return True
+    matcher = grammar.start()
+    if not all(matcher.accept(written) for written in output):
+        raise AssertionError(f"The text {list(output)} is none of the grammar's.")
+    return (token in ends and matcher.complete) or matcher.accept(token)
 
 
 def _truncated(scaled: list[float], params: SamplingParams) -> list[float]:

@@ -1,0 +1,1 @@
+"""Structured output: what a request may write, as masks over the vocabulary."""

@@ -1,0 +1,105 @@
+"""llguidance as a backend: an Earley parser over derivatives of regular expressions, in Rust."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from foretoken.errors import ForetokenError, one_line
+from foretoken.grammar.constraint import Matcher, Words
+from foretoken.grammar.params import StructuredOutputsParams
+
+
+class Guidance:
+    """Compiles grammars for one tokenizer. Making it takes about a second for a large vocabulary.
+
+    Raises `ForetokenError` for a tokenizer that isn't one of the library `tokenizers`.
+    """
+
+    def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: frozenset[int]) -> None:
+        from llguidance.hf import from_tokenizer
+
+        ends = sorted(eos_ids) or None  # else the tokenizer's own
+        try:
+            self._tokenizer = from_tokenizer(tokenizer, vocab_size, ends)
+        except Exception as error:
+            raise ForetokenError(
+                f"Structured outputs can't read the tokenizer ({one_line(error)}); give the "
+                "model's fast one (tokenizer=…)."
+            ) from error
+
+    def compile(self, form: StructuredOutputsParams) -> Callable[[], Matcher]:
+        """Raises `ForetokenError` for a grammar that there isn't."""
+        from llguidance import LLMatcher
+
+        try:
+            first = LLMatcher(self._tokenizer, _grammar(form), log_level=0)
+            wrong = first.get_error()
+        except Exception as error:
+            wrong = one_line(error)
+        if wrong:
+            said = " ".join(wrong.split("\n<state>")[0].split())[:200]
+            raise ForetokenError(f"{form.form} of structured_outputs can't be used: {said}")
+        return lambda: GuidanceMatcher(first.deep_copy(), self._tokenizer)
+
+
+class GuidanceMatcher:
+    """A `Matcher`."""
+
+    def __init__(self, matcher: Any, tokenizer: Any) -> None:
+        self._matcher, self._tokenizer = matcher, tokenizer
+        self._eos = frozenset(tokenizer.eos_tokens)
+
+    def accept(self, token: int) -> bool:
+        return token not in self._eos and self._matcher.try_consume_tokens([token]) == 1
+
+    def rollback(self, count: int) -> None:
+        self._matcher.rollback(count)
+
+    def fill(self, words: Words) -> None:
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if self._matcher.is_error():
+            raise ForetokenError(
+                f"The grammar can't be followed any further: {one_line_of(self._matcher)}"
+            )
+        for token in self._eos:
+            words.view(np.uint32)[token // 32] &= ~np.uint32(1 << token % 32)
+
+    @property
+    def complete(self) -> bool:
+        return bool(self._matcher.is_accepting())
+
+    def forced(self) -> list[int]:
+        return list(self._tokenizer.tokenize_bytes(self._matcher.compute_ff_bytes()))
+
+
+def one_line_of(matcher: Any) -> str:
+    """A matcher's error, without the state that it lists."""
+    return " ".join(matcher.get_error().split("\n<state>")[0].split())[:200]
+
+
+def _grammar(form: StructuredOutputsParams) -> str:
+    """llguidance's own notation. Raises what it raises."""
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    if form.form in ("json", "json_object"):
+        spaces: dict[str, Any] = {"whitespace_flexible": not form.disable_any_whitespace}
+        if form.whitespace_pattern is not None:
+            spaces = {"whitespace_pattern": form.whitespace_pattern}
+        return str(LLMatcher.grammar_from_json_schema(form.text, overrides=spaces))
+    if form.form == "regex":
+        return str(LLMatcher.grammar_from_regex(form.text))
+    if form.form == "choice":
+        texts = json.loads(form.text)
+        lark = "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+        return str(LLMatcher.grammar_from_lark(lark))
+    if form.form == "grammar":
+        text = any_to_lark(form.text) if "::=" in form.text else form.text
+        return str(LLMatcher.grammar_from_lark(text))
+    raise ForetokenError(
+        "llguidance has no structural tags; use structured_outputs_backend='xgrammar'"
+    )
