@@ -32,7 +32,7 @@ from foretoken.engine.outputs import Logprob, RequestOutput
 from foretoken.engine.request import Request, Sample
 from foretoken.engine.stats import EngineStats
 from foretoken.engine.stopping import Criterion
-from foretoken.errors import ForetokenError, caught, described
+from foretoken.errors import ForetokenError, Overloaded, caught, described
 from foretoken.protocols import Drafter, Step, Target, Verifier
 from foretoken.sampling.params import SamplingParams
 from foretoken.step import prefill, step
@@ -104,7 +104,7 @@ class Engine:
     def _check_queue(self) -> None:
         queued = len(self._waiting) - self.target.free
         if self.max_queued is not None and queued >= self.max_queued:
-            raise ForetokenError(
+            raise Overloaded(
                 f"{queued} sequences wait for a slot and max_queued is {self.max_queued}; send the "
                 "request later, or raise max_queued."
             )
@@ -179,6 +179,7 @@ class Engine:
         return bool(self.target.budget.fits(sample.longest))
 
     def _begin(self, sample: Sample) -> None:
+        sample.request.note_start()
         self.target.budget.reserve(sample.sequence.id, sample.longest)
         self.target.begin(sample.sequence)
         self._guarded.begin(sample.sequence)
