@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from foretoken.engine.outputs import RequestOutput
 from foretoken.serve.conversation import conversation_ids
@@ -16,17 +16,8 @@ from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Spelling
 from foretoken.serve.schema import ChatBody, params
 from foretoken.serve.server import Answering, Server, checked
-from foretoken.serve.streaming import (
-    Delta,
-    EventStream,
-    Told,
-    event,
-    last,
-    merged,
-    told,
-    while_there,
-)
-from foretoken.serve.usage import metrics, usage
+from foretoken.serve.streaming import Delta, Told, event, last, merged, respond, while_there
+from foretoken.serve.usage import usage
 
 
 async def chat(request: Request) -> Response:
@@ -35,9 +26,8 @@ async def chat(request: Request) -> Response:
     body = await server.read(request, ChatBody)
     answering = await while_there(request, _submit(server, body))
     answer = _Answer(answering, body)
-    if body.stream:
-        return EventStream(told(answer.events()), server.settings.keep_alive_interval)
-    return JSONResponse(await while_there(request, answer.whole()))
+    silence = server.settings.keep_alive_interval
+    return await respond(request, answer, body.stream, silence, answering.close)
 
 
 async def _submit(server: Server, body: ChatBody) -> Answering:
@@ -45,7 +35,8 @@ async def _submit(server: Server, body: ChatBody) -> Answering:
         raise ApiError(400, "echo isn't served in chats; ask /v1/completions.", "echo")
     if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs; set it to true.", "top_logprobs")
-    asked = body.max_completion_tokens or body.max_tokens
+    asked = body.max_completion_tokens
+    asked = body.max_tokens if asked is None else asked
     wanted = body.top_logprobs if body.logprobs else None
     most = server.settings.defaults.get("max_tokens") if asked is None else asked
     chosen = params(body, dict(server.settings.defaults), wanted, most)
@@ -69,8 +60,7 @@ class _Answer:
 
     async def whole(self) -> dict[str, Any]:
         """The answer's JSON."""
-        async with self._answering:
-            output = checked(await last(self._answering.streams[0]))
+        output = checked(await last(self._answering.streams[0]))
         whole = self._answering.opening("chat.completion")
         whole["choices"] = [
             {
@@ -89,13 +79,7 @@ class _Answer:
         ]
         if self._body.return_token_ids:
             whole["prompt_token_ids"] = output.prompt_token_ids
-        return whole | self._totals(output)
-
-    def _totals(self, output: RequestOutput) -> dict[str, Any]:
-        totals: dict[str, Any] = {"usage": usage([output]), "system_fingerprint": None}
-        if self._settings.request_metrics != "none":
-            totals["metrics"] = metrics([output])
-        return totals
+        return whole | self._answering.totals([output])
 
     def _logprobs(self, tokens: list[int], entries: Any) -> dict[str, Any] | None:
         if not self._body.logprobs:
@@ -107,7 +91,7 @@ class _Answer:
         options = self._body.stream_options
         samples = [Told() for _ in range(self._body.n)]
         output = None
-        async with self._answering, aclosing(merged(self._answering.streams)) as outputs:
+        async with aclosing(merged(self._answering.streams)) as outputs:
             async for _, output in outputs:
                 checked(output)
                 for sample, known in zip(output.outputs, samples, strict=True):
@@ -116,23 +100,15 @@ class _Answer:
                         yield event(self._chunk([choice], output, options.continuous_usage_stats))
         assert output is not None  # a request has one at least
         if options.include_usage or self._settings.force_include_usage:
-            yield event(self._chunk([], output, False) | self._totals(output))
+            yield event(self._chunk([], output, False) | self._answering.totals([output]))
 
     def _choices(self, index: int, delta: Delta) -> list[dict[str, Any]]:
         """The role alone before the first text, then the text."""
         opening = {"role": self._settings.response_role, "content": ""}
-        end = {"finish_reason": delta.finish_reason}
-        if delta.finish_reason is not None:
-            end["stop_reason"] = delta.stop_reason  # type: ignore[assignment]
+        end = {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
         logprobs = self._logprobs(delta.tokens, delta.logprobs)
         own = {"token_ids": delta.tokens} if self._body.return_token_ids else {}
-        text = {
-            "index": index,
-            "delta": {"content": delta.text},
-            "logprobs": logprobs,
-            **own,
-            **end,
-        }
+        text = {"index": index, "delta": {"content": delta.text}, "logprobs": logprobs}
         if not delta.opens:
             return [text | own | end]
         first = {"index": index, "delta": opening, "logprobs": None, "finish_reason": None}

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.engine.prompts import text_ids
@@ -17,17 +17,8 @@ from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Entry, Spelling
 from foretoken.serve.schema import CompletionBody, params
 from foretoken.serve.server import Answering, Server, checked
-from foretoken.serve.streaming import (
-    Delta,
-    EventStream,
-    Told,
-    event,
-    last,
-    merged,
-    told,
-    while_there,
-)
-from foretoken.serve.usage import metrics, usage
+from foretoken.serve.streaming import Delta, Told, event, last, merged, respond, while_there
+from foretoken.serve.usage import usage
 
 DEFAULT_TOKENS = 16  # OpenAI's, for completions
 
@@ -38,15 +29,14 @@ async def completions(request: Request) -> Response:
     body = await server.read(request, CompletionBody)
     answering = await while_there(request, _submit(server, body))
     answer = _Answer(answering, body)
-    if body.stream:
-        return EventStream(told(answer.events()), server.settings.keep_alive_interval)
-    return JSONResponse(await while_there(request, answer.whole()))
+    silence = server.settings.keep_alive_interval
+    return await respond(request, answer, body.stream, silence, answering.close)
 
 
 async def _submit(server: Server, body: CompletionBody) -> Answering:
-    most = body.max_tokens or server.settings.defaults.get("max_tokens", DEFAULT_TOKENS)
-    if body.max_tokens == 0:
-        most = 0
+    most = body.max_tokens
+    if most is None:
+        most = server.settings.defaults.get("max_tokens", DEFAULT_TOKENS)
     given = dict(server.settings.defaults)
     if body.echo and body.logprobs is not None:
         given["prompt_logprobs"] = body.logprobs
@@ -89,15 +79,14 @@ class _Answer:
 
     async def whole(self) -> dict[str, Any]:
         """The answer's JSON."""
-        async with self._answering:
-            outputs = [checked(await last(stream)) for stream in self._answering.streams]
+        outputs = [checked(await last(stream)) for stream in self._answering.streams]
         whole = self._answering.opening("text_completion")
         whole["choices"] = [
             self._choice(place, output, sample, Told().more(sample))
             for place, output in enumerate(outputs)
             for sample in output.outputs
         ]
-        return whole | self._totals(outputs)
+        return whole | self._answering.totals(outputs)
 
     async def events(self) -> AsyncGenerator[str]:
         """The answer's chunks."""
@@ -105,7 +94,7 @@ class _Answer:
         streams = self._answering.streams
         known = [[Told() for _ in range(self._body.n)] for _ in streams]
         newest: dict[int, RequestOutput] = {}
-        async with self._answering, aclosing(merged(streams)) as outputs:
+        async with aclosing(merged(streams)) as outputs:
             async for place, output in outputs:
                 newest[place] = checked(output)
                 for sample, seen in zip(output.outputs, known[place], strict=True):
@@ -116,7 +105,7 @@ class _Answer:
                         yield event(self._chunk([choice], [output] if stats else None))
         if options.include_usage or self._settings.force_include_usage:
             done = [newest[place] for place in sorted(newest)]
-            yield event(self._chunk([], None) | self._totals(done))
+            yield event(self._chunk([], None) | self._answering.totals(done))
 
     def _chunk(self, choices: list[Any], counted: Seq[RequestOutput] | None) -> dict[str, Any]:
         chunk = self._answering.opening("text_completion") | {"choices": choices}
@@ -125,12 +114,6 @@ class _Answer:
         elif self._body.stream_options.include_usage:
             chunk["usage"] = None
         return chunk
-
-    def _totals(self, outputs: Seq[RequestOutput]) -> dict[str, Any]:
-        totals: dict[str, Any] = {"usage": usage(outputs), "system_fingerprint": None}
-        if self._settings.request_metrics != "none":
-            totals["metrics"] = metrics(outputs)
-        return totals
 
     def _choice(
         self, place: int, output: RequestOutput, sample: CompletionOutput, delta: Delta | None

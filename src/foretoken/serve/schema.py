@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -151,17 +150,21 @@ def params(
     return SamplingParams(**(defaults | given | own))
 
 
+_FORMS = {
+    "prompt": "a text, a list of texts, token ids, or a list of lists of token ids",
+    "stop": "a text, or a list of texts",
+}
+"""What a field may be that may be several things."""
+
+
 def _wrong(error: ValidationError) -> ApiError:
     """The first thing that is wrong, in one sentence."""
     first = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(str(part) for part in _shortened(first["loc"]))
+    field = str(first["loc"][0])
+    place = ".".join(str(part) for part in first["loc"] if field not in _FORMS or part == field)
     if first["type"] == "missing":
-        return ApiError(400, f"{place} is missing; give it.", place)
+        return ApiError(400, f"{place} is missing; give it.", field)
+    if field in _FORMS:
+        return ApiError(400, f"{field} must be {_FORMS[field]}.", field)
     said = first["msg"][:1].lower() + first["msg"][1:]
-    given = "" if first["type"] == "extra_forbidden" else f" is {shown(first['input'])}"
-    return ApiError(400, f"{place}{given}: {said}.", str(first["loc"][0]) if place else None)
-
-
-def _shortened(place: Iterable[int | str]) -> list[int | str]:
-    """A field's place without the names of types that pydantic tried."""
-    return [part for part in place if isinstance(part, int) or part.replace("_", "a").isalnum()]
+    return ApiError(400, f"{place} is {shown(first['input'])}: {said}.", field)

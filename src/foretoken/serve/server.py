@@ -21,6 +21,7 @@ from foretoken.serve.limits import body_of, check_length
 from foretoken.serve.metrics import Metrics
 from foretoken.serve.schema import Body, Sampling, read
 from foretoken.serve.settings import ServerSettings
+from foretoken.serve.usage import metrics, usage
 
 B = TypeVar("B", bound=Body)
 
@@ -86,7 +87,7 @@ class Server:
 
 
 class Answering:
-    """The requests of one answer while they are served. Leaving its block ends them."""
+    """The requests of one answer while they are served, until `close` ends them."""
 
     def __init__(self, server: Server, name: str) -> None:
         self.server, self.name, self.created = server, name, int(time.time())
@@ -107,12 +108,6 @@ class Answering:
             stream.close()
         self._watches.close()
 
-    async def __aenter__(self) -> Answering:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self.close()
-
     def opening(self, kind: str) -> dict[str, Any]:
         """What answers, and every chunk of a stream, begin with."""
         return {
@@ -121,6 +116,13 @@ class Answering:
             "created": self.created,
             "model": self.server.settings.names[0],
         }
+
+    def totals(self, outputs: Seq[RequestOutput]) -> dict[str, Any]:
+        """What a whole answer, or the last chunk of a stream, ends with."""
+        told: dict[str, Any] = {"usage": usage(outputs), "system_fingerprint": None}
+        if self.server.settings.request_metrics != "none":
+            told["metrics"] = metrics(outputs)
+        return told
 
 
 def checked(output: RequestOutput) -> RequestOutput:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from foretoken.async_llm import OutputStream
@@ -59,18 +59,41 @@ async def _ended(*tasks: asyncio.Future[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+class Answer(Protocol):
+    """An answer, whole or in parts."""
+
+    async def whole(self) -> dict[str, Any]: ...
+
+    def events(self) -> AsyncGenerator[str]: ...
+
+
+async def respond(
+    request: Request, answer: Answer, stream: bool, silence: float, close: Callable[[], None]
+) -> Response:
+    """The response that carries an answer. `close` is called once nobody waits for it any more."""
+    if stream:
+        return EventStream(told(answer.events()), silence, close)
+    try:
+        return JSONResponse(await while_there(request, answer.whole()))
+    finally:
+        close()
+
+
 class EventStream(Response):
     """Sends events as they come, and a comment after each `silence` seconds without one.
 
-    The events' generator is closed whatever happens: at its end, or as the client goes.
+    The events' generator is closed, and `close` called, whatever happens: at the end, or as the
+    client goes.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[str], silence: float) -> None:
+    def __init__(
+        self, events: AsyncGenerator[str], silence: float, close: Callable[[], None]
+    ) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
-        self._events, self._silence = events, silence or None
+        self._events, self._silence, self._close = events, silence or None, close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writing = asyncio.ensure_future(self._write(send))
@@ -80,6 +103,7 @@ class EventStream(Response):
             if writing.done():
                 writing.result()
         finally:
+            self._close()
             await _ended(writing, leaving)
 
     async def _write(self, send: Send) -> None:
