@@ -10,7 +10,7 @@ import structure
 TOP_LEVEL = {
     "__init__", "__main__", "errors", "progress", "machine", "files", "repetition", "logs", "draws",
     "tree", "protocols", "access", "step", "length", "registry", "tuned", "speculative_config",
-    "methods", "config", "llm", "hook", "certify", "recommender", "spellings",
+    "methods", "config", "llm", "async_llm", "hook", "certify", "recommender", "spellings",
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from foretoken.async_llm import AsyncLLM
     from foretoken.engine.outputs import CompletionOutput, RequestOutput
     from foretoken.errors import ForetokenError
     from foretoken.hook import assisted
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "AsyncLLM": "foretoken.async_llm",
     "LLM": "foretoken.llm",
     "SamplingParams": "foretoken.sampling.params",
     "RequestOutput": "foretoken.engine.outputs",
@@ -34,6 +36,7 @@ _HOMES = {
 __all__ = [
     "LLM",
     "METHODS",
+    "AsyncLLM",
     "CompletionOutput",
     "ForetokenError",
     "RequestOutput",

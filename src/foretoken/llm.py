@@ -215,6 +215,11 @@ class LLM:
         return self._worker.engine
 
     @property
+    def worker(self) -> Worker:
+        """The thread that runs the engine, for other fronts of it."""
+        return self._worker
+
+    @property
     def model(self) -> CausalLM:
         """The target model."""
         model: CausalLM = self.engine.target.model
@@ -355,15 +360,10 @@ class LLM:
         still become part of a stop string is withheld. An error is in the last output, as `.error`.
         """
         [chosen] = self._params(sampling_params, 1)
-        ids, text, params = encoded(reader.single(prompt), chosen, self.tokenizer)
+        given = encoded(reader.single(prompt), chosen, self.tokenizer)
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
-
-        def add(engine: Engine) -> int:
-            request = engine.add(ids, params, text)
-            self._worker.follow(request.id, lambda output: arrived.put(output.copy()))
-            return request.id
-
-        shown_so_far, request_id = Streamed(self.tokenizer, params), self._worker.call(add)
+        request = self._worker.begin(given, lambda output: arrived.put(output.copy())).result()
+        shown_so_far = Streamed(self.tokenizer, given.params)
         try:
             while True:
                 output = shown_so_far.read(arrived.get())
@@ -372,7 +372,7 @@ class LLM:
                 if ended:
                     return
         finally:
-            self._worker.cancel([request_id])
+            self._worker.cancel([request.id])
 
     @staticmethod
     def _params(

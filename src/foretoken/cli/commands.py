@@ -107,6 +107,7 @@ def _register() -> None:
         ralm,
         recommend,
         report,
+        serve,
         simulate,
         suites,
         train,
@@ -122,6 +123,7 @@ def _register() -> None:
     app.command("simulate")(simulate.simulate)
     app.command("generate")(generate.generate)
     app.command("chat")(chat.chat)
+    app.command("serve")(serve.serve)
     app.command("ralm")(ralm.ralm)
     app.command("certify")(certify.certify)
     app.command("recommend")(recommend.recommend)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from foretoken.access import check_levels
 from foretoken.engine.cache_memory import of
-from foretoken.errors import ForetokenError, shown
+from foretoken.errors import ForetokenError, Overloaded, shown
 from foretoken.models.budget import CacheBudget
 from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
@@ -299,9 +299,9 @@ def _unsigned(ids: Tensor) -> Any:
 
 
 def check_queue(queued: int, most: int | None) -> None:
-    """queued: sequences that wait for a slot. Raises `ForetokenError` where no more may wait."""
+    """queued: sequences that wait for a slot. Raises `Overloaded` where no more may wait."""
     if most is not None and queued >= most:
-        raise ForetokenError(
+        raise Overloaded(
             f"{queued} sequences wait for a slot and max_queued is {most}; send the request later, "
             "or raise max_queued."
         )

@@ -27,11 +27,12 @@ def written(
     tokenizer: Any,
     *,
     reply: bool = True,
+    options: Mapping[str, Any] | None = None,
     seconds: float = TEMPLATE_SECONDS,
     memory: int = MEMORY,
 ) -> str:
     """A conversation as its template writes it, up to where the assistant's turn begins if a
-    `reply` is to follow.
+    `reply` is to follow. options: what else the template reads.
 
     Raises `ForetokenError` for messages that aren't texts, and for a template that fails, that
     takes longer than `seconds` or more than `memory` bytes, or that writes too much.
@@ -40,7 +41,8 @@ def written(
     name = _checked(tokenizer)
 
     def render() -> Any:
-        return tokenizer.apply_chat_template(turns, add_generation_prompt=reply, tokenize=False)
+        own = {"add_generation_prompt": reply, "tokenize": False}
+        return tokenizer.apply_chat_template(turns, **{**(options or {}), **own})
 
     hint = "; look for a loop in it, or use generate() with a ready prompt."
     try:

@@ -183,6 +183,7 @@ class Engine:
                 self._fail(sample.request, "Admission", error)
 
     def _begin(self, sample: Sample) -> None:
+        sample.request.note_start()
         sample.constrain()
         self.target.budget.reserve(sample.sequence.id, sample.longest)
         self.target.begin(sample.sequence)

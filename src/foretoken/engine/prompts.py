@@ -168,12 +168,21 @@ def text_ids(text: str, tokenizer: Any, special: bool = True) -> list[int]:
     return ids
 
 
-def chat_ids(messages: Any, tokenizer: Any) -> list[int]:
-    """The token ids of a conversation, ready for the assistant's turn.
+def chat_ids(
+    messages: Any,
+    tokenizer: Any,
+    *,
+    reply: bool = True,
+    options: Mapping[str, Any] | None = None,
+    special: bool = False,
+) -> list[int]:
+    """The token ids of a conversation, ready for the assistant's turn where a `reply` is to follow.
+    options: what else its template reads. special: whether the tokenizer adds special tokens too.
 
     Raises `ForetokenError` for what `written` refuses.
     """
-    return text_ids(written(messages, _needed(tokenizer)), tokenizer, special=False)
+    text = written(messages, _needed(tokenizer), reply=reply, options=options)
+    return text_ids(text, tokenizer, special)
 
 
 def _needed(tokenizer: Any) -> Any:

@@ -94,6 +94,11 @@ class Request:
             rows = logits[start - first :][: len(tokens)]
             known += [entry for entry, _ in entries(rows, tokens, wanted)]
 
+    def note_start(self) -> None:
+        """Remember when the first sample left the queue."""
+        if self.stats.queue_time is None:
+            self.stats.queue_time = perf_counter() - self.stats.arrived
+
     def note_time(self) -> None:
         """Remember when the first token came, and the last."""
         now = perf_counter() - self.stats.arrived

@@ -127,9 +127,11 @@ def _sums(counts: list[int], others: list[int]) -> list[int]:
 
 @dataclass(slots=True)
 class RequestStats(AcceptanceStats):
-    """One request's totals, and its times in seconds from arrival."""
+    """One request's totals, and its times in seconds from arrival. queue_time: until its first
+    sample was begun."""
 
     arrived: float = 0.0
+    queue_time: float | None = None
     time_to_first_token: float | None = None
     total_time: float | None = None
 

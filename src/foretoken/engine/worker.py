@@ -16,8 +16,10 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TypeVar
 
+from foretoken.engine.encoded import Encoded
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import RequestOutput
+from foretoken.engine.request import Request
 from foretoken.errors import ForetokenError
 from foretoken.machine import yield_cores
 
@@ -67,6 +69,11 @@ class Worker:
 
     def call(self, work: Callable[[Engine], T]) -> T:
         """Run `work` between two steps and return what it does, or raise what it raises."""
+        return self.submit(work).result()
+
+    def submit(self, work: Callable[[Engine], T]) -> Future[T]:
+        """Have `work` run between two steps, and don't wait for it. A result that is cancelled
+        before its turn comes is not worked for."""
         result = Future[T]()
         if threading.current_thread() is self._thread:
             raise ForetokenError(
@@ -75,6 +82,8 @@ class Worker:
             )
 
         def order() -> None:
+            if not result.set_running_or_notify_cancel():
+                return
             try:
                 result.set_result(work(self.engine))
             except BaseException as error:
@@ -82,10 +91,26 @@ class Worker:
 
         yield_cores()
         self._post(order)
-        return result.result()
+        return result
+
+    def begin(self, given: Encoded, receiver: Receiver) -> Future[Request]:
+        """Add a request, whose outputs are sent to `receiver`."""
+
+        def add(engine: Engine) -> Request:
+            request = engine.add(given.ids, given.params, given.text)
+            self.follow(request.id, receiver)
+            return request
+
+        return self.submit(add)
+
+    def check(self) -> None:
+        """Raise `ForetokenError` where nothing can be asked for any more."""
+        _ = self.engine
+        if self._thread is not None and not self._thread.is_alive():
+            raise ForetokenError("The thread that runs this LLM has ended; load it once more.")
 
     def follow(self, request_id: int, receiver: Receiver) -> None:
-        """Have a request's outputs sent to `receiver`. Only `call`'s work may do this."""
+        """Have a request's outputs sent to `receiver`. Only on the thread, in work of `call`."""
         self._receivers[request_id] = receiver
 
     def cancel(self, request_ids: Iterable[int]) -> None:
@@ -109,7 +134,7 @@ class Worker:
 
     def _post(self, order: Order) -> None:
         with self._posting:
-            _ = self.engine  # raises where nobody would carry the order out
+            self.check()  # raises where nobody would carry the order out
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=_serve,

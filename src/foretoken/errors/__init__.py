@@ -25,6 +25,10 @@ class ForetokenError(ValueError):
         super().__init__(_printable(message))
 
 
+class Overloaded(ForetokenError):
+    """What was asked for is served, but not now: too much waits already."""
+
+
 def described(what: str, error: BaseException) -> ForetokenError:
     """That `what` raised this error, in one sentence; one that is fit to be shown stays.
 

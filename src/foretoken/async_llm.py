@@ -1,0 +1,291 @@
+"""`AsyncLLM`: `LLM` for programs that wait by `await`.
+
+async with AsyncLLM("path-or-hub-id", speculative_config={"method": "pld"}) as llm:
+    async for output in llm.generate("…", SamplingParams(max_tokens=64)):
+        print(output.text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, Hashable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from foretoken.engine import prompts as reader
+from foretoken.engine.conversations import Messages
+from foretoken.engine.encoded import Encoded, encoded
+from foretoken.engine.engine import Engine
+from foretoken.engine.outputs import RequestOutput
+from foretoken.engine.prompts import Prompt
+from foretoken.engine.request import Request
+from foretoken.engine.streamed import Streamed
+from foretoken.engine.worker import Receiver, Worker
+from foretoken.errors import ForetokenError, shown
+from foretoken.llm import LLM
+from foretoken.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+    from foretoken.models.model import CausalLM
+
+
+class Load(NamedTuple):
+    """How many requests run, and how many wait for a place."""
+
+    running: int
+    waiting: int
+
+
+class AsyncLLM:
+    """A target model with a decoding method, for event loops.
+
+    Requests of several loops and threads are served in one batch by one thread. Use it in an
+    `async with` block, or call `shutdown`, to free the memory at a certain moment.
+
+    Args:
+        model: what `LLM` takes; or an `LLM`, which then is served by both, and has no options.
+        options: `LLM`'s.
+
+    Raises:
+        ForetokenError: for anything missing, unknown or not servable, in one sentence.
+    """
+
+    def __init__(
+        self, model: str | Path | PreTrainedModel | CausalLM | LLM, **options: Any
+    ) -> None:
+        if isinstance(model, LLM) and options:
+            raise ForetokenError(
+                f"The LLM is loaded already, and {next(iter(options))} can't be changed any more; "
+                "give it to LLM."
+            )
+        self.llm = model if isinstance(model, LLM) else LLM(model, **options)
+        self._streams: dict[Hashable, OutputStream] = {}
+        self._changing = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Async{self.llm!r}"
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.shutdown()
+
+    @property
+    def load(self) -> Load:
+        """The requests that were asked for here and haven't ended."""
+        with self._changing:
+            started = [stream.started for stream in self._streams.values()]
+        return Load(sum(started), len(started) - sum(started))
+
+    async def generate(
+        self,
+        prompt: Prompt | Messages,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+    ) -> AsyncGenerator[RequestOutput]:
+        """Yield a request's output as it grows; `.outputs[i].text` is the text so far.
+
+        A prompt is one that `LLM.generate` takes, or a conversation. Whoever reads slowly gets the
+        newest output, not each. A generator that is closed, or whose task is cancelled, ends its
+        request before the next step. While it runs, text that could still become part of a stop
+        string is withheld. An error is in the last output, as `.error`. `request_id` is a name for
+        `abort`. Raises `ForetokenError` for a request that can't be served.
+        """
+        stream = await self.submit(prompt, sampling_params, request_id)
+        async with stream:
+            async for output in stream:
+                yield output
+
+    async def submit(
+        self,
+        prompt: Prompt | Messages,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        observer: Receiver | None = None,
+    ) -> OutputStream:
+        """Queue a request; returns the stream of its outputs, to be read in an `async with` block.
+
+        As `generate`, but what can't be served is refused here, before anything is read. `observer`
+        is called on the engine's thread with the output after each step that changed it; it must
+        be quick, must not raise, and must not keep the output.
+        """
+        params = SamplingParams() if sampling_params is None else sampling_params
+        if not isinstance(params, SamplingParams):
+            raise ForetokenError(f"sampling_params is {shown(params)}; give SamplingParams(…).")
+        given = await asyncio.to_thread(self.encoded, prompt, params)
+        stream = OutputStream(self, given, request_id, observer)
+        await stream.begin()
+        return stream
+
+    def encoded(self, prompt: Prompt | Messages, params: SamplingParams) -> Encoded:
+        """A prompt's token ids, and its parameters with texts as ids. Takes a moment for a long
+        text: call it on a thread."""
+        return encoded(reader.single(prompt), params, self.llm.tokenizer)
+
+    async def abort(self, request_id: str | int) -> None:
+        """End a request before the next step, by the name that it was given or by its output's
+        `request_id`: its last output says "cancelled". Nothing happens where there is none."""
+        with self._changing:
+            streams = list(self._streams.values())
+        for stream in streams:
+            if request_id in (stream.name, stream.number):
+                await stream.abort()
+
+    async def check_health(self) -> None:
+        """Raise `ForetokenError` where no request could be served any more."""
+        self.llm.worker.check()
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget what caches have of earlier texts; as in vLLM, whether that could be done."""
+        return await asyncio.to_thread(self.llm.reset_prefix_cache)
+
+    async def shutdown(self) -> None:
+        """End what runs and free the model's memory; further calls raise `ForetokenError`."""
+        await asyncio.to_thread(self.llm.close)
+
+    def join(self, stream: OutputStream) -> None:
+        """Remember a stream. Raises `ForetokenError` where its name is taken."""
+        with self._changing:
+            if stream.key in self._streams:
+                raise ForetokenError(
+                    f"A request with the id {shown(stream.name)} is being served; give each one an "
+                    "id of its own, or none."
+                )
+            self._streams[stream.key] = stream
+
+    def leave(self, stream: OutputStream) -> None:
+        """Forget a stream."""
+        with self._changing:
+            self._streams.pop(stream.key, None)
+
+
+class OutputStream:
+    """One request's outputs as they grow: an async iterator, for one task.
+
+    Leaving its `async with` block ends the request, if it hasn't ended.
+    """
+
+    def __init__(
+        self, owner: AsyncLLM, given: Encoded, name: str | None, observer: Receiver | None
+    ) -> None:
+        self.name = name
+        self.key: Hashable = self if name is None else name
+        self._owner, self._given, self._observer = owner, given, observer
+        self._newest = _Newest(asyncio.get_running_loop())
+        self._shown = Streamed(owner.llm.tokenizer, given.params)
+        self._request: Request | None = None
+        self._ended = False
+
+    @property
+    def number(self) -> int | None:
+        """The `request_id` of the outputs."""
+        return None if self._request is None else self._request.id
+
+    @property
+    def started(self) -> bool:
+        """Whether it has left the queue."""
+        return self._request is not None and self._request.stats.queue_time is not None
+
+    @property
+    def _worker(self) -> Worker:
+        return self._owner.llm.worker
+
+    async def begin(self) -> None:
+        """Queue the request. Raises `ForetokenError` where it can't be served."""
+        self._owner.join(self)
+        try:
+            added = self._worker.begin(self._given, self._receive)
+            try:
+                self._request = await asyncio.wrap_future(added)
+            except asyncio.CancelledError:
+                added.add_done_callback(self._forsake)
+                raise
+        except BaseException:
+            self._owner.leave(self)
+            raise
+
+    def _forsake(self, added: Future[Request]) -> None:
+        """End a request that was added for nobody."""
+        if not added.cancelled() and added.exception() is None:
+            self._worker.cancel([added.result().id])
+
+    def _receive(self, output: RequestOutput) -> None:
+        """On the engine's thread."""
+        if self._observer is not None:
+            self._observer(output)
+        try:
+            self._newest.put(output.copy())
+        except RuntimeError:  # the event loop is closed: nobody will read it
+            self._worker.cancel([output.request_id])
+            self._owner.leave(self)
+
+    def __aiter__(self) -> OutputStream:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if self._ended:
+            raise StopAsyncIteration
+        output = self._shown.read(await self._newest.get())
+        if output.finished:
+            self._ended = True
+            self._owner.leave(self)
+        return output
+
+    async def abort(self) -> None:
+        """End the request; the iterator's next output is its last."""
+
+        def end(engine: Engine) -> None:
+            output = None if self.number is None else engine.cancel(self.number)
+            if output is not None:
+                self._receive(output)
+
+        with contextlib.suppress(ForetokenError):  # closed: everything has ended
+            await asyncio.wrap_future(self._worker.submit(end))
+            if self.number is not None:
+                self._worker.cancel([self.number])
+
+    async def __aenter__(self) -> OutputStream:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the request before the next step, without waiting for it."""
+        self._owner.leave(self)
+        if self.number is not None and not self._ended:
+            self._worker.cancel([self.number])
+        self._ended = True
+
+
+class _Newest:
+    """The newest output, from the engine's thread to a task of an event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._there = loop, asyncio.Event()
+        self._output: RequestOutput | None = None
+        self._changing = threading.Lock()
+
+    def put(self, output: RequestOutput) -> None:
+        """Replaces one that hasn't been read. Raises `RuntimeError` where the loop is closed."""
+        with self._changing:
+            unread, self._output = self._output is not None, output
+        if not unread:
+            self._loop.call_soon_threadsafe(self._there.set)
+
+    async def get(self) -> RequestOutput:
+        """Waits for one that hasn't been read."""
+        await self._there.wait()
+        self._there.clear()
+        with self._changing:
+            output, self._output = self._output, None
+        assert output is not None  # there is one whenever the event is set
+        return output

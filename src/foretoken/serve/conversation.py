@@ -1,0 +1,51 @@
+"""Conversations of requests as token ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foretoken.engine.prompts import chat_ids
+from foretoken.serve.errors import ApiError
+from foretoken.serve.schema import Templated
+
+_OURS = set(
+    [
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "max_length",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    ]
+)
+"""What decides how a template is run, and is no variable of it."""
+
+
+def conversation_ids(
+    body: Templated, messages: list[dict[str, Any]], tokenizer: Any, special: bool = False
+) -> list[int]:
+    """The token ids of messages by the model's template. special: whether the tokenizer adds
+    special tokens to what the template writes.
+
+    Raises `ApiError` and `ForetokenError` for what can't be written.
+    """
+    options = dict(body.chat_template_kwargs)
+    wrong = sorted(_OURS & options.keys())
+    if wrong:
+        raise ApiError(
+            400,
+            f"chat_template_kwargs has {wrong[0]}, which is the server's; leave it out.",
+            "chat_template_kwargs",
+        )
+    if body.continue_final_message:
+        options["continue_final_message"] = True
+    reply = body.add_generation_prompt and not body.continue_final_message
+    return chat_ids(messages, tokenizer, reply=reply, options=options, special=special)

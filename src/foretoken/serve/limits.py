@@ -1,0 +1,41 @@
+"""What is too much: bodies, prompts, and requests that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from starlette.requests import Request
+
+from foretoken.errors import Overloaded
+from foretoken.serve.errors import RETRY, ApiError
+
+
+async def body_of(request: Request, most: int) -> bytes:
+    """The body of a JSON request. Raises `ApiError` for another type, and for too long a body."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "The body must be JSON; send Content-Type: application/json.")
+    read = bytearray()
+    async for chunk in request.stream():
+        read += chunk
+        if len(read) > most:
+            raise ApiError(413, f"The body is longer than {most:,} bytes; send less.")
+    return bytes(read)
+
+
+def check_length(prompt: Seq[int], asked: int | None, context: int) -> None:
+    """Raise `ApiError` where a prompt and the tokens asked for are more than the context."""
+    if not prompt:
+        raise ApiError(400, "The prompt is empty; give at least one token.")
+    if len(prompt) >= context or len(prompt) + (asked or 0) > context:
+        more = f", and {asked} more were asked for" if asked else ""
+        raise ApiError(
+            400,
+            f"The maximum context length is {context} tokens, and your prompt has "
+            f"{len(prompt)}{more}; shorten the prompt or lower max_tokens.",
+        )
+
+
+def busy(error: Overloaded) -> ApiError:
+    """A full queue, as clients are told of it."""
+    return ApiError(503, str(error), headers=RETRY)

@@ -1,0 +1,76 @@
+"""Log-probabilities in the two spellings: of chats, and of completions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from typing import Any
+
+from foretoken.engine.outputs import Logprob
+from foretoken.engine.stopping import decoded
+
+LOWEST = -9999.0
+"""What stands for a probability of 0, as JSON has no infinity."""
+
+Entry = Mapping[int, Logprob] | None
+"""A token's, with the likeliest others of its place; None for the first of a prompt."""
+
+
+class Spelling:
+    """Tokens as texts, or as "token_id:7"."""
+
+    def __init__(self, tokenizer: Any, as_ids: bool = False) -> None:
+        self._tokenizer, self._as_ids = tokenizer, as_ids or tokenizer is None
+
+    def token(self, token: int) -> str:
+        """A token's text, alone. One that begins with a space shows it, though a tokenizer that
+        reads words would leave it out at the beginning of a text."""
+        if self._as_ids:
+            return f"token_id:{token}"
+        alone = decoded(self._tokenizer, [token], False)
+        both = decoded(self._tokenizer, [token, token], False)
+        spaced = both == f"{alone} {alone}" and alone != ""
+        return f" {alone}" if spaced else alone
+
+    def chat(self, tokens: Seq[int], entries: Seq[Entry], top: int) -> dict[str, Any]:
+        """A chat's `logprobs`: of each token written, and of the `top` likeliest in its place."""
+        content = []
+        for token, entry in zip(tokens, entries, strict=True):
+            known = entry or {}
+            others = [self._spelled(other, known[other]) for other in _likeliest(known, top)]
+            content.append({**self._spelled(token, known[token]), "top_logprobs": others})
+        return {"content": content, "refusal": None}
+
+    def completion(
+        self, tokens: Seq[int], entries: Seq[Entry], top: int, offset: int
+    ) -> dict[str, Any]:
+        """A completion's `logprobs`; offset: where its first token begins in the text."""
+        texts = [self.token(token) for token in tokens]
+        offsets = []
+        for text in texts:
+            offsets.append(offset)
+            offset += len(text)
+        pairs = list(zip(tokens, entries, strict=True))
+        return {
+            "tokens": texts,
+            "token_logprobs": [None if e is None else _bounded(e[t]) for t, e in pairs],
+            "top_logprobs": [None if e is None else self._top(t, e, top) for t, e in pairs],
+            "text_offset": offsets,
+        }
+
+    def _top(self, token: int, entry: Mapping[int, Logprob], top: int) -> dict[str, float]:
+        shown = dict.fromkeys([*_likeliest(entry, top), token])
+        return {self.token(other): _bounded(entry[other]) for other in shown}
+
+    def _spelled(self, token: int, logprob: Logprob) -> dict[str, Any]:
+        text = self.token(token)
+        whole = None if "\ufffd" in text else list(text.encode())  # a part of a character has none
+        return {"token": text, "logprob": _bounded(logprob), "bytes": whole}
+
+
+def _likeliest(entry: Mapping[int, Logprob], top: int) -> list[int]:
+    return [token for token, logprob in entry.items() if logprob.rank <= top][:top]
+
+
+def _bounded(logprob: Logprob) -> float:
+    return max(logprob.logprob, LOWEST)

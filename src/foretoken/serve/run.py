@@ -1,0 +1,38 @@
+"""Serves until it is told to end, then lets what runs come to its end."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+
+from foretoken.errors import ForetokenError
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket on this address; port 0 takes a free one. Raises `ForetokenError` where it is
+    taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # By its name: asyncio sends small parts at once only where a socket says that it is TCP's, and
+    # each event of a stream would wait for the client's delayed acknowledgement.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except OSError as error:
+        made.close()
+        raise ForetokenError(
+            f"{host} port {port} can't be served: {error.strerror or error}; give another --host "
+            "or --port."
+        ) from error
+    return made
+
+
+def serve(app: Starlette, opened: socket.socket, **options: Any) -> None:
+    """Serve on an open socket until SIGINT or SIGTERM; a second one ends at once.
+
+    options: uvicorn's.
+    """
+    uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[opened])

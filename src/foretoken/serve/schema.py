@@ -1,0 +1,170 @@
+"""Bodies of requests. A field that is null is one that was left out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from foretoken.errors import shown, unknown
+from foretoken.sampling.params import SamplingParams
+from foretoken.serve.errors import ApiError
+from foretoken.serve.unserved import without_unserved
+
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+_IdText = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+
+MOST_SAMPLES = 128
+MOST_LOGPROBS = 20
+
+
+class Body(BaseModel):
+    """What all bodies share: no unknown fields, no conversions, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    model: str | None = None
+
+
+class Templated(Body):
+    """How a conversation is written by the model's chat template."""
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells beside the text."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False  # taken and not done: the text isn't padded
+
+
+class Sampling(Body):
+    """How a text is sampled: names and meanings are those of `SamplingParams`."""
+
+    n: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: Whole = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[_IdText, float] = {}
+    allowed_token_ids: list[TokenId] = []
+    bad_words: list[str] = []
+    seed: Whole | None = None
+    stop: str | list[str] = []
+    stop_token_ids: list[TokenId] = []
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: Whole | None = None
+    min_tokens: Whole = 0
+    skip_special_tokens: bool = True
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    request_id: Annotated[str, Field(pattern=r"^[\w.:=+/@-]{1,128}$")] | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+
+
+class ChatBody(Sampling, Templated):
+    """POST /v1/chat/completions."""
+
+    messages: list[dict[str, Any]]
+    max_completion_tokens: Whole | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] = 0
+    echo: bool = False
+    add_special_tokens: bool = False
+
+
+class CompletionBody(Sampling):
+    """POST /v1/completions."""
+
+    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    echo: bool = False
+    logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    add_special_tokens: bool = True
+
+
+class TokenizeBody(Templated):
+    """POST /tokenize: a text or a conversation."""
+
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize."""
+
+    tokens: list[TokenId]
+
+
+B = TypeVar("B", bound=Body)
+_SAMPLED = set(SamplingParams.__dataclass_fields__) & set(Sampling.model_fields)
+"""Fields that are sampling parameters under their own names."""
+
+
+def read(kind: type[B], raw: bytes, ignore_unknown: bool = False) -> B:
+    """A body. Raises `ApiError` for what is no JSON object, and for unknown or wrong fields."""
+    try:
+        given = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(400, f"The body is not JSON: {error}.") from error
+    if not isinstance(given, dict):
+        raise ApiError(400, f"The body is {shown(given)}; it must be a JSON object.")
+    left = without_unserved({name: value for name, value in given.items() if value is not None})
+    if ignore_unknown:
+        left = {name: value for name, value in left.items() if name in kind.model_fields}
+    for name in left:
+        if name not in kind.model_fields:
+            raise ApiError(400, str(unknown("field", name, kind.model_fields)), name)
+    try:
+        return kind.model_validate(left)
+    except ValidationError as error:
+        raise _wrong(error) from error
+
+
+def params(
+    body: Sampling, defaults: dict[str, Any], logprobs: int | None, most: int | None
+) -> SamplingParams:
+    """The sampling parameters of a body. `most`: tokens to write, by the field that it has for it;
+    None is up to the context. Raises `ForetokenError` for numbers out of range."""
+    given = body.model_dump(include=_SAMPLED, exclude_unset=True)
+    bias = {int(token): value for token, value in given.pop("logit_bias", {}).items()}
+    if not given.get("allowed_token_ids", True):  # vLLM's empty list allows all
+        del given["allowed_token_ids"]
+    own = {"logit_bias": bias or None, "logprobs": logprobs, "max_tokens": most}
+    return SamplingParams(**(defaults | given | own))
+
+
+_FORMS = {
+    "prompt": "a text, a list of texts, token ids, or a list of lists of token ids",
+    "stop": "a text, or a list of texts",
+}
+"""What a field may be that may be several things."""
+
+
+def _wrong(error: ValidationError) -> ApiError:
+    """The first thing that is wrong, in one sentence."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    field = str(first["loc"][0])
+    place = ".".join(str(part) for part in first["loc"] if field not in _FORMS or part == field)
+    if first["type"] == "missing":
+        return ApiError(400, f"{place} is missing; give it.", field)
+    if field in _FORMS:
+        return ApiError(400, f"{field} must be {_FORMS[field]}.", field)
+    said = first["msg"][:1].lower() + first["msg"][1:]
+    return ApiError(400, f"{place} is {shown(first['input'])}: {said}.", field)

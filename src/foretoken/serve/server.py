@@ -1,0 +1,134 @@
+"""What all routes share: the model, how it is called, and requests on their way into it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence as Seq
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from starlette.requests import Request
+
+from foretoken.async_llm import AsyncLLM, OutputStream
+from foretoken.engine.encoded import Encoded
+from foretoken.engine.outputs import RequestOutput
+from foretoken.errors import ForetokenError
+from foretoken.sampling.params import SamplingParams
+from foretoken.serve.errors import RETRY, ApiError, failed
+from foretoken.serve.limits import body_of, check_length
+from foretoken.serve.metrics import Metrics
+from foretoken.serve.schema import Body, Sampling, read
+from foretoken.serve.settings import ServerSettings
+from foretoken.serve.usage import metrics, usage
+
+B = TypeVar("B", bound=Body)
+
+
+class Server:
+    """A model as it is served."""
+
+    def __init__(self, llm: AsyncLLM, settings: ServerSettings) -> None:
+        self.llm, self.settings = llm, settings
+        self.started = int(time.time())
+        self.context: int = llm.llm.engine.target.max_length
+        self.metrics = Metrics(llm, settings.names[0], settings.metrics_prefix, self.context)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's; None without one."""
+        return self.llm.llm.tokenizer
+
+    async def read(self, request: Request, kind: type[B]) -> B:
+        """A request's body. Raises `ApiError` for a wrong one, and for another model's."""
+        raw = await body_of(request, self.settings.max_body)
+        body = read(kind, raw, self.settings.ignore_unknown_fields)
+        self.check_model(body.model)
+        return body
+
+    def check_model(self, name: str | None) -> None:
+        """Raise `ApiError` for the name of a model that isn't served."""
+        if name is not None and name not in self.settings.names:
+            raise ApiError(
+                404,
+                f"The model {name[:80]!r} does not exist; this server has "
+                f"{', '.join(map(repr, self.settings.names))}.",
+                "model",
+            )
+
+    async def encoded(self, prompt: Any, params: SamplingParams, asked: int | None) -> Encoded:
+        """A prompt's token ids. `asked`: the tokens that were asked for by number. Raises
+        `ApiError` and `ForetokenError` for what can't be served."""
+        given = await asyncio.to_thread(self.llm.encoded, prompt, params)
+        check_length(given.ids, asked, self.context)
+        return given
+
+    async def submit(self, kind: str, given: Seq[Encoded], body: Sampling) -> Answering:
+        """Queue an answer's requests: all of them, or none."""
+        name = f"{kind}-{body.request_id or uuid4().hex}"
+        answering = Answering(self, name)
+        try:
+            for place, prompt in enumerate(given):
+                await answering.add(prompt, f"{name}-{place}")
+        except BaseException as error:
+            answering.close()
+            if isinstance(error, ForetokenError):
+                await self.check_health()
+            raise
+        return answering
+
+    async def check_health(self) -> None:
+        """Raise `ApiError` where nothing is served any more."""
+        try:
+            await self.llm.check_health()
+        except ForetokenError as error:
+            raise ApiError(503, str(error), headers=RETRY) from error
+
+
+class Answering:
+    """The requests of one answer while they are served, until `close` ends them."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self.server, self.name, self.created = server, name, int(time.time())
+        self.streams: list[OutputStream] = []
+        self._watches = contextlib.ExitStack()
+
+    async def add(self, given: Encoded, name: str) -> None:
+        """Queue one more."""
+        watch = self.server.metrics.watch(given.params)
+        prompt = {"prompt_token_ids": given.ids, "prompt": given.text}
+        stream = await self.server.llm.submit(prompt, given.params, name, observer=watch.see)
+        self.streams.append(stream)
+        self._watches.callback(watch.close)
+
+    def close(self) -> None:
+        """End what hasn't ended."""
+        for stream in self.streams:
+            stream.close()
+        self._watches.close()
+
+    def opening(self, kind: str) -> dict[str, Any]:
+        """What answers, and every chunk of a stream, begin with."""
+        return {
+            "id": self.name,
+            "object": kind,
+            "created": self.created,
+            "model": self.server.settings.names[0],
+        }
+
+    def totals(self, outputs: Seq[RequestOutput]) -> dict[str, Any]:
+        """What a whole answer, or the last chunk of a stream, ends with."""
+        told: dict[str, Any] = {"usage": usage(outputs), "system_fingerprint": None}
+        if self.server.settings.request_metrics != "none":
+            told["metrics"] = metrics(outputs)
+        return told
+
+
+def checked(output: RequestOutput) -> RequestOutput:
+    """The output. Raises `ApiError` where it ended by an error, or was cut off."""
+    if output.error is not None:
+        raise failed(output.error)
+    if any(sample.finish_reason == "cancelled" for sample in output.outputs):
+        raise ApiError(503, "The request was ended by the server; send it again.", headers=RETRY)
+    return output

@@ -1,0 +1,56 @@
+"""How a server answers; the model and the address are not in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from foretoken.errors import ForetokenError, shown
+
+METRICS = ("none", "summary")
+"""What an answer tells of its own decoding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """How a server answers.
+
+    Attributes:
+        names: what the model is called; the first is the name in answers.
+        api_keys: what `Authorization: Bearer …` may carry; none lets everybody in.
+        ignore_unknown_fields: whether fields that aren't known are left out, and not refused.
+        keep_alive_interval: seconds of silence after which a stream gets a comment; 0 is never.
+        force_include_usage: whether every stream ends with its usage.
+        request_metrics: "summary" puts times and acceptance into answers, "none" nothing.
+        response_role: the role of chat answers.
+        defaults: sampling parameters of requests that don't name them.
+        metrics_prefix: what the names in /metrics begin with.
+        allowed_origins: the web pages that may ask, "*" for any. allow_credentials: whether with
+            cookies.
+        max_body: bytes of a request's body.
+    """
+
+    names: tuple[str, ...]
+    api_keys: tuple[str, ...] = ()
+    ignore_unknown_fields: bool = False
+    keep_alive_interval: float = 15.0
+    force_include_usage: bool = False
+    request_metrics: str = "summary"
+    response_role: str = "assistant"
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    metrics_prefix: str = "foretoken"
+    allowed_origins: tuple[str, ...] = ()
+    allow_credentials: bool = False
+    max_body: int = 2**26
+
+    def __post_init__(self) -> None:
+        if not self.names or not all(self.names):
+            raise ForetokenError("A served model needs a name; give --served-model-name.")
+        if not all(self.api_keys):
+            raise ForetokenError("An API key is empty; give one with at least one character.")
+        if self.request_metrics not in METRICS:
+            raise ForetokenError(
+                f"The metrics of a request are {shown(self.request_metrics)}; they must be "
+                f"{' or '.join(METRICS)}."
+            )

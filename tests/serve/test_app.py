@@ -1,0 +1,85 @@
+"""The other routes, and what every answer has in common."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from served import Served, serving, toy
+
+
+def test_models(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["toy", "other"]
+    card = client.models.retrieve("other")
+    assert card.id == "other" and card.model_extra is not None
+    assert card.model_extra["max_model_len"] == 256
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        client.models.retrieve("none")
+
+
+def test_an_unknown_model_is_not_found(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="'none' does not exist") as caught:
+        client.completions.create(model="none", prompt="a")
+    assert caught.value.param == "model"
+
+
+def test_small_routes(http: httpx.Client) -> None:
+    assert http.get("/health").content == b"" and http.get("/health").status_code == 200
+    assert http.post("/ping").status_code == http.get("/ping").status_code == 200
+    assert http.get("/version").json()["version"]
+    assert http.get("/load").json() == {"server_load": 0, "running": 0, "waiting": 0}
+    assert http.post("/reset_prefix_cache").json() == {"success": True}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nothing", 404), ("GET", "/v1/completions", 405)]
+)
+def test_wrong_paths(http: httpx.Client, method: str, path: str, status: int) -> None:
+    answer = http.request(method, path)
+    assert answer.status_code == status and answer.json()["error"]["code"] == status
+
+
+def test_web_pages_may_ask_where_they_are_allowed() -> None:
+    with serving(toy(), allowed_origins=("https://huggingface.co",)) as served:
+        headers = {"Origin": "https://huggingface.co", "Access-Control-Request-Method": "POST"}
+        answer = httpx.options(f"{served.url}/v1/completions", headers=headers)
+        assert answer.headers["access-control-allow-origin"] == "https://huggingface.co"
+        other = headers | {"Origin": "https://github.com"}
+        refused = httpx.options(f"{served.url}/v1/completions", headers=other)
+        assert "access-control-allow-origin" not in refused.headers
+
+
+def test_no_web_page_may_ask_by_default(http: httpx.Client) -> None:
+    answer = http.get("/v1/models", headers={"Origin": "https://huggingface.co"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_closed_model_is_unavailable() -> None:
+    with serving(toy()) as served:
+        served.llm.close()
+        assert httpx.get(f"{served.url}/health").status_code == 503
+        body = {"prompt": "a", "max_tokens": 2}
+        answer = httpx.post(f"{served.url}/v1/completions", json=body)
+        assert answer.status_code == 503 and "closed" in answer.json()["error"]["message"]
+        assert httpx.get(f"{served.url}/metrics").status_code == 200
+
+
+def test_unknown_fields_may_be_ignored() -> None:
+    body = {"prompt": "a", "max_tokens": 2, "nonsense": 1}
+    with serving(toy(), ignore_unknown_fields=True) as served:
+        url = f"{served.url}/v1/completions"
+        assert httpx.post(url, json=body).status_code == 200
+        # what would change the text is refused all the same
+        assert httpx.post(url, json=body | {"guided_json": {}}).status_code == 400
+
+
+def test_what_was_not_expected_is_told(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise KeyError("inner")
+
+    monkeypatch.setattr(type(served.llm.worker), "check", lambda self: fails())
+    answer = httpx.get(f"{served.url}/health")
+    assert answer.status_code == 500 and answer.headers["x-should-retry"] == "false"
+    assert "KeyError" in answer.json()["error"]["message"]

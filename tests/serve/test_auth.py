@@ -1,0 +1,26 @@
+"""Who may ask."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from served import serving, toy
+
+
+def test_keys() -> None:
+    with serving(toy(), api_keys=("first", "second")) as served:
+        url = f"{served.url}/v1"
+        for key in ("first", "second"):
+            assert OpenAI(base_url=url, api_key=key).models.list().data
+        for key in ("third", "firs", "first1"):
+            with pytest.raises(openai.AuthenticationError, match="API key"):
+                OpenAI(base_url=url, api_key=key, max_retries=0).models.list()
+        for path in ("/health", "/ping", "/version", "/metrics"):
+            assert httpx.get(served.url + path).status_code == 200
+        for path in ("/tokenize", "/reset_prefix_cache", "/v1/completions"):
+            assert httpx.post(served.url + path).status_code == 401
+        basic = httpx.get(f"{url}/models", headers={"Authorization": "Basic first"})
+        assert basic.status_code == 401 and basic.headers["x-request-id"]

@@ -1,0 +1,109 @@
+"""Completions, by OpenAI's own client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from foretoken import SamplingParams
+from served import Served
+
+FIXED: dict[str, Any] = {"model": "toy", "seed": 5, "max_tokens": 10}
+
+
+def offline(served: Served, prompts: Any, **options: Any) -> list[Any]:
+    return served.llm.generate(prompts, SamplingParams(**{"seed": 5, "max_tokens": 10} | options))
+
+
+@pytest.mark.parametrize("prompt", ["ab", ["ab", "cd"], [1, 2, 3], [[1, 2], [3]]], ids=str)
+@pytest.mark.parametrize("n", [1, 2])
+def test_prompts_and_samples(client: OpenAI, served: Served, prompt: Any, n: int) -> None:
+    expected = [s.text for output in offline(served, prompt, n=n) for s in output.outputs]
+    answer = client.completions.create(**FIXED, prompt=prompt, n=n)
+    assert [choice.text for choice in answer.choices] == expected
+    assert [choice.index for choice in answer.choices] == list(range(len(expected)))
+    parts = [""] * len(expected)
+    for chunk in client.completions.create(**FIXED, prompt=prompt, n=n, stream=True):
+        parts[chunk.choices[0].index] += chunk.choices[0].text
+    assert parts == expected
+
+
+def test_sixteen_tokens_by_default(client: OpenAI) -> None:
+    answer = client.completions.create(model="other", prompt="ab", extra_body={"ignore_eos": True})
+    assert answer.usage is not None and answer.usage.completion_tokens == 16
+    assert answer.id.startswith("cmpl-") and answer.object == "text_completion"
+
+
+def test_echo_and_logprobs(client: OpenAI, served: Served) -> None:
+    [output] = offline(served, ["ab"], logprobs=2, prompt_logprobs=2)
+    answer = client.completions.create(**FIXED, prompt="ab", echo=True, logprobs=2)
+    [choice] = answer.choices
+    told = choice.logprobs
+    assert choice.text == "ab" + output.text and told is not None
+    assert told.tokens is not None and told.tokens[:2] == ["a", "b"]
+    assert told.token_logprobs is not None and told.top_logprobs is not None
+    assert told.token_logprobs[0] is None and told.top_logprobs[0] is None
+    places = [*output.prompt_logprobs[1:], *output.outputs[0].logprobs]
+    tokens = [66, *output.outputs[0].token_ids]
+    known = [place[token].logprob for place, token in zip(places, tokens, strict=True)]
+    assert told.token_logprobs[1:] == pytest.approx(known, abs=1e-9)
+    assert told.text_offset is not None
+    for token, offset in zip(told.tokens, told.text_offset, strict=True):
+        assert choice.text[offset : offset + len(token)] == token
+    chunks = list(
+        client.completions.create(**FIXED, prompt="ab", echo=True, logprobs=2, stream=True)
+    )
+    assert "".join(chunk.choices[0].text for chunk in chunks) == choice.text
+    parts = [chunk.choices[0].logprobs for chunk in chunks]
+    assert [offset for part in parts for offset in part.text_offset] == told.text_offset
+    assert [token for part in parts for token in part.tokens] == told.tokens
+
+
+def test_prompt_logprobs(client: OpenAI) -> None:
+    answer = client.completions.create(
+        **FIXED, prompt="abc", extra_body={"prompt_logprobs": 0, "return_tokens_as_token_ids": True}
+    )
+    [choice] = answer.choices
+    told = choice.model_extra["prompt_logprobs"]
+    assert told[0] is None and [list(entry) for entry in told[1:]] == [["66"], ["67"]]
+    assert told[1]["66"]["decoded_token"] == "token_id:66"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": []},
+        {"prompt": ""},
+        {"prompt": [[]]},
+        {"prompt": [1, "a"]},
+        {"prompt": {"a": 1}},
+        {"prompt": [999]},
+        {"prompt": "a", "max_tokens": 256},
+        {"prompt": "a", "max_tokens": 0},
+        {"prompt": "a", "max_tokens": "5"},
+        {"prompt": "a", "suffix": "b"},
+        {"prompt": "a", "best_of": 3},
+        {"prompt": "a", "logprobs": 21},
+        {"prompt": "a", "stop": [1]},
+        {"prompt": "a", "stop": [""]},
+        {"prompt": "a", "seed": 2**63},
+        {"prompt": "a", "logit_bias": {"x": 1}},
+        {"prompt": "a", "logit_bias": {"500": 1}},
+        {"prompt": "a", "stream_options": {"include": True}},
+        {"prompt": "a" * 300},
+    ],
+    ids=str,
+)
+def test_refusals(client: OpenAI, body: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.post("/completions", body={"model": "toy", **body}, cast_to=object)
+    assert isinstance(caught.value.body, dict) and caught.value.body["message"]
+
+
+def test_one_prompt_that_is_refused_leaves_nothing_running(client: OpenAI, served: Served) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(**FIXED, prompt=[[1, 2], [999]])
+    assert not served.llm.worker.call(lambda engine: engine.busy)

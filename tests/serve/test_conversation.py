@@ -1,0 +1,35 @@
+"""How conversations become prompts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from conftest import letters
+from foretoken.serve.conversation import conversation_ids
+from foretoken.serve.errors import ApiError
+from foretoken.serve.schema import Templated
+
+SAID: list[dict[str, Any]] = [{"role": "user", "content": "x"}]
+
+
+def test_variables_of_a_template() -> None:
+    tokenizer = letters()
+    tokenizer.chat_template = "{{ messages[0].content }}{{ mood }}"
+    body = Templated(chat_template_kwargs={"mood": "ok"})
+    assert conversation_ids(body, SAID, tokenizer) == tokenizer("xok")["input_ids"]
+
+
+@pytest.mark.parametrize("name", ["chat_template", "tokenize", "tools", "continue_final_message"])
+def test_what_is_no_variable(name: str) -> None:
+    with pytest.raises(ApiError, match=name):
+        conversation_ids(Templated(chat_template_kwargs={name: "x"}), SAID, letters())
+
+
+def test_a_message_to_be_continued() -> None:
+    tokenizer = letters()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }};{% endfor %}{% if add_generation_prompt %}a{% endif %}"  # noqa: E501
+    turns = [*SAID, {"role": "assistant", "content": "so"}]
+    body = Templated(continue_final_message=True)
+    assert conversation_ids(body, turns, tokenizer) == tokenizer("x;so")["input_ids"]

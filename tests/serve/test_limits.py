@@ -1,0 +1,71 @@
+"""Full queues, long bodies, long prompts."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from foretoken.serve.errors import ApiError
+from foretoken.serve.limits import check_length
+from served import serving, toy
+
+
+def test_a_full_queue_is_told_and_retried() -> None:
+    with serving(toy(max_num_seqs=1, max_queued=0, max_model_len=256)) as served:
+        url = f"{served.url}/v1"
+        client = OpenAI(base_url=url, api_key="any", max_retries=0)
+        stream = client.completions.create(
+            model="toy", prompt="a", max_tokens=250, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(stream))
+        with pytest.raises(openai.InternalServerError, match="max_queued") as caught:
+            client.completions.create(model="toy", prompt="a", max_tokens=2)
+        assert caught.value.status_code == 503
+        assert caught.value.response.headers["retry-after"] == "1"
+        stream.close()
+        patient = OpenAI(base_url=url, api_key="any", max_retries=2)
+        assert patient.completions.create(model="toy", prompt="a", max_tokens=2).usage
+        page = httpx.get(f"{served.url}/metrics").text
+        assert 'admission_rejections_total{engine="0",model_name="toy",reason="queue_full"}' in page
+
+
+def test_bodies() -> None:
+    with serving(toy(), max_body=1000) as served:
+        url = f"{served.url}/v1/completions"
+        assert httpx.post(url, json={"prompt": "a" * 2000}).status_code == 413
+        assert httpx.post(url, content=b"{}").status_code == 415
+        assert httpx.post(url, data={"prompt": "a"}).status_code == 415
+
+
+def test_lengths() -> None:
+    check_length([1] * 9, None, 10)
+    check_length([1] * 5, 5, 10)
+    for prompt, asked in ([[1] * 10, None], [[1] * 5, 6], [[], 1]):
+        with pytest.raises(ApiError) as caught:
+            check_length(prompt, asked, 10)
+        assert caught.value.status == 400
+
+
+def test_a_client_that_goes_frees_its_slot() -> None:
+    with serving(toy(max_num_seqs=1, max_model_len=256)) as served:
+        for stream in (True, False):
+            body = {"prompt": "a", "max_tokens": 250, "ignore_eos": True, "stream": stream}
+            before = served.llm.stats.tokens
+            url = f"{served.url}/v1/completions"
+            if stream:
+                with httpx.stream("POST", url, json=body) as answer:
+                    next(answer.iter_lines())
+            else:
+                with pytest.raises(httpx.ReadTimeout):
+                    httpx.post(url, json=body, timeout=httpx.Timeout(5, read=0.05))
+            end = time.monotonic() + 5
+            while served.llm.worker.call(lambda engine: engine.busy):
+                assert time.monotonic() < end
+            assert served.llm.stats.tokens - before < 200
+            assert httpx.get(f"{served.url}/load").json()["server_load"] == 0
+        page = httpx.get(f"{served.url}/metrics").text
+        assert 'finished_reason="abort",model_name="toy"} 2.0' in page

@@ -1,0 +1,68 @@
+"""What Prometheus reads."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from foretoken.bench.remote import openai
+from served import serving, toy
+
+BODY = {"prompt": "ab", "max_tokens": 20, "ignore_eos": True, "seed": 1}
+
+
+def read(url: str, prefix: str = "foretoken") -> dict[str, float]:
+    """Name, with a label's value behind it where it has one that varies -> value."""
+    answer = httpx.get(f"{url}/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            own = {k: v for k, v in sample.labels.items() if k not in ("model_name", "engine")}
+            assert sample.labels["model_name"] == "toy" and sample.labels["engine"] == "0"
+            name = sample.name.removeprefix(f"{prefix}:")
+            found[" ".join([name, *own.values()])] = sample.value
+    return found
+
+
+def test_counts_and_times() -> None:
+    with serving(toy()) as served:
+        before = read(served.url)
+        assert before["generation_tokens_total"] == 0
+        httpx.post(f"{served.url}/v1/completions", json=BODY | {"n": 2})
+        now, stats = read(served.url), served.llm.stats
+        assert now["prompt_tokens_total"] == 2 and now["generation_tokens_total"] == 40
+        assert now["request_success_total length"] == 1
+        assert now["num_requests_running"] == now["num_requests_waiting"] == 0
+        assert now["spec_decode_num_drafts_total"] == stats.drafts > 0
+        assert now["spec_decode_num_draft_tokens_total"] == stats.drafted
+        assert now["spec_decode_num_accepted_tokens_total"] == stats.accepted > 0
+        at = "spec_decode_num_accepted_tokens_per_pos_total"
+        assert [now[f"{at} {place}"] for place in range(3)] == stats.accepted_at
+        assert now["time_to_first_token_seconds_count"] == 1
+        assert now["request_params_n_sum"] == 2 and now["request_generation_tokens_sum"] == 40
+        # a gap a block, and a share of it for each of its tokens: the sums are the same
+        blocks, tokens = (now[f"inter_{x}_latency_seconds_count"] for x in ("block", "token"))
+        assert blocks == stats.passes - 2 and blocks < tokens < 40
+        assert now["inter_block_latency_seconds_sum"] == pytest.approx(
+            now["inter_token_latency_seconds_sum"]
+        )
+        parts = sum(now[f"request_{part}_time_seconds_sum"] for part in ("queue", "inference"))
+        assert parts == pytest.approx(now["e2e_request_latency_seconds_sum"])
+
+
+def test_under_vllms_names() -> None:
+    with serving(toy(), metrics_prefix="vllm") as served:
+        httpx.post(f"{served.url}/v1/completions", json=BODY)
+        assert read(served.url, "vllm")["generation_tokens_total"] == 20
+        counted = openai.Endpoint(f"{served.url}/v1", "toy").counters()
+        assert counted is not None
+
+
+def test_a_counter_never_falls() -> None:
+    with serving(toy()) as served:
+        httpx.post(f"{served.url}/v1/completions", json=BODY)
+        assert read(served.url)["generation_tokens_total"] == 20
+        served.llm.stats.tokens -= 5
+        assert read(served.url)["generation_tokens_total"] == 20

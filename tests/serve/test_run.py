@@ -1,0 +1,54 @@
+"""A server as a process: it starts, drains, and ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+from foretoken import ForetokenError
+from foretoken.serve.run import listening
+
+
+def test_a_taken_port() -> None:
+    with (
+        listening("127.0.0.1", 0) as taken,
+        pytest.raises(ForetokenError, match="give another --host or --port"),
+    ):
+        taken.listen()
+        listening("127.0.0.1", taken.getsockname()[1])
+
+
+def test_small_parts_are_sent_at_once(http: httpx.Client) -> None:
+    """Not after 40 ms, when the client has acknowledged the part before."""
+    began = time.monotonic()
+    for _ in range(20):
+        http.get("/version")
+    assert time.monotonic() - began < 0.5
+
+
+def test_it_drains() -> None:
+    """What runs as SIGTERM comes is answered to its end."""
+    command = [sys.executable, "-m", "foretoken", "serve", "mini", "--port", "0"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        assert server.stderr is not None
+        url = re.search(r"http://\S+", server.stderr.readline())
+        assert url is not None
+        body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{url[0]}/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            server.send_signal(signal.SIGTERM)
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]" and '"finish_reason":"length"' in rest[-2]
+        assert server.wait(30) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+    finally:
+        server.kill()
+        server.wait()

@@ -1,0 +1,18 @@
+"""How a server is set up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foretoken import ForetokenError
+from foretoken.serve.settings import ServerSettings
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"names": ()}, {"api_keys": ("",)}, {"request_metrics": "all"}], ids=str
+)
+def test_refusals(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ForetokenError):
+        ServerSettings(**{"names": ("a",)} | wrong)

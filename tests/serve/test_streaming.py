@@ -1,0 +1,108 @@
+"""Parts of answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from foretoken.engine.outputs import CompletionOutput
+from foretoken.serve.errors import ApiError
+from foretoken.serve.streaming import KEEP_ALIVE, EventStream, Gone, Told, told, while_there
+
+CLOSED: list[str] = []
+
+
+async def events(pause: float = 0.0) -> AsyncGenerator[str]:
+    try:
+        for word in ("one", "two"):
+            await asyncio.sleep(pause)
+            yield word
+    finally:
+        CLOSED.append("events")
+
+
+def sent(stream: EventStream, leave_after: int | None = None) -> list[str]:
+    """The bodies that are sent; the client goes after so many of them."""
+    CLOSED.clear()
+    bodies: list[str] = []
+    left = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            bodies.append(message["body"].decode())
+            if len(bodies) == leave_after:
+                left.set()
+                await asyncio.sleep(0.01)
+
+    async def receive() -> Any:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    asyncio.run(stream({"type": "http"}, receive, send))
+    return bodies
+
+
+def test_events_and_their_end() -> None:
+    stream = EventStream(events(), 0, lambda: CLOSED.append("answer"))
+    assert sent(stream) == ["one", "two", ""]
+    assert sorted(CLOSED) == ["answer", "events"]
+
+
+def test_silence_is_broken_by_comments() -> None:
+    bodies = sent(EventStream(events(0.05), 0.02, lambda: None))
+    assert [body for body in bodies if body != KEEP_ALIVE] == ["one", "two", ""]
+    assert 2 <= bodies.count(KEEP_ALIVE) <= 4
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05])
+def test_everything_is_closed_as_the_client_goes(pause: float) -> None:
+    stream = EventStream(events(pause), 0, lambda: CLOSED.append("answer"))
+    assert sent(stream, leave_after=1) == ["one"]
+    assert sorted(CLOSED) == ["answer", "events"]
+
+
+def test_an_error_in_the_middle_is_an_event() -> None:
+    async def broken() -> AsyncGenerator[str]:
+        yield "one"
+        raise ApiError(500, "It broke.")
+
+    async def read() -> list[str]:
+        return [text async for text in told(broken())]
+
+    first, error, end = asyncio.run(read())
+    assert first == "one" and end == "data: [DONE]\n\n"
+    assert error.startswith('data: {"error":{"message":"It broke."')
+
+
+def test_work_for_nobody_is_cancelled() -> None:
+    ended: list[bool] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            ended.append(True)
+
+    class Leaving:
+        async def receive(self) -> dict[str, str]:
+            return {"type": "http.disconnect"}
+
+    with pytest.raises(Gone):
+        asyncio.run(while_there(Leaving(), work()))  # type: ignore[arg-type]
+    assert ended == [True]
+
+
+def test_what_was_told_is_not_told_again() -> None:
+    known, sample = Told(), CompletionOutput(0)
+    assert known.more(sample) is None
+    sample.text, sample.token_ids = "ab", [1, 2]
+    first = known.more(sample)
+    assert first is not None and (first.text, first.tokens, first.opens) == ("ab", [1, 2], True)
+    assert known.more(sample) is None
+    sample.finish_reason = "stop"
+    last = known.more(sample)
+    assert last is not None and (last.text, last.tokens, last.opens) == ("", [], False)
+    assert known.more(sample) is None
