@@ -22,10 +22,10 @@ from foretoken.engine.conversations import Messages
 from foretoken.engine.encoded import Encoded, encoded, paired
 from foretoken.engine.engine import Engine
 from foretoken.engine.logprobs import continuation_logprobs
-from foretoken.engine.outputs import CompletionOutput, RequestOutput
+from foretoken.engine.outputs import RequestOutput
 from foretoken.engine.prompts import Prompt
 from foretoken.engine.settings import Settings, check_loaded
-from foretoken.engine.stats import EngineStats, RequestStats
+from foretoken.engine.stats import EngineStats
 from foretoken.engine.streamed import Streamed
 from foretoken.engine.worker import Worker
 from foretoken.errors import ForetokenError, caught, described, shown
@@ -260,7 +260,8 @@ class LLM:
             try:
                 encoded[place] = self._encoded(prompt, chosen)
             except ForetokenError as error:
-                done[place] = _refused(error, text=prompt if isinstance(prompt, str) else None)
+                text = prompt if isinstance(prompt, str) else None
+                done[place] = RequestOutput.refused(error, text=text)
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
         places: dict[int, int] = {}
 
@@ -273,7 +274,8 @@ class LLM:
                 try:
                     request = engine.add(ids, chosen, text)
                 except caught() as error:
-                    done[place] = _refused(described("The request", error), ids, text)
+                    told = described("The request", error)
+                    done[place] = RequestOutput.refused(told, ids, text)
                 else:
                     places[request.id] = place
                     self._worker.follow(request.id, receive)
@@ -381,12 +383,6 @@ class LLM:
                 "or one for each."
             )
         return list(params)
-
-
-def _refused(error: ForetokenError, ids: Seq[int] = (), text: str | None = None) -> RequestOutput:
-    empty = CompletionOutput(0, finish_reason="error")
-    told, cause = str(error), error.__cause__
-    return RequestOutput(-1, text, list(ids), [empty], RequestStats(), told, cause=cause)
 
 
 def _eos_ids(model: CausalLM, folder: Path | None, tokenizer: Any) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from foretoken.engine.stats import RequestStats
@@ -53,6 +54,19 @@ class RequestOutput:
     error: str | None = None
     cause: BaseException | None = field(default=None, repr=False)
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+
+    @classmethod
+    def refused(
+        cls,
+        error: ForetokenError,
+        prompt: Iterable[int] = (),
+        text: str | None = None,
+        request_id: int = -1,
+    ) -> RequestOutput:
+        """The output of a request that ends by an error before it has written anything."""
+        empty = CompletionOutput(0, finish_reason="error")
+        told, cause = str(error), error.__cause__
+        return cls(request_id, text, list(prompt), [empty], RequestStats(), told, cause=cause)
 
     @property
     def finished(self) -> bool:
