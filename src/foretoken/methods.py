@@ -116,6 +116,14 @@ _ROWS = (
         paper="Chen et al. 2024",
     ),
     Method(
+        name="llmcad",
+        drafter="paced",
+        length="cumulative confidence",
+        tree="paced by confidence",
+        needs=Need.DRAFT_MODEL,
+        paper="Xu et al. 2023 (LLMCad)",
+    ),
+    Method(
         name="staged",
         drafter="cascade",
         verifier="speculative",
@@ -180,11 +188,7 @@ _ROWS = (
         tree="planned, up to 80 nodes",
         paper="Luo et al. 2025 (Token Recycling)",
     ),
-    Method(
-        name="blockwise",
-        needs=Need.WEIGHTS,
-        paper="Stern et al. 2018",
-    ),
+    Method(name="blockwise", needs=Need.WEIGHTS, paper="Stern et al. 2018"),
     Method(
         name="medusa",
         length="by the tree",
@@ -332,11 +336,7 @@ _ROWS = (
         needs=Need.DRAFT_MODEL,
         paper="Timor et al. 2025 (TLI)",
     ),
-    Method(
-        name="slem",
-        needs=Need.DRAFT_MODEL,
-        paper="Timor et al. 2025 (SLEM)",
-    ),
+    Method(name="slem", needs=Need.DRAFT_MODEL, paper="Timor et al. 2025 (SLEM)"),
     Method(
         name="draft_verify",
         length="adaptive",

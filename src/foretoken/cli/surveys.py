@@ -201,10 +201,10 @@ ENTRIES = (
     Entry(
         TAXONOMY,
         "application: LLMCad",
-        "sps",
-        PARTLY,
-        "test_length.py::test_the_cumulative_threshold",
-        "a target larger than memory, its fallback for chains; no confidence-paced tree",
+        "llmcad",
+        EXACT,
+        "drafters/test_paced.py::test_the_text_is_plain_decodings",
+        "with `weights_memory`; nothing is drafted while layers load",
     ),
     Entry(
         TAXONOMY,

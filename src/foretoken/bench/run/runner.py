@@ -57,6 +57,7 @@ class Runner:
                 max_model_len=self.context,
                 max_num_seqs=max(plan.batch_sizes),
                 kv_cache_memory=plan.kv_cache_memory,
+                weights_memory=plan.weights_memory,
             )
         }
         self.not_run: dict[str, str] = {}
