@@ -142,6 +142,7 @@ LEARNS: set[str] = {
     "either",
     "jacobi",
     "lookahead",
+    "paced",
     "parallel_prompt",
     "swift",
     "token_recycling",

@@ -258,6 +258,10 @@ class Cumulative(Confidence):
             ends.append(path[-1] < threshold)
         return torch.tensor(ends, device=distributions.device)
 
+    def note(self, sequence: Sequence, path: Seq[float]) -> None:
+        """Remember a draft that was made otherwise, by the cumulative confidence at each token."""
+        sequence.state[self] = self.threshold(sequence), tuple(path)
+
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if not drafted:
             return

@@ -22,7 +22,7 @@ from foretoken.engine.conversations import Messages
 from foretoken.engine.encoded import Encoded, encoded, paired
 from foretoken.engine.engine import Engine
 from foretoken.engine.logprobs import continuation_logprobs
-from foretoken.engine.outputs import RequestOutput, refused
+from foretoken.engine.outputs import RequestOutput
 from foretoken.engine.prompts import Prompt
 from foretoken.engine.settings import Settings, check_loaded
 from foretoken.engine.stats import EngineStats
@@ -172,11 +172,7 @@ class LLM:
             method.drafter,
             method.verifier,
             eos_ids=settings.ends(loaded, _eos_ids(loaded, folder, self.tokenizer)),
-            chunk=settings.max_num_batched_tokens,
-            max_queued=settings.max_queued,
-            seed=settings.seed,
-            prefix_caching=settings.enable_prefix_caching,
-            structured_outputs_backend=settings.structured_outputs_backend,
+            **settings.of_engine(),
         )
         set_limit(target.budget, settings.cache_bound, loaded.device, target.max_length)
         self._worker = Worker(engine)
@@ -278,7 +274,8 @@ class LLM:
             try:
                 known[place] = encoded(prompt, chosen, self.tokenizer)
             except ForetokenError as error:
-                done[place] = refused(error, text=prompt if isinstance(prompt, str) else None)
+                text = prompt if isinstance(prompt, str) else None
+                done[place] = RequestOutput.refused(error, text=text)
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
         places: dict[int, int] = {}
 
@@ -291,7 +288,8 @@ class LLM:
                 try:
                     request = engine.add(ids, chosen, text)
                 except caught() as error:
-                    done[place] = refused(described("The request", error), ids, text)
+                    refused = described("The request", error)
+                    done[place] = RequestOutput.refused(refused, ids, text)
                 else:
                     places[request.id] = place
                     self._worker.follow(request.id, receive)

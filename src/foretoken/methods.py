@@ -1,8 +1,7 @@
 """The method table: a method is a named point on the axes drafter, length, tree and verifier.
 
 `foretoken methods` prints it, the documentation shows it and the tests are driven by it: what it
-claims for a method is tested. A drafter can be used without a row here; it gets one when the
-combination deserves a name. `foretoken.config` builds what a row describes.
+claims is tested. A drafter can be used without a row here. `foretoken.config` builds a row.
 """
 
 from __future__ import annotations
@@ -114,6 +113,14 @@ _ROWS = (
             "tree": "auto",
         },
         paper="Chen et al. 2024",
+    ),
+    Method(
+        name="llmcad",
+        drafter="paced",
+        length="cumulative confidence",
+        tree="paced by confidence",
+        needs=Need.DRAFT_MODEL,
+        paper="Xu et al. 2023 (LLMCad)",
     ),
     Method(
         name="staged",
@@ -329,11 +336,7 @@ _ROWS = (
         needs=Need.DRAFT_MODEL,
         paper="Timor et al. 2025 (TLI)",
     ),
-    Method(
-        name="slem",
-        needs=Need.DRAFT_MODEL,
-        paper="Timor et al. 2025 (SLEM)",
-    ),
+    Method(name="slem", needs=Need.DRAFT_MODEL, paper="Timor et al. 2025 (SLEM)"),
     Method(
         name="draft_verify",
         length="adaptive",

@@ -23,6 +23,9 @@ MOST_NODES = 4096
 """The most nodes that a draft may be asked for: its mask is square."""
 
 
+Cut = Callable[[Tensor], Tensor]
+
+
 class Kind(IntEnum):
     """How a node's token was obtained, which decides the rules that are exact for it."""
 
@@ -51,7 +54,7 @@ class ResumePoint(NamedTuple):
     states: Tensor
     changes: int
 
-    def cut(self, cut: Callable[[Tensor], Tensor]) -> ResumePoint:
+    def cut(self, cut: Cut) -> ResumePoint:
         return self._replace(tokens=cut(self.tokens), states=cut(self.states))
 
 
@@ -200,10 +203,8 @@ class DraftTree:
     def take(self, rows: Seq[int]) -> DraftTree:
         """The trees of the sequences in these rows."""
         index = torch.tensor(list(rows), dtype=torch.int64, device=self.tokens.device)
-        tree = self._cut([self.counts[row] for row in rows], lambda x: x[index])
+        tree = self._cut([self.counts[row] for row in rows], lambda x: x[index], lambda x: x[index])
         tree.proposals = None if self.proposals is None else self.proposals[index]
-        tree.resume = self.resume and self.resume.cut(lambda x: x[index])
-        tree.amateur_logits = None if self.amateur_logits is None else self.amateur_logits[index]
         return tree
 
     def trim(self, budgets: Seq[int]) -> DraftTree:
@@ -217,18 +218,17 @@ class DraftTree:
         width = max(counts, default=0)
         if counts == self.counts and width == self.nodes:
             return self
-        tree = self._cut(counts, lambda x: x[:, :width])
-        tree.resume = self.resume and self.resume.cut(lambda x: x[:, : width + 1])
-        if self.amateur_logits is not None:
-            tree.amateur_logits = self.amateur_logits[:, : width + 1]
-        return tree
+        return self._cut(counts, lambda x: x[:, :width], lambda x: x[:, : width + 1])
 
-    def _cut(self, counts: list[int], cut: Callable[[Tensor], Tensor]) -> DraftTree:
-        """The tree with `cut` applied to whatever it has for each node."""
-        names = ("parents", "kinds", "rows", "extras")
-        present = {name: x for name in names if (x := getattr(self, name)) is not None}
-        changed: dict[str, Any] = {name: cut(x) for name, x in present.items()}
-        return replace(self, tokens=cut(self.tokens), counts=counts, **changed)
+    def _cut(self, counts: list[int], nodes: Cut, slots: Cut) -> DraftTree:
+        """The tree with `nodes` applied to what it has for each node, `slots` for each slot."""
+        cuts = dict.fromkeys(("tokens", "parents", "kinds", "rows", "extras"), nodes)
+        cuts["amateur_logits"] = slots
+        changed: dict[str, Any] = {
+            name: cut(x) for name, cut in cuts.items() if (x := getattr(self, name)) is not None
+        }
+        resume = self.resume and self.resume.cut(slots)
+        return replace(self, counts=counts, resume=resume, **changed)
 
 
 @lru_cache(maxsize=256)

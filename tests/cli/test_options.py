@@ -145,3 +145,18 @@ def test_a_backend_of_the_draft_model_is_not_left_out(name: str, tmp_path: Path)
         done = run(name, *GIVEN[name], "--draft-backend", "q4")
     assert "--draft-backend goes with a command that runs one method" in done.stderr
     assert '"draft_backend": "q4"}' in done.stderr
+
+
+def test_weights_memory(checkpoints: Pair, tmp_path: Path) -> None:
+    """It reaches the model, which says what it needs; commands that can't obey it refuse it."""
+    for command in (
+        ["generate"],
+        ["bench", "--methods", "pld", "--limit", "1", "--out", str(tmp_path / "run")],
+    ):
+        given = [*command, "--model", str(checkpoints[0]), "--weights-memory", "1KiB"]
+        found = run(*given, *["hello"] * (command == ["generate"]))
+        assert found.exit_code == 1 and "weights_memory" in found.output, found.output
+    for command in ("demo", "recommend"):
+        given = ["--model", str(checkpoints[0])] * (command == "recommend")
+        found = run(command, *given, "--weights-memory", "4GiB")
+        assert found.exit_code == 1 and "--weights-memory is for" in found.output, found.output

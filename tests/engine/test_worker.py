@@ -19,6 +19,7 @@ import torch
 
 from engines import GREEDY, PROMPTS, known
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.engine.engine import Engine
 from foretoken.testing import ByteTokenizer, Pair
 
 TEXTS = [list(prompt) for prompt in PROMPTS]
@@ -315,6 +316,116 @@ print(with_helper - alone, count(alone + 1) - alone)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["1", "1"], done.stderr  # one helper; the engine's thread
+
+
+def within(seconds: float, work: Any) -> Any:
+    """What `work()` returns, which must not wait for ever."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            os._exit(9)  # the thread that waits can't be ended, and would hold up the others
+
+
+def bent(**fields: Any) -> SamplingParams:
+    """Parameters that were changed after they had been checked."""
+    params = SamplingParams(temperature=0, max_tokens=4)
+    for name, value in fields.items():
+        object.__setattr__(params, name, value)
+    return params
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 0},
+        {"n": "2"},
+        {"temperature": "hot"},
+        {"max_tokens": "x"},
+        {"stop": [None]},
+        {"references": None, "top_k": 1.5},
+        {"timeout": "soon"},
+    ],
+)
+def test_bent_parameters(llm: LLM, fields: dict[str, Any]) -> None:
+    """They are refused by a sentence that names the field, and the neighbour is served."""
+    params = [bent(**fields), GREEDY]
+    refused, served = within(30, lambda: llm.generate(TEXTS[:2], params))
+    assert f"{[*fields][-1]} is " in str(refused.error) and len(served.token_ids) == 20
+    with pytest.raises(ForetokenError, match=f"{[*fields][-1]} is "):
+        within(30, lambda: list(llm.stream(TEXTS[0], params[0])))
+    assert at_rest(llm)
+
+
+def test_a_request_that_gets_lost(llm: LLM, monkeypatch: Any) -> None:
+    """Who waits for it is told so, in one call and in a stream, and the next one is served."""
+    monkeypatch.setattr(Engine, "_admit", lambda engine: engine._waiting.clear())
+    params = SamplingParams(temperature=0, max_tokens=4, n=3)
+    outputs = within(30, lambda: llm.generate(TEXTS[:2], params, raise_on_error=False))
+    assert all("lost the request" in str(output.error) for output in outputs)
+    [last] = within(30, lambda: list(llm.stream(TEXTS[0], params)))
+    assert "lost the request" in str(last.error)
+    monkeypatch.undo()
+    assert len(within(30, lambda: llm.generate(TEXTS[0], GREEDY))[0].token_ids) == 20
+
+
+@pytest.mark.parametrize("error", [LookupError, SystemExit])
+def test_an_engine_that_breaks(llm: LLM, monkeypatch: Any, error: type[BaseException]) -> None:
+    """Where requests can't even be ended, all who wait are answered, and so are later calls."""
+
+    def broken(engine: Engine, *given: object) -> Any:
+        raise error("inside")
+
+    stream = llm.stream(TEXTS[0], LONG)
+    next(stream)
+    monkeypatch.setattr(Engine, "step", broken)
+    monkeypatch.setattr(Engine, "fail_all", broken)
+    *_, last = within(30, lambda: list(stream))
+    assert last.error == (
+        f"This LLM has stopped: The engine raised {error.__name__}: inside; load another one."
+    )
+    monkeypatch.undo()
+    for call in (llm.generate, llm.stream):
+        with pytest.raises(ForetokenError, match="has stopped: The engine raised"):
+            within(30, lambda call=call: list(call(TEXTS[0], GREEDY)))
+    llm.close()
+
+
+def test_a_receiver_that_raises(llm: LLM) -> None:
+    """The others are answered."""
+    stream = llm.stream(TEXTS[0], LONG)
+    next(stream)
+
+    def refuses(output: Any) -> None:
+        raise LookupError("receiver")
+
+    def add(engine: Engine) -> None:
+        llm._worker.follow(engine.add(TEXTS[1], GREEDY).id, refuses)
+
+    llm._worker.call(add)
+    *_, last = within(30, lambda: list(stream))
+    assert "The engine raised LookupError: receiver" in str(last.error)
+
+
+def test_orders_after_a_cancellation_that_came_too_late(llm: LLM) -> None:
+    """A request is cancelled as the LLM closes; a call behind it is told, and doesn't wait."""
+    worker, behind = llm._worker, threading.Event()
+    worker.call(lambda engine: None)
+
+    def close() -> None:
+        behind.wait(10)
+        worker._shut()
+
+    worker._post(close)
+    worker.cancel([7])
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(worker.call, lambda engine: 1)
+        while worker._orders.qsize() < 2:
+            time.sleep(0.001)
+        behind.set()
+        with pytest.raises(ForetokenError, match="closed"):
+            asked.result(10)
 
 
 def test_torch_is_set_up_on_the_thread(llm: LLM) -> None:

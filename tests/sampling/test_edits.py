@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from folding import PATHS, VOCAB, distribution, logits_of, sequence
-from foretoken import ForetokenError, SamplingParams
+from foretoken import SamplingParams
 from foretoken.config import build
 from foretoken.registry import build_verifier
 from foretoken.sampling.fold import fold
@@ -79,17 +79,6 @@ def test_running_counts_are_recounts(blocks: list[list[int]]) -> None:
     if blocks:
         anew = fold(logits, [sequence(params, grown.output)], lambda: [PATHS]).probs
         assert found.equal(anew)
-
-
-def test_ids_outside_the_vocabulary() -> None:
-    """Biases and lists with ids that the target doesn't have are refused."""
-    for options in (
-        dict(logit_bias={40: 1.0}),
-        dict(bad_token_ids=[-1]),
-        dict(allowed_token_ids=[99]),
-    ):
-        with pytest.raises(ForetokenError, match="vocabulary of 40"):
-            distribution(logits_of(), SamplingParams(**options))  # type: ignore[arg-type]
 
 
 def forbidden(words: list[Any], output: list[int]) -> list[set[int]]:

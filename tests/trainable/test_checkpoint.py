@@ -11,6 +11,7 @@ import torch
 from foretoken import ForetokenError
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.models.target import ModelTarget
+from foretoken.registry import drafter_class
 from foretoken.testing import Pair, tiny_pair
 from foretoken.trainable.checkpoint import Facts
 from lessons import randomised
@@ -48,6 +49,37 @@ def test_checkpoints(small: Pair, tmp_path: Path) -> None:
             MedusaHeads.load(tmp_path / "a", access)
     with pytest.raises(ForetokenError, match="trained for its target; name"):
         Medusa()
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "message"),
+    [
+        ("peagle", {"num_layers": 10**9}, "num_layers is 1000000000"),
+        ("peagle", {"num_layers": 7}, "doesn't hold the tensors"),
+        ("peagle", {"intermediate": 10**13}, "doesn't hold the tensors"),
+        ("dflash", {"num_layers": 10**9}, "num_layers is 1000000000"),
+        ("dflash", {"intermediate": 10**13}, "doesn't hold the tensors"),
+        ("hydra", {"num_layers": 10**30}, "num_layers is 1000000"),
+        ("medusa", {"num_heads": 2**31}, "num_heads is 2147483648"),
+        ("medusa", {"num_heads": [3]}, r"num_heads is \[3\]"),
+        ("mlp_speculator", {"num_heads": 10**9}, "num_heads is 1000000000"),
+        ("mlp_speculator", {"inner_width": 10**5}, "doesn't hold the tensors"),
+        ("mlp_speculator", {"inner_width": 10**13}, "doesn't fit"),
+        ("eagle", {"intermediate": 10**13}, "doesn't hold the tensors"),
+    ],
+)
+def test_numbers_that_no_tensor_has(
+    small: Pair, tmp_path: Path, method: str, change: dict[str, object], message: str
+) -> None:
+    """They are refused at once, before anything is allocated for them."""
+    access, kind = ModelTarget(small.target, 1, 32), drafter_class(method).module
+    kind(Facts.of(small.target)).save(tmp_path, {})
+    kind.load(tmp_path, access)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "shape": {**config["shape"], **change}}))
+    with pytest.raises(ForetokenError, match=message):
+        kind.load(tmp_path, access)
 
 
 def test_notes_that_are_none(small: Pair, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class Plan:
     repeats: int = 1
     max_model_len: int = 4096
     kv_cache_memory: str | None = None
+    weights_memory: str | None = None
     device: str = "auto"
     backend: str = "auto"
     trust_remote_code: bool = False

@@ -70,6 +70,7 @@ def demo(
     Example: [bold]foretoken demo --out my-demo --limit 4[/bold]
     """
     now = perf_counter()
+    running.check_no_weights_memory()
     running.check_no_gguf_file()
     running.check_no_draft_backend()
     if running.speculative_config is not None:

@@ -38,6 +38,7 @@ _RUNNING = (
     "backend",
     "threads",
     "kv_cache_memory",
+    "weights_memory",
     "trust_remote_code",
     "speculative_config",
 )
@@ -174,6 +175,7 @@ def make_job(settings: BenchOptions, running: ModelOptions) -> Job:
         max_tokens=settings.max_tokens,
         max_model_len=running.max_model_len or Plan.max_model_len,
         kv_cache_memory=running.kv_cache_memory,
+        weights_memory=running.weights_memory,
         repeats=settings.repeats,
         seed=settings.seed,
         own_history=settings.own_history,

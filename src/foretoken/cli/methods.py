@@ -13,8 +13,9 @@ from foretoken.cli import output
 COLUMNS = ("name", "drafter", "length", "tree", "verifier", "lossless", "trained", "paper")
 INSTALLED_COLUMNS = ("name", "package", "drafter")
 VERIFY_COLUMNS = ("name", "lossless", "trees", "sampling", "kinds", "source")
-_LEFT_OUT = ("drafter", "trained", "paper", "source")  # where they would squeeze the others
-_WRAPPED = ("length", "tree", "paper", "kinds", "source")
+SURVEY_COLUMNS = ("name", "ours", "claim", "test", "note")
+_LEFT_OUT = ("drafter", "trained", "paper", "source", "test")  # where they would squeeze the others
+_WRAPPED = ("length", "tree", "paper", "kinds", "source", "ours", "note")
 _WIDE = 130  # columns of a terminal with room for everything
 
 
@@ -29,6 +30,9 @@ def methods(
     axis: Annotated[
         Axis, typer.Option(help="List whole methods, or the acceptance rules they choose from.")
     ] = Axis.METHODS,
+    survey: Annotated[
+        bool, typer.Option(help="List what two surveys of the field name, and what is here of it.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
 ) -> None:
     """List the decoding methods: who drafts, how long, in what shape, and what is accepted.
@@ -39,8 +43,14 @@ def methods(
     With [bold]--axis verify[/bold]: the acceptance rules, any of which a method takes as
     "verifier". Lossless rules keep the target's distribution; approximate ones trade it for speed.
 
+    With [bold]--survey[/bold]: the systems of Xia et al. 2024 and the taxonomy of Zhang et al.
+    2024, each with our method or command, what is claimed and the test that proves it.
+
     Example: [bold]foretoken methods --json[/bold]
     """
+    if survey:
+        _show_survey(as_json)
+        return
     rows = table() if axis is Axis.METHODS else rules()
     added = installed() if axis is Axis.METHODS else []
     if as_json:
@@ -51,6 +61,19 @@ def methods(
     if added:
         output.write("\nFrom installed packages, each with the exact rule for its drafts:")
         _show(added, INSTALLED_COLUMNS)
+
+
+def _show_survey(as_json: bool) -> None:
+    from foretoken.cli.surveys import ENTRIES
+
+    rows = [entry._asdict() for entry in ENTRIES]
+    if as_json:
+        output.write_json(rows)
+        return
+    for title in dict.fromkeys(entry.survey for entry in ENTRIES):
+        output.write(f"{title}:\n")
+        _show([row for row in rows if row["survey"] == title], SURVEY_COLUMNS)
+        output.write("")
 
 
 def table() -> list[dict[str, Any]]:

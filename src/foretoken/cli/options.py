@@ -64,6 +64,12 @@ KVCacheMemory = Annotated[
         _WHAT, "--kv-cache-memory", help="What caches may fill: 4GiB, or 0.5 of the free memory."
     ),
 ]
+WeightsMemory = Annotated[
+    str | None,
+    in_panel(
+        _WHAT, "--weights-memory", help="What the model's weights may take: 4GiB; reads the rest."
+    ),
+]
 TrustRemoteCode = Annotated[
     bool, in_panel(_WHAT, "--trust-remote-code", help="Run code that comes with a checkpoint.")
 ]
@@ -109,6 +115,7 @@ class ModelOptions:
     threads: Threads = None
     max_model_len: MaxModelLen = None
     kv_cache_memory: KVCacheMemory = None
+    weights_memory: WeightsMemory = None
     trust_remote_code: TrustRemoteCode = False
     draft_backend: DraftBackend = None
     speculative_config: SpeculativeConfig = None
@@ -127,6 +134,7 @@ class ModelOptions:
             backend=self.backend,
             max_model_len=self.max_model_len,
             kv_cache_memory=self.kv_cache_memory,
+            weights_memory=self.weights_memory,
             trust_remote_code=self.trust_remote_code,
             **others,
         )
@@ -137,6 +145,14 @@ class ModelOptions:
             raise ForetokenError(
                 "--gguf-file goes with a command that loads one model; name the file in --model, "
                 "e.g. org/name/model.gguf."
+            )
+
+    def check_no_weights_memory(self) -> None:
+        """Raise `ForetokenError` in a command that needs its models in memory."""
+        if self.weights_memory is not None:
+            raise ForetokenError(
+                "--weights-memory is for generate, chat, bench and other commands that measure or "
+                "run one model; leave it out here."
             )
 
     def check_no_draft_backend(self) -> None:

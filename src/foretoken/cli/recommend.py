@@ -68,6 +68,7 @@ def recommend(
     running.check_no_draft_backend()
     if save is not None:
         saved_at(save)
+    running.check_no_weights_memory()
     running.use_threads()
     found = recommending.recommend(
         _model(model, running),

@@ -23,8 +23,10 @@ def encoded(prompt: Any, params: SamplingParams, tokenizer: Any) -> Encoded:
     """A prompt as `prompts.encoded` reads it, and parameters whose references, prediction and words
     are ids, and whose salt is the prompt's, if it has one.
 
-    Raises `ForetokenError` for what the tokenizer can't read, and for texts without one.
+    Raises `ForetokenError` for what the tokenizer can't read, for texts without one, and for
+    parameters that were bent after they had been made.
     """
+    params = replace(params)
     if any(isinstance(text, str) for text in params.references):
         references = [_ids(text, tokenizer) for text in params.references]
         params = replace(params, references=references)

@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from copy import copy
+from dataclasses import replace
 from functools import partial
 from random import Random, SystemRandom
 from time import perf_counter
@@ -101,12 +101,13 @@ class Engine:
 
         `criterion` ends a sample of it after the first token for which it is true.
         """
+        params = replace(params)  # checks them once more: whoever bent them gets a sentence
         limit = check_request(self.target, self.verifier, prompt, params)
         check_queue(len(self._waiting) - self.target.free, self.max_queued)
         seed = self._seeds.getrandbits(62) if params.seed is None else params.seed
         known = self.eos_ids, self.tokenizer, criterion, self.target.opening
         grammar = self._grammars.requested(prompt, params)
-        request = Request(list(prompt), copy(params), text, seed, limit, *known, grammar)
+        request = Request(list(prompt), params, text, seed, limit, *known, grammar)
         self._requests[request.id] = request
         self._waiting.extend(request.samples)
         return request

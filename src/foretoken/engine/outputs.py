@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from foretoken.engine.stats import RequestStats
@@ -54,6 +54,19 @@ class RequestOutput:
     error: str | None = None
     cause: BaseException | None = field(default=None, repr=False)
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+
+    @classmethod
+    def refused(
+        cls,
+        error: ForetokenError,
+        prompt: Iterable[int] = (),
+        text: str | None = None,
+        request_id: int = -1,
+    ) -> RequestOutput:
+        """The output of a request that ends by an error before it has written anything."""
+        empty = CompletionOutput(0, finish_reason="error")
+        told, cause = str(error), error.__cause__
+        return cls(request_id, text, list(prompt), [empty], RequestStats(), told, cause=cause)
 
     @property
     def finished(self) -> bool:
@@ -107,10 +120,3 @@ class RequestOutput:
                 f"This request has {len(self.outputs)} samples; read .outputs[i] instead."
             )
         return self.outputs[0]
-
-
-def refused(error: ForetokenError, ids: Seq[int] = (), text: str | None = None) -> RequestOutput:
-    """The output of a request that was never served."""
-    empty = CompletionOutput(0, finish_reason="error")
-    told, cause = str(error), error.__cause__
-    return RequestOutput(-1, text, list(ids), [empty], RequestStats(), told, cause=cause)

@@ -74,6 +74,16 @@ class Settings:
                 "out."
             )
 
+    def of_engine(self) -> dict[str, Any]:
+        """What `Engine` takes as it is."""
+        return {
+            "chunk": self.max_num_batched_tokens,
+            "max_queued": self.max_queued,
+            "seed": self.seed,
+            "prefix_caching": self.enable_prefix_caching,
+            "structured_outputs_backend": self.structured_outputs_backend,
+        }
+
     def budget(self) -> CacheBudget:
         """For the caches of the engine, without a limit yet."""
         return CacheBudget(widest=self.max_num_batched_tokens, dtype=STORED[self.kv_cache_dtype])

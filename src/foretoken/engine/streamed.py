@@ -19,6 +19,8 @@ class Streamed:
 
     def read(self, output: RequestOutput) -> RequestOutput:
         """The output with its texts. What the tokenizer raises ends it by an error."""
+        if output.error is not None:  # of a refused request, however many samples it wanted
+            return output
         samples = zip(self._samples, output.outputs, strict=True)
         try:
             texts = [text.of(sample) for text, sample in samples]

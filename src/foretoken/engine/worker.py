@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import threading
 import weakref
@@ -20,8 +21,10 @@ from foretoken.engine.encoded import Encoded
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import RequestOutput
 from foretoken.engine.request import Request
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, described
 from foretoken.machine import yield_cores
+
+_log = logging.getLogger("foretoken")
 
 T = TypeVar("T")
 
@@ -48,6 +51,7 @@ class Worker:
         self._posting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
+        self._gone = "This LLM is closed; load another one."
         weakref.finalize(self, self._orders.put, None).atexit = False
         _live.add(self)
 
@@ -55,7 +59,7 @@ class Worker:
     def engine(self) -> Engine:
         """Raises `ForetokenError` where it was closed, or loaded by another process."""
         if self._engine is None:
-            raise ForetokenError("This LLM is closed; load another one.")
+            raise ForetokenError(self._gone)
         if os.getpid() != self._process:
             raise ForetokenError(
                 "This LLM was loaded by the process that this one was forked from, which has the "
@@ -120,7 +124,8 @@ class Worker:
         def order() -> None:
             for request_id in request_ids:
                 self._receivers.pop(request_id, None)
-                self.engine.cancel(request_id)
+                if self._engine is not None:
+                    self._engine.cancel(request_id)
 
         with contextlib.suppress(ForetokenError):  # closed: everything has ended
             self._post(order)
@@ -148,13 +153,17 @@ class Worker:
 
     def work(self, order: Order) -> bool:
         """On the thread: carry out an order, and step until nothing is left to do. Returns whether
-        further orders may come."""
-        order()
-        while self._engine is not None and self._engine.busy:
-            self._step(self._engine)
-            self._carry_out()
+        further orders may come. Whatever raises, everybody who waits is answered."""
+        try:
+            order()
+            while self._engine is not None and self._engine.busy:
+                self._step(self._engine)
+                self._carry_out()
+        except BaseException as error:
+            self._give_up(error)
         if self._engine is None:
             self._carry_out()  # what was posted as it closed is told so
+        self._answer_rest()
         return self._engine is not None
 
     def _carry_out(self) -> None:
@@ -180,6 +189,23 @@ class Worker:
                 receiver(output)
             if output.finished:
                 self._receivers.pop(output.request_id, None)
+
+    def _give_up(self, error: BaseException) -> None:
+        """After an error of the engine's own or a receiver's: nobody knows what is left of it."""
+        told = described("The engine", error)
+        _log.error("%s; it has stopped.", told, exc_info=error)
+        self._gone = f"This LLM has stopped: {str(told).rstrip('.')}; load another one."
+        with self._posting:
+            self._engine = None
+
+    def _answer_rest(self) -> None:
+        """Nothing runs any more, so whoever still waits would wait for ever."""
+        told = "The engine lost the request; send it again."
+        error = ForetokenError(self._gone if self._engine is None else told)
+        waiting, self._receivers = self._receivers, {}
+        for request_id, receiver in waiting.items():
+            with contextlib.suppress(BaseException):  # it may be what has raised
+                receiver(RequestOutput.refused(error, request_id=request_id))
 
     def _shut(self) -> None:
         if self._engine is not None:

@@ -24,6 +24,8 @@ from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
 _WEIGHTS, _CONFIG, _METHOD = "model.safetensors", "config.json", "foretoken_method"
+_COUNTS = ("num_layers", "num_heads")  # of the parts that a module is built of, one by one
+_MOST_PARTS = 1024
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,12 @@ class Trained(nn.Module):
         target = Facts.of(access)
         facts = Facts(**{**asdict(target), **config["target"]})
         facts.check(target, str(source))
+        with torch.device("meta"):  # nothing is allocated before files and shape agree
+            planned = cls.from_shape(facts, config["shape"], str(source))
+        if "published" in config:
+            tensors = formats.fitting(planned, config["published"].tensors(), access, str(source))
+        else:
+            planned.check_weights(folder)
         module = cls.from_shape(facts, config["shape"], str(source)).to(access.device, access.dtype)
         module.notes = typed(f"notes of {folder}", config.get("notes", {}), dict)
         if max(module.hidden) > access.layers:
@@ -160,7 +168,7 @@ class Trained(nn.Module):
                 f"{access.layers} layers; use a checkpoint that was trained for this target."
             )
         if "published" in config:
-            formats.fill(module, config["published"].tensors(), access, str(source))
+            formats.fill(module, tensors, access)
         else:
             module.read_weights(folder)
         return module.eval().requires_grad_(False)
@@ -179,11 +187,20 @@ class Trained(nn.Module):
     def from_shape(cls, facts: Facts, shape: Mapping[str, Any], what: str) -> Self:
         """A new module. Raises `ForetokenError` for a shape that doesn't fit; what: whose it is."""
         try:
+            _check_counts(shape)
             return cls(facts, **shape)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:  # the last of torch, for sizes
             raise ForetokenError(
                 f"The shape {shown(dict(shape))} of {what} doesn't fit: {one_line(error)}."
             ) from error
+
+    def check_weights(self, folder: Path) -> None:
+        """Raises `ForetokenError` for a checkpoint of ours whose file holds other tensors, by what
+        its header says: the module may be one without memory."""
+        expected = self.checkpoint_state()
+        for name, shape in _stored_shapes(folder / _WEIGHTS).items():
+            if name not in expected or list(expected[name].shape) != shape:
+                raise _other_tensors(folder)
 
     def read_weights(self, folder: Path) -> None:
         """Load the weights of a checkpoint of ours."""
@@ -193,14 +210,42 @@ class Trained(nn.Module):
         try:
             load_model(self.checkpoint_module, folder / _WEIGHTS)
         except (OSError, SafetensorError) as error:
-            raise ForetokenError(
-                f"{folder / _WEIGHTS} is missing or damaged; fetch or train it again."
-            ) from error
+            raise _damaged(folder / _WEIGHTS) from error
         except RuntimeError as error:
-            raise ForetokenError(
-                f"{folder / _WEIGHTS} doesn't hold the tensors that its config.json calls for; "
-                "fetch or train it again."
-            ) from error
+            raise _other_tensors(folder) from error
+
+
+def _check_counts(shape: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for more parts than can be built."""
+    for name in _COUNTS:
+        count = shape.get(name, 1)
+        if type(count) is not int or not 0 <= count <= _MOST_PARTS:
+            raise ValueError(
+                f"{name} is {shown(count)}, and it must be a whole number, {_MOST_PARTS} at most"
+            )
+
+
+def _stored_shapes(file: Path) -> dict[str, list[int]]:
+    """The tensors of a safetensors file, and their shapes. Raises `ForetokenError` for a damaged
+    one."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as stored:
+            return {name: stored.get_slice(name).get_shape() for name in stored.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise _damaged(file) from error
+
+
+def _damaged(file: Path) -> ForetokenError:
+    return ForetokenError(f"{file} is missing or damaged; fetch or train it again.")
+
+
+def _other_tensors(folder: Path) -> ForetokenError:
+    return ForetokenError(
+        f"{folder / _WEIGHTS} doesn't hold the tensors that its config.json calls for; fetch or "
+        "train it again."
+    )
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -74,6 +74,8 @@ def test_several_layers_as_speculators_runs_them(
         ({"num_hidden_layers": 2}, None, "a tensor 'layers.2.input_layernorm.weight'"),
         ({"num_hidden_layers": 4}, None, "no tensor 'layers.3.input_layernorm.weight'"),
         ({"num_hidden_layers": 0}, None, "num_layers is 0"),
+        ({"num_hidden_layers": 10**9}, None, "num_layers is 1000000000"),
+        ({"intermediate_size": 10**13}, None, "and its configuration calls for"),
         ({"logit_scale": 0.5}, None, "logit_scale is 0.5"),
         ({}, ("layers.1.", "additional_layers.0."), "'additional_layers'"),
     ],

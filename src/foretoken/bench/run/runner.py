@@ -58,6 +58,7 @@ class Runner:
                 max_num_seqs=max(plan.batch_sizes),
                 kv_cache_memory=plan.kv_cache_memory,
                 enable_prefix_caching=False,  # every answer is to take its whole time
+                weights_memory=plan.weights_memory,
             )
         }
         self.not_run: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 A format is a function from a `Source` to a `Published`, our description of the same checkpoint, or
 to None where the folder is of another format. `recognise` tries them in order, the most specific
-first; `fill` puts the tensors into a module.
+first; `fitting` compares the tensors with a module, `fill` puts them into one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from foretoken.trainable.formats import (
     mlp_speculator,
     mtp,
 )
-from foretoken.trainable.formats.fill import fill
+from foretoken.trainable.formats.fill import fill, fitting
 from foretoken.trainable.formats.published import MASK_FILE, TORCH, Published, Source
 
-__all__ = ["Published", "fill", "find", "recognise"]
+__all__ = ["Published", "fill", "find", "fitting", "recognise"]
 
 
 def _unknown_speculators(source: Source) -> None:

@@ -1,5 +1,8 @@
 """Fills our module with a published checkpoint's tensors; embedding and head may be the target's.
 
+`fitting` looks at a module without memory, so that nothing is allocated for numbers that no tensor
+has.
+
 Legend: V vocabulary, D width, S states.
 """
 
@@ -19,8 +22,10 @@ _TOLERANCE = 0.02  # of the norm: more than the error of rounding to bfloat16 or
 _ROWS, _STATES = 4096, 16
 
 
-def fill(module: Any, tensors: Mapping[str, Tensor], target: Access, what: str) -> None:
-    """Fill the whole module; a head that the checkpoint lacks is copied from the target.
+def fitting(
+    module: Any, tensors: Mapping[str, Tensor], target: Access, what: str
+) -> dict[str, Tensor]:
+    """The tensors that `fill` takes, without an embedding or head that is the target's.
 
     Raises `ForetokenError` for tensors that don't fit it, or an embedding or head that is meant to
     be the target's and isn't.
@@ -42,10 +47,16 @@ def fill(module: Any, tensors: Mapping[str, Tensor], target: Access, what: str) 
                 f"{name} of {what} is of shape {list(weight.shape)} and its configuration calls "
                 f"for {list(expected[name].shape)}; fetch the checkpoint again."
             )
-    module.load_state_dict(stored, strict=False)
-    if HEAD in expected and HEAD not in stored:
+    return stored
+
+
+def fill(module: Any, tensors: Mapping[str, Tensor], target: Access) -> None:
+    """Fill the whole module with tensors that fit it; a head that the checkpoint lacks is copied
+    from the target."""
+    module.load_state_dict(tensors, strict=False)
+    if HEAD in module.state_dict() and HEAD not in tensors:
         module.copy_from(target)  # which begins other weights anew, too
-        module.load_state_dict(stored, strict=False)
+        module.load_state_dict(tensors, strict=False)
 
 
 def _check_same(weight: Tensor, distance_of: Any, target: Access, what: str) -> None:

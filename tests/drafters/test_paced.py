@@ -1,0 +1,115 @@
+"""LLMCad's drafts: the small model's tree, its threshold, and the target's text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.config import build
+from foretoken.drafters.paced import Paced
+from foretoken.length import Cumulative
+from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence, draws_for
+from foretoken.testing import Pair, logits_after
+from foretoken.tree import DraftTree
+
+PROMPT = [5, 9, 2, 5, 9, 2, 5]
+PROMPTS = [PROMPT, [40, 3, 3, 17, 40, 3], [1]]
+
+
+def drafted(pair: Pair, drafter: Paced, prompts: list[list[int]], budget: int = 64) -> DraftTree:
+    """The first drafts after the prompts."""
+    target = ModelTarget(pair.target, len(prompts), 128)
+    drafter.bind(target)
+    sequences = [Sequence.start(prompt, SamplingParams(temperature=0)) for prompt in prompts]
+    for sequence in sequences:
+        drafter.begin(sequence)
+    with torch.inference_mode():
+        draws = draws_for(sequences, target.device)
+        return drafter.draft(sequences, [budget] * len(prompts), draws)
+
+
+def test_each_node_is_likely_after_its_path(pair: Pair) -> None:
+    """Its token is one of the two likeliest to the small model after the text and its own path,
+    read from scratch: rows draft as if alone, and branches don't see each other."""
+    tree = drafted(pair, Paced(pair.draft, 24, 1e-6), PROMPTS)
+    assert not tree.is_chain and tree.counts == [24] * 3
+    for row, prompt in enumerate(PROMPTS):
+        for node, path in enumerate(tree.contexts()[row][1:]):
+            logits = logits_after(pair.draft, [*prompt, *path[:-1]])
+            assert path[-1] in logits.topk(2).indices.tolist(), (row, node)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("after_error", ["rate", "confidence"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_text_is_plain_decodings(
+    pair: Pair, slots: int, after_error: str, temperature: float
+) -> None:
+    """Token for token at a seed, in fewer passes."""
+    params = [
+        SamplingParams(temperature=temperature, seed=7, max_tokens=30, ignore_eos=True)
+    ] * len(PROMPTS)
+    config = {
+        "method": "llmcad",
+        "model": pair.draft,
+        "num_speculative_tokens": 12,
+        "after_error": after_error,
+    }
+    options: dict[str, Any] = {"max_num_seqs": slots, "eos_ids": ()}
+    with LLM(pair.target, **options) as plain:
+        expected = [output.token_ids for output in plain.generate(PROMPTS, params)]
+    with LLM(pair.target, speculative_config=config, **options) as llm:
+        outputs = llm.generate(PROMPTS, params)
+        assert [output.token_ids for output in outputs] == expected
+        assert llm.stats.accepted > 0
+
+
+@pytest.mark.parametrize(
+    ("after_error", "path", "accepted", "threshold"),
+    [
+        ("rate", [0.9, 0.5], 2, 0.1),  # all correct: half
+        ("rate", [0.9, 0.5, 0.4, 0.2], 1, 0.75),
+        ("confidence", [0.9, 0.5, 0.4, 0.3], 2, 0.2 / 0.35),
+    ],
+)
+def test_the_threshold(
+    pair: Pair, after_error: str, path: list[float], accepted: int, threshold: float
+) -> None:
+    """Both readings of equation 3, by the likeliest path."""
+    drafter = Paced(pair.draft, 8, 0.2, after_error)
+    sequence = Sequence.start([1], SamplingParams())
+    drafter._fallback.note(sequence, path)
+    drafter._fallback.observe(sequence, len(path), accepted)
+    assert drafter._fallback.threshold(sequence) == pytest.approx(threshold)
+
+
+def test_the_threshold_learns_from_each_step(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How deep the tree was, and how much of a path was right."""
+    seen: list[tuple[int, int]] = []
+    observe = Cumulative.observe
+
+    def looked_at(rule: Cumulative, sequence: Sequence, drafted: int, accepted: int) -> None:
+        seen.append((drafted, accepted))
+        observe(rule, sequence, drafted, accepted)
+
+    monkeypatch.setattr(Cumulative, "observe", looked_at)
+    config = {"method": "llmcad", "model": pair.draft, "num_speculative_tokens": 6}
+    with LLM(pair.target, speculative_config=config, eos_ids=()) as llm:
+        llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=20))
+        assert len(seen) == llm.stats.passes
+        assert sum(accepted for _, accepted in seen) >= llm.stats.accepted > 0
+    assert all(accepted <= drafted <= 6 for drafted, accepted in seen)
+
+
+def test_what_is_refused(pair: Pair) -> None:
+    for options, said in (
+        ({}, "name it"),
+        ({"model": pair.draft, "after_error": "x"}, "Unknown after_error"),
+        ({"model": pair.draft, "num_speculative_tokens": 0}, "num_speculative_tokens is 0"),
+    ):
+        with pytest.raises(ForetokenError, match=said):
+            build({"method": "llmcad", **options})
