@@ -23,6 +23,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from foretoken.control.cost_model import CostModel
+from foretoken.control.priors import prior_of
 from foretoken.control.rates import History, Rates, Shape, chain, expected
 
 _BUDGET_PASSES = 4.0  # the most time saved up for trials, or for queries, in plain passes
@@ -118,7 +119,7 @@ class Controller:
 
     def reset(self) -> None:
         """Forget acceptance rates; costs stay known."""
-        self.rates = [Rates() for _ in self.names]
+        self.rates = [Rates(prior=prior_of(name)) for name in self.names]
         self.shapes = [chain(self._most) for _ in self.names]  # of what each would compute
         self._savings = [
             _FIRST_QUERIES * self.costs.drafts[name](1, 0) for name in self.names
@@ -200,7 +201,8 @@ class Controller:
         self._trial_budget -= ms
 
     def _expected(self, row: Row, part: int, shape: Shape, hope: float = 0.0) -> list[float]:
-        tokens = expected(shape, self.rates[part], row.histories[part], hope)
+        copied = part not in self.computing
+        tokens = expected(shape, self.rates[part], row.histories[part], hope, copied=copied)
         return tokens[: min(row.room, self._most) + 1]
 
     def _fastest(
