@@ -162,12 +162,13 @@ class PendingDraft:
 @dataclass(slots=True, eq=False)
 class History:
     """One drafter's record in one sequence. last_right: whether its last draft was right. pending:
-    a draft that is still compared with the text. read: how many tokens of the text it has read,
-    where it computes."""
+    a draft that is still compared with the text. reads, read: of one that computes, whether it
+    reads the prompt with the target, and how many tokens of the text it has read."""
 
     rates: Rates = field(default_factory=lambda: Rates(_SEQUENCE_FADE))
     last_right: bool = False
     pending: PendingDraft | None = None
+    reads: bool | None = None
     read: int = 0
 
     def record_pass(self, shared: Rates, shape: Shape, asked: int, path: Seq[int]) -> None:
