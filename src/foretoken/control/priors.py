@@ -24,7 +24,7 @@ class Prior:
     weight: float = 4.0
 
 
-UNKNOWN = Prior((0.6,) * (len(SIZES) + 1), weight=1.0)
+UNKNOWN = Prior((0.5,) * len(SIZES) + (0.6,), weight=1.0)
 _KNOWN: Mapping[str, Prior] = MappingProxyType(
     {
         "suffix": Prior((0.25, 0.52, 0.7, 0.82, 0.88), 0.75),
