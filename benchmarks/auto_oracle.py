@@ -2,7 +2,7 @@
 
 In each cell plain decoding, every method at every length, and `auto` answer the same prompts, a
 batch at a time, in turn and in a rotating order; what drafters know of earlier answers is forgotten
-before each batch. Seconds are of decoding alone. A ratio is the geometric mean over the batches.
+before each batch. Seconds are of decoding alone. A speed is the median over the batches.
 Cells are written as they end, and those that the record has are kept. Example:
 
     python benchmarks/auto_oracle.py --list
@@ -19,19 +19,24 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence as Seq
 from itertools import product
+from pathlib import Path
 from typing import Any
 
-from real_table.lineup import TARGETS
+from auto import Wrong
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
 from foretoken.bench.record import BASELINE
 from foretoken.drafters.auto import Auto
-from foretoken.models.load import load_model
+from foretoken.machine import cache_folder
 from foretoken.progress import track
-from foretoken.testing import Oracle
 
 SMALL, PAIR, TOY = "smollm2-135m", "qwen2.5-coder-1.5b", "mini"
+MODELS = {
+    SMALL: ("smollm2-135m-instruct.gguf", None),
+    PAIR: ("qwen2.5-coder-1.5b-instruct.gguf", "qwen2.5-coder-0.5b-instruct.gguf"),
+    TOY: ("mini", "mini-draft"),
+}
 AUTO = "auto"
 EDITING = "editing"
 CELLS = (
@@ -44,12 +49,12 @@ COPIED, COMPUTED = (2, 4, 8, 16), (1, 2, 3, 4, 6)
 BEST, PLAIN, WRONG, ON_TOY = 0.95, 0.99, 0.98, 0.97
 
 
-def configs(target: str, draft: Any, wrong: int | None) -> dict[str, dict[str, Any]]:
+def configs(draft: Any, wrong: int | None) -> dict[str, dict[str, Any]]:
     """Plain decoding, the fixed choices and `auto`, by name."""
     found: dict[str, dict[str, Any]] = {BASELINE: {"method": BASELINE}}
     if wrong is not None:
-        parts = [Oracle({}, 8), Oracle({}, 4)]
-        return {**found, AUTO: {"method": Auto(parts, names=["suffix", "pld"])}}
+        parts = [Wrong(wrong, True), Wrong(wrong, False)]
+        return {**found, AUTO: {"method": Auto(parts, names=["copies", "computes"])}}
     for name, n in product(("suffix", "pld"), COPIED):
         found[f"{name}-{n}"] = {"method": name, "num_speculative_tokens": n}
     given = {} if draft is None else {"model": draft}
@@ -63,13 +68,11 @@ def configs(target: str, draft: Any, wrong: int | None) -> dict[str, dict[str, A
 def measured(cell: str, given: Namespace) -> dict[str, Any]:
     """Each method's speed over plain decoding, and `auto`'s over the best fixed choice."""
     name, size, heat, kind = cell.split("/")
-    batch, target = int(size), TARGETS[name]
-    model = load_model(target.model)
-    draft = None
-    if target.draft:
-        backend = {"backend": "q4"} if name == PAIR else {}
-        draft = LLM(target.draft, **backend).model
-    first = LLM(model, tokenizer=LLM(target.model).tokenizer, max_num_seqs=batch)
+    batch, files = int(size), [_found(given.models, file) for file in MODELS[name]]
+    first = LLM(files[0], max_num_seqs=batch)
+    q4 = {"backend": "q4"} if name == PAIR else {}
+    draft = LLM(files[1], **q4).model if files[1] else None
+    wrong = (first.tokenizer.bos_token_id or 0) if kind == "wrong" else None
     llms = {
         key: LLM(
             first.model,
@@ -77,7 +80,7 @@ def measured(cell: str, given: Namespace) -> dict[str, Any]:
             max_num_seqs=batch,
             speculative_config=config,
         )
-        for key, config in configs(name, draft, 0 if kind == "wrong" else None).items()
+        for key, config in configs(draft, wrong).items()
     }
     editing = {"code_editing", "editing", "grammar"}
     prompts = [p for p in bundled() if kind != EDITING or p.task in editing]
@@ -99,6 +102,11 @@ def measured(cell: str, given: Namespace) -> dict[str, Any]:
     return result(logs)
 
 
+def _found(folder: Path, file: str | None) -> str | None:
+    """A file in the folder, or a bundled model's name."""
+    return file if file is None or not file.endswith(".gguf") else str(folder / file)
+
+
 def seconds(llm: LLM, asked: Seq[Seq[int]], own: SamplingParams) -> float:
     """Of decoding; drafters know nothing of earlier answers."""
     shared = llm.engine.drafter.shared
@@ -112,14 +120,16 @@ def seconds(llm: LLM, asked: Seq[Seq[int]], own: SamplingParams) -> float:
 
 def result(logs: dict[str, list[float]]) -> dict[str, Any]:
     """From the logarithms of seconds by method, a batch of prompts each."""
-    fixed = {key: statistics.fmean(own) for key, own in logs.items() if key != AUTO}
-    best = min(fixed, key=lambda key: fixed[key])
-    plain = fixed[BASELINE]
-    speedups = {key: math.exp(plain - statistics.fmean(own)) for key, own in logs.items()}
+    plain = logs[BASELINE]
+    speedups = {
+        key: math.exp(statistics.median(p - mine for p, mine in zip(plain, own, strict=True)))
+        for key, own in logs.items()
+    }
+    best = max((key for key in logs if key != AUTO), key=lambda key: speedups[key])
     return {
         "speedup": speedups,
         "best": best,
-        "of_best": math.exp(fixed[best] - statistics.fmean(logs[AUTO])),
+        "of_best": speedups[AUTO] / speedups[best],
         "of_plain": speedups[AUTO],
         "batches": len(logs[AUTO]),
     }
@@ -141,8 +151,11 @@ def missed(cells: dict[str, dict[str, Any]]) -> list[str]:
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--cells", nargs="+", default=list(CELLS), help="those to measure, or none")
+    parser.add_argument("--models", type=Path, default=cache_folder() / "models", help="GGUF files")
     parser.add_argument("--list", action="store_true", help="name the cells")
-    parser.add_argument("--batches", type=int, default=24, help="of prompts in a cell (default: 24)")
+    parser.add_argument(
+        "--batches", type=int, default=24, help="of prompts in a cell (default: 24)"
+    )
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer (default: 64)")
     parser.add_argument("--quick", action="store_true", help="six batches of prompts")
     parser.add_argument("--fresh", action="store_true", help="keep nothing of earlier runs")

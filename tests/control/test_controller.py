@@ -327,7 +327,9 @@ def test_reset_forgets_rates_and_keeps_costs() -> None:
     control = played.controller
     assert any(map(any, control.rates[0].tested))
     control.reset()
-    assert not any(map(any, control.rates[0].tested)) and control.costs.drafts["0"].level == GOOD.level
+    assert (
+        not any(map(any, control.rates[0].tested)) and control.costs.drafts["0"].level == GOOD.level
+    )
 
 
 def considered(control: Controller, steps: int) -> list[int]:

@@ -176,9 +176,7 @@ def test_who_cannot_pay_reads_no_prompt(pair: Pair) -> None:
 def test_who_pays_reads_prompts_with_the_target(pair: Pair) -> None:
     """So that the first draft costs what every draft costs."""
     small = Watched(pair.draft)
-    [output] = serve(
-        pair.target, auto(small, level=0.1), Speculative(), PROMPTS[:1], GREEDY
-    )
+    [output] = serve(pair.target, auto(small, level=0.1), Speculative(), PROMPTS[:1], GREEDY)
     drafting = len(small.observed) - output.stats.chosen["Watched0"]
     assert drafting > 0  # what else it observed were the prompt's chunks
 
