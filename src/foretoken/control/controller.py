@@ -27,7 +27,7 @@ from foretoken.control.priors import prior_of
 from foretoken.control.rates import History, Rates, Shape, chain, expected
 
 _BUDGET_PASSES = 4.0  # the most time saved up for queries, in plain passes,
-_TRIAL_PASSES = 16.0  # and for trials, before which a model may have to read a prompt
+_TRIAL_PASSES = 8.0  # and for trials, before which a model may have to read a prompt
 _USES = 8  # drafts over which it is spread what a model reads that did not run for a while
 _ANSWER = 256  # tokens that an answer without `max_tokens` is expected to have
 _TRIAL_PAUSE = 16  # steps between considering two trials, or drafters that compute;
@@ -261,14 +261,8 @@ class Controller:
             # Copies for the other sequences may be longer than what is computed.
             for width in range(n + 1, max(map(len, copied_gains)) if count > 1 else 0):
                 wider = ms[n] + passes[width] - passes[n]
-                plan = _Plan(
-                    _tokens(copied_gains, width, computed_gains, n),
-                    wider,
-                    width,
-                    part,
-                    n,
-                    computed_gains,
-                )
+                gained = _tokens(copied_gains, width, computed_gains, n)
+                plan = _Plan(gained, wider, width, part, n, computed_gains)
                 best = plan if plan.speed > best.speed else best
         return best
 
@@ -299,10 +293,8 @@ class Controller:
         for place, row in enumerate(rows):
             copied = _tokens_at(copied_gains[place], plan.width)
             taker, nodes = self._best_copier(row, plan.width) if copied > 0 else (None, 0)
-            if (
-                plan.part is not None
-                and _tokens_at(plan.computed_gains[place], plan.length) > copied
-            ):
+            own = plan.computed_gains[place] if plan.part is not None else _NO_GAIN
+            if _tokens_at(own, plan.length) > copied:
                 taker, nodes = plan.part, min(plan.length, row.room)
             choice.takers.append(taker)
             choice.nodes.append(nodes)
@@ -310,8 +302,7 @@ class Controller:
         return choice
 
     def _best_copier(self, row: Row, width: int) -> tuple[int | None, int]:
-        """The copier whose first `width` nodes are expected to yield most tokens, and how many of
-        them to use."""
+        """The copier whose first `width` nodes yield most tokens, and how many of them to use."""
         part = max(row.gains, key=lambda part: _tokens_at(row.gains[part], width))
         return part, min(width, len(row.gains[part]) - 1)
 
