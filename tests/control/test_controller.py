@@ -242,8 +242,9 @@ def test_trials_stay_within_their_share() -> None:
 def rates(*chances: float, count: float = 1000.0) -> Rates:
     """Rates of a part that is well known."""
     known = Rates()
-    known.tested[0] = [count] * len(chances)
-    known.accepted[0] = [count * chance for chance in chances]
+    for evidence in range(0, len(known.tested), 4):  # whatever a draft's size, of rank 0
+        known.tested[evidence] = [count] * len(chances)
+        known.accepted[evidence] = [count * chance for chance in chances]
     return known
 
 
@@ -270,7 +271,9 @@ def speed(control: Controller, rows: Seq[Row], copied: int, computed: int) -> fl
     """Tokens a millisecond where each row takes the better of a copy and what part 1 computes."""
     tokens = float(len(rows))
     for row in rows:
-        copy = expected(row.copies.get(0, chain(0)), control.rates[0], row.histories[0])
+        copy = expected(
+            row.copies.get(0, chain(0)), control.rates[0], row.histories[0], copied=True
+        )
         own = expected(chain(6), control.rates[1], row.histories[1])
         tokens += max(copy[min(copied, len(copy) - 1)], own[min(computed, len(own) - 1)])
     passes = control.costs.passes(len(rows), MOST)
@@ -322,9 +325,11 @@ def test_reset_forgets_rates_and_keeps_costs() -> None:
     """As the benchmark wants it between answers."""
     played = play(World(CPU, [GOOD], tokens=300))
     control = played.controller
-    assert any(control.rates[0].tested[0])
+    assert any(map(any, control.rates[0].tested))
     control.reset()
-    assert not any(control.rates[0].tested[0]) and control.costs.drafts["0"].level == GOOD.level
+    assert (
+        not any(map(any, control.rates[0].tested)) and control.costs.drafts["0"].level == GOOD.level
+    )
 
 
 def considered(control: Controller, steps: int) -> list[int]:
@@ -356,3 +361,39 @@ def test_a_copier_that_saves_nothing_is_queried_by_its_budget() -> None:
         queries += len(asked)
         control.record_step(control.choose([Row(64, [History()])]), asked, [0])
     assert 0.8 * 50 <= queries <= 50  # half a per cent of 1000 plain passes of 10 ms
+
+
+def test_reading_a_prompt_must_pay() -> None:
+    """A part that computes reads it where it will draft and saves more than the reading takes."""
+    costs = CostModel(CPU, {"0": DraftCost(level=1.0)}, fixed=True)
+    control = choosing(costs, [rates(*[0.8] * MOST)], [0])
+    assert control.reads(0, 1, 100, 64) and control.reads(0, 1, 100, None)
+    assert not control.reads(0, 1, 100, 1)  # the answer is over before it has saved that much
+    assert not control.reads(0, 1, 10_000, 64)
+    assert not choosing(costs, [rates(0.0)], [0]).reads(0, 1, 10, 64)  # it would not draft
+    dear = CostModel(CPU, {"0": DraftCost(level=20.0)}, fixed=True)
+    assert not choosing(dear, [rates(*[0.8] * MOST)], [0]).reads(0, 1, 1, 64)
+
+
+def test_what_a_part_missed_counts() -> None:
+    """It drafts although it has a few tokens to read, and not where it has a whole prompt."""
+    costs = CostModel(CPU, {"0": DraftCost(level=1.0)}, fixed=True)
+    taken = []
+    for unread in (1, 8, 20_000):
+        control = choosing(costs, [rates(*[0.8] * MOST)], [0])
+        taken.append(control.choose([Row(64, [History()], {}, {0: unread})]).takers[0])
+    assert taken == [0, 0, None]
+
+
+def test_no_trial_reads_what_it_cannot_pay() -> None:
+    """A part that never read the prompt is tried only once its reading has been saved up for."""
+    costs = CostModel(CPU, {"0": DraftCost(level=3.0)}, fixed=True)
+    trials = []
+    for unread in (1, 3000):
+        control = choosing(costs, [rates(0.2, count=8.0)], [0])
+        for _ in range(600):
+            choice = control.choose([Row(64, [History()], {}, {0: unread})])
+            control.record_step(choice, [], [0])
+            trials.append((unread, bool(choice.trial)))
+    assert any(trial for unread, trial in trials if unread == 1)
+    assert not any(trial for unread, trial in trials if unread > 1)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import numpy as np
 import pytest
 
+from foretoken.control.priors import SIZES, Prior, prior_of
 from foretoken.control.rates import History, PendingDraft, Rates, Shape, chain, expected
+
+
+def counted(rates: Rates) -> list[int]:
+    """Tested nodes by depth, whatever their evidence and rank."""
+    return [round(sum(found)) for found in zip_longest(*rates.tested, fillvalue=0.0)]
+
 
 TREE = Shape.of([0, 0, 1, 1, 2, 5])  # two under the root, two under the first, a tail
 
@@ -62,7 +71,7 @@ def test_a_new_guess_waits_for_the_old_one_unless_it_is_used() -> None:
     history.compare(shared, [1])
     history.remember([8], chain(1), 1, False)
     history.compare(shared, [1, 2])
-    assert [round(n) for n in shared.tested[0]] == [1, 1] and history.last_right
+    assert counted(shared) == [1, 1] and history.last_right
     history.remember([9, 9], chain(2), 2, True)
     history.compare(shared, [1, 2, 3])
     assert not history.last_right and sum(map(sum, shared.tested)) == pytest.approx(3, abs=0.1)
@@ -93,8 +102,9 @@ def test_a_chain_that_ended_early_was_as_good_as_refused_there() -> None:
 def test_expected_tokens_of_a_chain_and_a_tree() -> None:
     """Sums of the products along the paths, by rank; what can't be accepted brings nothing."""
     shared, history = Rates(), History()
-    shared.tested[:2] = [[1e9] * 3, [1e9] * 3]
-    shared.accepted[:2] = [[0.5e9, 0.4e9, 0.8e9], [0.25e9, 0.2e9, 0.0]]
+    at = 4 * 2 * len(SIZES)  # of computed drafts
+    shared.tested[at : at + 2] = [[1e9] * 3, [1e9] * 3]
+    shared.accepted[at : at + 2] = [[0.5e9, 0.4e9, 0.8e9], [0.25e9, 0.2e9, 0.0]]
     assert expected(chain(3), shared, history) == pytest.approx([0, 0.5, 0.7, 0.86])
     worth = [0.5, 0.25, 0.5 * 0.4, 0.5 * 0.2, 0.25 * 0.4, 0.25 * 0.4 * 0.8]
     assert expected(TREE, shared, history) == pytest.approx([0, *np.cumsum(worth)])
@@ -119,14 +129,33 @@ def test_counts_fade_and_sequences_differ() -> None:
     assert expected(chain(1), shared, other)[-1] < 0.1
 
 
+def test_the_size_of_a_copy_tells_how_good_it_is() -> None:
+    """Sizes are counted apart; what is believed at first is the method's, and gives way."""
+    shared, history = Rates(prior=prior_of("suffix")), History()
+    first = [expected(chain(n), shared, history, copied=True)[1] for n in (1, 2, 4, 8, 9)]
+    assert first == sorted(first) and first[0] < 0.3 and first[-1] > 0.8
+    for _ in range(60):
+        history.remember([1], chain(1), 0, True)
+        history.compare(shared, [1])
+        history.last_right = False
+    assert expected(chain(1), shared, history, copied=True)[1] > 0.8
+    assert expected(chain(2), shared, history, copied=True)[1] == first[1]
+
+
+def test_below_a_right_node_is_believed_more() -> None:
+    """A copy that starts right goes on right, at least as often as the prior says."""
+    shared = Rates(prior=Prior((0.3,) * 5, deeper=0.8))
+    assert expected(chain(2), shared, History(), copied=True) == pytest.approx([0, 0.3, 0.54])
+
+
 def test_forgetting_leaves_a_little() -> None:
     """Shares stay, their weight goes: it becomes worth a trial again."""
-    shared = Rates()
-    shared.note([(0, 0, i % 4 == 0) for i in range(400)], False)
-    share = shared.accepted[0][0] / shared.tested[0][0]
+    shared, at = Rates(), 4 * 2 * len(SIZES)  # of computed drafts
+    shared.note([(0, 0, i % 4 == 0) for i in range(400)], 2 * len(SIZES))
+    share = shared.accepted[at][0] / shared.tested[at][0]
     hopes = [expected(chain(1), shared, History(), hope=1.5)[1]]
     for _ in range(60):
         shared.forget()
         hopes.append(expected(chain(1), shared, History(), hope=1.5)[1])
-    assert shared.accepted[0][0] / shared.tested[0][0] == pytest.approx(share)
-    assert 3 < shared.tested[0][0] < 4.1 and hopes == sorted(hopes)
+    assert shared.accepted[at][0] / shared.tested[at][0] == pytest.approx(share)
+    assert 3 < shared.tested[at][0] < 4.1 and hopes == sorted(hopes)

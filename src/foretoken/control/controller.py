@@ -23,9 +23,13 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from foretoken.control.cost_model import CostModel
+from foretoken.control.priors import prior_of
 from foretoken.control.rates import History, Rates, Shape, chain, expected
 
-_BUDGET_PASSES = 4.0  # the most time saved up for trials, or for queries, in plain passes
+_BUDGET_PASSES = 4.0  # the most time saved up for queries, in plain passes,
+_TRIAL_PASSES = 8.0  # and for trials, before which a model may have to read a prompt
+_USES = 8  # drafts over which it is spread what a model reads that did not run for a while
+_ANSWER = 256  # tokens that an answer without `max_tokens` is expected to have
 _TRIAL_PAUSE = 16  # steps between considering two trials, or drafters that compute;
 _LONGEST_PAUSE = 32  # each trial that is not made doubles the pause, up to this many steps
 _OPTIMISM = 1.5  # standard errors that a trial adds to the acceptance rates
@@ -38,12 +42,14 @@ _NO_GAIN = [0.0]
 @dataclass(slots=True)
 class Row:
     """A sequence at a step. room: the most nodes that it may draft. histories: one for each
-    drafter. copies: copier -> its draft, of those that were queried and have one. gains: copier ->
-    [n] the tokens expected from the first n nodes of its draft (set by the controller)."""
+    drafter. copies: copier -> its draft, of those that were queried and have one. unread: drafter
+    that computes -> the tokens that it has yet to read. gains: copier -> [n] the tokens expected
+    from the first n nodes of its draft (set by the controller)."""
 
     room: int
     histories: Seq[History]
     copies: Mapping[int, Shape] = field(default_factory=dict)
+    unread: Mapping[int, int] = field(default_factory=dict)
     gains: dict[int, list[float]] = field(default_factory=dict)
 
 
@@ -118,7 +124,7 @@ class Controller:
 
     def reset(self) -> None:
         """Forget acceptance rates; costs stay known."""
-        self.rates = [Rates() for _ in self.names]
+        self.rates = [Rates(prior=prior_of(name)) for name in self.names]
         self.shapes = [chain(self._most) for _ in self.names]  # of what each would compute
         self._savings = [
             _FIRST_QUERIES * self.costs.drafts[name](1, 0) for name in self.names
@@ -195,12 +201,38 @@ class Controller:
         self._idle = 0 if any(choice.nodes) else self._pause
         return choice
 
+    def reads(self, part: int, sequences: int, prompt: int, answer: int | None) -> bool:
+        """Whether a part that computes is to read a prompt of so many tokens now, together with the
+        target: whether it is expected to draft, and to save more time in the answer than the
+        reading takes. sequences: how many will run; answer: its most tokens, where that is known.
+        """
+        histories = [History() for _ in self.names]
+        rows = [Row(self._most, histories) for _ in range(sequences)]
+        best = self._fastest(rows, [_NO_GAIN] * sequences, [part])
+        if best.part is None:
+            return False
+        plain = self.costs.passes(sequences, self._most)[0]
+        saved = plain / sequences - best.ms / best.tokens  # of each token
+        return saved * (answer or _ANSWER) > self._read_ms(part, 1, prompt)
+
+    def _reading(self, part: int, rows: Seq[Row]) -> float:
+        """Milliseconds in which a part reads what it missed, beyond a draft's usual ones."""
+        unread = max(row.unread.get(part, 1) for row in rows)
+        return self._read_ms(part, len(rows), unread) if unread > 1 else 0.0
+
+    def _read_ms(self, part: int, sequences: int, tokens: int) -> float:
+        """A small model's passes are taken to grow with their tokens as the target's do."""
+        curve = self.costs.curve
+        wider = curve(sequences * tokens) / curve(sequences) - 1
+        return self.costs.drafts[self.names[part]].level * wider
+
     def charge_trial(self, ms: float) -> None:
         """Charge the time of considering a trial to the budget for trials."""
         self._trial_budget -= ms
 
     def _expected(self, row: Row, part: int, shape: Shape, hope: float = 0.0) -> list[float]:
-        tokens = expected(shape, self.rates[part], row.histories[part], hope)
+        copied = part not in self.computing
+        tokens = expected(shape, self.rates[part], row.histories[part], hope, copied=copied)
         return tokens[: min(row.room, self._most) + 1]
 
     def _fastest(
@@ -217,8 +249,9 @@ class Controller:
             computed_gains = [self._expected(row, part, self.shapes[part], hope) for row in rows]
             tokens, levels = _totals(copied_gains, computed_gains), self.shapes[part].reach
             cost = self.costs.drafts[self.names[part]]
+            reading = self._reading(part, rows) / _USES
             ms = [
-                cost.call * count + cost.level * level + pass_ms
+                cost.call * count + cost.level * level + reading * (level > 0) + pass_ms
                 for level, pass_ms in zip(levels, passes, strict=False)
             ]
             n = _fastest_length(tokens, ms)
@@ -228,14 +261,8 @@ class Controller:
             # Copies for the other sequences may be longer than what is computed.
             for width in range(n + 1, max(map(len, copied_gains)) if count > 1 else 0):
                 wider = ms[n] + passes[width] - passes[n]
-                plan = _Plan(
-                    _tokens(copied_gains, width, computed_gains, n),
-                    wider,
-                    width,
-                    part,
-                    n,
-                    computed_gains,
-                )
+                gained = _tokens(copied_gains, width, computed_gains, n)
+                plan = _Plan(gained, wider, width, part, n, computed_gains)
                 best = plan if plan.speed > best.speed else best
         return best
 
@@ -253,7 +280,8 @@ class Controller:
             return None
         computed_gains = [self._expected(row, hoped.part, self.shapes[hoped.part]) for row in rows]
         tokens = _tokens(copied_gains, hoped.width, computed_gains, hoped.length)
-        if hoped.ms - tokens / best.speed > self._trial_budget:
+        reading = self._reading(hoped.part, rows) * (1 - 1 / _USES)
+        if hoped.ms + reading - tokens / best.speed > self._trial_budget:
             return None
         choice = self._assigned(rows, copied_gains, hoped)
         choice.trial = best.speed
@@ -265,10 +293,8 @@ class Controller:
         for place, row in enumerate(rows):
             copied = _tokens_at(copied_gains[place], plan.width)
             taker, nodes = self._best_copier(row, plan.width) if copied > 0 else (None, 0)
-            if (
-                plan.part is not None
-                and _tokens_at(plan.computed_gains[place], plan.length) > copied
-            ):
+            own = plan.computed_gains[place] if plan.part is not None else _NO_GAIN
+            if _tokens_at(own, plan.length) > copied:
                 taker, nodes = plan.part, min(plan.length, row.room)
             choice.takers.append(taker)
             choice.nodes.append(nodes)
@@ -276,8 +302,7 @@ class Controller:
         return choice
 
     def _best_copier(self, row: Row, width: int) -> tuple[int | None, int]:
-        """The copier whose first `width` nodes are expected to yield most tokens, and how many of
-        them to use."""
+        """The copier whose first `width` nodes yield most tokens, and how many of them to use."""
         part = max(row.gains, key=lambda part: _tokens_at(row.gains[part], width))
         return part, min(width, len(row.gains[part]) - 1)
 
@@ -326,12 +351,9 @@ class Controller:
 
     def _earn(self, ms: float, sequences: int) -> None:
         """Add a step's share of time to the budgets for queries and for trials."""
-        most, share = (
-            _BUDGET_PASSES * self.costs.passes(sequences, self._most)[0],
-            self._share / 2 * ms,
-        )
-        self._query_budget = min(most, self._query_budget + share)
-        self._trial_budget = min(most, self._trial_budget + share)
+        plain, share = self.costs.passes(sequences, self._most)[0], self._share / 2 * ms
+        self._query_budget = min(_BUDGET_PASSES * plain, self._query_budget + share)
+        self._trial_budget = min(_TRIAL_PASSES * plain, self._trial_budget + share)
 
 
 def _fastest_length(tokens: Seq[float], ms: Seq[float]) -> int:

@@ -1,21 +1,26 @@
 """Acceptance rates of a drafter's nodes, counted from its verified drafts.
 
 A node counts once its parent has been accepted, by its depth, by its rank among its siblings, and
-by whether the drafter's last draft was right: copied drafts are right or wrong for a while. All
-sequences are counted together, and each one by itself; older counts fade.
+by its draft's *evidence*: whether the drafter's last draft was right (copies are right or wrong for
+a while), and how many nodes a copy has (who has seen more of a phrase copies more of what follows
+it). All sequences are counted together, and each one by itself; older counts fade. What a drafter
+is believed to do before anything was counted is its `Prior`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import sqrt
 
-_FIRST = (0.6, 0.15, 0.06, 0.03)
-"""The assumed acceptance rate of an unknown node, by rank; higher ranks count with the last."""
-_FIRST_WEIGHT = 1.0  # how many tested nodes that assumption counts as
+from foretoken.control.priors import SIZES, UNKNOWN, Prior
+
+_RANKS = (1.0, 0.25, 0.1, 0.05)
+"""The assumed acceptance rate of an unknown node, by rank, as a share of its first sibling's;
+higher ranks count with the last."""
 _PARENT_WEIGHT = 4.0  # how many the rate of the level above counts as
 _FADE = 0.995  # factor of a count with each later one: about 200 nodes are remembered,
 _SEQUENCE_FADE = 0.97  # and 33 of a single sequence,
@@ -46,7 +51,7 @@ class Shape:
         depths, ranks, children = [-1], [], [0] * (len(parents) + 2)  # the last is nobody's
         for parent in parents:
             depths.append(depths[parent] + 1 if parent >= 0 else 0)
-            ranks.append(min(children[parent], len(_FIRST) - 1))
+            ranks.append(min(children[parent], len(_RANKS) - 1))
             children[parent] += 1
         return cls(tuple(parents), tuple(depths[1:]), tuple(ranks))
 
@@ -80,20 +85,21 @@ def chain(nodes: int) -> Shape:
 
 
 class Rates:
-    """Counts of tested and of accepted nodes, by (last draft right, rank) and depth.
+    """Counts of tested and of accepted nodes, by (evidence, rank) and depth.
 
-    fade: the factor of a count with each later one.
+    fade: the factor of a count with each later one. prior: what is believed at first.
     """
 
-    def __init__(self, fade: float = _FADE) -> None:
-        self._fade = fade
-        self.accepted: list[list[float]] = [[] for _ in range(2 * len(_FIRST))]
-        self.tested: list[list[float]] = [[] for _ in range(2 * len(_FIRST))]
+    def __init__(self, fade: float = _FADE, prior: Prior = UNKNOWN) -> None:
+        self._fade, self.prior = fade, prior
+        kinds = 2 * (len(SIZES) + 1) * len(_RANKS)
+        self.accepted: list[list[float]] = [[] for _ in range(kinds)]
+        self.tested: list[list[float]] = [[] for _ in range(kinds)]
 
-    def note(self, tests: Iterable[Test], last_right: bool) -> None:
+    def note(self, tests: Iterable[Test], evidence: int) -> None:
         """Count these tests."""
         for depth, rank, hit in tests:
-            index = _index(rank, last_right)
+            index = _index(rank, evidence)
             accepted, tested = self.accepted[index], self.tested[index]
             while len(tested) <= depth:
                 accepted.append(0.0)
@@ -111,19 +117,27 @@ class Rates:
                     accepted[depth] *= kept
 
 
-def _index(rank: int, last_right: bool) -> int:
+def _index(rank: int, evidence: int) -> int:
     """Where `Rates` has the counts of a rank."""
-    return rank + last_right * len(_FIRST)
+    return rank + evidence * len(_RANKS)
+
+
+def _evidence(last_right: bool, nodes: int | None) -> int:
+    """A number for each kind of draft. nodes: of a copy; None where the draft is computed, whose
+    length was asked for and says nothing."""
+    size = len(SIZES) if nodes is None else bisect_left(SIZES, nodes)
+    return 2 * size + last_right
 
 
 class PendingDraft:
     """A draft for the place after the first `start` tokens of a text, to be compared with what is
     written there."""
 
-    __slots__ = ("_depth", "_shape", "_slot", "_start", "_tokens", "last_right", "open")
+    __slots__ = ("_depth", "_shape", "_slot", "_start", "_tokens", "evidence", "open")
 
     def __init__(self, tokens: Seq[int], shape: Shape, start: int, last_right: bool) -> None:
-        self._tokens, self._shape, self._start, self.last_right = tokens, shape, start, last_right
+        self._tokens, self._shape, self._start = tokens, shape, start
+        self.evidence = _evidence(last_right, len(shape))
         self._slot = self._depth = 0
         self.open = True
 
@@ -148,11 +162,14 @@ class PendingDraft:
 @dataclass(slots=True, eq=False)
 class History:
     """One drafter's record in one sequence. last_right: whether its last draft was right. pending:
-    a draft that is still compared with the text."""
+    a draft that is still compared with the text. reads, read: of one that computes, whether it
+    reads the prompt with the target, and how many tokens of the text it has read."""
 
     rates: Rates = field(default_factory=lambda: Rates(_SEQUENCE_FADE))
     last_right: bool = False
     pending: PendingDraft | None = None
+    reads: bool | None = None
+    read: int = 0
 
     def record_pass(self, shared: Rates, shape: Shape, asked: int, path: Seq[int]) -> None:
         """Count a draft's nodes by the accepted slots. asked: how many nodes it was to have; a
@@ -161,7 +178,7 @@ class History:
         whole = len(path) == shape.levels(len(shape))
         if whole and shape.is_chain and len(shape) < asked:
             tests.append((len(shape), 0, False))
-        self._note(shared, tests, self.last_right)
+        self._note(shared, tests, _evidence(self.last_right, None))
         self.last_right = whole and bool(path)
 
     def skip_pass(self) -> None:
@@ -177,27 +194,34 @@ class History:
     def compare(self, shared: Rates, text: Seq[int]) -> None:
         """Count the nodes of the pending draft that the text has confirmed or refuted."""
         if self.pending is not None and self.pending.open:
-            self._note(shared, list(self.pending.tests(text)), self.pending.last_right)
+            self._note(shared, list(self.pending.tests(text)), self.pending.evidence)
             self.last_right = self.pending.right
 
-    def _note(self, shared: Rates, tests: Seq[Test], last_right: bool) -> None:
-        shared.note(tests, last_right)
-        self.rates.note(tests, last_right)
+    def _note(self, shared: Rates, tests: Seq[Test], evidence: int) -> None:
+        shared.note(tests, evidence)
+        self.rates.note(tests, evidence)
 
 
 def chances(
-    shared: Rates, history: History, rank: int, levels: int, hope: float = 0.0
+    shared: Rates, history: History, rank: int, levels: int, evidence: int, hope: float = 0.0
 ) -> Iterator[float]:
     """The estimated acceptance rate of a node of this rank at each depth, given that its parent is
     accepted, plus `hope` standard errors."""
-    chance, weight, index = _FIRST[rank], _FIRST_WEIGHT, _index(rank, history.last_right)
-    if history.last_right and (after_wrong := shared.tested[_index(rank, False)]):
-        accepted_after_wrong = shared.accepted[_index(rank, False)][0]
-        chance = (weight * chance + accepted_after_wrong) / (weight + after_wrong[0])
-        weight = _PARENT_WEIGHT
+    prior, index = shared.prior, _index(rank, evidence)
+    size, last_right = divmod(evidence, 2)
+    chance, weight = _RANKS[rank] * prior.first[size], prior.weight
+    if last_right:  # it will rather be right again: half as likely to be wrong as after an error
+        before = _index(rank, evidence - 1)
+        if shared.tested[before]:
+            chance = (weight * chance + shared.accepted[before][0]) / (
+                weight + shared.tested[before][0]
+            )
+        chance = 1 - (1 - chance) / 2 if rank == 0 else chance
     accepted, tested = shared.accepted[index], shared.tested[index]
     accepted_here, tested_here = history.rates.accepted[index], history.rates.tested[index]
     for depth in range(levels):
+        if depth == 1:
+            chance, weight = max(chance, _RANKS[rank] * prior.deeper), _PARENT_WEIGHT
         count = weight
         if depth < len(tested):
             count += tested[depth]
@@ -207,16 +231,19 @@ def chances(
             hits, weight_here = accepted_here[depth], tested_here[depth]
             rate = (_SHARED_WEIGHT * chance + hits) / (_SHARED_WEIGHT + weight_here)
         yield min(1.0, rate + hope * 0.5 / sqrt(count)) if hope else rate
-        weight = _PARENT_WEIGHT
 
 
-def expected(shape: Shape, shared: Rates, history: History, hope: float = 0.0) -> list[float]:
-    """[n] the expected accepted tokens of the first n nodes."""
+def expected(
+    shape: Shape, shared: Rates, history: History, hope: float = 0.0, *, copied: bool = False
+) -> list[float]:
+    """[n] the expected accepted tokens of the first n nodes of a draft, which is a copy or would be
+    computed."""
     total, sums = 0.0, [0.0]
     levels = shape.levels(len(shape))
+    evidence = _evidence(history.last_right, len(shape) if copied else None)
     if shape.is_chain:
         reached = 1.0
-        for chance in chances(shared, history, 0, levels, hope):
+        for chance in chances(shared, history, 0, levels, evidence, hope):
             reached *= chance
             if reached < _LEAST:
                 break
@@ -224,7 +251,8 @@ def expected(shape: Shape, shared: Rates, history: History, hope: float = 0.0) -
             sums.append(total)
         return sums
     table = [
-        list(chances(shared, history, rank, levels, hope)) for rank in range(max(shape.ranks) + 1)
+        list(chances(shared, history, rank, levels, evidence, hope))
+        for rank in range(max(shape.ranks) + 1)
     ]
     accepted = [1.0]  # by slot, the probability
     for parent, depth, rank in zip(shape.parents, shape.depths, shape.ranks, strict=True):

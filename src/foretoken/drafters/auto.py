@@ -39,6 +39,8 @@ _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 _CHEAP = 0.25  # of a plain pass: a drafter of chosen tokens that costs no more is a copier
 _CHEAP_LEVELS = 4  # levels of the draft whose cost is compared with that
 _TIMED_EVERY = 2  # steps
+_COVERED = {"suffix": "pld"}
+"""The second one's copies are also the first one's, which tells by their size how sure they are."""
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ class Auto(Wrapper):
         self._untimed = 0  # steps since one was timed
         self._idle_steps = self._idled = 0  # plain steps without a decision: granted, made
         self._idle_rows = 0  # their sequences
+        self._running = 1  # sequences of the last step
         self._computed_before: set[int] = set()  # which parts computed in the step before
         if self.lenient:
             self.wants = Wants("a", self.wants.hidden)
@@ -98,9 +101,14 @@ class Auto(Wrapper):
 
     def bind(self, access: Access) -> None:
         if self.lenient:
-            served = [set(part.wants.levels) <= access.levels for part in self.drafters]
-            self.names = [name for name, good in zip(self.names, served, strict=True) if good]
-            self.drafters = [part for part, good in zip(self.drafters, served, strict=True) if good]
+            served = {
+                name: part
+                for name, part in zip(self.names, self.drafters, strict=True)
+                if set(part.wants.levels) <= access.levels
+            }
+            covered = {_COVERED.get(name) for name in served}
+            self.names = [name for name in served if name not in covered]
+            self.drafters = [served[name] for name in self.names]
         super().bind(access)
         self.shared = _Learned(self, self.shared)
         self._not_following = [part for part in self.drafters if not part.follows]
@@ -140,7 +148,8 @@ class Auto(Wrapper):
         return CostModel({1: 1.0, 64: 1.5}, drafts, fixed=True)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        count, self._drafted = len(sequences), None  # a step that failed may have left its own
+        count = self._running = len(sequences)
+        self._drafted = None  # a step that failed may have left its own
         if self._idled < self._idle_steps and count == self._idle_rows:
             self._idled += 1
             return empty(count, self._device)
@@ -212,7 +221,12 @@ class Auto(Wrapper):
         shapes = {number: _shapes(tree) for number, tree in copies.items()}
         choice = self.control.choose(
             [
-                Row(room, history, {part: rows[row] for part, rows in shapes.items() if rows[row]})
+                Row(
+                    room,
+                    history,
+                    {part: rows[row] for part, rows in shapes.items() if rows[row]},
+                    self._unread(sequences[row], history),
+                )
                 for row, (room, history) in enumerate(zip(rooms, histories, strict=True))
             ]
         )
@@ -222,6 +236,15 @@ class Auto(Wrapper):
                 histories[row][number].remember(tokens, shape, len(sequences[row].tokens), used)
         self._comparing = self._comparing or any(any(tree.counts) for tree in copies.values())
         return choice
+
+    def _unread(self, sequence: Sequence, histories: Seq[History]) -> dict[int, int]:
+        """How many tokens each part that computes has yet to read, where it reads late."""
+        length = len(sequence.tokens)
+        return {
+            number: length - histories[number].read
+            for number in self.control.computing
+            if self.drafters[number].follows
+        }
 
     def _histories(self, sequence: Sequence) -> list[History]:
         histories: list[History] | None = sequence.state.get(self)
@@ -238,11 +261,12 @@ class Auto(Wrapper):
         prefill = not steps[0].tokens
         now, self._drafted = None if prefill else self._drafted, None
         takers = now.choice.takers if now is not None else [None] * len(steps)
-        # A part that computes reads a prompt only once it is chosen.
-        late_readers = self._control.computing if self._control is not None else ()
+        if prefill and self.costs is not None:
+            self._read(sequences, steps)
+            return
         for number, part in enumerate(self.drafters):
             drafted = now is not None and (number in now.queried or number in takers)
-            if part.follows and not drafted and (not prefill or number in late_readers):
+            if part.follows and not drafted and not prefill:
                 continue
             # Hide other parts' drafts, which a part would take for its own.
             visible = [
@@ -260,6 +284,30 @@ class Auto(Wrapper):
         self._computed_before = {number for number in self.control.computing if number in takers}
         if now.choice.due and not now.queried:
             self.control.charge_trial(1000 * (now.decided - now.began + perf_counter() - scored))
+
+    def _read(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        """Prompts are read; parts that compute read those with which it is expected to pay, and
+        others only once they are chosen."""
+        for number, part in enumerate(self.drafters):
+            rows = [
+                row
+                for row, sequence in enumerate(sequences)
+                if not part.follows or self._reads(number, sequence, len(sequences))
+            ]
+            if rows:
+                part.observe([sequences[row] for row in rows], [steps[row] for row in rows])
+
+    def _reads(self, number: int, sequence: Sequence, together: int) -> bool:
+        """Decided at the prompt's first tokens."""
+        control, history = self.control, self._histories(sequence)[number]
+        if number not in control.computing:
+            return True
+        if history.reads is None:
+            running = max(together, self._running)
+            prompt, answer = sequence.prompt_length, sequence.params.max_tokens
+            history.reads = control.reads(number, running, prompt, answer)
+            history.read = len(sequence.tokens) - 1 if history.reads else 0
+        return history.reads
 
     def _follow(self, sequences: Seq[Sequence]) -> None:
         """Compare the copiers' pending drafts with the text."""
@@ -283,6 +331,7 @@ class Auto(Wrapper):
                 if number == choice.takers[row]:
                     history, nodes = histories[number], choice.nodes[row]
                     history.record_pass(control.rates[number], shapes[row], nodes, step.path)
+                    history.read = len(sequence.tokens) - 1
                 else:
                     histories[number].skip_pass()
         extra_ms = sum(control.costs.extra_ms(*draft) for draft in self._drafts(now, steps))
