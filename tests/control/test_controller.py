@@ -387,13 +387,12 @@ def test_what_a_part_missed_counts() -> None:
 
 def test_no_trial_reads_what_it_cannot_pay() -> None:
     """A part that never read the prompt is tried only once its reading has been saved up for."""
-    costs = CostModel(CPU, {"0": DraftCost(level=3.0)}, fixed=True)
-    trials = []
-    for unread in (1, 3000):
-        control = choosing(costs, [rates(0.2, count=8.0)], [0])
-        for _ in range(600):
+    costs = CostModel(CPU, {"0": DraftCost(level=1.0)}, fixed=True)
+    tried = []
+    for unread in (1, 150):
+        control = choosing(costs, [rates(0.2, count=4.0)], [0])
+        for _ in range(120):
             choice = control.choose([Row(64, [History()], {}, {0: unread})])
             control.record_step(choice, [], [0])
-            trials.append((unread, bool(choice.trial)))
-    assert any(trial for unread, trial in trials if unread == 1)
-    assert not any(trial for unread, trial in trials if unread > 1)
+            tried += [unread] if choice.trial else []
+    assert {*tried} == {1}

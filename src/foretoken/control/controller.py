@@ -26,8 +26,7 @@ from foretoken.control.cost_model import CostModel
 from foretoken.control.priors import prior_of
 from foretoken.control.rates import History, Rates, Shape, chain, expected
 
-_BUDGET_PASSES = 4.0  # the most time saved up for queries, in plain passes,
-_TRIAL_PASSES = 8.0  # and for trials, before which a model may have to read a prompt
+_BUDGET_PASSES = 4.0  # the most time saved up for trials, or for queries, in plain passes
 _USES = 8  # drafts over which it is spread what a model reads that did not run for a while
 _ANSWER = 256  # tokens that an answer without `max_tokens` is expected to have
 _TRIAL_PAUSE = 16  # steps between considering two trials, or drafters that compute;
@@ -209,8 +208,6 @@ class Controller:
         histories = [History() for _ in self.names]
         rows = [Row(self._most, histories) for _ in range(sequences)]
         best = self._fastest(rows, [_NO_GAIN] * sequences, [part])
-        if best.part is None:
-            return False
         plain = self.costs.passes(sequences, self._most)[0]
         saved = plain / sequences - best.ms / best.tokens  # of each token
         return saved * (answer or _ANSWER) > self._read_ms(part, 1, prompt)
@@ -351,9 +348,9 @@ class Controller:
 
     def _earn(self, ms: float, sequences: int) -> None:
         """Add a step's share of time to the budgets for queries and for trials."""
-        plain, share = self.costs.passes(sequences, self._most)[0], self._share / 2 * ms
-        self._query_budget = min(_BUDGET_PASSES * plain, self._query_budget + share)
-        self._trial_budget = min(_TRIAL_PASSES * plain, self._trial_budget + share)
+        most = _BUDGET_PASSES * self.costs.passes(sequences, self._most)[0]
+        self._query_budget = min(most, self._query_budget + self._share / 2 * ms)
+        self._trial_budget = min(most, self._trial_budget + self._share / 2 * ms)
 
 
 def _fastest_length(tokens: Seq[float], ms: Seq[float]) -> int:
