@@ -31,6 +31,7 @@ TEXTS: list[tuple[str, str, str, list[Call]]] = [
     ("hermes", "<tool_call>no</tool_call> \n", "<tool_call>no</tool_call> \n", []),
     ("hermes", '<tool_call>{"a": 1}</tool_call>', '<tool_call>{"a": 1}</tool_call>', []),
     ("hermes", '<tool_call>{"name": "f"}', '<tool_call>{"name": "f"}', []),
+    ("hermes", 'I <tool_call>{"name": "f', 'I <tool_call>{"name": "f', []),
     ("hermes", '<tool_call>{"name": 3, "arguments": {}}', '<tool_call>{"name": 3, "arguments": {}}',
      []),
     ("hermes", f"<tool_call>[</tool_call> <tool_call>{CALL}</tool_call>",
@@ -58,7 +59,9 @@ CASES = pytest.mark.parametrize(("name", "text", "content", "calls"), TEXTS)
 
 def put_together(deltas: list[dict[str, Any]]) -> tuple[str, list[Call]]:
     """What a client makes of deltas: each call's name comes first, and once."""
-    content, names, arguments = "", [], []
+    content = ""
+    names: list[str] = []
+    arguments: list[str] = []
     for delta in deltas:
         content += delta.get("content", "")
         for call in delta.get("tool_calls", ()):
@@ -130,7 +133,7 @@ def test_unknown_parser() -> None:
         format_named("herms")
 
 
-TOOL: dict[str, Any] = {
+TOOL: Any = {
     "type": "function",
     "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
 }
@@ -168,12 +171,12 @@ def called() -> Iterator[tuple[Served, Templated]]:
 
 
 @pytest.fixture
-def calling(called: tuple[Served, Templated]) -> Iterator[OpenAI]:
+def calling(called: tuple[Served, Templated]) -> Iterator[Any]:
     with OpenAI(base_url=f"{called[0].url}/v1", api_key="any", max_retries=0) as made:
         yield made
 
 
-def test_a_call(calling: OpenAI, called: Any) -> None:
+def test_a_call(calling: Any, called: Any) -> None:
     answer = calling.chat.completions.create(model="toy", messages=SAID, tools=[TOOL])
     [choice] = answer.choices
     assert choice.finish_reason == "tool_calls" and choice.message.content == "I look."
@@ -183,7 +186,7 @@ def test_a_call(calling: OpenAI, called: Any) -> None:
     assert called[1].given["tools"] == [TOOL]
 
 
-def test_a_streamed_call(calling: OpenAI) -> None:
+def test_a_streamed_call(calling: Any) -> None:
     chunks = list(
         calling.chat.completions.create(model="toy", messages=SAID, tools=[TOOL], stream=True)
     )
@@ -193,7 +196,7 @@ def test_a_streamed_call(calling: OpenAI) -> None:
     assert reasons[-1] == "tool_calls" and set(reasons[:-1]) == {None}
 
 
-def test_a_call_that_is_cut_off_says_so(calling: OpenAI) -> None:
+def test_a_call_that_is_cut_off_says_so(calling: Any) -> None:
     options: Any = {"model": "toy", "messages": SAID, "tools": [TOOL], "max_tokens": 70}
     [choice] = calling.chat.completions.create(**options).choices
     assert choice.finish_reason == "length" and choice.message.tool_calls
@@ -204,7 +207,7 @@ def test_a_call_that_is_cut_off_says_so(calling: OpenAI) -> None:
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
-def test_none_is_a_text(calling: OpenAI, called: Any) -> None:
+def test_none_is_a_text(calling: Any, called: Any) -> None:
     [choice] = calling.chat.completions.create(
         model="toy", messages=SAID, tools=[TOOL], tool_choice="none"
     ).choices
@@ -212,7 +215,7 @@ def test_none_is_a_text(calling: OpenAI, called: Any) -> None:
     assert choice.finish_reason == "stop" and "tools" not in called[1].given
 
 
-def test_calls_and_results_go_back_in(calling: OpenAI, called: Any) -> None:
+def test_calls_and_results_go_back_in(calling: Any, called: Any) -> None:
     [choice] = calling.chat.completions.create(model="toy", messages=SAID, tools=[TOOL]).choices
     turn = choice.message.model_dump(exclude_unset=True)
     result = {"role": "tool", "tool_call_id": turn["tool_calls"][0]["id"], "content": "rain"}
@@ -246,7 +249,7 @@ BAD_CALLS = [
     ],
     ids=str,
 )
-def test_refusals(calling: OpenAI, body: dict[str, Any], says: str) -> None:
+def test_refusals(calling: Any, body: dict[str, Any], says: str) -> None:
     with pytest.raises(BadRequestError, match=says):
         calling.chat.completions.create(**{"model": "toy", "messages": SAID} | body)
 

@@ -192,8 +192,6 @@ def _value_end(text: str, start: int) -> int | None:
             if found is None:
                 return None if part is _STRING else place
             place = found.end()
-            if part is _SCALAR and place == len(text):
-                return None  # there may be more of it
         if depth <= 0:
             return place
     return None
