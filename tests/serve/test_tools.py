@@ -23,8 +23,12 @@ ASKED = [Call("weather", WEATHER), Call("time", '{"zone": "</tool_call>"}')]
 
 TEXTS: list[tuple[str, str, str, list[Call]]] = [
     ("hermes", f"<tool_call>\n{CALL}\n</tool_call>", "", ASKED[:1]),
-    ("hermes", f"I look.\n<tool_call>{CALL}</tool_call>\n<tool_call>\n{TIME}\n</tool_call>",
-     "I look.", ASKED),
+    (
+        "hermes",
+        f"I look.\n<tool_call>{CALL}</tool_call>\n<tool_call>\n{TIME}\n</tool_call>",
+        "I look.",
+        ASKED,
+    ),
     ("hermes", f"<tool_call>{CALL}</tool_call> Done. ", "Done. ", ASKED[:1]),
     ("hermes", f"<tool_call>{CALL} <tool_call>{TIME}", "", ASKED),
     ("hermes", "Is 1 < 2, or <tool>? <tool_call", "Is 1 < 2, or <tool>? <tool_call", []),
@@ -32,18 +36,42 @@ TEXTS: list[tuple[str, str, str, list[Call]]] = [
     ("hermes", '<tool_call>{"a": 1}</tool_call>', '<tool_call>{"a": 1}</tool_call>', []),
     ("hermes", '<tool_call>{"name": "f"}', '<tool_call>{"name": "f"}', []),
     ("hermes", 'I <tool_call>{"name": "f', 'I <tool_call>{"name": "f', []),
-    ("hermes", '<tool_call>{"name": 3, "arguments": {}}', '<tool_call>{"name": 3, "arguments": {}}',
-     []),
-    ("hermes", f"<tool_call>[</tool_call> <tool_call>{CALL}</tool_call>",
-     "<tool_call>[</tool_call>", ASKED[:1]),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": {"b": "c', "",
-     [Call("f", '{"a": {"b": "c')]),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1</tool_call> So', "So",
-     [Call("f", '{"a": 1')]),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call> So', "So",
-     [Call("f", '{"a": 1}')]),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {}, "arguments": {"a": 1}}</tool_call>', "",
-     [Call("f", "{}")]),
+    (
+        "hermes",
+        '<tool_call>{"name": 3, "arguments": {}}',
+        '<tool_call>{"name": 3, "arguments": {}}',
+        [],
+    ),
+    (
+        "hermes",
+        f"<tool_call>[</tool_call> <tool_call>{CALL}</tool_call>",
+        "<tool_call>[</tool_call>",
+        ASKED[:1],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "f", "arguments": {"a": {"b": "c',
+        "",
+        [Call("f", '{"a": {"b": "c')],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "f", "arguments": {"a": 1</tool_call> So',
+        "So",
+        [Call("f", '{"a": 1')],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call> So',
+        "So",
+        [Call("f", '{"a": 1}')],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "f", "arguments": {}, "arguments": {"a": 1}}</tool_call>',
+        "",
+        [Call("f", "{}")],
+    ),
     ("hermes", '<tool_call>{"name": "f", "arguments": null }</tool_call>', "", [Call("f", "null")]),
     ("llama3_json", CALL.replace("arguments", "parameters"), "", ASKED[:1]),
     ("llama3_json", f" <|python_tag|>{CALL}", f" <|python_tag|>{CALL}", []),
@@ -53,7 +81,7 @@ TEXTS: list[tuple[str, str, str, list[Call]]] = [
     ("llama3_json", '{"name": "Bob", "age": 3} ', '{"name": "Bob", "age": 3} ', []),
     ("llama3_json", "  \n", "  \n", []),
     ("llama3_json", "<|python", "<|python", []),
-]  # fmt: skip
+]
 CASES = pytest.mark.parametrize(("name", "text", "content", "calls"), TEXTS)
 
 
