@@ -34,6 +34,15 @@ def test_origins() -> None:
         serve._origins('"*"')
 
 
+@pytest.mark.parametrize("given", [(True, None), (False, "hermes")], ids=str)
+def test_a_parser_and_its_switch_go_together(given: tuple[bool, str | None]) -> None:
+    with pytest.raises(ForetokenError, match="does nothing alone"):
+        serve._tool_parser(*given)
+    assert (
+        serve._tool_parser(True, "hermes") == "hermes" and serve._tool_parser(False, None) is None
+    )
+
+
 def test_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "k")
     assert serve._from_environment() == ("k",)

@@ -186,7 +186,7 @@ def test_parts_of_text(client: OpenAI, served: Served) -> None:
         ({"temperature": -1.0}, "temperature"),
         ({"echo": True}, "echo"),
         ({"prediction": {"type": "content", "content": "x"}}, "prediction isn't served"),
-        ({"tools": [{"type": "function"}]}, "tools isn't served"),
+        ({"functions": [{"name": "f"}]}, "functions isn't served"),
         ({"response_format": {"type": "json_object"}}, "response_format isn't served"),
         ({"guided_json": {}}, "guided_json isn't served"),
         ({"temprature": 1}, "Did you mean 'temperature'"),

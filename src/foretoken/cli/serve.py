@@ -93,6 +93,16 @@ def serve(
         str,
         options.in_panel(_ANSWERS, "--override-generation-config", help="Defaults, as JSON."),
     ] = "{}",
+    enable_auto_tool_choice: Annotated[
+        bool,
+        options.in_panel(_ANSWERS, "--enable-auto-tool-choice", help="Let the model call tools."),
+    ] = False,
+    tool_call_parser: Annotated[
+        str | None,
+        options.in_panel(
+            _ANSWERS, "--tool-call-parser", help="How it writes calls: hermes or llama3_json."
+        ),
+    ] = None,
     ignore_unknown_fields: Annotated[
         bool, options.in_panel(_ANSWERS, "--ignore-unknown-fields", help="Don't refuse them.")
     ] = False,
@@ -163,6 +173,7 @@ def serve(
         response_role=response_role,
         defaults=_defaults(model, generation_config, override_generation_config),
         metrics_prefix=metrics_prefix,
+        tool_call_parser=_tool_parser(enable_auto_tool_choice, tool_call_parser),
         allowed_origins=_origins(allowed_origins),
         allow_credentials=allow_credentials,
     )
@@ -201,6 +212,15 @@ def _check_installed() -> None:
             f"A server needs {error.name}; pip install 'foretoken[serve]'."
         ) from error
     del prometheus_client, starlette, uvicorn
+
+
+def _tool_parser(enabled: bool, parser: str | None) -> str | None:
+    if enabled != (parser is not None):
+        given, missing = "--enable-auto-tool-choice", "--tool-call-parser hermes or llama3_json"
+        if not enabled:
+            given, missing = "--tool-call-parser", "--enable-auto-tool-choice"
+        raise ForetokenError(f"{given} does nothing alone; add {missing}.")
+    return parser
 
 
 def _from_environment() -> tuple[str, ...]:

@@ -10,20 +10,23 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foretoken.engine.outputs import RequestOutput
+from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.serve.conversation import conversation_ids
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Spelling
 from foretoken.serve.schema import ChatBody, params
 from foretoken.serve.server import Answering, Server, checked
+from foretoken.serve.settings import ServerSettings
 from foretoken.serve.streaming import Delta, Told, event, last, merged, respond, while_there
+from foretoken.serve.tools import Told as ToldCalls
+from foretoken.serve.tools import format_named, message
 from foretoken.serve.usage import usage
 
 
 async def chat(request: Request) -> Response:
     """Answers a conversation."""
     server: Server = request.app.state.server
-    body = await server.read(request, ChatBody)
+    body = _with_choice(await server.read(request, ChatBody), server.settings)
     answering = await while_there(request, _submit(server, body))
     answer = _Answer(answering, body)
     silence = server.settings.keep_alive_interval
@@ -49,6 +52,28 @@ def _ids(server: Server, body: ChatBody) -> list[int]:
     return conversation_ids(body, body.messages, server.tokenizer, body.add_special_tokens)
 
 
+def _with_choice(body: ChatBody, settings: ServerSettings) -> ChatBody:
+    """The body, without tools where none may be called."""
+    choice = ("auto" if body.tools else "none") if body.tool_choice is None else body.tool_choice
+    if choice not in ("auto", "none"):
+        raise ApiError(
+            400,
+            "A tool_choice that makes the model call isn't served, as nothing constrains what it "
+            'writes; use "auto" or "none".',
+            "tool_choice",
+        )
+    if choice == "none" or not body.tools:
+        return body.model_copy(update={"tools": []})
+    if settings.tool_call_parser is None:
+        raise ApiError(
+            400,
+            "tools need a server that was started with --enable-auto-tool-choice and "
+            '--tool-call-parser; or set tool_choice to "none".',
+            "tools",
+        )
+    return body
+
+
 class _Answer:
     """One answer, whole or in parts."""
 
@@ -57,6 +82,8 @@ class _Answer:
         server = answering.server
         self._settings = server.settings
         self._spelling = Spelling(server.tokenizer, body.return_tokens_as_token_ids)
+        parser = server.settings.tool_call_parser
+        self._format = format_named(parser) if parser is not None and body.tools else None
 
     async def whole(self) -> dict[str, Any]:
         """The answer's JSON."""
@@ -65,13 +92,8 @@ class _Answer:
         whole["choices"] = [
             {
                 "index": sample.index,
-                "message": {
-                    "role": self._settings.response_role,
-                    "content": sample.text,
-                    "refusal": None,
-                },
+                **self._message(sample),
                 "logprobs": self._logprobs(sample.token_ids, sample.logprobs),
-                "finish_reason": sample.finish_reason,
                 "stop_reason": sample.stop_reason,
                 **({"token_ids": sample.token_ids} if self._body.return_token_ids else {}),
             }
@@ -80,6 +102,16 @@ class _Answer:
         if self._body.return_token_ids:
             whole["prompt_token_ids"] = output.prompt_token_ids
         return whole | self._answering.totals([output])
+
+    def _message(self, sample: CompletionOutput) -> dict[str, Any]:
+        """A sample's message, and why it ended."""
+        parts: dict[str, Any] = {"content": sample.text}
+        if self._format is not None:
+            parts = message(self._format, sample.text, not self._body.parallel_tool_calls)
+        return {
+            "message": {"role": self._settings.response_role, "refusal": None, **parts},
+            "finish_reason": _reason(sample.finish_reason, "tool_calls" in parts),
+        }
 
     def _logprobs(self, tokens: list[int], entries: Any) -> dict[str, Any] | None:
         if not self._body.logprobs:
@@ -90,29 +122,45 @@ class _Answer:
         """The answer's chunks."""
         options = self._body.stream_options
         samples = [Told() for _ in range(self._body.n)]
+        calls = [self._told_calls() for _ in samples]
         output = None
         async with aclosing(merged(self._answering.streams)) as outputs:
             async for _, output in outputs:
                 checked(output)
-                for sample, known in zip(output.outputs, samples, strict=True):
+                for sample, known, called in zip(output.outputs, samples, calls, strict=True):
                     delta = known.more(sample)
-                    for choice in [] if delta is None else self._choices(sample.index, delta):
+                    for choice in [] if delta is None else self._choices(sample, delta, called):
                         yield event(self._chunk([choice], output, options.continuous_usage_stats))
         assert output is not None  # a request has one at least
         if options.include_usage or self._settings.force_include_usage:
             yield event(self._chunk([], output, False) | self._answering.totals([output]))
 
-    def _choices(self, index: int, delta: Delta) -> list[dict[str, Any]]:
-        """The role alone before the first text, then the text."""
-        opening = {"role": self._settings.response_role, "content": ""}
-        end = {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
-        logprobs = self._logprobs(delta.tokens, delta.logprobs)
-        own = {"token_ids": delta.tokens} if self._body.return_token_ids else {}
-        text = {"index": index, "delta": {"content": delta.text}, "logprobs": logprobs}
-        if not delta.opens:
-            return [text | own | end]
-        first = {"index": index, "delta": opening, "logprobs": None, "finish_reason": None}
-        return [first, text | own | end]
+    def _told_calls(self) -> ToldCalls | None:
+        if self._format is None:
+            return None
+        return ToldCalls(self._format, not self._body.parallel_tool_calls)
+
+    def _choices(
+        self, sample: CompletionOutput, delta: Delta, calls: ToldCalls | None
+    ) -> list[dict[str, Any]]:
+        """The role alone before the first text, then the text and the calls."""
+        parts: list[dict[str, Any]] = [{"content": delta.text}]
+        if calls is not None:
+            parts = calls.more(delta.text, delta.finish_reason is not None)
+        told: list[dict[str, Any]] = [
+            {"index": sample.index, "delta": part, "logprobs": None, "finish_reason": None}
+            for part in parts
+        ]
+        told[0]["logprobs"] = self._logprobs(delta.tokens, delta.logprobs)
+        told[0] |= {"token_ids": delta.tokens} if self._body.return_token_ids else {}
+        called = calls is not None and calls.called
+        told[-1]["finish_reason"] = _reason(delta.finish_reason, called)
+        told[-1]["stop_reason"] = delta.stop_reason
+        if delta.opens:
+            role = {"role": self._settings.response_role, "content": ""}
+            first = {"index": sample.index, "delta": role, "logprobs": None, "finish_reason": None}
+            told.insert(0, first)
+        return told
 
     def _chunk(self, choices: list[Any], output: RequestOutput, with_usage: bool) -> dict[str, Any]:
         chunk = self._answering.opening("chat.completion.chunk") | {"choices": choices}
@@ -121,3 +169,8 @@ class _Answer:
         elif self._body.stream_options.include_usage:
             chunk["usage"] = None
         return chunk
+
+
+def _reason(reason: str | None, called: bool) -> str | None:
+    """Why an answer ended; one that was cut off says so, whatever is in it."""
+    return "tool_calls" if called and reason == "stop" else reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
@@ -28,12 +28,33 @@ class Body(BaseModel):
     model: str | None = None
 
 
+class Function(BaseModel):
+    """What a model may call. strict: arguments aren't constrained, so it can't be true."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Literal[False] | None = None
+
+
+class Tool(BaseModel):
+    """A function that is offered to the model."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["function"]
+    function: Function
+
+
 class Templated(Body):
     """How a conversation is written by the model's chat template."""
 
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
+    tools: list[Tool] = []
 
 
 class StreamOptions(BaseModel):
@@ -86,6 +107,8 @@ class ChatBody(Sampling, Templated):
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] = 0
     echo: bool = False
     add_special_tokens: bool = False
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
 
 
 class CompletionBody(Sampling):
@@ -153,6 +176,7 @@ def params(
 _FORMS = {
     "prompt": "a text, a list of texts, token ids, or a list of lists of token ids",
     "stop": "a text, or a list of texts",
+    "tool_choice": '"auto" or "none"',
 }
 """What a field may be that may be several things."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foretoken.errors import ForetokenError, shown
+from foretoken.serve.tools import format_named
 
 METRICS = ("none", "summary")
 """What an answer tells of its own decoding."""
@@ -28,6 +29,8 @@ class ServerSettings:
         metrics_prefix: what the names in /metrics begin with.
         allowed_origins: the web pages that may ask, "*" for any. allow_credentials: whether with
             cookies.
+        tool_call_parser: how the model writes calls of functions, a name in `tools.FORMATS`; None
+            offers it none.
         max_body: bytes of a request's body.
     """
 
@@ -42,6 +45,7 @@ class ServerSettings:
     metrics_prefix: str = "foretoken"
     allowed_origins: tuple[str, ...] = ()
     allow_credentials: bool = False
+    tool_call_parser: str | None = None
     max_body: int = 2**26
 
     def __post_init__(self) -> None:
@@ -49,6 +53,8 @@ class ServerSettings:
             raise ForetokenError("A served model needs a name; give --served-model-name.")
         if not all(self.api_keys):
             raise ForetokenError("An API key is empty; give one with at least one character.")
+        if self.tool_call_parser is not None:
+            format_named(self.tool_call_parser)
         if self.request_metrics not in METRICS:
             raise ForetokenError(
                 f"The metrics of a request are {shown(self.request_metrics)}; they must be "

@@ -1,0 +1,301 @@
+"""How fast `foretoken serve` is under load, with and without drafts, beside llama.cpp's server.
+
+Rows are plain decoding, `--method` (sps where there is a draft model, else suffix) and auto; and
+llama-server where the model is a GGUF file, with as many slots and threads, a cache in float32 and
+no prompt kept. Every run has a server of its own, so that nothing is known from an earlier one; the
+rows of a load follow each other, in another order each round. Prompts are the bundled ones, as
+token ids; answers are greedy and of one length.
+
+    closed      1 to 64 clients, each of which asks again as soon as it is answered
+    open        Poisson arrivals, at --share of the rate that plain served so many clients at
+
+Goodput is of requests whose first token came within --first seconds and the others within
+--per-token seconds each, on average. --check fails unless at 8 and 16 clients the fastest row
+writes as many tokens a second as llama.cpp, and auto at least 0.98 of plain's at every load. A
+model's results replace its earlier ones in serving.json. Example:
+
+    python benchmarks/serving.py --model smollm2-135m-instruct.gguf --draft-model none
+    python benchmarks/serving.py --quick --out build
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+from environments import libraries
+from loads import Answer, Unserved, Wanted, closed, opened, summary
+from shared import bundled, options, save, table
+
+from foretoken.bench.measure.environment import environment
+from foretoken.models.gguf import is_named
+from foretoken.models.load import find
+from foretoken.progress import track
+
+PLAIN, AUTO, LLAMA = "plain", "auto", "llama.cpp"
+FLOOR = 0.98
+COMPARED = (8, 16)
+_PATIENCE = 180.0  # seconds to load
+
+
+def rows(given: Namespace) -> list[str]:
+    """The servers that are compared."""
+    ours = [PLAIN, given.method, AUTO]
+    return [*ours, LLAMA] if has_peer(given) else ours
+
+
+def has_peer(given: Namespace) -> bool:
+    return is_named(given.model) and (libraries() / "llama-server").is_file()
+
+
+def command(given: Namespace, row: str, port: int) -> list[str]:
+    """What starts a row's server."""
+    slots, context = str(given.slots), given.longest + given.max_tokens + 1
+    if row == LLAMA:
+        flags = {
+            "--model": str(find(given.model)),
+            "--port": str(port),
+            "--parallel": slots,
+            "--ctx-size": str(given.slots * context),
+            "--threads": str(given.threads),
+            "--threads-batch": str(given.threads),
+            "--cache-type-k": "f32",
+            "--cache-type-v": "f32",
+        }
+        return [str(libraries() / "llama-server"), *_words(flags), "--offline"]
+    flags = {
+        "--port": str(port),
+        "--max-num-seqs": slots,
+        "--max-model-len": str(context),
+        "--served-model-name": "served",
+    }
+    if row != PLAIN:
+        flags["--method"] = row
+        flags |= {"--draft-model": given.draft_model} if given.draft_model != "none" else {}
+    if row not in (PLAIN, AUTO, "sps"):
+        flags.pop("--draft-model", None)
+    return [sys.executable, "-m", "foretoken", "serve", given.model, *_words(flags)]
+
+
+def _words(flags: dict[str, str]) -> list[str]:
+    return [word for pair in flags.items() for word in pair]
+
+
+@contextmanager
+def serving(given: Namespace, row: str) -> Iterator[int]:
+    """A row's server, ready; yields its port. Raises `Unserved` where it doesn't start."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {**os.environ, "OMP_NUM_THREADS": str(given.threads)}
+    with tempfile.TemporaryFile() as log:
+        server = subprocess.Popen(command(given, row, port), stdout=log, stderr=log, env=env)
+        try:
+            if not _ready(server, port):
+                log.seek(0)
+                raise Unserved(f"{row} doesn't start: {log.read()[-500:].decode(errors='replace')}")
+            yield port
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def _ready(server: subprocess.Popen[bytes], port: int) -> bool:
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            if call(port, "GET", "/health")[0] == 200:
+                return True
+        except (OSError, HTTPException):
+            pass
+        time.sleep(0.1)
+    return False
+
+
+def call(port: int, verb: str, path: str, body: Any = None) -> tuple[int, bytes]:
+    """The status and the body of an answer."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    text = None if body is None else json.dumps(body)
+    connection.request(verb, path, text, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    found = answer.status, answer.read()
+    connection.close()
+    return found
+
+
+def prompts(given: Namespace) -> list[list[int]]:
+    """The bundled prompts as token ids, those that aren't too long."""
+    found = []
+    with serving(given, PLAIN) as port:
+        for prompt in bundled():
+            turns = [{"role": "user", "content": prompt.turns[0]}]
+            status, body = call(port, "POST", "/tokenize", {"messages": turns})
+            if status != 200:
+                raise Unserved(body.decode())
+            ids = json.loads(body)["tokens"]
+            found += [ids] if len(ids) <= given.longest else []
+    return found
+
+
+def requests(given: Namespace, row: str, asked: list[list[int]], count: int) -> list[Any]:
+    """So many bodies; prompts come again where there aren't enough."""
+    body: dict[str, Any] = {
+        "max_tokens": given.max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    own = {"cache_prompt": False} if row == LLAMA else {}
+    return [body | own | {"prompt": asked[i % len(asked)]} for i in range(count)]
+
+
+def run(given: Namespace, row: str, asked: list[list[int]], clients: int, rate: float) -> Any:
+    """One run's summary: a closed loop where `rate` is 0."""
+    bodies = requests(given, row, asked, max(given.requests, given.each * clients))
+
+    async def go(port: int) -> list[Answer]:
+        await closed(port, requests(given, row, asked[-2:], 2), 1)  # what is made once is made
+        if rate:
+            return await opened(port, bodies, rate)
+        return await closed(port, bodies, clients)
+
+    with serving(given, row) as port:
+        try:
+            answers = asyncio.run(go(port))
+        except ExceptionGroup as group:
+            raise Unserved(f"{row}: {group.exceptions[0]}") from group
+    return summary(answers, Wanted(given.first, given.per_token))
+
+
+def measured(given: Namespace) -> dict[str, Any]:
+    """All loads: kind -> clients -> row -> a summary for each round."""
+    asked = prompts(given)
+    names = rows(given)
+    results: dict[str, Any] = {"prompts": len(asked), "closed": {}, "open": {}}
+    steps = 2 * len(given.clients) * given.rounds * len(names)
+    with track("Serving", steps, True) as advance:
+        for kind in ("closed", "open"):
+            for clients in given.clients:
+                rate = 0.0
+                if kind == "open":
+                    plain = results["closed"][str(clients)][PLAIN]
+                    rate = given.share * statistics.median(r["requests_per_second"] for r in plain)
+                cell: dict[str, Any] = {name: [] for name in names}
+                for turn in range(given.rounds):
+                    first = turn % len(names)
+                    for name in [*names[first:], *names[:first]]:
+                        cell[name].append(run(given, name, asked, clients, rate))
+                        advance()
+                results[kind][str(clients)] = cell
+    return results
+
+
+def ratio(cell: dict[str, Any], row: str, other: str) -> float:
+    """Tokens a second of a row over another's, the median of the rounds."""
+    pairs = zip(cell[row], cell[other], strict=True)
+    return statistics.median(a["tokens_per_second"] / b["tokens_per_second"] for a, b in pairs)
+
+
+def missed(results: dict[str, Any]) -> list[str]:
+    """What is not as wanted."""
+    bad = []
+    for clients in map(str, COMPARED):
+        cell = results["closed"].get(clients, {})
+        if LLAMA not in cell:
+            bad.append(f"{clients} clients: not measured beside llama.cpp")
+            continue
+        best = max(ratio(cell, row, LLAMA) for row in cell if row != LLAMA)
+        if best < 1:
+            bad.append(f"{clients} clients: {best:.2f} of llama.cpp's tokens a second")
+    for kind in ("closed", "open"):
+        for clients, cell in results[kind].items():
+            found = ratio(cell, AUTO, PLAIN)
+            if found < FLOOR:
+                bad.append(f"{kind}, {clients} clients: auto writes {found:.3f} of plain")
+    return bad
+
+
+def show(results: dict[str, Any]) -> None:
+    head = ["load", "tokens/s", "requests/s", "goodput", "TTFT p50", "p99", "ITL p50", "p99 ms"]
+    lines = [head]
+    for kind in ("closed", "open"):
+        for clients, cell in results[kind].items():
+            for row, runs in cell.items():
+                lines.append([f"{kind}, {clients}, {row}", *_numbers(runs)])
+    table(lines)
+
+
+def _numbers(runs: list[Any]) -> list[str]:
+    def middle(*path: str) -> float:
+        values = []
+        for found in runs:
+            for name in path:
+                found = found[name]
+            values.append(found)
+        return statistics.median(values)
+
+    rates = [middle(name) for name in ("tokens_per_second", "requests_per_second", "goodput")]
+    times = [middle(name, place) for name in ("ttft_ms", "itl_ms") for place in ("p50", "p99")]
+    return [*(f"{rate:.2f}" for rate in rates), *(f"{ms:.0f}" for ms in times)]
+
+
+def options_of(doc: str | None) -> Namespace:
+    parser = options(doc)
+    parser.add_argument("--method", help="beside plain and auto (default: sps, or suffix)")
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--slots", type=int, default=16, help="sequences served at a time (16)")
+    parser.add_argument("--threads", type=int, default=environment()["cores"], help="all")
+    parser.add_argument("--requests", type=int, default=8, help="of a run, at least (8)")
+    parser.add_argument("--each", type=int, default=2, help="and for each client (2)")
+    parser.add_argument("--max-tokens", type=int, default=64, help="of an answer (64)")
+    parser.add_argument("--longest", type=int, default=512, help="tokens of a prompt (512)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--share", type=float, default=0.8, help="of plain's rate, in open loops")
+    parser.add_argument("--first", type=float, default=2.0, help="seconds of a good first token")
+    parser.add_argument("--per-token", type=float, default=0.2, help="and of the others")
+    parser.add_argument("--quick", action="store_true", help="one short round, to try it out")
+    parser.add_argument("--check", action="store_true", help="fail unless all is as wanted")
+    given = parser.parse_args()
+    given.method = given.method or ("suffix" if given.draft_model == "none" else "sps")
+    if given.quick:
+        given.clients, given.rounds, given.requests, given.each = [1, 8], 1, 4, 1
+        given.max_tokens = 16
+    return given
+
+
+def main() -> int:
+    given = options_of(__doc__)
+    results = measured(given)
+    show(results)
+    bad = missed(results)
+    print(f"\nNot as wanted: {'; '.join(bad) or 'nothing'}.")
+    aside = ("out", "check", "model", "draft_model", "quick")
+    settings = {name: value for name, value in vars(given).items() if name not in aside}
+    path = given.out / "serving.json"
+    old = json.loads(path.read_text("utf-8"))["targets"] if path.is_file() else {}
+    mine = {"settings": settings, **results, "missed": bad}
+    save("serving", given, {"targets": {**old, Path(given.model).name: mine}})
+    return 1 if bad and given.check else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Unserved as error:
+        sys.exit(f"Error: {error}")

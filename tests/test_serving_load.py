@@ -1,0 +1,112 @@
+"""benchmarks/serving.py and loads.py: loops, their numbers and what is asked of them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from served import serving, toy
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+if not BENCHMARKS.is_dir():
+    pytest.skip("the benchmarks are not part of this tree", allow_module_level=True)
+sys.path.insert(0, str(BENCHMARKS))
+
+import loads  # noqa: E402
+import serving as benchmark  # noqa: E402
+from loads import Answer, Unserved, Wanted, closed, opened, summary  # noqa: E402
+
+BODY: dict[str, Any] = {
+    "max_tokens": 6,
+    "temperature": 0,
+    "ignore_eos": True,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+
+
+def bodies(count: int) -> list[dict[str, Any]]:
+    return [{**BODY, "prompt": [i + 1, 2, 3]} for i in range(count)]
+
+
+def test_loops_on_a_server() -> None:
+    with serving(toy()) as server:
+        port = int(server.url.rsplit(":", 1)[1])
+        answers = asyncio.run(closed(port, bodies(5), 2))
+        assert [a.tokens for a in answers] == [6] * 5
+        assert all(a.began < a.blocks[0] <= a.blocks[-1] for a in answers)
+        late = asyncio.run(opened(port, bodies(4), 40.0))
+        assert [a.tokens for a in late] == [6] * 4
+        with pytest.raises(ExceptionGroup) as caught:
+            asyncio.run(closed(port, [{**BODY, "prompt": [10**6]}], 1))
+        assert caught.group_contains(Unserved)
+
+
+def test_a_closed_loop_has_so_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most, order = 0, 0, []
+
+    async def ask(port: int, body: dict[str, Any], began: float) -> Answer:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        order.append(body["n"])
+        await asyncio.sleep(0.001)
+        running -= 1
+        return Answer(0.0, [1.0], 1)
+
+    monkeypatch.setattr(loads, "ask", ask)
+    asyncio.run(closed(0, [{"n": i} for i in range(7)], 3))
+    assert most == 3 and order == list(range(7))
+
+
+def test_an_open_loop_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[float] = []
+
+    async def ask(port: int, body: dict[str, Any], began: float) -> Answer:
+        begun.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0.2)
+        return Answer(0.0, [1.0], 1)
+
+    monkeypatch.setattr(loads, "ask", ask)
+    asyncio.run(opened(0, [{}] * 10, 200.0))
+    assert begun[-1] - begun[0] < 0.19  # ten arrivals in about 50 ms
+
+
+def test_numbers() -> None:
+    answers = [Answer(0.0, [1.0, 2.0, 3.0], 5), Answer(1.0, [1.5, 5.0], 8)]
+    found = summary(answers, Wanted(first=0.6, per_token=0.5))
+    assert found["tokens_per_second"] == 13 / 5 and found["requests_per_second"] == 2 / 5
+    assert found["ttft_ms"]["p50"] == pytest.approx(750)
+    assert found["itl_ms"]["p50"] == pytest.approx(1000 * (2 / 4 + 3.5 / 7) / 2)
+    assert found["block_ms"]["p50"] == pytest.approx(1000)
+    assert found["goodput"] == 1 / 5  # the other's first token is late
+
+
+def results(**speeds: float) -> dict[str, Any]:
+    cell = {row: [{"tokens_per_second": speed}] for row, speed in speeds.items()}
+    return {"closed": {str(n): cell for n in (1, 8, 16)}, "open": {"1": cell}}
+
+
+def test_what_is_asked() -> None:
+    good = {"plain": 1.0, "auto": 0.99, "llama.cpp": 0.9}
+    assert benchmark.missed(results(**good)) == []
+    assert len(benchmark.missed(results(**good | {"auto": 0.97}))) == 4
+    assert len(benchmark.missed(results(**good | {"llama.cpp": 1.1}))) == 2
+    assert len(benchmark.missed(results(plain=1.0, auto=1.0))) == 2  # nothing beside it
+
+
+def test_commands() -> None:
+    given = Namespace(
+        slots=4, longest=100, max_tokens=27, threads=2, model="mini", draft_model="mini-draft"
+    )
+    plain = benchmark.command(given, "plain", 1)
+    assert "--method" not in plain and plain[plain.index("--max-model-len") + 1] == "128"
+    assert "--draft-model" in benchmark.command(given, "sps", 1)
+    assert "--draft-model" not in benchmark.command(given, "suffix", 1)
+    theirs = benchmark.command(given, "llama.cpp", 1)
+    assert theirs[theirs.index("--ctx-size") + 1] == "512"
