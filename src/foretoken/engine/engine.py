@@ -252,7 +252,7 @@ class Engine:
 
     def _advance(self, samples: list[Sample]) -> list[Step]:
         sequences = [sample.sequence for sample in samples]
-        budgets = [min(sample.left - 1, self.target.nodes) for sample in samples]
+        budgets = [sample.budget(self.target.nodes) for sample in samples]
         try:
             return step(*self._timed, self._rule, sequences, budgets)
         except BaseException:
@@ -314,7 +314,7 @@ class Engine:
             self._fail(request, "The request's criterion or tokenizer", error)
             return
         accepted = min(len(done.path), len(written.tokens))
-        sample.emit(written, accepted, logprobs)
+        sample.emit(written, accepted, logprobs, done)
         self._count(request, done, len(written.tokens), accepted)
         if done.error is not None and not sample.ended:
             count = len(sample.output.token_ids)

@@ -9,6 +9,7 @@ from itertools import count
 from time import perf_counter
 from typing import Any
 
+from foretoken.engine.drafts import drafted
 from foretoken.engine.logprobs import entries
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from foretoken.engine.stats import RequestStats
@@ -135,6 +136,8 @@ class Sample:
         self.output = CompletionOutput(index)
         if request.params.logprobs is not None:
             self.output.logprobs, self.output.cumulative_logprob = [], 0.0
+        if request.params.return_drafts:
+            self.output.drafts = []
         self._limit = limit
 
     @property
@@ -147,6 +150,11 @@ class Sample:
     def left(self) -> int:
         """Tokens that may still be written."""
         return self._limit - len(self.output.token_ids)
+
+    def budget(self, nodes: int) -> int:
+        """Tokens that a step may draft, where the target takes trees of so many nodes."""
+        most = self.request.params.max_draft_tokens
+        return min(self.left - 1, nodes if most is None else min(nodes, most))
 
     @property
     def ended(self) -> bool:
@@ -168,12 +176,18 @@ class Sample:
         return Written(tokens, ending.finish_reason, ending.stop_reason, text)
 
     def emit(
-        self, written: Written, accepted: int, logprobs: Seq[tuple[dict[int, Logprob], float]]
+        self,
+        written: Written,
+        accepted: int,
+        logprobs: Seq[tuple[dict[int, Logprob], float]],
+        done: Step,
     ) -> None:
         """Write a checked block, of which the first `accepted` tokens had been drafted."""
         output, tokens = self.output, written.tokens
         output.token_ids.extend(tokens)
         output.accepted.extend([True] * accepted + [False] * (len(tokens) - accepted))
+        if output.drafts is not None:
+            output.drafts.append(drafted(done, len(tokens), accepted))
         for entry, logprob in logprobs:
             assert output.logprobs is not None and output.cumulative_logprob is not None
             output.logprobs.append(entry)

@@ -59,6 +59,9 @@ class SamplingParams:
         skip_special_tokens: leave them out of the text.
         references: texts or token ids that the output may repeat, for methods that copy (documents,
             the sentence to correct, a predicted output). They change the speed only.
+        max_draft_tokens: the most tokens drafted for a sample in a step, beside the method's own
+            bound; 0 is plain decoding, None leaves it to the method.
+        return_drafts: keep each step's draft in `CompletionOutput.drafts`.
         timeout: seconds from arrival after which the request ends with what it has; None is never.
 
     None in place of a list is an empty one. Raises `ForetokenError` for a name that there isn't,
@@ -90,6 +93,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     references: Seq[str | Seq[int]] = ()
+    max_draft_tokens: int | None = None
+    return_drafts: bool = False
     timeout: float | None = None
 
     def __new__(cls, *given: Any, **options: Any) -> SamplingParams:
@@ -125,6 +130,7 @@ class SamplingParams:
             "min_tokens": (0 <= self.min_tokens <= most, "between 0 and max_tokens"),
             "logprobs": ((self.logprobs or 0) >= 0, "at least 0, or None"),
             "prompt_logprobs": ((self.prompt_logprobs or 0) >= 0, "at least 0, or None"),
+            "max_draft_tokens": ((self.max_draft_tokens or 0) >= 0, "at least 0, or None"),
             "timeout": (self.timeout is None or self.timeout > 0, "above 0 seconds, or None"),
             "allowed_token_ids": (allowed is None or len(allowed) > 0, "None or at least one id"),
             "bad_words": (

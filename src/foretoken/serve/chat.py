@@ -10,7 +10,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foretoken.engine.outputs import RequestOutput
+from foretoken.engine.outputs import CompletionOutput, RequestOutput
+from foretoken.serve.blocks import Blocks
 from foretoken.serve.conversation import conversation_ids
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Spelling
@@ -57,6 +58,7 @@ class _Answer:
         server = answering.server
         self._settings = server.settings
         self._spelling = Spelling(server.tokenizer, body.return_tokens_as_token_ids)
+        self._blocks = Blocks(server.tokenizer, body)
 
     async def whole(self) -> dict[str, Any]:
         """The answer's JSON."""
@@ -74,6 +76,7 @@ class _Answer:
                 "finish_reason": sample.finish_reason,
                 "stop_reason": sample.stop_reason,
                 **({"token_ids": sample.token_ids} if self._body.return_token_ids else {}),
+                **self._blocks.more(sample.index, sample),
             }
             for sample in output.outputs
         ]
@@ -96,18 +99,20 @@ class _Answer:
                 checked(output)
                 for sample, known in zip(output.outputs, samples, strict=True):
                     delta = known.more(sample)
-                    for choice in [] if delta is None else self._choices(sample.index, delta):
+                    for choice in [] if delta is None else self._choices(sample, delta):
                         yield event(self._chunk([choice], output, options.continuous_usage_stats))
         assert output is not None  # a request has one at least
         if options.include_usage or self._settings.force_include_usage:
             yield event(self._chunk([], output, False) | self._answering.totals([output]))
 
-    def _choices(self, index: int, delta: Delta) -> list[dict[str, Any]]:
+    def _choices(self, sample: CompletionOutput, delta: Delta) -> list[dict[str, Any]]:
         """The role alone before the first text, then the text."""
         opening = {"role": self._settings.response_role, "content": ""}
         end = {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
         logprobs = self._logprobs(delta.tokens, delta.logprobs)
-        own = {"token_ids": delta.tokens} if self._body.return_token_ids else {}
+        index = sample.index
+        own: dict[str, Any] = {"token_ids": delta.tokens} if self._body.return_token_ids else {}
+        own |= self._blocks.more(index, sample)
         text = {"index": index, "delta": {"content": delta.text}, "logprobs": logprobs}
         if not delta.opens:
             return [text | own | end]
