@@ -155,12 +155,12 @@ function shownRun(run) {
 function verdict(plain, run) {
   const [slow, fast] = [totals(plain), totals(run)];
   const parts = [];
-  if (plain.finish === run.finish && run.finish !== "stopped") {
+  if ([plain, run].every(({ finish }) => finish === "stop" || finish === "length")) {
     let at = 0;
     while (at < run.text.length && run.text[at] === plain.text[at]) at++;
     parts.push(plain.text === run.text ? "The same text, to the last character." :
-      `The texts differ from character ${at + 1} on: this method draws its drafts, which keeps the distribution and not the text; at temperature 0 it keeps the text too.`);
+      `The texts differ from character ${at + 1} on. A lossless method that draws its drafts keeps the distribution, not the text; at temperature 0 it keeps the text, but for near ties that are rounded apart.`);
   }
-  if (slow.speed && fast.speed) parts.push(`${(fast.speed / slow.speed).toFixed(2)} × plain decoding's tokens/s, each written alone, one after the other.`);
+  if (slow.speed && fast.speed) parts.push(`${(fast.speed / slow.speed).toFixed(2)} × the tokens/s of plain decoding; each wrote alone, one after the other.`);
   return make("p", { className: "verdict", role: "status", textContent: parts.join(" ") });
 }

@@ -98,6 +98,7 @@ async function write(parent) {
   const abort = new AbortController();
   running = { node, abort };
   tell("");
+  conversations.save();
   render();
   for (const run of race ? [plain, node.run] : [node.run]) {
     if (!abort.signal.aborted) await answer(run, bodyOf(parent, run), settings.key, abort.signal, () => grown(node));

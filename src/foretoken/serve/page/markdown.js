@@ -51,8 +51,8 @@ function markdown(source, leaf) {
       if (!found) { at++; continue; }
       leaves(into, whole, plain, at);
       const { name, match } = found;
-      const inner = name === null || name === "code" ? match[match.length - 1] : match[1];
-      const start = at + match[0].indexOf(inner, name === null ? 1 : name === "code" ? match[1].length : 0);
+      const inner = name === "code" ? match[2] : match[1];
+      const start = at + ({ code: match[1].length, strong: 2, s: 2 }[name] ?? 1);
       if (name === null) leaves(into, whole, start, start + 1);
       else {
         const made = document.createElement(name);

@@ -34,6 +34,7 @@ async function* events(response) {
 // Write an answer into `run`; `changed` is called as it grows. Errors are told in `run.error`.
 async function answer(run, body, key, signal, changed) {
   Object.assign(run, { text: "", blocks: [], finish: null, error: null });
+  changed();
   const began = performance.now();
   try {
     const response = await fetch("v1/chat/completions", {
