@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import httpx
 import pytest
@@ -22,6 +23,14 @@ def test_a_taken_port() -> None:
     ):
         taken.listen()
         listening("127.0.0.1", taken.getsockname()[1])
+
+
+def test_small_parts_are_sent_at_once(http: httpx.Client) -> None:
+    """Not after 40 ms, when the client has acknowledged the part before."""
+    began = time.monotonic()
+    for _ in range(20):
+        http.get("/version")
+    assert time.monotonic() - began < 0.5
 
 
 def test_it_drains() -> None:

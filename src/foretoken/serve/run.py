@@ -15,7 +15,9 @@ def listening(host: str, port: int) -> socket.socket:
     """A socket on this address; port 0 takes a free one. Raises `ForetokenError` where it is
     taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family)
+    # By its name: asyncio sends small parts at once only where a socket says that it is TCP's, and
+    # each event of a stream would wait for the client's delayed acknowledgement.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
