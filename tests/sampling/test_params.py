@@ -55,6 +55,8 @@ HOSTILE: dict[str, list[Any]] = {
     "prompt_logprobs": [*WHOLE, -1],
     "skip_special_tokens": FLAG,
     "references": ["text", b"text", 3, [3], [None], [b"x"], [[1.5]], [["a"]], {"a"}, [[True]]],
+    "max_draft_tokens": [*WHOLE, -1],
+    "return_drafts": FLAG,
     "timeout": [value for value in NUMBER if value is not None] + [0, -1],
 }
 

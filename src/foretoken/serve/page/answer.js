@@ -100,7 +100,7 @@ function legend() {
 
 // What a block drafted: a line where it is a chain, else its tree.
 function drafted(block) {
-  const visible = (said) => said.replaceAll("\n", "⏎");
+  const visible = (said) => said.replaceAll("\n", "⏎").replace(/[\0-\x1f]/g, (control) => String.fromCharCode(0x2400 + control.charCodeAt()));
   const piece = ([said, , accepted]) => make(accepted ? "b" : "del", { textContent: visible(said) });
   const bonus = block.texts.slice(block.accepted).map((said) => make("em", { textContent: visible(said) }));
   if (block.draft.every(([, parent], place) => parent === place)) {
