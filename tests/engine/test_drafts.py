@@ -51,6 +51,8 @@ def test_drafts_are_those_of_the_text(config: Any, temperature: float) -> None:
     assert sum(len(draft.tokens) for draft in sample.drafts) == out.stats.drafted
     assert sum(len(draft.path) for draft in sample.drafts) == out.stats.accepted > 0
     assert len(sample.drafts) == out.stats.passes
+    times = [draft.seconds for draft in sample.drafts]
+    assert times == sorted(times) and 0 < times[0] <= times[-1] <= out.stats.total_time
 
 
 def test_drafts_are_kept_only_if_asked_for() -> None:
@@ -86,5 +88,5 @@ def test_auxiliary_nodes_are_left_out() -> None:
     tree = DraftTree(torch.tensor([[5, 6, 7, 0]]), [3], torch.tensor([[0, 1, 1, 0]]), kinds)
     none = torch.empty(1, 5)
     done = Step([5, 7, 9], [1, 3], 3, 0, tree, Scores(none, none, none))
-    assert drafted(done, 3, 2) == Draft([5, 7], [0, 1], [1, 2], 3)
-    assert drafted(done, 1, 1) == Draft([5, 7], [0, 1], [1], 1)
+    assert drafted(done, 3, 2, 0.5) == Draft([5, 7], [0, 1], [1, 2], 3, 0.5)
+    assert drafted(done, 1, 1, 0.5) == Draft([5, 7], [0, 1], [1], 1, 0.5)

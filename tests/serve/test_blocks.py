@@ -47,6 +47,8 @@ def test_a_whole_answer_has_the_same_blocks(http: httpx.Client, route: str) -> N
     whole = http.post(f"/v1/{route}", json=ROUTES[route] | ASKED).json()["choices"][0]
     choices = streamed(http, route, ROUTES[route] | ASKED)
     blocks = [b for choice in choices for b in choice.get("foretoken", {}).get("blocks", [])]
+    for block in whole["foretoken"]["blocks"] + blocks:
+        assert block.pop("ms") > 0
     assert whole["foretoken"]["blocks"] == blocks
     assert "".join(map(content, choices)) == content(whole)
 

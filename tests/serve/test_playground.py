@@ -84,9 +84,8 @@ def test_chat_hover_and_race(browser: Any, served: Served, size: str, scheme: st
     assert not watched.violations()
     assert page.evaluate("document.documentElement.scrollWidth") == SIZES[size][0]
     assert not watched.said
-    assert {url.removeprefix(served.url) for url in watched.asked} == {
-        "/", "/v1/models", "/v1/chat/completions",
-    }  # fmt: skip
+    expected = {"/", "/v1/models", "/v1/chat/completions"}
+    assert {url.removeprefix(served.url) for url in watched.asked} == expected
     plain, raced = answers(page)[1]["plain"], answers(page)[1]["run"]
     assert plain["text"] == raced["text"] == answers(page)[0]["content"]
     assert all(block["draft"] == [] for block in plain["blocks"]) and len(plain["blocks"]) == 24

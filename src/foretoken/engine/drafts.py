@@ -6,7 +6,7 @@ from foretoken.engine.outputs import Draft
 from foretoken.protocols import Step
 
 
-def drafted(done: Step, written: int, accepted: int) -> Draft:
+def drafted(done: Step, written: int, accepted: int, seconds: float) -> Draft:
     """A step's draft. written, accepted: its tokens that count, and how many of them had been
     drafted. Auxiliary nodes are left out. Costs a transfer to the host."""
     tree, row = done.tree, done.row
@@ -22,4 +22,5 @@ def drafted(done: Step, written: int, accepted: int) -> Draft:
         parents=[parent for _, parent in kept],
         path=[slots[slot] for slot in done.path[:accepted]],
         written=written,
+        seconds=seconds,
     )

@@ -314,7 +314,8 @@ class Engine:
             self._fail(request, "The request's criterion or tokenizer", error)
             return
         accepted = min(len(done.path), len(written.tokens))
-        sample.emit(written, accepted, logprobs, done)
+        sample.emit(written, accepted, logprobs)
+        sample.note_draft(done, len(written.tokens), accepted)
         self._count(request, done, len(written.tokens), accepted)
         if done.error is not None and not sample.ended:
             count = len(sample.output.token_ids)

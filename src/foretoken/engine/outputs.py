@@ -23,13 +23,14 @@ class Draft:
 
     tokens: the drafted ones, those that could not be accepted left out. parents: the slot after
     which each was drafted. path: the slots of those that were written, in order. written: how many
-    tokens the step wrote.
+    tokens the step wrote. seconds: from the request's arrival to the step's end.
     """
 
     tokens: list[int]
     parents: list[int]
     path: list[int]
     written: int
+    seconds: float
 
 
 @dataclass(slots=True)

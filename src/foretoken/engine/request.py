@@ -176,18 +176,12 @@ class Sample:
         return Written(tokens, ending.finish_reason, ending.stop_reason, text)
 
     def emit(
-        self,
-        written: Written,
-        accepted: int,
-        logprobs: Seq[tuple[dict[int, Logprob], float]],
-        done: Step,
+        self, written: Written, accepted: int, logprobs: Seq[tuple[dict[int, Logprob], float]]
     ) -> None:
         """Write a checked block, of which the first `accepted` tokens had been drafted."""
         output, tokens = self.output, written.tokens
         output.token_ids.extend(tokens)
         output.accepted.extend([True] * accepted + [False] * (len(tokens) - accepted))
-        if output.drafts is not None:
-            output.drafts.append(drafted(done, len(tokens), accepted))
         for entry, logprob in logprobs:
             assert output.logprobs is not None and output.cumulative_logprob is not None
             output.logprobs.append(entry)
@@ -195,6 +189,12 @@ class Sample:
         if written.text is not None:
             output.text = written.text
         output.finish_reason, output.stop_reason = written.finish_reason, written.stop_reason
+
+    def note_draft(self, done: Step, written: int, accepted: int) -> None:
+        """Keep what a step drafted, where that was asked for."""
+        if self.output.drafts is not None:
+            seconds = perf_counter() - self.request.stats.arrived
+            self.output.drafts.append(drafted(done, written, accepted, seconds))
 
     def abort(self, reason: str) -> None:
         """End for a reason that isn't the text's own. Where the tokenizer can't decode what was

@@ -41,6 +41,7 @@ class Blocks:
         return {
             "tokens": [known.piece(token, self._spelling) for token in ids],
             "accepted": len(draft.path),
+            "ms": 1000 * draft.seconds,
             "draft": [
                 {"text": self._spelling.token(token), "parent": parent, "accepted": slot in path}
                 for path in [set(draft.path)]

@@ -46,7 +46,7 @@ function text(run) {
 function describe(block, before, number) {
   const lost = block.draft.filter(([, , accepted]) => !accepted).length;
   const said = block.draft.length ? `${block.accepted} of ${block.draft.length} drafted accepted` : "nothing drafted";
-  return `Block ${number + 1}: ${said}, ${block.texts.length} written${lost ? `, ${lost} rejected` : ""}, ${block.ms - before} ms`;
+  return `Block ${number + 1}: ${said}, ${block.texts.length} written${lost ? `, ${lost} rejected` : ""}, ${(block.ms - before).toFixed(1)} ms`;
 }
 
 function strip(run) {
@@ -69,7 +69,7 @@ function strip(run) {
     mean.style.bottom = `${Math.min(STRIP, tokens / (number + 1) * unit)}px`;
     bar.append(mean);
     bar.dataset.block = number;
-    bar.style.flexGrow = number ? Math.max(1, block.ms - before) : 1; // the first waits for the prompt
+    bar.style.flexGrow = number ? Math.max(0.1, block.ms - before) : 0.1; // the first waits for the prompt
     bar.setAttribute("aria-label", describe(block, before, number));
     made.append(bar);
   });

@@ -1,7 +1,7 @@
 // Requests, and what their streams tell.
 //
 // A run is one answer as it came: text; blocks, of which each has the texts of its tokens,
-// how many of them had been drafted, the draft, and the milliseconds since the request was sent.
+// how many of them had been drafted, the draft, and the milliseconds since the request arrived.
 
 async function failure(response) {
   try { return (await response.json()).error.message; } catch { return `The server answered ${response.status}.`; }
@@ -35,7 +35,6 @@ async function* events(response) {
 async function answer(run, body, key, signal, changed) {
   Object.assign(run, { text: "", blocks: [], finish: null, error: null });
   changed();
-  const began = performance.now();
   try {
     const response = await fetch("v1/chat/completions", {
       method: "POST", headers: headers(key), signal,
@@ -47,8 +46,7 @@ async function answer(run, body, key, signal, changed) {
       const [choice] = event.choices;
       if (!choice) continue;
       run.text += choice.delta.content ?? "";
-      const now = Math.round(performance.now() - began);
-      for (const block of choice.foretoken?.blocks ?? []) run.blocks.push(kept(block, now));
+      run.blocks.push(...(choice.foretoken?.blocks ?? []).map(kept));
       run.finish = choice.finish_reason ?? run.finish;
       changed();
     }
@@ -60,9 +58,9 @@ async function answer(run, body, key, signal, changed) {
   changed();
 }
 
-function kept(block, ms) {
+function kept(block) {
   return {
-    texts: block.tokens, accepted: block.accepted, ms,
+    texts: block.tokens, accepted: block.accepted, ms: Math.round(10 * block.ms) / 10,
     draft: block.draft.map(({ text, parent, accepted }) => [text, parent, accepted ? 1 : 0]),
   };
 }
