@@ -20,6 +20,7 @@ Processor = Callable[[LLM, torch.Tensor, torch.Tensor], Any]
 NUMERIC = set(
     [
         "n",
+        "max_draft_tokens",
         "temperature",
         "top_k",
         "top_p",
@@ -35,7 +36,7 @@ NUMERIC = set(
         "timeout",
     ]
 )
-FLAGS = {"include_stop_str_in_output", "ignore_eos", "skip_special_tokens"}
+FLAGS = {"include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "return_drafts"}
 CAN_BE_LARGE = ("max_tokens", "seed", "timeout", "top_k", "temperature", "repetition_penalty")
 MORE: dict[str, list[Any]] = {
     "n": [0, 10**9, 257],

@@ -58,6 +58,8 @@ HOSTILE: dict[str, list[Any]] = {
     "prediction": [b"text", 3, [None], [b"x"], [1.5], ["a"], {"a"}, [True]],
     "cache_salt": ["", 3, b"x", ["a"], True],
     "structured_outputs": [3, "a", [1], b"x", {1: "a"}, SamplingParams],
+    "max_draft_tokens": [*WHOLE, -1],
+    "return_drafts": FLAG,
     "timeout": [value for value in NUMBER if value is not None] + [0, -1],
 }
 

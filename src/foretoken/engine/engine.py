@@ -259,7 +259,7 @@ class Engine:
 
     def _advance(self, samples: list[Sample]) -> list[Step]:
         sequences = [sample.sequence for sample in samples]
-        budgets = [min(sample.left - 1, self.target.nodes) for sample in samples]
+        budgets = [sample.budget(self.target.nodes) for sample in samples]
         try:
             return step(*self._timed, self._rule, sequences, budgets)
         except BaseException:
@@ -322,6 +322,7 @@ class Engine:
             return
         accepted = min(len(done.path), len(written.tokens))
         sample.emit(written, accepted, logprobs)
+        sample.note_draft(done, len(written.tokens), accepted)
         self._count(request, done, len(written.tokens), accepted)
         if done.error is not None and not sample.ended:
             count = len(sample.output.token_ids)

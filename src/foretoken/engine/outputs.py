@@ -17,6 +17,23 @@ class Logprob:
     rank: int
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What one step drafted for a sample. A slot is a place in its tree: 0 is the text so far and
+    i + 1 the drafted token i.
+
+    tokens: the drafted ones, those that could not be accepted left out. parents: the slot after
+    which each was drafted. path: the slots of those that were written, in order. written: how many
+    tokens the step wrote. seconds: from the request's arrival to the step's end.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    path: list[int]
+    written: int
+    seconds: float
+
+
 @dataclass(slots=True)
 class CompletionOutput:
     """One sample. finish_reason: "stop", "length", "cancelled", "timeout", "error", or None while
@@ -25,6 +42,7 @@ class CompletionOutput:
     stop_reason: the stop string or stop token id that ended it, None for end-of-text.
     accepted: per token, whether it was drafted and accepted (else it is a bonus token).
     logprobs: per token, id -> Logprob of the token written and the likeliest others, if asked for.
+    drafts: per step, what it drafted and how much it wrote, if asked for.
     """
 
     index: int
@@ -35,6 +53,7 @@ class CompletionOutput:
     stop_reason: str | int | None = None
     logprobs: list[dict[int, Logprob]] | None = None
     cumulative_logprob: float | None = None
+    drafts: list[Draft] | None = None
 
 
 @dataclass(slots=True)
@@ -81,6 +100,7 @@ class RequestOutput:
                 token_ids=list(sample.token_ids),
                 accepted=list(sample.accepted),
                 logprobs=None if sample.logprobs is None else list(sample.logprobs),
+                drafts=None if sample.drafts is None else list(sample.drafts),
             )
             for sample in self.outputs
         ]

@@ -10,6 +10,7 @@ from itertools import count
 from time import perf_counter
 from typing import Any
 
+from foretoken.engine.drafts import drafted
 from foretoken.engine.grammars import Requested
 from foretoken.engine.logprobs import entries
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
@@ -169,6 +170,8 @@ class Sample:
         self.output = CompletionOutput(index)
         if request.params.logprobs is not None:
             self.output.logprobs, self.output.cumulative_logprob = [], 0.0
+        if request.params.return_drafts:
+            self.output.drafts = []
         self._limit = limit
 
     @property
@@ -181,6 +184,11 @@ class Sample:
     def left(self) -> int:
         """Tokens that may still be written."""
         return self._limit - len(self.output.token_ids)
+
+    def budget(self, nodes: int) -> int:
+        """Tokens that a step may draft, where the target takes trees of so many nodes."""
+        most = self.request.params.max_draft_tokens
+        return min(self.left - 1, nodes if most is None else min(nodes, most))
 
     @property
     def ended(self) -> bool:
@@ -229,6 +237,12 @@ class Sample:
         if written.text is not None:
             output.text = written.text
         output.finish_reason, output.stop_reason = written.finish_reason, written.stop_reason
+
+    def note_draft(self, done: Step, written: int, accepted: int) -> None:
+        """Keep what a step drafted, where that was asked for."""
+        if self.output.drafts is not None:
+            seconds = perf_counter() - self.request.stats.arrived
+            self.output.drafts.append(drafted(done, written, accepted, seconds))
 
     def abort(self, reason: str) -> None:
         """End for a reason that isn't the text's own. Where the tokenizer can't decode what was

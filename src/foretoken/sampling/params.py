@@ -67,6 +67,9 @@ class SamplingParams:
         cache_salt: only requests of the same salt go on from each other's cached prompts.
         structured_outputs: what the text must be: `StructuredOutputsParams`, or a mapping with its
             names; inside an engine a compiled grammar.
+        max_draft_tokens: the most tokens drafted for a sample in a step, beside the method's own
+            bound; 0 is plain decoding, None leaves it to the method.
+        return_drafts: keep each step's draft in `CompletionOutput.drafts`.
         timeout: seconds from arrival after which the request ends with what it has; None is never.
 
     None in place of a list is an empty one. Raises `ForetokenError` for a name that there isn't,
@@ -100,6 +103,8 @@ class SamplingParams:
     references: Seq[str | Seq[int]] = ()
     prediction: str | Seq[int] | None = None
     cache_salt: str | None = None
+    max_draft_tokens: int | None = None
+    return_drafts: bool = False
     timeout: float | None = None
     structured_outputs: StructuredOutputsParams | CompiledGrammar | Mapping[str, Any] | None = None
 
@@ -139,6 +144,7 @@ class SamplingParams:
             "logprobs": ((self.logprobs or 0) >= 0, "at least 0, or None"),
             "prompt_logprobs": ((self.prompt_logprobs or 0) >= 0, "at least 0, or None"),
             "cache_salt": (self.cache_salt != "", "a text that is not empty, or None"),
+            "max_draft_tokens": ((self.max_draft_tokens or 0) >= 0, "at least 0, or None"),
             "timeout": (self.timeout is None or self.timeout > 0, "above 0 seconds, or None"),
             "allowed_token_ids": (allowed is None or len(allowed) > 0, "None or at least one id"),
             "bad_words": (

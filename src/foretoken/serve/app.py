@@ -23,6 +23,7 @@ from foretoken.serve.completions import completions
 from foretoken.serve.errors import FINAL, ApiError, response
 from foretoken.serve.limits import busy
 from foretoken.serve.metrics import CONTENT_TYPE
+from foretoken.serve.playground import playground
 from foretoken.serve.request_ids import HEADER, RequestIds
 from foretoken.serve.server import Server
 from foretoken.serve.settings import ServerSettings
@@ -92,6 +93,7 @@ def _card(server: Server, name: str) -> dict[str, Any]:
         "root": server.settings.names[0],
         "parent": None,
         "max_model_len": server.context,
+        "method": server.llm.llm.method,
         "permission": [],
     }
 
@@ -127,6 +129,7 @@ async def reset_prefix_cache(request: Request) -> Response:
 
 
 _ROUTES = [
+    Route("/", playground),
     Route("/v1/models", models),
     Route("/v1/models/{name:path}", model),
     Route("/v1/chat/completions", chat, methods=["POST"]),

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
+from foretoken.serve.blocks import Blocks
 from foretoken.serve.conversation import conversation_ids
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Spelling
@@ -84,6 +85,7 @@ class _Answer:
         self._spelling = Spelling(server.tokenizer, body.return_tokens_as_token_ids)
         parser = server.settings.tool_call_parser
         self._format = format_named(parser) if parser is not None and body.tools else None
+        self._blocks = Blocks(server.tokenizer, body)
 
     async def whole(self) -> dict[str, Any]:
         """The answer's JSON."""
@@ -96,6 +98,7 @@ class _Answer:
                 "logprobs": self._logprobs(sample.token_ids, sample.logprobs),
                 "stop_reason": sample.stop_reason,
                 **({"token_ids": sample.token_ids} if self._body.return_token_ids else {}),
+                **self._blocks.more(sample.index, sample),
             }
             for sample in output.outputs
         ]
@@ -153,6 +156,7 @@ class _Answer:
         ]
         told[0]["logprobs"] = self._logprobs(delta.tokens, delta.logprobs)
         told[0] |= {"token_ids": delta.tokens} if self._body.return_token_ids else {}
+        told[0] |= self._blocks.more(sample.index, sample)
         called = calls is not None and calls.called
         told[-1]["finish_reason"] = _reason(delta.finish_reason, called)
         told[-1]["stop_reason"] = delta.stop_reason

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.engine.prompts import text_ids
 from foretoken.engine.stopping import decoded
+from foretoken.serve.blocks import Blocks
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Entry, Spelling
 from foretoken.serve.schema import CompletionBody, params
@@ -75,6 +76,7 @@ class _Answer:
         self._settings = answering.server.settings
         self._tokenizer = answering.server.tokenizer
         self._spelling = Spelling(self._tokenizer, body.return_tokens_as_token_ids)
+        self._blocks = Blocks(self._tokenizer, body)
         self._lengths: dict[int, int] = {}  # of what choices' texts begin with, in characters
 
     async def whole(self) -> dict[str, Any]:
@@ -139,7 +141,7 @@ class _Answer:
         if self._body.return_token_ids:
             choice["token_ids"] = delta.tokens
             choice |= {"prompt_token_ids": output.prompt_token_ids} if delta.opens else {}
-        return choice
+        return choice | self._blocks.more(index, sample)
 
     def _echo(self, output: RequestOutput) -> str:
         if output.prompt is not None or self._tokenizer is None:

@@ -67,6 +67,14 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool = False  # taken and not done: the text isn't padded
 
 
+class Extras(BaseModel):
+    """What answers tell that no other server does. blocks: what each step drafted and wrote."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    blocks: bool = False
+
+
 class Sampling(Body):
     """How a text is sampled: names and meanings are those of `SamplingParams`."""
 
@@ -90,12 +98,14 @@ class Sampling(Body):
     min_tokens: Whole = 0
     skip_special_tokens: bool = True
     prompt_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
+    max_draft_tokens: Whole | None = None
 
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     request_id: Annotated[str, Field(pattern=r"^[\w.:=+/@-]{1,128}$")] | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
+    foretoken: Extras = Extras()
 
 
 class ChatBody(Sampling, Templated):
@@ -170,6 +180,7 @@ def params(
     if not given.get("allowed_token_ids", True):  # vLLM's empty list allows all
         del given["allowed_token_ids"]
     own = {"logit_bias": bias or None, "logprobs": logprobs, "max_tokens": most}
+    own["return_drafts"] = body.foretoken.blocks
     return SamplingParams(**(defaults | given | own))
 
 

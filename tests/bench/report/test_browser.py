@@ -5,7 +5,6 @@ The screenshots lie in build/screenshots afterwards.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,13 @@ from typing import Any
 import pytest
 
 import synthetic
+from browsing import SCREENSHOTS, SIZES, Watched, started
 from foretoken.bench.record import Results
 from foretoken.bench.report.page import write_report
 
-ROOT = Path(__file__).parents[3]
-SCREENSHOTS = ROOT / "build" / "screenshots"
 PIECE = 5000
 PLAIN = ".wide { background: var(--card) !important }"
 """Tables without their shadow, before which axe-core can't tell contrast."""
-SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
-
-
-def chromium() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    return pytest.fail(
-        "The report has to be looked at: install Chromium (apt-get install chromium)."
-    )
 
 
 def few(record: Results, *methods: str) -> Results:
@@ -56,53 +44,40 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium())
-        yield started
-        started.close()
+    with started() as chromium:
+        yield chromium
 
 
-class Watched:
-    """A page, and what it said and asked for."""
+def opened(browser: Any, file: Path, size: str, scheme: str) -> Watched:
+    return Watched(browser, file.as_uri(), size, scheme)
 
-    def __init__(self, browser: Any, file: Path, size: str, scheme: str) -> None:
-        width, height = SIZES[size]
-        self.page = browser.new_page(
-            viewport={"width": width, "height": height}, color_scheme=scheme
-        )
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(file.as_uri())
 
-    def keep_screenshots(self, name: str) -> None:
-        """Of the whole page, in pieces: Chromium can't paint all of so long a page at once."""
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        width = self.page.viewport_size["width"]
-        height = self.page.evaluate("document.documentElement.scrollHeight")
-        for at, top in enumerate(range(0, height, PIECE), 1):
-            clip = {"x": 0, "y": top, "width": width, "height": min(PIECE, height - top)}
-            path = SCREENSHOTS / f"report-{name}-{at:02}.png"
-            self.page.screenshot(path=path, full_page=True, clip=clip)
+def keep_screenshots(page: Any, name: str) -> None:
+    """Of the whole page, in pieces: Chromium can't paint all of so long a page at once."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    width = page.viewport_size["width"]
+    height = page.evaluate("document.documentElement.scrollHeight")
+    for at, top in enumerate(range(0, height, PIECE), 1):
+        clip = {"x": 0, "y": top, "width": width, "height": min(PIECE, height - top)}
+        path = SCREENSHOTS / f"report-{name}-{at:02}.png"
+        page.screenshot(path=path, full_page=True, clip=clip)
 
-    def open_all(self) -> None:
-        self.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
 
-    def background(self) -> str:
-        return str(self.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+def open_all(page: Any) -> None:
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+
+
+def background(page: Any) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", list(SIZES))
 def test_report_in_a_browser(browser: Any, page_file: Path, size: str, scheme: str) -> None:
     """No console message, no request, and nothing scrolls sideways but the tables themselves."""
-    watched = Watched(browser, page_file, size, scheme)
-    watched.keep_screenshots(f"{size}-{scheme}")
-    watched.open_all()
+    watched = opened(browser, page_file, size, scheme)
+    keep_screenshots(watched.page, f"{size}-{scheme}")
+    open_all(watched.page)
     assert watched.page.evaluate("document.documentElement.scrollWidth") == SIZES[size][0]
     assert not watched.said
     assert watched.asked == [page_file.as_uri()]
@@ -112,38 +87,32 @@ def test_report_in_a_browser(browser: Any, page_file: Path, size: str, scheme: s
 @pytest.mark.parametrize(("size", "scheme"), [("wide", "light"), ("narrow", "dark")])
 def test_report_is_accessible(browser: Any, page_file: Path, size: str, scheme: str) -> None:
     """axe-core finds nothing serious, contrast of all colours in both schemes included."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    watched = Watched(browser, page_file, size, scheme)
-    watched.open_all()
+    watched = opened(browser, page_file, size, scheme)
+    open_all(watched.page)
     watched.page.add_style_tag(content=PLAIN)
-    found = Axe().run(watched.page, options={"resultTypes": ["violations"]}).response
-    assert not [
-        (problem["id"], [node["html"][:200] for node in problem["nodes"][:3]])
-        for problem in found["violations"]
-        if problem["impact"] in ("serious", "critical")
-    ]
+    assert not watched.violations("serious", "critical")
     watched.page.close()
 
 
 def test_the_colours_can_be_chosen(browser: Any, page_file: Path) -> None:
     """The reader's choice wins over the system's, both ways."""
-    watched = Watched(browser, page_file, "wide", "light")
-    page, light = watched.page, watched.background()
+    watched = opened(browser, page_file, "wide", "light")
+    page = watched.page
+    light = background(page)
     page.locator("label:has(#theme-dark)").click()
-    dark = watched.background()
+    dark = background(page)
     assert dark != light
     page.emulate_media(color_scheme="dark")
-    assert watched.background() == dark
+    assert background(page) == dark
     page.locator("label:has(#theme-light)").click()
-    assert watched.background() == light
+    assert background(page) == light
     page.close()
 
 
 def test_answers_can_be_chosen(browser: Any, page_file: Path) -> None:
     """A method's answers come and go with its box, by keyboard too."""
-    watched = Watched(browser, page_file, "wide", "light")
-    watched.open_all()
+    watched = opened(browser, page_file, "wide", "light")
+    open_all(watched.page)
     page = watched.page
     answers = page.locator(".answer:visible")
     before = answers.count()
@@ -167,7 +136,7 @@ def hidden(page: Any) -> int:
 
 def test_folds_lose_nothing_in_print(browser: Any, page_file: Path) -> None:
     """Closed on the screen, they are printed."""
-    page = Watched(browser, page_file, "wide", "light").page
+    page = opened(browser, page_file, "wide", "light").page
     assert hidden(page) > 100
     page.emulate_media(media="print")
     assert hidden(page) == 0
@@ -191,7 +160,7 @@ def test_folds_open_without_scripts(browser: Any, page_file: Path) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_shadow_shows_that_a_table_goes_on(browser: Any, page_file: Path, scheme: str) -> None:
     """At its right edge, until it is scrolled to its end."""
-    page = Watched(browser, page_file, "narrow", scheme).page
+    page = opened(browser, page_file, "narrow", scheme).page
 
     def edge() -> bytes:
         box = page.locator(".wide").first.bounding_box()
@@ -211,7 +180,7 @@ def test_a_shadow_shows_that_a_table_goes_on(browser: Any, page_file: Path, sche
 
 def test_wide_tables_scroll_by_keyboard(browser: Any, page_file: Path) -> None:
     """What does not fit scrolls inside its own region, which the keyboard reaches."""
-    page = Watched(browser, page_file, "narrow", "light").page
+    page = opened(browser, page_file, "narrow", "light").page
     region = page.locator(".wide").first
     region.focus()
     page.keyboard.press("ArrowRight")

@@ -30,6 +30,7 @@ _WHOLE = (
     "logits_processor_factories",
     "logprobs",
     "prompt_logprobs",
+    "return_drafts",
     "timeout",
 )
 """Parameters that speak of an output as a whole, which a piece doesn't see."""

@@ -1,0 +1,286 @@
+"""The playground in a browser, as its user sees it: headless Chromium, two widths, two schemes."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from browsing import SCREENSHOTS, SIZES, Watched, started
+from foretoken.engine.engine import Engine
+from foretoken.serve.playground import page as written
+from served import Served, serving, toy
+
+ANSWERED = "#send:enabled"
+MARKDOWN = files("foretoken.serve").joinpath("page", "markdown.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with started() as chromium:
+        yield chromium
+
+
+def opened(browser: Any, served: Served, size: str = "wide", scheme: str = "light") -> Watched:
+    watched = Watched(browser, f"{served.url}/", size, scheme)
+    watched.page.set_default_timeout(8000)
+    watched.page.wait_for_selector(ANSWERED)
+    return watched
+
+
+def configure(page: Any, **settings: str) -> None:
+    page.click("#set")
+    for name, value in settings.items():
+        page.fill(f"[data-set={name}]", value)
+        page.dispatch_event(f"[data-set={name}]", "change")
+    page.get_by_role("button", name="Close").click()
+
+
+def send(page: Any, text: str = "hello", wait: str = ANSWERED) -> None:
+    page.fill("#said", text)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("article.assistant")
+    page.wait_for_selector(wait)
+
+
+def answers(page: Any) -> list[Any]:
+    """The assistant's messages that the browser keeps, all branches, in the order of writing."""
+    kept = json.loads(page.evaluate("localStorage.getItem('foretoken.conversations')"))
+    return [node for node in kept[-1]["nodes"] if node["role"] == "assistant"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", list(SIZES))
+def test_chat_hover_and_race(browser: Any, served: Served, size: str, scheme: str) -> None:
+    """No console message, no request elsewhere, nothing wider than the screen, axe-core finds
+    nothing, and both racers write what the model writes."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    watched = opened(browser, served, size, scheme)
+    page = watched.page
+    configure(page, max_tokens="24")
+    page.fill("#temperature", "0")
+    send(page)
+    lost = page.locator(".strip button:has(.rejected[style*='px'])").nth(2)
+    lost.hover()
+    assert page.locator("#tip del").count() > 0
+    assert page.locator(".t.on, .strip .on").count() >= 1
+    page.screenshot(path=SCREENSHOTS / f"playground-{size}-{scheme}-hover.png")
+    assert not watched.violations()
+    page.check("#race")
+    page.get_by_role("button", name="Regenerate").click()
+    page.wait_for_selector(".verdict")
+    page.wait_for_selector(ANSWERED)
+    assert page.inner_text(".verdict").startswith("The same text")
+    shown = page.locator(".racer .text").all_inner_texts()
+    assert shown[0] == shown[1] != ""
+    page.screenshot(path=SCREENSHOTS / f"playground-{size}-{scheme}-race.png")
+    assert not watched.violations()
+    assert page.evaluate("document.documentElement.scrollWidth") == SIZES[size][0]
+    assert not watched.said
+    expected = {"/", "/v1/models", "/v1/chat/completions"}
+    assert {url.removeprefix(served.url) for url in watched.asked} == expected
+    plain, raced = answers(page)[1]["plain"], answers(page)[1]["run"]
+    assert plain["text"] == raced["text"] == answers(page)[0]["content"]
+    assert all(block["draft"] == [] for block in plain["blocks"]) and len(plain["blocks"]) == 24
+    assert len(raced["blocks"]) < 24
+    page.close()
+
+
+def test_a_race_at_a_temperature_says_where_texts_differ(browser: Any, served: Served) -> None:
+    """Drawn drafts keep the distribution only; one seed goes to both."""
+    page = opened(browser, served).page
+    configure(page, max_tokens="40", seed="3")
+    page.fill("#temperature", "1")
+    page.check("#race")
+    send(page)
+    [node] = answers(page)
+    assert node["plain"]["seed"] == node["run"]["seed"] == 3
+    same = node["plain"]["text"] == node["run"]["text"]
+    assert page.inner_text(".verdict").startswith("The same text" if same else "The texts differ")
+    page.get_by_role("button", name="Replay").click()
+    page.wait_for_function("document.querySelector('.racer .text').innerText.length < 10")
+    page.close()
+
+
+def test_stop(browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What there is stays, and the server writes no further."""
+    quick = Engine.step
+
+    def slow(engine: Engine) -> Any:
+        time.sleep(0.03)
+        return quick(engine)
+
+    monkeypatch.setattr(Engine, "step", slow)
+    watched = opened(browser, served)
+    page = watched.page
+    send(page, wait=".strip button:nth-child(3)")
+    page.click("#stop")
+    page.wait_for_selector(ANSWERED)
+    assert "stopped" in page.inner_text(".numbers:not(.legend)")
+    [node] = answers(page)
+    assert node["content"] == node["run"]["text"] != "" and 3 <= len(node["run"]["blocks"]) < 60
+    for _ in range(50):
+        if httpx.get(f"{served.url}/load").json()["server_load"] == 0:
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("The request goes on.")
+    assert not watched.said
+    page.close()
+
+
+def test_branches(browser: Any, served: Served) -> None:
+    """Another answer and an edit are siblings; both stay, also in a new page."""
+    page = opened(browser, served).page
+    configure(page, max_tokens="6")
+    send(page)
+    page.keyboard.press("Alt+r")
+    page.wait_for_selector(".actions >> text=2/2")
+    page.wait_for_selector(ANSWERED)
+    first, second = (node["content"] for node in answers(page))
+    assert first != second  # each with a seed of its own
+    page.get_by_role("button", name="Earlier branch").click()
+    page.keyboard.press("Alt+e")
+    assert page.input_value("#said") == "hello"
+    send(page, "goodbye", wait="article.user >> text=2/2")
+    page.wait_for_selector(ANSWERED)
+    assert page.locator("article").count() == 2
+    page.reload()
+    page.wait_for_selector(ANSWERED)
+    assert page.inner_text("article.user .body") == "goodbye"
+    page.locator("article.user").get_by_role("button", name="Earlier branch").click()
+    assert page.inner_text("article.user .body") == "hello"
+    assert page.locator("article.assistant >> text=2/2").count() == 1
+    page.keyboard.press("Alt+n")
+    assert page.locator("article").count() == 0
+    page.get_by_role("button", name="Delete goodbye").click()
+    assert page.evaluate("localStorage.getItem('foretoken.conversations')") == "[]"
+    page.close()
+
+
+def test_method_and_temperature_of_a_message(browser: Any, served: Served) -> None:
+    page = opened(browser, served).page
+    configure(page, max_tokens="12", seed="5")
+    page.select_option("#method", "plain decoding")
+    page.fill("#temperature", "0")
+    send(page)
+    page.select_option("#method", "sps")
+    page.keyboard.press("Alt+r")
+    page.wait_for_selector(".actions >> text=2/2")
+    page.wait_for_selector(ANSWERED)
+    plain, drafted = answers(page)
+    assert plain["content"] == drafted["content"] == offline(served)
+    assert (len(plain["run"]["blocks"]), plain["run"]["temperature"]) == (12, 0)
+    assert len(drafted["run"]["blocks"]) < 12
+    page.close()
+
+
+def offline(served: Served) -> str:
+    from foretoken import SamplingParams
+
+    params = SamplingParams(temperature=0, max_tokens=12)
+    return str(served.llm.chat([{"role": "user", "content": "hello"}], params)[0].text)
+
+
+def test_the_strip_by_keyboard(browser: Any, served: Served) -> None:
+    page = opened(browser, served).page
+    configure(page, max_tokens="12")
+    send(page)
+    page.focus(".strip button")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#tip").startswith("Block 2:")
+    page.keyboard.press("Escape")
+    assert not page.is_visible("#tip")
+    page.close()
+
+
+def test_settings_and_side_are_accessible(browser: Any, served: Served) -> None:
+    watched = opened(browser, served, "narrow", "dark")
+    watched.page.click("#menu")
+    assert watched.page.is_visible("#side") and not watched.violations()
+    watched.page.keyboard.press("Alt+s")
+    assert watched.page.is_visible("#settings") and not watched.violations()
+    watched.page.screenshot(path=SCREENSHOTS / "playground-narrow-dark-settings.png")
+    watched.page.close()
+
+
+def test_errors_are_told(browser: Any, served: Served) -> None:
+    page = opened(browser, served).page
+    configure(page, presence_penalty="1e9")
+    send(page)
+    assert "presence_penalty is" in page.inner_text("[role=alert]")
+    page.close()
+
+
+def test_a_key_is_asked_for(browser: Any) -> None:
+    with serving(toy(), api_keys=("secret",)) as guarded:
+        page = Watched(browser, f"{guarded.url}/", "wide", "light").page
+        page.wait_for_function("document.querySelector('#notice').textContent.includes('API key')")
+        assert page.is_disabled("#send")
+        configure(page, key="secret", max_tokens="4")
+        page.wait_for_selector(ANSWERED)
+        send(page)
+        assert len(answers(page)[0]["run"]["blocks"]) >= 1
+        page.close()
+
+
+def test_the_page_is_whole(served: Served) -> None:
+    """One file that names no other, and runs nothing that isn't in it."""
+    answer = httpx.get(f"{served.url}/")
+    text, policy = written()
+    assert answer.text == text and answer.headers["content-security-policy"] == policy
+    assert not re.findall(r"(?:src|href)=\"(?!data:)|@import|url\(|innerHTML|https?://\w", text)
+    assert "/*script*/" not in text and "<!--style-->" not in text
+    assert "unsafe" not in policy and "connect-src 'self'" in policy
+
+
+HTML = {
+    "**b** and *i* `c<i>`": "<p><strong>b</strong> and <em>i</em> <code>c&lt;i&gt;</code></p>",
+    "# T\ntext": "<h2>T</h2><p>text</p>",
+    "```py\n<b>*x*\n```\nz": "<pre><code>&lt;b&gt;*x*</code></pre><p>z</p>",
+    "```\nopen": "<pre><code>open</code></pre>",
+    "- a\n- b\n  - c": "<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul>",
+    "3. a\n4. b": '<ol start="3"><li>a</li><li>b</li></ol>',
+    "> q\n> r": "<blockquote><p>q\nr</p></blockquote>",
+    "|a|b|\n|-|-|\n|1| *2* |": (
+        "<table><tr><th>a</th><th>b</th></tr><tr><td>1</td><td><em>2</em></td></tr></table>"
+    ),
+    "---": "<hr>",
+    "2 * 3 * 4 snake_case_name \\*no\\*": "<p>2 * 3 * 4 snake_case_name *no*</p>",
+    "<img src=x onerror=alert(1)>": "<p>&lt;img src=x onerror=alert(1)&gt;</p>",
+    "[x](javascript:alert(1))": "<p>[x](javascript:alert(1))</p>",
+    "[x](https://example.org/a)": (
+        '<p><a href="https://example.org/a" rel="noopener noreferrer" target="_blank">x</a></p>'
+    ),
+    "** * _ ` ~~ [": "<p>** * _ ` ~~ [</p>",
+}
+
+
+def test_markdown(browser: Any) -> None:
+    """Written as elements; what the model writes is never HTML."""
+    page = browser.new_page()
+    script = """source => {
+      const holder = document.createElement("div");
+      holder.append(markdown(source, (from, to) => [source.slice(from, to)]));
+      holder.normalize();
+      return holder.innerHTML;
+    }"""
+    page.evaluate(f"() => {{ {MARKDOWN}; window.markdown = markdown; }}")
+    for source, expected in HTML.items():
+        made = page.evaluate(script, source)
+        assert made == expected
+    for cut in range(len(source := "\n".join(HTML))):  # as it grows, nothing raises
+        page.evaluate(script, source[:cut])
+    page.close()
+
+
+def test_the_files_are_in_the_package() -> None:
+    folder = Path(str(files("foretoken.serve").joinpath("page")))
+    assert {path.suffix for path in folder.iterdir()} == {".html", ".css", ".js"}
