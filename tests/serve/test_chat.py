@@ -185,9 +185,11 @@ def test_parts_of_text(client: OpenAI, served: Served) -> None:
         ({"n": 129}, "n is 129"),
         ({"temperature": -1.0}, "temperature"),
         ({"echo": True}, "echo"),
-        ({"prediction": {"type": "content", "content": "x"}}, "prediction isn't served"),
+        ({"prediction": {"type": "content", "content": 3}}, "prediction is"),
         ({"functions": [{"name": "f"}]}, "functions isn't served"),
-        ({"response_format": {"type": "json_object"}}, "response_format isn't served"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type is"),
+        ({"response_format": {"type": "json_schema"}}, "json_schema has no schema"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "exactly one"),
         ({"guided_json": {}}, "guided_json isn't served"),
         ({"temprature": 1}, "Did you mean 'temperature'"),
         ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template"),
@@ -206,6 +208,35 @@ def test_harmless_fields(client: OpenAI) -> None:
     client.chat.completions.create(
         **FIXED, user="me", tool_choice="none", response_format={"type": "text"}, store=False
     )
+
+
+def test_a_prediction_is_drafted_and_counted(client: OpenAI, served: Served) -> None:
+    text = offline(served, temperature=0).text
+    guess: Any = {"type": "content", "content": [{"type": "text", "text": text}]}
+    asked: Any = FIXED | {"temperature": 0, "prediction": guess}
+    answer = client.chat.completions.create(**asked)
+    assert answer.choices[0].message.content == text
+    told = answer.usage.completion_tokens_details if answer.usage else None
+    assert told is not None and told.accepted_prediction_tokens is not None
+    assert told.accepted_prediction_tokens + (told.rejected_prediction_tokens or 0) > 0
+    stream = client.chat.completions.create(
+        **asked, stream=True, stream_options={"include_usage": True}
+    )
+    assert list(stream)[-1].usage.completion_tokens_details == told
+
+
+def test_the_second_turn_says_what_was_cached(client: OpenAI) -> None:
+    said: Any = [{"role": "user", "content": "a prompt that nobody else in these tests sends"}]
+    for cached in (False, True):
+        answer = client.chat.completions.create(**FIXED | {"messages": said})
+        assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+        count = answer.usage.prompt_tokens_details.cached_tokens or 0
+        assert (count == answer.usage.prompt_tokens - 1) == cached
+    salted = client.chat.completions.create(
+        **FIXED | {"messages": said}, extra_body={"cache_salt": "mine"}
+    )
+    assert salted.usage and salted.usage.prompt_tokens_details
+    assert salted.usage.prompt_tokens_details.cached_tokens == 0
 
 
 def test_the_async_client(served: Served) -> None:

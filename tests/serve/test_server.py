@@ -38,9 +38,11 @@ def test_the_text_of_a_seed_whoever_else_asks(served: Served) -> None:
 def test_what_failed_is_told() -> None:
     sample = CompletionOutput(0, finish_reason="error")
     output = RequestOutput(0, None, [1], [sample], RequestStats(), error="It broke.")
-    with pytest.raises(ApiError, match="It broke") as caught:
-        checked(output)
-    assert caught.value.status == 500
+    for begun, status in ((0.1, 500), (None, 400)):
+        output.stats.queue_time = begun
+        with pytest.raises(ApiError, match="It broke") as caught:
+            checked(output)
+        assert caught.value.status == status
     sample.finish_reason, output.error = "cancelled", None
     with pytest.raises(ApiError) as caught:
         checked(output)

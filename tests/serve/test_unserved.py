@@ -10,7 +10,7 @@ from foretoken.serve.unserved import UNSERVED, without_unserved
 
 
 def test_values_that_ask_for_nothing() -> None:
-    given = {"user": "x", "response_format": {"type": "text"}, "functions": [], "n": 2}
+    given = {"user": "x", "suffix": "", "functions": [], "n": 2}
     assert without_unserved(given) == {"n": 2}
 
 

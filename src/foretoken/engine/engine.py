@@ -63,8 +63,7 @@ class Engine:
     ) -> None:
         """`chunk`: prompt tokens read in one step, all prompts together. `max_queued`: sequences
         that may wait for a slot, or None for any number. `seed`: of the seeds of requests that have
-        none; None takes each from the system. `prefix_caching`: see `Prefixes`. The backend is
-        `grammar.compiling`'s."""
+        none; None takes each from the system. See `Prefixes` and `grammar.compiling`."""
         self._guarded = GuardedDrafter(drafter, target)
         self._drafts = Predicting(self._guarded, target.device)
         self._guarded.call(check_pairing, target, drafter, verifier)
@@ -184,8 +183,8 @@ class Engine:
                 self._fail(sample.request, "Admission", error)
 
     def _begin(self, sample: Sample) -> None:
-        sample.request.note_start()
         sample.constrain()
+        sample.request.note_start()
         self.target.budget.reserve(sample.sequence.id, sample.longest)
         self.target.begin(sample.sequence)
         self._guarded.begin(sample.sequence)

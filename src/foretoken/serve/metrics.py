@@ -155,6 +155,8 @@ _COUNTED: dict[str, tuple[str, Callable[[EngineStats], int]]] = {
     "spec_decode_num_drafts": ("Passes that checked a draft.", lambda s: s.drafts),
     "spec_decode_num_draft_tokens": ("Tokens that were drafted.", lambda s: s.drafted),
     "spec_decode_num_accepted_tokens": ("Drafted tokens that were kept.", lambda s: s.accepted),
+    "prefix_cache_queries": ("Tokens looked up in caches.", lambda s: s.prefix_cache_queries),
+    "prefix_cache_hits": ("Tokens that caches had.", lambda s: s.prefix_cache_hits),
     "target_passes": ("Passes of the model, for each sequence.", lambda s: s.passes),
 }
 _AT = "spec_decode_num_accepted_tokens_per_pos"

@@ -10,6 +10,7 @@ from pydantic_core import from_json
 from foretoken.errors import shown, unknown
 from foretoken.sampling.params import SamplingParams
 from foretoken.serve.errors import ApiError
+from foretoken.serve.guidance import constraint, predicted
 from foretoken.serve.unserved import without_unserved
 
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -99,6 +100,10 @@ class Sampling(Body):
     skip_special_tokens: bool = True
     prompt_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     max_draft_tokens: Whole | None = None
+    cache_salt: str | None = None
+    structured_outputs: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
 
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -146,7 +151,11 @@ class DetokenizeBody(Body):
 
 
 B = TypeVar("B", bound=Body)
-_SAMPLED = set(SamplingParams.__dataclass_fields__) & set(Sampling.model_fields)
+_SAMPLED = {
+    name
+    for name in set(SamplingParams.__dataclass_fields__) & set(Sampling.model_fields)
+    if name not in ("prediction", "structured_outputs")
+}
 """Fields that are sampling parameters under their own names."""
 
 
@@ -179,7 +188,13 @@ def params(
     bias = {int(token): value for token, value in given.pop("logit_bias", {}).items()}
     if not given.get("allowed_token_ids", True):  # vLLM's empty list allows all
         del given["allowed_token_ids"]
-    own = {"logit_bias": bias or None, "logprobs": logprobs, "max_tokens": most}
+    own = {
+        "logit_bias": bias or None,
+        "logprobs": logprobs,
+        "max_tokens": most,
+        "structured_outputs": constraint(body.structured_outputs, body.response_format),
+        "prediction": predicted(body.prediction),
+    }
     own["return_drafts"] = body.foretoken.blocks
     return SamplingParams(**(defaults | given | own))
 

@@ -126,9 +126,11 @@ class Answering:
 
 
 def checked(output: RequestOutput) -> RequestOutput:
-    """The output. Raises `ApiError` where it ended by an error, or was cut off."""
+    """The output. Raises `ApiError` where it ended by an error, or was cut off. An error before it
+    was begun is the body's: a grammar that doesn't compile."""
     if output.error is not None:
-        raise failed(output.error)
+        begun = output.stats.queue_time is not None
+        raise failed(output.error) if begun else ApiError(400, output.error)
     if any(sample.finish_reason == "cancelled" for sample in output.outputs):
         raise ApiError(503, "The request was ended by the server; send it again.", headers=RETRY)
     return output

@@ -13,7 +13,7 @@ from foretoken.serve.errors import ApiError
 ANY = object()
 """Every value is the same to us."""
 
-_GUIDED = "outputs aren't constrained; leave it out, and check the text"
+_GUIDED = "it was replaced; use structured_outputs, or response_format"
 _TOOLS = "it was replaced; use tools and tool_choice"
 _TEXT = "only text is read and written; leave it out"
 _LENGTH = "the model's own length is not bounded so; use max_tokens or a prompt"
@@ -21,12 +21,10 @@ _LENGTH = "the model's own length is not bounded so; use max_tokens or a prompt"
 UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
     "user metadata service_tier safety_identifier store moderation": ((ANY,), ""),
     "prompt_cache_key prompt_cache_options prompt_cache_retention": ((ANY,), ""),
-    "cache_salt session_id include_reasoning": ((ANY,), ""),
-    "prediction": ((), "predicted outputs aren't read; leave it out, the text is the same"),
+    "session_id include_reasoning": ((ANY,), ""),
     "functions": (([],), _TOOLS),
     "function_call": (("none", "auto"), _TOOLS),
-    "response_format": (({"type": "text"},), _GUIDED),
-    "structured_outputs guided_json guided_regex guided_choice guided_grammar": ((), _GUIDED),
+    "guided_json guided_regex guided_choice guided_grammar": ((), _GUIDED),
     "guided_decoding_backend guided_whitespace_pattern": ((), _GUIDED),
     "modalities": ((["text"],), _TEXT),
     "audio documents mm_processor_kwargs web_search_options": ((), _TEXT),

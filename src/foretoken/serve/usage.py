@@ -11,13 +11,21 @@ from foretoken.engine.stats import AcceptanceStats
 
 
 def usage(outputs: Seq[RequestOutput]) -> dict[str, Any]:
-    """The tokens of prompts and of all samples."""
+    """The tokens of prompts and of all samples; of the prompts', those that caches had; and of
+    predictions, those that were drafted, by what became of them."""
     prompt = sum(len(output.prompt_token_ids) for output in outputs)
     written = sum(len(sample.token_ids) for output in outputs for sample in output.outputs)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": written,
         "total_tokens": prompt + written,
+        "prompt_tokens_details": {
+            "cached_tokens": sum(output.num_cached_tokens for output in outputs)
+        },
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": sum(o.stats.accepted_prediction_tokens for o in outputs),
+            "rejected_prediction_tokens": sum(o.stats.rejected_prediction_tokens for o in outputs),
+        },
     }
 
 
