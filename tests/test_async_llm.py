@@ -142,6 +142,7 @@ def test_cancelled_while_it_is_added(llm: LLM, monkeypatch: pytest.MonkeyPatch) 
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         go.set()
+        busy(llm)  # the thread itself asks to end what it has added
         assert not busy(llm) and front.load == (0, 0)
 
     monkeypatch.setattr(Engine, "add", slow)
