@@ -235,6 +235,17 @@ def test_a_call_that_is_cut_off_says_so(calling: Any) -> None:
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
+def test_each_token_is_told_once(calling: Any) -> None:
+    chunks = calling.chat.completions.create(
+        model="toy", messages=SAID, tools=[TOOL], stream=True, logprobs=True, n=2
+    )
+    told = {0: "", 1: ""}
+    for choice in (chunk.choices[0] for chunk in chunks):
+        for entry in choice.logprobs.content if choice.logprobs else ():
+            told[choice.index] += entry.token
+    assert [text.removesuffix("<eos>") for text in told.values()] == [WRITES] * 2
+
+
 def test_none_is_a_text(calling: Any, called: Any) -> None:
     [choice] = calling.chat.completions.create(
         model="toy", messages=SAID, tools=[TOOL], tool_choice="none"
