@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from foretoken import LLM, AsyncLLM, ForetokenError, RequestOutput, SamplingParams
+from foretoken.engine.engine import Engine
 from foretoken.errors import Overloaded
 from served import toy
 
@@ -123,6 +124,28 @@ def test_cancelled_before_it_was_added(llm: LLM) -> None:
         assert not busy(llm) and front.load == (0, 0)
         assert llm.stats.passes == added
 
+    asyncio.run(ask())
+
+
+def test_cancelled_while_it_is_added(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, go, add = threading.Event(), threading.Event(), Engine.add
+
+    def slow(*args: Any) -> Any:
+        there.set()
+        go.wait()
+        return add(*args)
+
+    async def ask() -> None:
+        front = AsyncLLM(llm)
+        waiting = asyncio.create_task(front.submit([1, 2], LONG))
+        await asyncio.to_thread(there.wait)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        go.set()
+        busy(llm)  # the thread itself asks to end what it has added
+        assert not busy(llm) and front.load == (0, 0)
+
+    monkeypatch.setattr(Engine, "add", slow)
     asyncio.run(ask())
 
 

@@ -42,17 +42,17 @@ def test_wrong_paths(http: httpx.Client, method: str, path: str, status: int) ->
 
 
 def test_web_pages_may_ask_where_they_are_allowed() -> None:
-    with serving(toy(), allowed_origins=("https://page.example",)) as served:
-        headers = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
+    with serving(toy(), allowed_origins=("https://huggingface.co",)) as served:
+        headers = {"Origin": "https://huggingface.co", "Access-Control-Request-Method": "POST"}
         answer = httpx.options(f"{served.url}/v1/completions", headers=headers)
-        assert answer.headers["access-control-allow-origin"] == "https://page.example"
-        other = headers | {"Origin": "https://other.example"}
+        assert answer.headers["access-control-allow-origin"] == "https://huggingface.co"
+        other = headers | {"Origin": "https://github.com"}
         refused = httpx.options(f"{served.url}/v1/completions", headers=other)
         assert "access-control-allow-origin" not in refused.headers
 
 
 def test_no_web_page_may_ask_by_default(http: httpx.Client) -> None:
-    answer = http.get("/v1/models", headers={"Origin": "https://page.example"})
+    answer = http.get("/v1/models", headers={"Origin": "https://huggingface.co"})
     assert "access-control-allow-origin" not in answer.headers
 
 

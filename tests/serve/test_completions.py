@@ -46,11 +46,9 @@ def test_echo_and_logprobs(client: OpenAI, served: Served) -> None:
     assert told.tokens is not None and told.tokens[:2] == ["a", "b"]
     assert told.token_logprobs is not None and told.top_logprobs is not None
     assert told.token_logprobs[0] is None and told.top_logprobs[0] is None
-    known = [
-        *(entry[t].logprob for t, entry in zip([66], output.prompt_logprobs[1:], strict=True)),
-        *(e[t].logprob for t, e in zip(output.outputs[0].token_ids, output.outputs[0].logprobs,
-                                       strict=True)),
-    ]  # fmt: skip
+    places = [*output.prompt_logprobs[1:], *output.outputs[0].logprobs]
+    tokens = [66, *output.outputs[0].token_ids]
+    known = [place[token].logprob for place, token in zip(places, tokens, strict=True)]
     assert told.token_logprobs[1:] == pytest.approx(known, abs=1e-9)
     assert told.text_offset is not None
     for token, offset in zip(told.tokens, told.text_offset, strict=True):

@@ -39,7 +39,7 @@ def test_it_drains() -> None:
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
     try:
         assert server.stderr is not None
-        url = re.search(r"http://\S+", server.stderr.readline())
+        url = re.search(r"http:\S+", server.stderr.readline())
         assert url is not None
         body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", f"{url[0]}/completions", json=body, timeout=60) as answer:

@@ -9,10 +9,21 @@ from foretoken.serve.errors import ApiError
 from foretoken.serve.schema import Templated
 
 _OURS = {
-    "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents",
-    "max_length", "padding", "return_assistant_tokens_mask", "return_dict", "return_tensors",
-    "tokenize", "tokenizer_kwargs", "tools", "truncation",
-}  # fmt: skip
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "conversation",
+    "documents",
+    "max_length",
+    "padding",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "tokenize",
+    "tokenizer_kwargs",
+    "tools",
+    "truncation",
+}
 """What decides how a template is run, and is no variable of it."""
 
 

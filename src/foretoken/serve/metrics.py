@@ -21,12 +21,16 @@ from foretoken.sampling.params import SamplingParams
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_FIRST = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
-          40, 80, 160, 640, 2560]  # fmt: skip
-_BETWEEN = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
-            40, 80]  # fmt: skip
-_WHOLE = [0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920,
-          7680]  # fmt: skip
+
+def _buckets(text: str) -> list[float]:
+    return [float(bound) for bound in text.split()]
+
+
+_FIRST = _buckets(
+    "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 7.5 10 20 40 80 160 640 2560"
+)
+_BETWEEN = _buckets("0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1 2.5 5 7.5 10 20 40 80")
+_WHOLE = _buckets("0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680")
 _SAMPLES = [1, 2, 5, 10, 20]
 
 _TIMES = {
