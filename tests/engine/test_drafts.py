@@ -84,9 +84,15 @@ def test_one_request_is_plain_beside_another() -> None:
 
 
 def test_auxiliary_nodes_are_left_out() -> None:
-    kinds = torch.tensor([[Kind.CHOSEN, Kind.AUXILIARY, Kind.CHOSEN, Kind.PADDING]]).to(torch.int8)
-    tree = DraftTree(torch.tensor([[5, 6, 7, 0]]), [3], torch.tensor([[0, 1, 1, 0]]), kinds)
-    none = torch.empty(1, 5)
-    done = Step([5, 7, 9], [1, 3], 3, 0, tree, Scores(none, none, none))
-    assert drafted(done, 3, 2, 0.5) == Draft([5, 7], [0, 1], [1, 2], 3, 0.5)
-    assert drafted(done, 1, 1, 0.5) == Draft([5, 7], [0, 1], [1], 1, 0.5)
+    """Slots after them are told by what is left; padding is no node."""
+    kinds = [Kind.CHOSEN, Kind.AUXILIARY, Kind.CHOSEN, Kind.CHOSEN, Kind.PADDING]
+    tree = DraftTree(
+        torch.tensor([[5, 6, 7, 8, 0]]),
+        [4],
+        torch.tensor([[0, 1, 1, 3, 0]]),
+        torch.tensor([kinds], dtype=torch.int8),
+    )
+    none = torch.empty(1, 6)
+    done = Step([5, 7, 9], [1, 3], 4, 0, tree, Scores(none, none, none))
+    assert drafted(done, 3, 2, 0.5) == Draft([5, 7, 8], [0, 1, 2], [1, 2], 3, 0.5)
+    assert drafted(done, 1, 1, 0.5) == Draft([5, 7, 8], [0, 1, 2], [1], 1, 0.5)

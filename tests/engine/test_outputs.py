@@ -27,6 +27,18 @@ def test_an_error_is_raised_where_the_text_is_read() -> None:
         _ = output(CompletionOutput(0, "x"), error="no numbers").text
 
 
+def test_a_copy_grows_no_more() -> None:
+    """Its lists are its own."""
+    sample = CompletionOutput(0, logprobs=[], drafts=[])
+    copied = output(sample).copy().outputs[0]
+    lists = (sample.token_ids, sample.accepted, sample.logprobs, sample.drafts)
+    assert not any(
+        mine is its
+        for mine in lists
+        for its in (copied.token_ids, copied.accepted, copied.logprobs, copied.drafts)
+    )
+
+
 def test_finished_when_every_sample_is() -> None:
     """One that runs keeps the request unfinished; a refused request has none and is finished."""
     ended, running = CompletionOutput(0, finish_reason="stop"), CompletionOutput(1)

@@ -90,23 +90,54 @@ def test_chat_hover_and_race(browser: Any, served: Served, size: str, scheme: st
     assert plain["text"] == raced["text"] == answers(page)[0]["content"]
     assert all(block["draft"] == [] for block in plain["blocks"]) and len(plain["blocks"]) == 24
     assert len(raced["blocks"]) < 24
+    for number, block in enumerate(raced["blocks"]):
+        tokens = page.locator(f".racer:nth-child(2) .t[data-block='{number}']")
+        assert "".join(tokens.all_text_contents()) == "".join(block["texts"])
+        kept = page.locator(f".racer:nth-child(2) .t.accepted[data-block='{number}']")
+        texts = block["texts"][: block["accepted"]]
+        assert "".join(kept.all_text_contents()) == "".join(texts)
     page.close()
 
 
-def test_a_race_at_a_temperature_says_where_texts_differ(browser: Any, served: Served) -> None:
-    """Drawn drafts keep the distribution only; one seed goes to both."""
-    page = opened(browser, served).page
-    configure(page, max_tokens="40", seed="3")
+def race(browser: Any, server: Served) -> Any:
+    """A page with a race at temperature 1."""
+    page = opened(browser, server).page
+    configure(page, max_tokens="40")
     page.fill("#temperature", "1")
     page.check("#race")
     send(page)
+    return page
+
+
+def test_a_race_of_drawn_drafts_says_where_texts_differ(browser: Any, served: Served) -> None:
+    """They keep the distribution only."""
+    page = race(browser, served)
     [node] = answers(page)
-    assert node["plain"]["seed"] == node["run"]["seed"] == 3
-    same = node["plain"]["text"] == node["run"]["text"]
-    assert page.inner_text(".verdict").startswith("The same text" if same else "The texts differ")
+    assert node["plain"]["text"] != node["run"]["text"]
+    assert page.inner_text(".verdict").startswith("The texts differ from character")
     page.get_by_role("button", name="Replay").click()
     page.wait_for_function("document.querySelector('.racer .text').innerText.length < 10")
     page.close()
+
+
+def test_a_race_of_chosen_drafts_has_one_text(browser: Any) -> None:
+    """By one seed for both, at a temperature too. A draft with branches is shown as a tree."""
+    with serving(toy(speculative_config={"method": "token_recycling"})) as server:
+        page = race(browser, server)
+        assert page.inner_text(".verdict").startswith("The same text")
+        [node] = answers(page)
+        branched = [
+            number
+            for number, block in enumerate(node["run"]["blocks"])
+            if any(parent != place for place, (_, parent, _) in enumerate(block["draft"]))
+        ]
+        page.locator(f".racer:nth-child(2) .strip button[data-block='{branched[0]}']").hover()
+        nodes = node["run"]["blocks"][branched[0]]["draft"]
+        assert page.locator("#tip li").count() == len(nodes)
+        inner = page.locator("#tip li li").count()
+        assert inner == sum(parent != 0 for _, parent, _ in nodes)
+        page.screenshot(path=SCREENSHOTS / "playground-wide-light-tree.png")
+        page.close()
 
 
 def test_stop(browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
