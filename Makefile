@@ -62,7 +62,7 @@ clean:  ## remove the virtual environment and every cache
 $(RUN): pyproject.toml zoo/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt hatchling
-	$(PIP) install -c constraints.txt --no-build-isolation -e '.[bench,cli]' -e ./zoo
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.[bench,cli,gguf]' -e ./zoo
 	@touch $@
 
 # And what the tests and checks need.
