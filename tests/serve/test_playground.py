@@ -287,8 +287,8 @@ HTML = {
     "2 * 3 * 4 snake_case_name \\*no\\*": "<p>2 * 3 * 4 snake_case_name *no*</p>",
     "<img src=x onerror=alert(1)>": "<p>&lt;img src=x onerror=alert(1)&gt;</p>",
     "[x](javascript:alert(1))": "<p>[x](javascript:alert(1))</p>",
-    "[x](https://example.org/a)": (
-        '<p><a href="https://example.org/a" rel="noopener noreferrer" target="_blank">x</a></p>'
+    "[x](http://127.0.0.1/a)": (
+        '<p><a href="http://127.0.0.1/a" rel="noopener noreferrer" target="_blank">x</a></p>'
     ),
     "** * _ ` ~~ [": "<p>** * _ ` ~~ [</p>",
 }

@@ -49,10 +49,17 @@ function describe(block, before, number) {
   return `Block ${number + 1}: ${said}, ${block.texts.length} written${lost ? `, ${lost} rejected` : ""}, ${(block.ms - before).toFixed(1)} ms`;
 }
 
+// The tokens of a draft's longest path.
+function depth({ draft }) {
+  const depths = [0];
+  for (const [, parent] of draft) depths.push(depths[parent] + 1);
+  return Math.max(...depths);
+}
+
 function strip(run) {
   const made = make("div", { className: "strip", role: "toolbar" });
   made.setAttribute("aria-label", "Blocks over time");
-  const rejected = (block) => block.draft.length - block.draft.filter((node) => node[2]).length;
+  const rejected = (block) => Math.max(0, depth(block) - block.accepted);
   const unit = STRIP / Math.min(16, Math.max(2, ...run.blocks.map((block) => block.texts.length + rejected(block))));
   const part = (kind, count) => {
     const bar = make("i", { className: kind });
