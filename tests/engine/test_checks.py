@@ -36,6 +36,8 @@ from foretoken.verify.target_only import TargetOnly
         ([1], {"allowed_token_ids": [3, 97]}, "Token id 97 of allowed_token_ids"),
         ([1], {"bad_words": ["x"]}, "The engine takes bad_words as token ids"),
         ([1], {"prompt_logprobs": 98}, "prompt_logprobs is 98 and the vocabulary has 97 tokens"),
+        ([1], {"logprobs": 10**400}, r"logprobs is 1000* … and the vocabulary has 97 tokens"),
+        ([1], {"logprobs": 10**5000}, "logprobs is a value of type int and the vocabulary"),
         ([1], {"bad_token_ids": list(range(97))}, "bad_token_ids forbids every token"),
         (
             [1],

@@ -62,7 +62,7 @@ def check_request(
     for name, wanted in counts.items():
         if wanted is not None and wanted > target.vocab_size:
             raise ForetokenError(
-                f"{name} is {wanted} and the vocabulary has {target.vocab_size} tokens; ask for "
+                f"{name} is {shown(wanted)} and the vocabulary has {target.vocab_size} tokens; ask for "
                 "fewer."
             )
     limit = min(room, params.max_tokens or room)
