@@ -267,9 +267,9 @@ def test_an_engine_without_its_thread_is_told() -> None:
         thread = front.llm.worker._thread
         assert thread is not None
         await asyncio.to_thread(thread.join)
-        with pytest.raises(ForetokenError, match="has ended"):
+        with pytest.raises(ForetokenError, match="has stopped"):
             await front.check_health()
-        with pytest.raises(ForetokenError, match="has ended"):
+        with pytest.raises(ForetokenError, match="has stopped"):
             await front.submit("ab", SHORT)
 
     asyncio.run(ask())

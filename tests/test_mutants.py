@@ -513,15 +513,6 @@ def first_rows_settings(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def hole_not_filled(patch: pytest.MonkeyPatch) -> None:
-    """A slot changes its number without its contents."""
-
-    def wrong(self: Any, source: int, to: int, length: int) -> None:
-        self.lengths[to] = length
-
-    patch.setattr(cache.KVCache, "copy", wrong)
-
-
 def long_fork(patch: pytest.MonkeyPatch) -> None:
     """A sample takes over the first token that another one wrote."""
     patch.setattr(
@@ -586,10 +577,6 @@ TOKEN_MUTANTS = {
     "ties by company": TokenMutant(last_of_equals, ties),
     "settings of the first row": TokenMutant(
         first_rows_settings,
-        lambda: states_hold(lambda pair: Nothing(), TargetOnly(), models("native")),
-    ),
-    "slot moved empty": TokenMutant(
-        hole_not_filled,
         lambda: states_hold(lambda pair: Nothing(), TargetOnly(), models("native")),
     ),
     "fork too short": TokenMutant(

@@ -243,8 +243,10 @@ class OutputStream:
         """End the request; the iterator's next output is its last."""
 
         def end(engine: Engine) -> None:
-            output = None if self.number is None else engine.cancel(self.number)
-            if output is not None:
+            if self.number is None:
+                return
+            self._worker.leave(self.number)  # nothing comes after the last output
+            if (output := engine.cancel(self.number)) is not None:
                 self._receive(output)
 
         with contextlib.suppress(ForetokenError):  # closed: everything has ended

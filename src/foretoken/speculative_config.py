@@ -42,6 +42,7 @@ class SpeculativeConfig(OtherNames, total=False):
     tuned: str | Path
 
     acceptance: Seq[float]
+    after_error: str
     assistant_confidence_threshold: float | None
     bayes_interval: int
     block_size: int | None

@@ -117,6 +117,10 @@ class Worker:
         """Have a request's outputs sent to `receiver`. Only on the thread, in work of `call`."""
         self._receivers[request_id] = receiver
 
+    def leave(self, request_id: int) -> None:
+        """Send a request's outputs nowhere any more. Only on the thread, in work of `call`."""
+        self._receivers.pop(request_id, None)
+
     def cancel(self, request_ids: Iterable[int]) -> None:
         """End requests before the next step; the ids are read only then. It doesn't wait, so that
         any thread may do it at any time, be it as an iterator is thrown away."""
