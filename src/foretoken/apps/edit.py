@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from foretoken.llm import LLM
 
 _SPARE = 512  # tokens beyond twice the text's, after which an answer without max_tokens ends
-_PROMPT = """Change this file: {instruction}
+_PROMPT = """{block}
 
-{block}
+Change the file above: {instruction}
 
 Answer with the whole changed file in one block between lines of {fence}, with the parts that stay \
 as they are, and write nothing else."""
