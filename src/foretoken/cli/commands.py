@@ -97,6 +97,7 @@ def _register() -> None:
         chat,
         datastore,
         demo,
+        edit,
         export,
         export_answers,
         generate,
@@ -124,6 +125,7 @@ def _register() -> None:
     app.command("generate")(generate.generate)
     app.command("chat")(chat.chat)
     app.command("serve")(serve.serve)
+    app.command("edit")(edit.edit)
     app.command("ralm")(ralm.ralm)
     app.command("certify")(certify.certify)
     app.command("recommend")(recommend.recommend)
