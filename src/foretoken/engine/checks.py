@@ -62,8 +62,8 @@ def check_request(
     for name, wanted in counts.items():
         if wanted is not None and wanted > target.vocab_size:
             raise ForetokenError(
-                f"{name} is {shown(wanted)} and the vocabulary has {target.vocab_size} tokens; ask for "
-                "fewer."
+                f"{name} is {shown(wanted)} and the vocabulary has {target.vocab_size} tokens; "
+                "ask for fewer."
             )
     limit = min(room, params.max_tokens or room)
     return _affordable(target.budget, len(prompt), _before(target, prompt), limit, params)
