@@ -251,8 +251,6 @@ class OutputStream:
 
         with contextlib.suppress(ForetokenError):  # closed: everything has ended
             await asyncio.wrap_future(self._worker.submit(end))
-            if self.number is not None:
-                self._worker.cancel([self.number])
 
     async def __aenter__(self) -> OutputStream:
         return self

@@ -151,11 +151,8 @@ class DetokenizeBody(Body):
 
 
 B = TypeVar("B", bound=Body)
-_SAMPLED = {
-    name
-    for name in set(SamplingParams.__dataclass_fields__) & set(Sampling.model_fields)
-    if name not in ("prediction", "structured_outputs")
-}
+_CONVERTED = {"prediction", "structured_outputs"}
+_SAMPLED = set(SamplingParams.__dataclass_fields__) & set(Sampling.model_fields) - _CONVERTED
 """Fields that are sampling parameters under their own names."""
 
 
