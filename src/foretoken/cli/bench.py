@@ -58,10 +58,11 @@ def bench(
 def _on_ray(job: Job, context: typer.Context, count: int) -> list[Results]:
     """Measure one shard a worker, and merge their records as if one process had measured all."""
     from foretoken.bench.record import read_results
-    from foretoken.bench.run.cluster import cluster, run_shards, shard_commands
+    from foretoken.bench.run.cluster import run_shards, shard_commands
     from foretoken.bench.run.merge import merge
     from foretoken.bench.run.resume import write_plan
     from foretoken.progress import track
+    from foretoken.ray_cluster import cluster
 
     settings = job.settings
     files = [settings.out / part.file for part in job.parts]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +15,11 @@ import typer
 
 from foretoken.cli import options
 from foretoken.cli.output import note
+from foretoken.cli.replicas import ReplicaOptions
 from foretoken.errors import ForetokenError, shown
 
 if TYPE_CHECKING:
-    pass
+    from foretoken.llm import LLM
 
 _PLACE, _ANSWERS, _LIMITS = "Address", "Answers", "Limits"
 _DEFAULTS = {
@@ -150,14 +153,18 @@ def serve(
     enable_log_requests: Annotated[
         bool, options.in_panel(_ANSWERS, "--enable-log-requests", help="A line for each.")
     ] = False,
+    replicas: ReplicaOptions,
 ) -> None:
     """Serve a model with OpenAI's interface: /v1/chat/completions, /v1/completions and others.
 
     SIGINT (Ctrl-C) and SIGTERM let what runs come to its end; a second one doesn't.
 
     Example: [bold]foretoken serve mini --method sps --draft-model mini-draft[/bold]
+
+    --replicas 4 serves four of it behind one address, on this machine or on a Ray cluster.
     """
     _check_installed()
+    replicas.check(seed)
     from foretoken.async_llm import AsyncLLM
     from foretoken.serve import run
     from foretoken.serve.app import application
@@ -178,24 +185,40 @@ def serve(
         allow_credentials=allow_credentials,
     )
     opened = run.listening(host, port)
-    llm = running.llm(
-        model,
-        running.config(method, draft_model, num_speculative_tokens),
-        tokenizer=tokenizer,
-        model_impl=model_impl,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_queued=max_num_queued_reqs,
-        seed=seed,
-    )
+    config = running.config(method, draft_model, num_speculative_tokens)
+
+    def load(threads: int | None) -> Callable[[], LLM]:
+        return partial(
+            dataclasses.replace(running, threads=threads).llm,
+            model,
+            config,
+            tokenizer=tokenizer,
+            model_impl=model_impl,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_queued=max_num_queued_reqs,
+            seed=seed,
+        )
+
+    placed = opened.getsockname()[1]
+    common = {"root_path": root_path, "ssl_keyfile": ssl_keyfile, "ssl_certfile": ssl_certfile}
+    if replicas.replicas is not None:
+        opened.close()  # Ray opens it again
+        replicas.serve(
+            lambda share: load(running.threads or share),
+            settings,
+            slots=max_num_seqs,
+            address={"host": host, "port": placed, **common},
+            patience=shutdown_timeout,
+        )
+        return
+    llm = load(running.threads)()
     secure = "s" if ssl_certfile else ""
-    note(f"[{llm.method}] {model} at http{secure}://{host}:{opened.getsockname()[1]}/v1")
+    note(f"[{llm.method}] {model} at http{secure}://{host}:{placed}/v1")
     run.serve(
         application(AsyncLLM(llm), settings),
         opened,
-        root_path=root_path,
-        ssl_keyfile=ssl_keyfile,
-        ssl_certfile=ssl_certfile,
+        **common,
         timeout_graceful_shutdown=shutdown_timeout,
         log_level=logging.INFO if enable_log_requests else logging.WARNING,
         access_log=enable_log_requests,

@@ -43,15 +43,15 @@ def application(llm: AsyncLLM, settings: ServerSettings) -> Starlette:
     app = Starlette(
         routes=_ROUTES,
         lifespan=lifespan,
-        middleware=_middleware(settings),
-        exception_handlers=_HANDLERS,
+        middleware=middleware(settings),
+        exception_handlers=HANDLERS,
     )
     app.state.server = server
     return app
 
 
-def _middleware(settings: ServerSettings) -> list[Middleware]:
-    """From the outside in; preflights of web pages carry no key."""
+def middleware(settings: ServerSettings) -> list[Middleware]:
+    """Layers from the outside in; preflights of web pages carry no key."""
     layers = [Middleware(RequestIds)]
     if settings.allowed_origins:
         layers.append(
@@ -176,7 +176,7 @@ async def _bug(_: Request, error: Exception) -> Response:
     return response(ApiError(500, message, headers=FINAL))
 
 
-_HANDLERS: Mapping[Any, Any] = {
+HANDLERS: Mapping[Any, Any] = {
     ApiError: _told,
     ForetokenError: _refused,
     HTTPException: _by_status,

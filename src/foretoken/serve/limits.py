@@ -15,6 +15,11 @@ async def body_of(request: Request, most: int) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, "The body must be JSON; send Content-Type: application/json.")
+    return await whole_body(request, most)
+
+
+async def whole_body(request: Request, most: int) -> bytes:
+    """A body of any type. Raises `ApiError` for one of more than `most` bytes."""
     read = bytearray()
     async for chunk in request.stream():
         read += chunk

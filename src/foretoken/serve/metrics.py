@@ -51,8 +51,10 @@ _LABELS = ("model_name", "engine")
 class Metrics:
     """A server's metrics."""
 
-    def __init__(self, llm: AsyncLLM, model: str, prefix: str, context: int) -> None:
-        self._labels, self._prefix = (model, "0"), prefix
+    def __init__(
+        self, llm: AsyncLLM, model: str, prefix: str, context: int, engine: int = 0
+    ) -> None:
+        self._labels, self._prefix = (model, str(engine)), prefix
         self.registry = CollectorRegistry()
         self.times = {name: self._histogram(name, *described) for name, described in _TIMES.items()}
         series = _series(context)

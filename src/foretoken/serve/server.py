@@ -33,7 +33,9 @@ class Server:
         self.llm, self.settings = llm, settings
         self.started = int(time.time())
         self.context: int = llm.llm.engine.target.max_length
-        self.metrics = Metrics(llm, settings.names[0], settings.metrics_prefix, self.context)
+        self.metrics = Metrics(
+            llm, settings.names[0], settings.metrics_prefix, self.context, settings.engine
+        )
 
     @property
     def tokenizer(self) -> Any:

@@ -32,6 +32,7 @@ class ServerSettings:
         tool_call_parser: how the model writes calls of functions, a name in `tools.FORMATS`; None
             offers it none.
         max_body: bytes of a request's body.
+        engine: the server's number among replicas, a label in /metrics.
     """
 
     names: tuple[str, ...]
@@ -47,6 +48,7 @@ class ServerSettings:
     allow_credentials: bool = False
     tool_call_parser: str | None = None
     max_body: int = 2**26
+    engine: int = 0
 
     def __post_init__(self) -> None:
         if not self.names or not all(self.names):

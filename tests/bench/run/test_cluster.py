@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from foretoken.bench.run import cluster
-from foretoken.errors import ForetokenError
+from foretoken.ray_cluster import cluster as started
 
 WRITES = """
 import os, pathlib, sys
@@ -31,7 +31,7 @@ if name == "bad":
 @pytest.fixture(scope="module")
 def two_workers() -> Iterator[None]:
     pytest.importorskip("ray")
-    with cluster.cluster():
+    with started():
         yield
 
 
@@ -80,7 +80,6 @@ def test_answers_come_home_before_the_shard_ends(two_workers: None, tmp_path: Pa
     slow = (
         WRITES
         + f"""
-import time
 pathlib.Path({str(pids)!r}).write_text(str(os.getpid()))
 time.sleep(100)
 """
@@ -122,30 +121,6 @@ def test_commands_name_their_shard() -> None:
         ["bench", "--limit", "1", "--out", cluster.FOLDER, "--shard", "1/2"],
         ["bench", "--limit", "1", "--out", cluster.FOLDER, "--shard", "2/2"],
     ]
-
-
-def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence says what to install."""
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ForetokenError, match=r"pip install 'foretoken\[ray\]'"), cluster.cluster():
-        pass
-
-
-@pytest.mark.parametrize("address", ["somewhere", "ray://127.0.0.1:10001", "127.0.0.1:port"])
-def test_an_address_that_is_none(address: str) -> None:
-    """One sentence, before Ray tries for minutes."""
-    pytest.importorskip("ray")
-    with pytest.raises(ForetokenError, match="host:port"), cluster.cluster(address):
-        pass
-
-
-def test_a_cluster_that_does_not_answer() -> None:
-    """At once, not after Ray's minutes."""
-    pytest.importorskip("ray")
-    began = time.monotonic()
-    with pytest.raises(ForetokenError, match=r"127\.0\.0\.1:1 "), cluster.cluster("127.0.0.1:1"):
-        pass
-    assert time.monotonic() - began < 20
 
 
 @pytest.mark.slow

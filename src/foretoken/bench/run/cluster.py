@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ FOLDER = "{folder}"
 
 SAMPLES, STDERR = "samples.jsonl", "stderr.txt"
 _POLL = 0.5  # seconds between two looks at the file that a shard writes
-_CONNECT = 5.0  # seconds until a cluster counts as out of reach
 
 
 @dataclass(frozen=True)
@@ -52,48 +49,6 @@ def shard_commands(arguments: Seq[str], shards: int) -> list[list[str]]:
     """Python's arguments for `foretoken ARGUMENTS --shard i/n`, one list a shard."""
     start = ["-c", "from foretoken.cli import main; main()", *arguments, "--out", FOLDER]
     return [[*start, "--shard", f"{i}/{shards}"] for i in range(1, shards + 1)]
-
-
-@contextmanager
-def cluster(address: str | None = None) -> Iterator[None]:
-    """Connected to the Ray cluster at `address` ("host:port"), or to one started on this machine.
-
-    Raises `ForetokenError` where Ray is not installed or the cluster can't be reached.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report that it is used
-    os.environ.setdefault("RAY_worker_niceness", "0")  # it would run workers after all else
-    try:
-        import ray
-    except ImportError as error:
-        raise ForetokenError(
-            "A cluster needs Ray; install it with: pip install 'foretoken[ray]'."
-        ) from error
-    if address is not None:
-        _check_reachable(address)
-    options: dict[str, Any] = {} if address else {"include_dashboard": False}
-    try:
-        ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ForetokenError(
-            f"The Ray cluster {address or 'here'} didn't start: {error}"
-        ) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _check_reachable(address: str) -> None:
-    """Connect to the port first: Ray would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or "/" in host:
-        raise ForetokenError(f"The cluster's address is host:port of its head, not {address!r}.")
-    try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT).close()
-    except OSError as error:
-        raise ForetokenError(
-            f"No Ray cluster answers at {address} ({error}); start one with: ray start --head."
-        ) from error
 
 
 def run_shards(

@@ -1,0 +1,135 @@
+"""The two deployments of Ray Serve: the front, and a model's replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import DeploymentUnavailableError
+from ray.serve.handle import DeploymentHandle
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Message
+
+from foretoken.async_llm import AsyncLLM
+from foretoken.llm import LLM
+from foretoken.serve.app import application
+from foretoken.serve.errors import ApiError
+from foretoken.serve.replicas.asked import Asked
+from foretoken.serve.replicas.front import Lost, front
+from foretoken.serve.settings import ServerSettings
+
+_SOON = 5.0  # seconds that a replica has to say how it is
+_log = logging.getLogger(__name__)
+
+
+class Replica:
+    """One of several servers of a model, as a Ray actor. The front has checked keys and origins."""
+
+    def __init__(self, make: Callable[[], LLM], settings: ServerSettings) -> None:
+        rank: int = serve.get_replica_context().rank.rank
+        self._llm = AsyncLLM(make())
+        own = replace(settings, api_keys=(), allowed_origins=(), engine=rank)
+        self._app = application(self._llm, own)
+
+    async def answer(self, asked: Asked) -> AsyncGenerator[Message]:
+        """The answer in ASGI's messages. Whoever doesn't read on ends it."""
+        async with aclosing(answered(self._app, asked)) as messages:
+            async for message in messages:
+                yield message
+
+    async def check_health(self) -> None:
+        """Called by Ray, which replaces a replica that raises."""
+        await self._llm.check_health()
+
+    async def healthy(self) -> bool:
+        """Whether requests can be served."""
+        await self._llm.check_health()
+        return True
+
+    async def load(self) -> tuple[int, int, int]:
+        """Its number; requests that run, and that wait."""
+        return (self._server.settings.engine, *self._llm.load)
+
+    async def metrics(self) -> bytes:
+        """Its page for Prometheus."""
+        page: bytes = self._server.metrics.text()
+        return page
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget what caches have of earlier texts."""
+        return await self._llm.reset_prefix_cache()
+
+    @property
+    def _server(self) -> Any:
+        return self._app.state.server
+
+
+async def answered(app: ASGIApp, asked: Asked) -> AsyncGenerator[Message]:
+    """What an ASGI application answers; it is cancelled where nobody reads on."""
+    messages: asyncio.Queue[Message | None] = asyncio.Queue()
+    bodies = iter([{"type": "http.request", "body": asked.body, "more_body": False}])
+
+    async def receive() -> Message:
+        for message in bodies:
+            return message
+        return await asyncio.Future()  # whoever goes cancels all of it
+
+    running = asyncio.ensure_future(app(asked.scope(), receive, messages.put))
+    running.add_done_callback(lambda _: messages.put_nowait(None))
+    try:
+        while (message := await messages.get()) is not None:
+            yield message
+        if not running.cancelled() and (error := running.exception()) is not None:
+            _log.error("A request failed", exc_info=error)  # its client has been told
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+class Front:
+    """The server before the replicas, which Ray's own HTTP proxy passes requests to."""
+
+    def __init__(self, replica: DeploymentHandle, settings: ServerSettings) -> None:
+        self._app = front(RayReplicas(replica), settings)
+
+    def __serve_build_asgi_app__(self) -> Starlette:
+        """Asked for by Ray."""
+        return self._app
+
+
+class RayReplicas:
+    """`Replicas` that Ray keeps, behind its handle."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self._handle = handle
+        self._asking = handle.options(method_name="answer", stream=True)
+
+    async def ask(self, asked: Asked) -> AsyncGenerator[Message]:
+        """One of them answers; which one the router says."""
+        answer = self._asking.remote(asked)
+        try:
+            async for message in answer:
+                yield message
+        except RayActorError as error:
+            raise Lost from error
+        finally:
+            answer.cancel()
+
+    async def all(self, what: str) -> list[Any]:
+        """What each one says that answers within five seconds. Raises `ApiError`, 503, where one
+        doesn't."""
+        try:
+            said = await self._handle.broadcast(what).results_async(
+                timeout_s=_SOON, return_exceptions=True
+            )
+        except DeploymentUnavailableError:
+            return []
+        except TimeoutError as error:
+            raise ApiError(503, "A replica doesn't answer; it may be starting.") from error
+        return [answer for answer in said if not isinstance(answer, BaseException)]
