@@ -103,7 +103,8 @@ class ReplicaOptions:
             note(f"{name} at http{secure}://{address['host']}:{address['port']}/v1")
             note(f"{self._many(scale.most)}, {share.cpus:g} of the cluster's CPUs each")
             run.until_told()
-            run.drain()
+            run.drain(patience)
 
     def _many(self, most: int) -> str:
-        return f"{self.replicas} replicas" if most == self.replicas else f"{self.replicas} to {most} replicas"
+        up_to = "" if most == self.replicas else f" to {most}"
+        return f"{self.replicas}{up_to} replicas"

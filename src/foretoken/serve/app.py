@@ -43,7 +43,7 @@ def application(llm: AsyncLLM, settings: ServerSettings) -> Starlette:
     app = Starlette(
         routes=_ROUTES,
         lifespan=lifespan,
-        middleware=middleware(settings),
+        middleware=[Middleware(RequestIds), *middleware(settings)],
         exception_handlers=HANDLERS,
     )
     app.state.server = server
@@ -51,8 +51,8 @@ def application(llm: AsyncLLM, settings: ServerSettings) -> Starlette:
 
 
 def middleware(settings: ServerSettings) -> list[Middleware]:
-    """Layers from the outside in; preflights of web pages carry no key."""
-    layers = [Middleware(RequestIds)]
+    """What lets requests in, from the outside in; preflights of web pages carry no key."""
+    layers = []
     if settings.allowed_origins:
         layers.append(
             Middleware(

@@ -102,6 +102,10 @@ class Front:
         """Asked for by Ray."""
         return self._app
 
+    async def drain(self, patience: float) -> None:
+        """Take no more requests, and wait for those that run."""
+        await self._app.state.passing.drain(patience)
+
 
 class RayReplicas:
     """`Replicas` that Ray keeps, behind its handle."""

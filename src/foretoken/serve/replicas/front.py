@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator
 from random import SystemRandom
 from typing import Any, Protocol
@@ -19,6 +21,7 @@ from foretoken.serve.metrics import CONTENT_TYPE
 from foretoken.serve.replicas.asked import Asked, asked
 from foretoken.serve.replicas.continuation import Continuation, Unlike
 from foretoken.serve.replicas.pages import merged
+from foretoken.serve.request_ids import HEADER
 from foretoken.serve.settings import ServerSettings
 from foretoken.serve.streaming import DONE, Gone, event, while_there
 
@@ -43,7 +46,8 @@ class Replicas(Protocol):
 
 
 def front(replicas: Replicas, settings: ServerSettings) -> Starlette:
-    """The server that stands before the replicas."""
+    """The server that stands before the replicas; `app.state.passing` passes requests on."""
+    passing = Passing(replicas, settings.max_body)
     app = Starlette(
         routes=[
             Route("/health", health),
@@ -51,12 +55,12 @@ def front(replicas: Replicas, settings: ServerSettings) -> Starlette:
             Route("/load", load),
             Route("/metrics", metrics),
             Route("/reset_prefix_cache", reset_prefix_cache, methods=["POST"]),
-            Mount("/", Passing(replicas, settings.max_body)),
+            Mount("/", passing),
         ],
         middleware=middleware(settings),
         exception_handlers=HANDLERS,
     )
-    app.state.replicas = replicas
+    app.state.replicas, app.state.passing = replicas, passing
     return app
 
 
@@ -98,12 +102,27 @@ class Passing:
     def __init__(self, replicas: Replicas, max_body: int) -> None:
         self._replicas, self._max_body = replicas, max_body
         self._random = SystemRandom()
+        self._running = 0
+        self._ending = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._ending:
+            raise ApiError(503, "The server is ending.", headers=RETRY)
         request = Request(scope, receive)
-        given = await asked(request, self._max_body, lambda: self._random.getrandbits(62))
-        with contextlib.suppress(Gone):
-            await while_there(request, self._relay(given, send))
+        self._running += 1
+        try:
+            given = await asked(request, self._max_body, lambda: self._random.getrandbits(62))
+            with contextlib.suppress(Gone):
+                await while_there(request, self._relay(given, send))
+        finally:
+            self._running -= 1
+
+    async def drain(self, patience: float) -> None:
+        """Take no more requests, and wait until those that run have ended, or `patience` seconds."""
+        self._ending = True
+        until = time.monotonic() + patience
+        while self._running and time.monotonic() < until:
+            await asyncio.sleep(0.05)
 
     async def _relay(self, given: Asked, send: Send) -> None:
         async with contextlib.aclosing(self._answer(given)) as messages:
@@ -138,8 +157,9 @@ class Passing:
 
 async def _whole(messages: AsyncGenerator[Message]) -> AsyncGenerator[Message]:
     """A stream's messages as they come; those of any other answer once all are there, so that
-    nothing of it has been sent where its replica dies."""
+    nothing of it has been sent where its replica dies. Ray's proxy adds the request's id itself."""
     start = await anext(messages)
+    start["headers"] = [pair for pair in start["headers"] if pair[0] != HEADER.encode()]
     if _streams(start):
         yield start
         async for message in messages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -101,6 +102,7 @@ def start(
     """
     from ray import serve
 
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what matters is raised
     serve.start(http_options=http, proxy_location="HeadOnly", logging_config=_QUIET)
     try:
         serve.run(application(make, settings, scale, share, patience), name=APP)
@@ -179,8 +181,9 @@ def until_told() -> None:
         pass
 
 
-def drain() -> None:
-    """Take no new requests, and let those that run come to their end."""
+def drain(patience: float) -> None:
+    """Refuse new requests, and let those that run come to their end, for so many seconds."""
     from ray import serve
 
+    serve.get_app_handle(APP).broadcast("drain", patience).results(return_exceptions=True)
     serve.delete(APP)
