@@ -17,9 +17,6 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from foretoken.errors import ForetokenError
 
 FOLDER = "{folder}"
 """Stands in a command for the shard's folder on its worker."""

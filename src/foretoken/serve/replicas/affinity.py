@@ -66,7 +66,7 @@ class Affinity(Generic[Key]):
 
     def _known(self, replica: Key, text: str) -> int:
         """How many of a text's first blocks a replica has read."""
-        read = self._read.get(replica, {})
+        read = self._read.get(replica) or OrderedDict[int, None]()
         blocks = _blocks(text)
         return next((place for place, block in enumerate(blocks) if block not in read), len(blocks))
 

@@ -56,8 +56,10 @@ class Continuation:
 
     def _rest(self, choice: dict[str, Any]) -> dict[str, Any] | None:
         """A choice without what was sent of it; None where that is all."""
-        index, text = choice["index"], _text(choice)
-        sent = self._left[index]
+        index: int = choice["index"]
+        if index not in self._opened:
+            return choice
+        text, sent = _text(choice), self._left[index]
         shared = min(len(sent), len(text))
         ends = choice["finish_reason"] is not None
         rest, left = text[shared:], sent[shared:]
@@ -65,8 +67,6 @@ class Continuation:
         if unlike or (ends and left) or (rest and index in self._ended):
             raise Unlike
         self._left[index] = left
-        if index not in self._opened:
-            return choice
         if not rest and (not ends or index in self._ended):
             return None
         if "text" in choice:
@@ -87,4 +87,5 @@ def _text(choice: dict[str, Any]) -> str:
     delta = choice.get("delta", {})
     if choice.keys() - _TEXT_ONLY or delta.keys() - {"role", "content"} or choice.get("logprobs"):
         raise Unlike
-    return choice.get("text", "") + (delta.get("content") or "")
+    text: str = choice.get("text") or delta.get("content") or ""
+    return text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -14,7 +12,7 @@ from ray.exceptions import RayActorError
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
-from starlette.types import ASGIApp, Message
+from starlette.types import Message
 
 from foretoken.async_llm import AsyncLLM
 from foretoken.llm import LLM
@@ -22,10 +20,10 @@ from foretoken.serve.app import application
 from foretoken.serve.errors import ApiError
 from foretoken.serve.replicas.asked import Asked
 from foretoken.serve.replicas.front import Lost, front
+from foretoken.serve.replicas.served import answered
 from foretoken.serve.settings import ServerSettings
 
 _SOON = 5.0  # seconds that a replica has to say how it is
-_log = logging.getLogger(__name__)
 
 
 class Replica:
@@ -68,28 +66,6 @@ class Replica:
     @property
     def _server(self) -> Any:
         return self._app.state.server
-
-
-async def answered(app: ASGIApp, asked: Asked) -> AsyncGenerator[Message]:
-    """What an ASGI application answers; it is cancelled where nobody reads on."""
-    messages: asyncio.Queue[Message | None] = asyncio.Queue()
-    bodies = iter([{"type": "http.request", "body": asked.body, "more_body": False}])
-
-    async def receive() -> Message:
-        for message in bodies:
-            return message
-        return await asyncio.Future()  # whoever goes cancels all of it
-
-    running = asyncio.ensure_future(app(asked.scope(), receive, messages.put))
-    running.add_done_callback(lambda _: messages.put_nowait(None))
-    try:
-        while (message := await messages.get()) is not None:
-            yield message
-        if not running.cancelled() and (error := running.exception()) is not None:
-            _log.error("A request failed", exc_info=error)  # its client has been told
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 class Front:

@@ -118,7 +118,7 @@ class Passing:
             self._running -= 1
 
     async def drain(self, patience: float) -> None:
-        """Take no more requests, and wait until those that run have ended, or `patience` seconds."""
+        """Take no more requests; wait until those that run have ended, or `patience` seconds."""
         self._ending = True
         until = time.monotonic() + patience
         while self._running and time.monotonic() < until:
@@ -139,12 +139,11 @@ class Passing:
                 rest = Continuation(sent) if started else None
                 async with contextlib.aclosing(self._replicas.ask(given)) as messages:
                     async for message in _whole(messages):
-                        if rest is not None:
-                            message = _rest(message, rest, sent)
-                        if message is not None:
+                        new = message if rest is None else _rest(message, rest, sent)
+                        if new is not None:
                             started = True
-                            sent.append(message.get("body", b""))
-                            yield message
+                            sent.append(new.get("body", b""))
+                            yield new
                 return
             except Lost:
                 continue
@@ -188,7 +187,7 @@ def _rest(message: Message, rest: Continuation, sent: list[bytes]) -> Message | 
     if DONE.encode() in sent:
         return None
     new = rest.more(message["body"])
-    return message | {"body": new} if new else None
+    return {**message, "body": new} if new else None
 
 
 def _last(text: str) -> Message:
