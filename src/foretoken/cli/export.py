@@ -30,6 +30,8 @@ _Target = Annotated[
     str | None, typer.Option(help="Its target, if it isn't where it was when it was trained.")
 ]
 
+_DRAFTED = 5  # tokens of a model that drafts alone, in the line that is printed
+
 
 def export(
     drafter: _Folder, to: _To, out: _Out, target: _Target = None, format: _Format = None
@@ -48,7 +50,7 @@ def export(
     from foretoken.models.load import read_config as read_model
     from foretoken.trainable import formats
     from foretoken.trainable.checkpoint import read_config
-    from foretoken.trainable.formats import write
+    from foretoken.trainable.formats import launch, write
 
     if to == "gguf":
         _to_gguf(drafter, out, format or "Q8_0")
@@ -73,10 +75,16 @@ def export(
         config = read_config(folder)
         made_for = _target(target or config.get("target_name"), config["target"], drafter)
         write.trained(config, load_file(folder / "model.safetensors"), made_for, to, out)
+        shape = config["shape"]
+        tokens = shape["unroll"] if "unroll" in shape else shape["block_size"] - 1
+        line = launch.command(to, config["foretoken_method"], out, made_for.name, tokens)
     else:
         read_model(folder)
         write.model(folder, to, out)
+        line = launch.command(to, None, out, target or "TARGET", _DRAFTED)
     output.write(f"{out} · for {to}")
+    if line is not None:
+        output.write(line)
 
 
 def _to_gguf(model: str, out: Path, kind: str) -> None:

@@ -30,6 +30,16 @@ def test_only_a_beginning_counts() -> None:
     assert affinity.order(["a", "b"], "y" * BLOCK + LONG)[0] == "a"  # which has read less
 
 
+def test_a_block_stands_for_all_before_it() -> None:
+    """What was read after another beginning is not in the cache after this one."""
+    affinity: Affinity[str] = Affinity(9)
+    begins, other, middle, rest = ("p" * 32, "s" * 32, "q" * 32, "r" * 32)
+    affinity.begun("a", begins + middle)
+    affinity.begun("b", begins)
+    affinity.begun("b", other + middle + rest)
+    assert affinity.order(["a", "b"], begins + middle + rest)[0] == "a"
+
+
 def test_an_unknown_prompt_goes_to_the_one_that_has_read_least() -> None:
     """Also one of which less than a tenth is known."""
     affinity = _two()

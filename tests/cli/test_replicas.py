@@ -1,0 +1,56 @@
+"""Options of several replicas."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from foretoken.cli.replicas import ReplicaOptions
+from foretoken.errors import ForetokenError
+from foretoken.serve.replicas.run import InFolder, Share, _why, joined
+
+
+@pytest.mark.parametrize(
+    ("options", "seed", "said"),
+    [
+        (ReplicaOptions(max_replicas=3), None, "--max-replicas does nothing alone"),
+        (ReplicaOptions(ray_address="a:1"), None, "--ray-address does nothing alone"),
+        (ReplicaOptions(replicas=2), 7, "--seed counts"),
+        (ReplicaOptions(replicas=3, max_replicas=2), None, "give at least as many"),
+        (ReplicaOptions(replicas=3, target_ongoing_requests=2), None, "without --max-replicas"),
+    ],
+)
+def test_options_that_do_nothing_are_refused(
+    options: ReplicaOptions, seed: int | None, said: str
+) -> None:
+    with pytest.raises(ForetokenError, match=said):
+        options.check(seed)
+
+
+def test_options_that_go_together() -> None:
+    ReplicaOptions().check(7)
+    ReplicaOptions(replicas=2, max_replicas=4, target_ongoing_requests=3).check(None)
+
+
+def test_without_ray_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ForetokenError, match=r"pip install 'foretoken\[ray\]'"), joined(None, 2):
+        pass
+
+
+def test_shares() -> None:
+    assert [Share(cpus, 0).threads for cpus in (0.5, 1.0, 3.5)] == [1, 1, 3]
+
+
+def test_the_sentence_of_a_replica_that_did_not_start() -> None:
+    told = "Deploying failed\n  File x\nforetoken.errors.ForetokenError: There is no model 'x'.\n"
+    assert _why(told) == "There is no model 'x'."
+    assert _why("All of it failed.") == "The replicas didn't start: All of it failed."
+
+
+def test_a_model_is_loaded_in_its_folder(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr("os.chdir", seen.append)
+    InFolder(str(tmp_path), lambda: seen.append("loaded"))()  # type: ignore[arg-type, func-returns-value]
+    assert seen == [str(tmp_path), "loaded"]
