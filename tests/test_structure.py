@@ -11,6 +11,7 @@ TOP_LEVEL = {
     "__init__", "__main__", "errors", "progress", "machine", "files", "repetition", "logs", "draws",
     "tree", "protocols", "access", "step", "length", "registry", "tuned", "speculative_config",
     "methods", "config", "llm", "async_llm", "hook", "certify", "recommender", "spellings",
+    "ray_cluster",
 }  # fmt: skip
 
 
@@ -45,6 +46,8 @@ TESTED_ELSEWHERE = {
     "models/native/backends/packed.py": "against plain",
     "models/native/backends/plain.py": "it is the reference",
     "models/native/layer.py": "types",
+    "serve/replicas/deployments.py": "test_run.py, on a cluster, as is the next one",
+    "serve/replicas/router.py": "its rule is affinity.py",
     "train/subject.py": "a protocol",
 }
 """Modules without a test file of their name, and why."""
