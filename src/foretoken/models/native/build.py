@@ -51,8 +51,8 @@ def build_native(
 
     `source`: the checkpoint's folder, where it is from one. offloaded: what reads the layers, where
     not all may stay in memory. head_ids [R]: the tokens that the head is to know, where not all;
-    of stored blocks their rows are taken as they lie. Raises KeyError with the name of a tensor that
-    is not there, and `ForetokenError` for a backend that can't serve it, and where configuration
+    of stored blocks their rows are taken as they lie. Raises KeyError with the name of a tensor
+    that is not there, and `ForetokenError` for a backend that can't serve it, and where configuration
     and tensors don't agree.
     """
     runner, linear_backend = backends.split(backend)
