@@ -42,6 +42,8 @@ from foretoken.speculative_config import AnyConfig
 
 _log = logging.getLogger(__name__)
 
+_LOADED_AS = ("draft_backend", "draft_vocab_size")
+"""Options with which a draft model is loaded, in the order of `as_causal_lm`."""
 _LENGTH, _SCHEDULE = "num_speculative_tokens", "num_assistant_tokens_schedule"
 
 
@@ -207,21 +209,21 @@ class Assisted:
             kept[_SCHEDULE] = schedule.removesuffix("_transient")
         if "model" in config:
             named = isinstance(config["model"], (str, Path))
-            backend = config.pop("draft_backend", None) if named else None
-            config["model"] = self._drafting(config["model"], target, backend)
+            loaded_as = [config.pop(key, None) for key in _LOADED_AS] if named else []
+            config["model"] = self._drafting(config["model"], target, *loaded_as)
         if "models" in config:
             config["models"] = [self._drafting(model, target) for model in config["models"]]
         taken = {OPTION_ALIASES.get(key, key) for key in config}
         return config | {k: v for k, v in kept.items() if v and k not in taken}
 
-    def _drafting(self, draft: Any, target: ModelTarget, backend: str | None = None) -> Any:
+    def _drafting(self, draft: Any, target: ModelTarget, *loaded_as: Any) -> Any:
         """The draft model, loaded or wrapped once."""
         if isinstance(draft, tf.PreTrainedModel):
             return self._wrap(draft)
         if not isinstance(draft, (str, Path)):
             return draft
         if draft not in self._wrapped:
-            self._wrapped[draft] = None, as_causal_lm(draft, target, backend)
+            self._wrapped[draft] = None, as_causal_lm(draft, target, *loaded_as)
         return self._wrapped[draft][1]
 
 

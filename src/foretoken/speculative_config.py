@@ -58,6 +58,7 @@ class SpeculativeConfig(OtherNames, total=False):
     draft_backend: str | None
     draft_cost: float | None
     draft_factor: float
+    draft_vocab_size: int | None
     drafters: Seq[Drafter]
     every: int
     exit_layer: int | None

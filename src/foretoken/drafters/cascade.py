@@ -47,6 +47,8 @@ PAPERS = {2: ((13, 10), (0, 10)), 3: ((5, 14, 10), (0, 1, 10), (0, 0, 10))}
 class Cascade(BaseDrafter):
     """model: folder, hub id, bundled name or loaded model; models: several, the largest first.
     draft_backend: how their linear layers run, e.g. "q4", by default as the target's do.
+    draft_vocab_size: how many tokens they may write, the first ids and the ends of text, None for
+    all.
 
     k_matrix: how many tokens each drafter writes for each reviewer. Rows are the target and the
     models, columns the models and Max-Gram; entries below the diagonal are not read. None takes the
@@ -61,6 +63,7 @@ class Cascade(BaseDrafter):
     lenience: float = 1.0
     num_speculative_tokens: int | None = None
     draft_backend: str | None = None
+    draft_vocab_size: int | None = None
 
     wants = Wants("a")
     kinds = frozenset({Kind.CHOSEN, Kind.INDEPENDENT})
@@ -96,7 +99,7 @@ class Cascade(BaseDrafter):
         for stage in self._stages:
             stage.device = access.device
         self._models = [
-            DraftModel(model, access, backend=self.draft_backend)
+            DraftModel(model, access, backend=self.draft_backend, vocab_size=self.draft_vocab_size)
             for model in self.models or [self.model]
         ]
         for row, stage in enumerate(self._stages):

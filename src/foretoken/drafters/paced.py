@@ -40,13 +40,15 @@ class Paced(BaseDrafter):
     """model: folder, hub id, bundled name or loaded model; num_speculative_tokens: the most nodes
     of a tree; assistant_confidence_threshold: where the adaptive one starts; after_error: how it
     moves after an error, "rate" (equation 3) or "confidence" (the text beside it); draft_backend:
-    how the model's linear layers run, e.g. "q4", by default as the target's do."""
+    how the model's linear layers run, e.g. "q4", by default as the target's do;
+    draft_vocab_size: how many tokens it may draft, the first ids and the ends of text."""
 
     model: Any = None
     num_speculative_tokens: int = 32
     assistant_confidence_threshold: float = 0.01
     after_error: str = RATE
     draft_backend: str | None = None
+    draft_vocab_size: int | None = None
 
     wants = Wants("b")
     trees = True
@@ -71,7 +73,9 @@ class Paced(BaseDrafter):
         return (self._lm.lm,)
 
     def bind(self, access: Access) -> None:
-        self._lm: DraftModel = DraftModel(self.model, access, self.nodes + 1, self.draft_backend)
+        self._lm: DraftModel = DraftModel(
+            self.model, access, self.nodes + 1, self.draft_backend, self.draft_vocab_size
+        )
 
     def begin(self, sequence: Sequence) -> None:
         self._lm.begin(sequence)

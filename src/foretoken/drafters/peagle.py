@@ -36,7 +36,7 @@ from foretoken.trainable.eagle3 import Eagle3Module
 from foretoken.trainable.feature_layer import FeatureModel, seeing
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
-from foretoken.trainable.reduced_vocabulary import ReducedObjective
+from foretoken.trainable.reduced_objective import ReducedObjective
 
 _FIRST = 2  # the entry of token t predicts token t + 2
 _MOST = 512  # places of a draft, for which the cache has room after the context

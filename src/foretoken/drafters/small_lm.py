@@ -31,7 +31,9 @@ class SmallLM(ChainDrafter):
     """model: folder, hub id, bundled name or loaded model; num_speculative_tokens: draft length;
     num_assistant_tokens_schedule: when a draft ends before it, a name in `length.SCHEDULES` or a
     rule; assistant_confidence_threshold, draft_cost: options of that rule, where it has them;
-    draft_backend: how the model's linear layers run, e.g. "q4", by default as the target's do."""
+    draft_backend: how the model's linear layers run, e.g. "q4", by default as the target's do;
+    draft_vocab_size: how many tokens the model may draft, the first ids and the ends of text, None
+    for all."""
 
     model: Any = None
     num_speculative_tokens: int = 4
@@ -39,6 +41,7 @@ class SmallLM(ChainDrafter):
     assistant_confidence_threshold: float | None = None
     draft_cost: float | None = None
     draft_backend: str | None = None
+    draft_vocab_size: int | None = None
 
     module: ClassVar[type[TrainedLM]] = TrainedLM
     wants = Wants("a")
@@ -62,11 +65,14 @@ class SmallLM(ChainDrafter):
 
     def bind(self, access: Access) -> None:
         self._amateur, model = access.amateur, self.model
-        if self._amateur is not None and self.draft_backend is None:
+        as_given = self.draft_backend is None and self.draft_vocab_size is None
+        if self._amateur is not None and as_given:
             model = self._amateur if is_of(self._amateur, model) else model
         # A row that drafts little follows the others, and the logits after a whole draft are one
         # place further on.
-        self._lm: DraftModel = DraftModel(model, access, self.nodes + 1, self.draft_backend)
+        self._lm: DraftModel = DraftModel(
+            model, access, self.nodes + 1, self.draft_backend, self.draft_vocab_size
+        )
         self.pass_per_token = not self.hands_over
 
     @property

@@ -50,6 +50,8 @@ from foretoken.trees.plan import AUTO, PAPER, SiblingCounts, best_tree
 class SmallTree(BaseDrafter):
     """model: folder, hub id, bundled name or loaded model; models: several, whose trees are merged.
     draft_backend: how their linear layers run, e.g. "q4", by default as the target's do.
+    draft_vocab_size: how many tokens they may draft, the first ids and the ends of text, None for
+    all.
 
     widths: children of the nodes at each depth, one number for all or one for each. replacement:
     whether drawn siblings may repeat. acceptance: instead of widths, the rate at which the b-th
@@ -74,6 +76,7 @@ class SmallTree(BaseDrafter):
     learn_every: int = 0
     num_speculative_tokens: int | None = None
     draft_backend: str | None = None
+    draft_vocab_size: int | None = None
 
     wants = Wants("b")
 
@@ -159,7 +162,7 @@ class SmallTree(BaseDrafter):
         if self.learn_every or self._planner:  # a tree that is planned again may have other nodes
             self._largest = max(self._largest, self.tree_nodes)
         self._models = [
-            DraftModel(model, access, self._largest, self.draft_backend)
+            DraftModel(model, access, self._largest, self.draft_backend, self.draft_vocab_size)
             for model in self.models or [self.model]
         ]
 

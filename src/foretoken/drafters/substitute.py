@@ -24,11 +24,13 @@ from foretoken.models.requantised import requantised
 @dataclass(eq=False)
 class Substitute(ChainDrafter):
     """checkpoint: what is copied, None for the target; draft_backend: its bits, "q4" to "q8";
+    draft_vocab_size: how many tokens the copy may draft, the first ids and the ends of text;
     num_speculative_tokens: draft length; num_assistant_tokens_schedule,
     assistant_confidence_threshold: when a draft ends before it."""
 
     checkpoint: Any = None
     draft_backend: str = "q4"
+    draft_vocab_size: int | None = None
     num_speculative_tokens: int = 4
     num_assistant_tokens_schedule: str | LengthRule = "constant"
     assistant_confidence_threshold: float | None = None
@@ -46,7 +48,7 @@ class Substitute(ChainDrafter):
     def bind(self, access: Access) -> None:
         source = access.source if self.checkpoint is None else self.checkpoint
         self._lm: SubstituteModel = SubstituteModel(
-            access, requantised(source, self.draft_backend, access)
+            access, requantised(source, self.draft_backend, access, self.draft_vocab_size)
         )
 
     @property

@@ -22,11 +22,12 @@ from foretoken.files import read_json
 from foretoken.machine import cache_folder
 from foretoken.models import bundled, gguf
 from foretoken.models.checkpoint import Checkpoint, check_layers
-from foretoken.models.model import CausalLM
+from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.native import backends, check, offloaded, transformer
 from foretoken.models.native.backends import pages
 from foretoken.models.native.build import build_native
 from foretoken.models.placement import pick_device, pick_dtype
+from foretoken.models.reduced_vocabulary import first_and_ends
 from foretoken.models.seq2seq import load as seq2seq
 from foretoken.progress import track_late
 
@@ -48,6 +49,7 @@ def load_model(
     model_impl: str = "auto",
     trust_remote_code: bool = False,
     weights_memory: int | None = None,
+    draft_vocab_size: int | None = None,
 ) -> CausalLM:
     """Read a checkpoint: natively where the family allows it, else through transformers.
 
@@ -55,8 +57,9 @@ def load_model(
     multiplies the blocks of a GGUF file as they lie, where its loops can be had, else keeps the
     weights in float16 where that loses nothing (see `weights`).
     `model_impl` is "auto", "native" or "transformers". weights_memory: bytes that weights may take;
-    layers that don't fit are read when they run. Raises `ForetokenError` for anything missing or
-    not servable.
+    layers that don't fit are read when they run. draft_vocab_size: of a model that only drafts, how
+    many tokens its head knows (see `first_and_ends`). Raises `ForetokenError` for anything missing
+    or not servable.
     """
     folder = find(source)
     here = model_impl != "transformers" and gguf.is_named(folder) and gguf.is_read_here(folder)
@@ -69,6 +72,12 @@ def load_model(
         raise ForetokenError(
             f"model_impl is {model_impl!r}; it must be 'auto', 'native' or 'transformers'."
         )
+    theirs = "model_impl is 'transformers'" if model_impl == "transformers" else reason
+    if draft_vocab_size is not None and theirs:
+        raise ForetokenError(
+            f"draft_vocab_size is for decoder-only draft models that run natively, and {source} "
+            f"doesn't: {theirs}; leave it out."
+        )
     if getattr(config, "is_encoder_decoder", False):
         return seq2seq.load(folder, config, kind, place, backend, model_impl)
     if model_impl == "native" and reason:
@@ -76,7 +85,6 @@ def load_model(
             f"{source} can't be served natively: {reason}; use model_impl='transformers'."
         )
     if weights_memory is not None:
-        theirs = "model_impl is 'transformers'" if model_impl == "transformers" else reason
         offloaded.check(source, theirs, place, backend, weights_memory)
     if model_impl == "transformers" or reason:
         _check_no_backend(backend, source, reason)
@@ -95,7 +103,11 @@ def load_model(
         linear, backend = "blocks", "blocks" if runner is None else f"{runner}+blocks"
     narrow = chosen or kind == torch.float16 or linear == "half"
     whole = linear == "blocks" or linear in backends.quantise.BACKENDS
-    return load_native(folder, config, kind, place, backend, narrow, whole, weights_memory)
+    ids = None
+    if draft_vocab_size is not None:
+        ends = eos_ids(config) | generation_ends(folder)
+        ids = first_and_ends(draft_vocab_size, config.vocab_size, ends)
+    return load_native(folder, config, kind, place, backend, narrow, whole, weights_memory, ids)
 
 
 def _check_no_backend(backend: str, source: str | Path, reason: str | None) -> None:
@@ -237,9 +249,10 @@ def load_native(
     narrow: bool = True,
     whole: bool = False,
     weights_memory: int | None = None,
+    head_ids: torch.Tensor | None = None,
 ) -> transformer.Transformer:
     """The native model from a checkpoint's weights, whose headers are checked before one is read;
-    `narrow`, `whole`: see `weights`, `weights_memory`: `load_model`."""
+    `narrow`, `whole`: see `weights`, `weights_memory`: `load_model`, `head_ids`: `build_native`."""
     stored = weights(folder, narrow, whole)
     try:
         _check_headers(stored, config)
@@ -257,7 +270,7 @@ def load_native(
             layers = None
             if weights_memory is not None:
                 layers = offloaded.Offloaded(stored, keep, weights_memory, advance)
-            return build_native(config, read, dtype, device, backend, folder, layers)
+            return build_native(config, read, dtype, device, backend, folder, layers, head_ids)
     except KeyError as error:
         raise ForetokenError(
             f"{folder} has no tensor {error.args[0]!r}, which its configuration calls for; the "

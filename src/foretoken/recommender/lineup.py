@@ -16,6 +16,8 @@ from foretoken.recommender.prediction import Prediction, most_promising
 from foretoken.recommender.race import SCREENING, Allowance
 
 _SHARING = ("sps", "auto")
+_LOADED_AS = {"draft_backend", "draft_vocab_size"}
+"""Options with which a method has a draft model of its own."""
 """Methods whose draft model may be one that is loaded already."""
 
 
@@ -67,7 +69,7 @@ class Lineup:
     def _add(self, candidate: Candidate) -> bool:
         """Load one; False where the target can't serve it. Its draft model is remembered."""
         runner, config = self.runner, candidate.config
-        sharing = config.get("method") in _SHARING and "draft_backend" not in config
+        sharing = config.get("method") in _SHARING and not _LOADED_AS & set(config)
         name = str(config["model"]) if sharing and "model" in config else None
         if name in self._models:
             config = {**config, "model": self._models[name]}

@@ -29,6 +29,7 @@ from foretoken.access import Access
 from foretoken.models.cache import KVCache, alike
 from foretoken.models.feed import block_feed, chain_feed
 from foretoken.models.native import attention
+from foretoken.models.reduced_vocabulary import choose, ids_of, offsets, spread
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, weight_of
@@ -37,7 +38,7 @@ from foretoken.trainable.head_losses import predictions_loss, ranks_at_roots
 from foretoken.trainable.layer import Attend, LayerShape, attend_cached, rotary_angles
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
-from foretoken.trainable.reduced_vocabulary import ReducedObjective, choose, ids_of, offsets, spread
+from foretoken.trainable.reduced_objective import ReducedObjective
 
 _ROOTS = 64  # whose blocks run at once where all of a row's are needed
 

@@ -21,19 +21,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from foretoken.models.reduced_vocabulary import choose, ids_of, offsets, spread
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, weight_of
 from foretoken.trainable.feature_layer import FeatureLayer, unroll
 from foretoken.trainable.head_losses import heads_loss
 from foretoken.trainable.layer import Attend, LayerShape
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
-from foretoken.trainable.reduced_vocabulary import (
-    ReducedObjective,
-    choose,
-    ids_of,
-    offsets,
-    spread,
-)
+from foretoken.trainable.reduced_objective import ReducedObjective
 
 NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 """Optional norms of published checkpoints: of the layer's residual; of the captured states,

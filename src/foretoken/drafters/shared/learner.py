@@ -130,6 +130,8 @@ class SmallModelWeights:
 class _SmallModelDrafter(Trainable, Protocol):
     """A drafter whose small model can be replaced between two drafts."""
 
+    draft_vocab_size: int | None
+
     def replace_model(self, lm: CausalLM) -> None: ...
 
 
@@ -144,6 +146,10 @@ def learnable(drafter: Any, access: Access) -> tuple[Any, LearningWeights]:
             raise ForetokenError(
                 "A model that is already loaded can't learn; name its folder, hub id or bundled "
                 "name."
+            )
+        if drafter.draft_vocab_size is not None:
+            raise ForetokenError(
+                "A draft model that learns has the whole vocabulary; leave draft_vocab_size out."
             )
         weights = SmallModelWeights(drafter.model, drafter.replace_model, access, dtype)
         return drafter, weights

@@ -67,15 +67,21 @@ class Surroundings(Protocol):
 class DraftModel:
     """`model` (a folder, hub id, bundled name or loaded model) as a drafter for `access`' target.
 
-    nodes: the most nodes of a tree that it drafts or scores. backend: see `as_causal_lm`.
+    nodes: the most nodes of a tree that it drafts or scores. backend, vocab_size: see
+    `as_causal_lm`.
     """
 
     def __init__(
-        self, model: Any, access: Surroundings, nodes: int = _SPARE, backend: str | None = None
+        self,
+        model: Any,
+        access: Surroundings,
+        nodes: int = _SPARE,
+        backend: str | None = None,
+        vocab_size: int | None = None,
     ) -> None:
         """Raises `ForetokenError` where the vocabularies differ by more than unused rows, and where
         one of the two is an encoder–decoder and the other is not."""
-        self.lm = as_causal_lm(model, access, backend)
+        self.lm = as_causal_lm(model, access, backend, vocab_size)
         if abs(self.lm.vocab_size - access.vocab_size) > _UNUSED:
             raise ForetokenError(
                 f"The draft model's vocabulary has {self.lm.vocab_size} tokens and the target's "
@@ -268,11 +274,19 @@ class DraftModel:
         return bool(slots)
 
 
-def as_causal_lm(model: Any, access: Surroundings, backend: str | None = None) -> CausalLM:
+def as_causal_lm(
+    model: Any, access: Surroundings, backend: str | None = None, vocab_size: int | None = None
+) -> CausalLM:
     """A folder or name is loaded like the target, or with the backend that is named; a transformers
     model is wrapped; ours is used. Where the target's backend is one that `auto` takes, the model
-    gets what `auto` takes for it: a GGUF file's blocks as they lie, whatever the target is."""
+    gets what `auto` takes for it: a GGUF file's blocks as they lie, whatever the target is.
+    vocab_size: how many tokens its head knows, None for all (see `load_model`)."""
     if not isinstance(model, (str, Path)):
+        if vocab_size is not None:
+            raise ForetokenError(
+                f"draft_vocab_size is {vocab_size}, and the draft model is loaded already; give "
+                "its folder or GGUF file instead."
+            )
         if backend is not None:
             raise ForetokenError(
                 f"draft_backend is {backend!r}, and the draft model is loaded already; load it "
@@ -289,6 +303,7 @@ def as_causal_lm(model: Any, access: Surroundings, backend: str | None = None) -
         device=access.device,
         backend="auto" if automatic else backend,
         trust_remote_code=access.trust_remote_code,
+        draft_vocab_size=vocab_size,
     )
     return _of_its_kind(lm, access)
 

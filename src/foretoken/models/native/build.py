@@ -45,13 +45,15 @@ def build_native(
     backend: str,
     source: Path | None = None,
     offloaded: Offloaded | None = None,
+    head_ids: Tensor | None = None,
 ) -> Transformer:
     """The model of a transformers configuration, its linear layers run by `backend`.
 
     `source`: the checkpoint's folder, where it is from one. offloaded: what reads the layers, where
-    not all may stay in memory. Raises KeyError with the name of a tensor that is not there, and
-    `ForetokenError` for a backend that can't serve it, and where configuration and tensors don't
-    agree.
+    not all may stay in memory. head_ids [R]: the tokens that the head is to know, where not all;
+    of stored blocks their rows are taken as they lie. Raises KeyError with the name of a tensor
+    that is not there, and `ForetokenError` for a backend that can't serve it, and where configuration
+    and tensors don't agree.
     """
     runner, linear_backend = backends.split(backend)
     shape = check.shape_of(config)
@@ -64,7 +66,7 @@ def build_native(
     kept = backends.kept(name, dtype)
     parts = Parts(stored, expected, make, kept, dtype, device, config.rms_norm_eps, around_one)
     # The widest matrix first: while it is packed, nothing else is in memory yet.
-    embedding, lm_head = _ends(parts, bool(config.tie_word_embeddings))
+    embedding, lm_head = _ends(parts, bool(config.tie_word_embeddings), head_ids)
     looped = name != "plain" and loop_attention.supports(dtype, device, shape.head_dim)
     mixing = loop_attention.mix if looped else attention.mix
     if offloaded is None:
@@ -86,6 +88,7 @@ def build_native(
         eos_ids(config),
         source,
         offloaded,
+        None if head_ids is None else head_ids.to(device),
     )
     if runner is not None:
         run_through(runner, model)
@@ -181,18 +184,26 @@ class Parts:
         return isinstance(one, Tensor) and isinstance(two, Tensor) and torch.equal(one, two)
 
 
-def _ends(parts: Parts, tied: bool) -> tuple[Embedding, Linear]:
-    """The embedding, in the narrower of its dtype and the model's, and the head."""
+def _ends(parts: Parts, tied: bool, head_ids: Tensor | None) -> tuple[Embedding, Linear]:
+    """The embedding, in the narrower of its dtype and the model's, and the head, or its rows
+    `head_ids`."""
     name, matrix = _end_names(parts) if tied else (EMBEDDING, HEAD)
     [embedding] = parts.tensors([name])
-    if isinstance(embedding, Blocks) and matrix == name:
+    if isinstance(embedding, Blocks) and matrix == name and head_ids is None:
         return parts.tied(embedding)
     head = [embedding] if matrix == name else parts.tensors([matrix])
-    lm_head = parts.product(head, None)
+    lm_head = parts.product(head if head_ids is None else [_rows(head[0], head_ids)], None)
     if isinstance(embedding, Blocks):
         return embedding, lm_head
     narrow = min(embedding.dtype, parts.dtype, key=lambda kind: kind.itemsize)
     return EmbeddingTable(_joined([embedding], narrow, parts.device)), lm_head
+
+
+def _rows(matrix: Any, ids: Tensor) -> Any:
+    """Rows of a stored matrix, as they are stored: a block never reaches over two."""
+    if isinstance(matrix, Blocks):
+        return Blocks(matrix.data[ids], matrix.kind, matrix.shape[1])
+    return matrix[ids.to(matrix.device)]
 
 
 def _end_names(parts: Parts) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from foretoken.models.native.backends.whole import spans, whole_for
 from foretoken.models.native.layer import ACTIVATIONS, Embedding, Layer, Linear, Runner, Shape
 from foretoken.models.native.norm import Norm
 from foretoken.models.native.offloaded import Loops, Offloaded
+from foretoken.models.reduced_vocabulary import spread
 
 Rotary = Seq[tuple[Tensor, Tensor]]
 """For each of a model's rotary tables: cos and signed sin, each [B, T, H + 2K, W]."""
@@ -76,10 +77,12 @@ class Transformer:
         eos_ids: Iterable[int] = (),
         source: Path | None = None,
         offloaded: Offloaded | None = None,
+        head_ids: Tensor | None = None,
     ) -> None:
         """What `embedding` gives may be narrower than the model's dtype, that of the `ropes`.
         `source`: the checkpoint's folder, where it is from one. offloaded: what reads the layers
-        that don't stay in memory, if some don't."""
+        that don't stay in memory, if some don't. head_ids [R]: the tokens that `lm_head` has a row
+        for, where it hasn't all; the others have no mass."""
         self.shape = shape
         self.vocab_size, self.max_length, self.width = (
             shape.vocab_size,
@@ -93,7 +96,7 @@ class Transformer:
         self.parameters, self.bytes_read = parameters, bytes_read
         self.eos_ids, self.source = frozenset(eos_ids), source
         self.embedding, self.stack, self._norm = embedding, layers, norm
-        self._lm_head, self.ropes = lm_head, list(ropes)
+        self._lm_head, self._head_ids, self.ropes = lm_head, head_ids, list(ropes)
         # Rounded like the weights, as transformers has it.
         self._embedding_scale = torch.tensor(shape.embedding_scale, dtype=self.dtype).item()
         self.runner: Runner | None = None
@@ -196,7 +199,9 @@ class Transformer:
     def head(self, states: Tensor) -> Tensor:
         """Normed states [..., D] -> logits [..., V]."""
         logits, cap = self._lm_head(states), self.shape.logit_cap
-        return logits if cap is None else (logits / cap).tanh() * cap
+        logits = logits if cap is None else (logits / cap).tanh() * cap
+        ids = self._head_ids
+        return logits if ids is None else spread(logits, ids, self.vocab_size)
 
     def normed(self, states: Tensor) -> Tensor:
         """The final norm, [..., D] -> [..., D]."""

@@ -1,4 +1,4 @@
-"""Heads that know a part of the target's tokens: which ones, their logits, and what they learn.
+"""Heads that know a part of the target's tokens: which ones, and their logits.
 
 As published drafters have it, `d2t` [R] is what is added to a token's number in the head to get its
 id, and `t2d` [V] whether the head knows an id.
@@ -8,12 +8,12 @@ Legend: V vocabulary, R reduced vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-from foretoken.trainable.losses import Objective
+from foretoken.errors import ForetokenError
 
 
 def offsets(size: int, vocab_size: int) -> tuple[Tensor, Tensor]:
@@ -41,19 +41,17 @@ def spread(reduced: Tensor, ids: Tensor, vocab_size: int) -> Tensor:
     return logits.index_copy(-1, ids, reduced)
 
 
-@dataclass(frozen=True)
-class ReducedObjective(Objective):
-    """An objective over the tokens `ids` [R] alone; covered [V]: whether a token is one of them."""
+def first_and_ends(size: int, vocab_size: int, ends: Collection[int]) -> Tensor:
+    """[R] `size` ids in their order: the ends of text and the first ones.
 
-    ids: Tensor = None  # type: ignore[assignment]
-    covered: Tensor = None  # type: ignore[assignment]
-
-    def probability(self, drafter: Tensor, tokens: Tensor) -> Tensor:
-        return super().probability(drafter, self._place(tokens)) * self.covered[tokens]
-
-    def _place(self, tokens: Tensor) -> Tensor:
-        return torch.searchsorted(self.ids, tokens).clamp(max=len(self.ids) - 1)
-
-    def __call__(self, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
-        reduced = None if target is None else target[..., self.ids]
-        return super().__call__(drafter, reduced, self._place(tokens)) * self.covered[tokens]
+    A byte-level BPE tokenizer numbers its tokens by their merges, the most frequent pair first, so
+    low ids are the frequent tokens (the ranking that FR-Spec, Zhao et al. 2025, section 3, counts
+    in a corpus). Raises `ForetokenError` for a size that leaves nothing out, or no token but ends.
+    """
+    if not len(ends) < size < vocab_size:
+        raise ForetokenError(
+            f"draft_vocab_size is {size}; it must be above {len(ends)}, the draft model's ends of "
+            f"text, and below {vocab_size}, its vocabulary; leave it out to draft all tokens."
+        )
+    first = [i for i in range(size) if i not in ends][: size - len(ends)]
+    return torch.tensor(sorted([*first, *ends]))
