@@ -68,10 +68,12 @@ def test_the_models_passes_arent_made_twice(
         target = llm.engine.target
         passes = []
         monkeypatch.setattr(
-            knn.lm, "_attention", lambda states, index, *rest, of=knn.lm._attention: (
+            knn.lm,
+            "_attention",
+            lambda states, index, *rest, of=knn.lm._attention: (
                 passes.append(states.shape[1]) if index == 0 else None,
                 of(states, index, *rest),
-            )[1]
+            )[1],
         )
         searches = knn.searches
         ids(llm, [[7]], SETTINGS["greedy"])
