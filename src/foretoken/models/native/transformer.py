@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,13 @@ class Transformer:
         self.whole = None
         self.runner = make(self)
         self.backend = f"{name}+{self.backend}"
+
+    def with_head(self, head: Linear) -> Transformer:
+        """The same model, its weights shared, with other logits: what `head` makes of normed states
+        [..., D]."""
+        other = copy(self)
+        other.shape, other._lm_head = replace(self.shape, logit_cap=None), head
+        return other
 
     def new_cache(
         self, slots: int, max_length: int, *, spare: int = 0, budget: CacheBudget | None = None

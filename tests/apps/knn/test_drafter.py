@@ -1,0 +1,114 @@
+"""A cache of neighbours changes the number of searches and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.apps.knn import CachedNeighbours, KnnModel
+from foretoken.apps.knn.drafter import _Memory
+from foretoken.apps.ralm.stride import FixedStride
+from foretoken.testing import Pair
+
+PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6], [5]]
+SETTINGS = {
+    "greedy": SamplingParams(temperature=0, max_tokens=30, ignore_eos=True),
+    "seeded": SamplingParams(temperature=1.0, seed=3, max_tokens=30, ignore_eos=True),
+    "edited": SamplingParams(
+        temperature=0.7, seed=5, top_p=0.9, repetition_penalty=1.3, max_tokens=30, ignore_eos=True
+    ),
+}
+
+
+def ids(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> list[list[int]]:
+    return [out.outputs[0].token_ids for out in llm.generate(prompts, params)]
+
+
+def speculating(knn: KnnModel, **options: Any) -> LLM:
+    return LLM(knn.lm, speculative_config={"method": CachedNeighbours(knn, **options)})
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_plain_loops_text(knn: KnnModel, setting: str) -> None:
+    """Alone and together, at every stride; some guesses are right and some are wrong, and searches
+    are saved."""
+    params = SETTINGS[setting]
+    with LLM(knn.lm) as plain:
+        expected = ids(plain, PROMPTS, params)
+    for stride in (1, 2, 3, 5, None):
+        with speculating(knn, speculation_stride=stride) as llm:
+            before = knn.searches
+            assert [ids(llm, [prompt], params)[0] for prompt in PROMPTS] == expected
+            searches = knn.searches - before
+            assert ids(llm, PROMPTS, params) == expected
+            stats = llm.stats
+            assert 0 < stats.accepted < stats.drafted
+            assert searches < 3 * 30 * (0.9 if stride != 5 else 0.7)
+
+
+def test_a_guess_is_right_where_the_cache_has_all(knn: KnnModel) -> None:
+    """Drawn with the places' own noise: as often as at temperature 0, which is always."""
+    for params in (SETTINGS["greedy"], SETTINGS["seeded"]):
+        with speculating(knn, speculation_stride=4, following=10**6, cached=10**6) as llm:
+            ids(llm, PROMPTS[:1], params)
+            early = llm.stats.drafted - llm.stats.accepted
+        with speculating(knn, speculation_stride=4, following=0, cached=24) as llm:
+            ids(llm, PROMPTS[:1], params)
+            assert early < llm.stats.drafted - llm.stats.accepted
+
+
+def test_the_models_passes_arent_made_twice(
+    pair: Pair, knn: KnnModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer runs once for each token, drafted or written, and its search is one for a step."""
+    with speculating(knn, speculation_stride=3) as llm:
+        target = llm.engine.target
+        passes = []
+        monkeypatch.setattr(
+            knn.lm,
+            "_attention",
+            lambda states, index, *rest, of=knn.lm._attention: (
+                passes.append(states.shape[1]) if index == 0 else None,
+                of(states, index, *rest),
+            )[1],
+        )
+        searches = knn.searches
+        ids(llm, [[7]], SETTINGS["greedy"])
+        assert target.draft_passes > 0
+        stats = llm.stats
+        assert sum(passes) == stats.drafted + stats.passes
+        assert knn.searches - searches == stats.passes
+
+
+def test_what_a_cache_keeps(knn: KnnModel) -> None:
+    """What was found with what follows it, the latest first to stay, and nothing past the end."""
+    memory = _Memory(knn.neighbours, FixedStride(1))
+    memory.insert([np.array([4, 5])], 2, 100)
+    assert memory.ids.tolist() == [4, 5, 6, 7]
+    last = len(knn.neighbours) - 1
+    memory.insert([np.array([6]), np.array([last])], 1, 5)
+    assert memory.ids.tolist() == [6, 7, last, 4, 5]
+    memory.insert([np.array([0])], 0, 3)
+    assert memory.ids.tolist() == [0, 6, 7]
+    query = knn.neighbours.keys[6] + np.float32(0.01)
+    tokens, distances = memory.nearest(query, 1)
+    assert tokens.tolist() == [knn.neighbours.tokens[6]]
+    assert distances[0] == pytest.approx(32 * 1e-4, rel=0.05)
+
+
+def test_another_target(pair: Pair, knn: KnnModel) -> None:
+    drafter = CachedNeighbours(KnnModel(pair.target, knn.neighbours))
+    with LLM(pair.target, speculative_config={"method": drafter}) as llm:
+        [out] = llm.generate([[1, 2]], SETTINGS["greedy"])
+        assert "give LLM the `lm`" in str(out.error)
+
+
+def test_options(knn: KnnModel) -> None:
+    for name in ("speculation_stride", "num_speculative_tokens", "cached"):
+        with pytest.raises(ForetokenError, match=f"{name} is 0"):
+            CachedNeighbours(knn, **{name: 0})
+    with pytest.raises(ForetokenError, match="following is -1"):
+        CachedNeighbours(knn, following=-1)
