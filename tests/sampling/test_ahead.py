@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -26,13 +27,14 @@ WAIT = 5.0
 class Watched(Automaton):
     """Tells which threads filled its masks, and that one did."""
 
-    threads: set[threading.Thread] = set()
+    threads: ClassVar[set[threading.Thread]] = set()
     filled = threading.Event()
 
     def fill(self, words: Any) -> None:
         super().fill(words)
         Watched.threads.add(threading.current_thread())
         Watched.filled.set()
+        time.sleep(0.02)
 
 
 class Broken(Automaton):
