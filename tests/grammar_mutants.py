@@ -12,7 +12,7 @@ MASKING: dict[str, Mutant] = {
     "the bonus token of a whole draft is free": Mutant(
         "foretoken.grammar.constraint:mask",
         PLACES,
-        f"{PLACES}[:-1]",
+        f"{PLACES}[:-1] + [_FREE]",
         (SERVED.format("the_bonus_token_obeys_the_grammar_after_a_forbidden_draft"),),
     ),
     "masks are shifted by a row": Mutant(

@@ -10,6 +10,7 @@ from torch import Tensor
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Drafter, Scorer, Scores, Step, Target, Verdict, Verifier
+from foretoken.sampling.ahead import filled_ahead
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.tree import DraftTree, empty
@@ -31,9 +32,10 @@ def step(
     """Advance every sequence by at least one token; `budgets[b]` bounds the nodes drafted for b."""
     draws = draws or draws_for(sequences, target.device, verifier.draws)
     trees = drafter.draft(sequences, budgets, draws).trim(budgets)
-    out = target.score(sequences, trees)
+    with filled_ahead(sequences, trees) as contexts:
+        out = target.score(sequences, trees)
     assert out.logits is not None
-    folded = fold(out.logits, sequences, trees.contexts)
+    folded = fold(out.logits, sequences, contexts)
     scores = Scores(out.logits, folded, folded.bad, out.hidden)
     steps = _to_steps(trees, scores, verifier(trees, scores, draws))
     for sequence, done in zip(sequences, steps, strict=True):

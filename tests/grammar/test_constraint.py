@@ -78,7 +78,7 @@ def test_where_no_token_fits_the_error_names_the_grammar() -> None:
     """A grammar whose next text no token writes ends the request, and no other one."""
     dead = automaton(3, {0: {0: 1}, 1: {}}, whole=())
     row = torch.zeros(3, 3, dtype=torch.float64)
-    wrong = mask(row, Constraint(dead, END), [], [[], [0], [2]])
+    wrong = mask(row.clone(), row, Constraint(dead, END), [], [[], [0], [2]])
     assert [*wrong] == [1] and "a toy allows no token" in str(wrong[1])
     assert row[1].isnan().all() and row[0].tolist() == [0, -torch.inf, -torch.inf]
 

@@ -279,11 +279,9 @@ BAD_CALLS = [
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": TOOL}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": 3}, "auto"),
         ({"tools": [{"type": "function"}]}, "tools.0.function is missing"),
-        ({"tools": [{**TOOL, "function": {"name": "f", "strict": True}}]}, "strict"),
         *(({"messages": [*SAID, turn]}, "tool_calls of message 1") for turn in BAD_CALLS),
     ],
     ids=str,

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -196,20 +197,42 @@ def _after(text: list[int], marker: tuple[int, ...]) -> int | None:
 
 
 def mask(
-    row: Tensor, constraint: Constraint, output: list[int], paths: list[list[int]]
+    logits: Tensor,
+    masked: Tensor,
+    constraint: Constraint,
+    output: list[int],
+    paths: list[list[int]],
 ) -> dict[int, ForetokenError]:
-    """In place on logits [M, V]: −∞ for what the grammar forbids after each path. Places where
-    nothing can follow become NaN; returns why, by place."""
+    """Write logits [M, V] to `masked`, with −∞ for what the grammar forbids after each path. Places
+    where nothing can follow become NaN; returns why, by place."""
     wrong: dict[int, ForetokenError] = {}
     for m, place in enumerate(constraint.places(output, paths)):
         if place.error is not None:
-            row[m], wrong[m] = torch.nan, place.error
-        elif place.words is not None:
-            row[m].masked_fill_(_forbidden(place.words, row), -torch.inf)
+            masked[m], wrong[m] = torch.nan, place.error
+        elif place.words is None:
+            masked[m] = logits[m]
+        else:
+            torch.minimum(logits[m], _bounds(place.words, logits[m]), out=masked[m])
     return wrong
 
 
-def _forbidden(words: Words, row: Tensor) -> Tensor:
-    """[V] bool."""
-    bits: Any = np.unpackbits((~words).view(np.uint8), count=row.shape[-1], bitorder="little")
-    return torch.from_numpy(bits.view(np.bool_)).to(row.device)
+def _bounds(words: Words, row: Tensor) -> Tensor:
+    """[V] ∞ for what a mask allows, else −∞. A minimum with them has no branches: filling by a mask
+    of truth values takes up to ten times as long where what is allowed lies scattered."""
+    if row.device.type != "cpu":
+        bits = torch.from_numpy(words).to(row.device)[:, None] >> torch.arange(
+            32, device=row.device
+        )
+        allowed = (bits & 1).bool().flatten()[: row.shape[-1]]
+        return torch.where(allowed, torch.inf, -torch.inf).to(row.dtype)
+    bounds = np.empty((words.nbytes, 8), _bytes(row.dtype).dtype)
+    _bytes(row.dtype).take(words.view(np.uint8), axis=0, out=bounds, mode="clip")
+    return torch.from_numpy(bounds).flatten()[: row.shape[-1]]
+
+
+@cache
+def _bytes(dtype: torch.dtype) -> NDArray[Any]:
+    """[256, 8] the bounds of eight tokens by the byte of their bits."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    bounds = np.where(bits, np.inf, -np.inf)
+    return torch.from_numpy(bounds).to(dtype).numpy()

@@ -32,13 +32,15 @@ def edited(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> tupl
     A place at which a user's processor raises becomes NaN and is named in the errors: it matters
     only if the text gets there, and to no other row.
     """
-    logits, errors = logits.clone(), Errors()
+    raw, logits, errors = logits, torch.empty_like(logits), Errors()
     paths = contexts() if any(s.params.reads_context for s in sequences) else None
     for b, sequence in enumerate(sequences):
         params = sequence.params
         if paths is not None and sequence.constraint is not None:
-            wrong = mask(logits[b], sequence.constraint, sequence.output, paths[b])
+            wrong = mask(raw[b], logits[b], sequence.constraint, sequence.output, paths[b])
             errors |= {(b, m): reason for m, reason in wrong.items()}
+        else:
+            logits[b] = raw[b]
         _static_edits(logits[b], params)
         if paths is None or not params.reads_context:
             continue

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.serve.blocks import Blocks
+from foretoken.serve.calling import named, with_calls
 from foretoken.serve.conversation import conversation_ids
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Spelling
@@ -54,15 +55,12 @@ def _ids(server: Server, body: ChatBody) -> list[int]:
 
 
 def _with_choice(body: ChatBody, settings: ServerSettings) -> ChatBody:
-    """The body, without tools where none may be called."""
+    """The body, without tools where none may be called, and with the grammar of those that must
+    be called or are strict."""
     choice = ("auto" if body.tools else "none") if body.tool_choice is None else body.tool_choice
-    if choice not in ("auto", "none"):
-        raise ApiError(
-            400,
-            "A tool_choice that makes the model call isn't served, as nothing constrains what it "
-            'writes; use "auto" or "none".',
-            "tool_choice",
-        )
+    must = named(choice) is not None or choice == "required"
+    if must and not body.tools:
+        raise ApiError(400, "tool_choice makes the model call, and there are no tools.", "tools")
     if choice == "none" or not body.tools:
         return body.model_copy(update={"tools": []})
     if settings.tool_call_parser is None:
@@ -72,7 +70,7 @@ def _with_choice(body: ChatBody, settings: ServerSettings) -> ChatBody:
             '--tool-call-parser; or set tool_choice to "none".',
             "tools",
         )
-    return body
+    return with_calls(body, settings.tool_call_parser)
 
 
 class _Answer:
@@ -85,6 +83,8 @@ class _Answer:
         self._spelling = Spelling(server.tokenizer, body.return_tokens_as_token_ids)
         parser = server.settings.tool_call_parser
         self._format = format_named(parser) if parser is not None and body.tools else None
+        self._named = named(body.tool_choice) is not None
+        self._only_first = self._named or not body.parallel_tool_calls
         self._blocks = Blocks(server.tokenizer, body)
 
     async def whole(self) -> dict[str, Any]:
@@ -110,10 +110,10 @@ class _Answer:
         """A sample's message, and why it ended."""
         parts: dict[str, Any] = {"content": sample.text}
         if self._format is not None:
-            parts = message(self._format, sample.text, not self._body.parallel_tool_calls)
+            parts = message(self._format, sample.text, self._only_first)
         return {
             "message": {"role": self._settings.response_role, "refusal": None, **parts},
-            "finish_reason": _reason(sample.finish_reason, "tool_calls" in parts),
+            "finish_reason": self._reason(sample.finish_reason, "tool_calls" in parts),
         }
 
     def _logprobs(self, tokens: list[int], entries: Any) -> dict[str, Any] | None:
@@ -141,7 +141,7 @@ class _Answer:
     def _told_calls(self) -> ToldCalls | None:
         if self._format is None:
             return None
-        return ToldCalls(self._format, not self._body.parallel_tool_calls)
+        return ToldCalls(self._format, self._only_first)
 
     def _choices(
         self, sample: CompletionOutput, delta: Delta, calls: ToldCalls | None
@@ -158,7 +158,7 @@ class _Answer:
         told[0] |= {"token_ids": delta.tokens} if self._body.return_token_ids else {}
         told[0] |= self._blocks.more(sample.index, sample)
         called = calls is not None and calls.called
-        told[-1]["finish_reason"] = _reason(delta.finish_reason, called)
+        told[-1]["finish_reason"] = self._reason(delta.finish_reason, called)
         told[-1]["stop_reason"] = delta.stop_reason
         if delta.opens:
             role = {"role": self._settings.response_role, "content": ""}
@@ -174,7 +174,7 @@ class _Answer:
             chunk["usage"] = None
         return chunk
 
-
-def _reason(reason: str | None, called: bool) -> str | None:
-    """Why an answer ended; one that was cut off says so, whatever is in it."""
-    return "tool_calls" if called and reason == "stop" else reason
+    def _reason(self, reason: str | None, called: bool) -> str | None:
+        """Why an answer ended. One that was cut off says so, whatever is in it; that of a named
+        function stops, as OpenAI's does."""
+        return "tool_calls" if called and reason == "stop" and not self._named else reason

@@ -30,14 +30,15 @@ class Body(BaseModel):
 
 
 class Function(BaseModel):
-    """What a model may call. strict: arguments aren't constrained, so it can't be true."""
+    """What a model may call. strict: whether its arguments are constrained to its parameters'
+    schema."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
 
 
 class Tool(BaseModel):
@@ -199,7 +200,7 @@ def params(
 _FORMS = {
     "prompt": "a text, a list of texts, token ids, or a list of lists of token ids",
     "stop": "a text, or a list of texts",
-    "tool_choice": '"auto" or "none"',
+    "tool_choice": '"auto", "none", "required" or a function\'s name as an object',
 }
 """What a field may be that may be several things."""
 

@@ -1,0 +1,210 @@
+"""Calls that must be made, or are strict: every answer is what its schemas allow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from foretoken import LLM, StructuredOutputsParams
+from foretoken.grammar.guidance import Guidance
+from foretoken.serve.calling import calls_grammar
+from foretoken.serve.schema import Function
+from foretoken.serve.tools import FORMATS
+from grammar_cases import EOS, VOCAB
+from json_tokenizer import ids, pair, tokenizer
+from served import serving
+
+pytest.importorskip("llguidance")
+
+
+def tool(name: str, properties: dict[str, Any], **more: Any) -> Any:
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "parameters": parameters, **more}}
+
+
+PAINT = tool("paint", {"colour": {"enum": ["red", "green"]}, "times": {"enum": [1, 2]}})
+AGE = tool("age", {"years": {"type": "integer", "minimum": 10, "maximum": 99}})
+STRICT = [
+    tool(t["function"]["name"], t["function"]["parameters"]["properties"], strict=True)
+    for t in (PAINT, AGE)
+]
+SAID: Any = [{"role": "user", "content": "?"}]
+
+
+def fits(name: str, arguments: str) -> bool:
+    given = json.loads(arguments)
+    if name == "age":
+        return list(given) == ["years"] and 10 <= given["years"] <= 99
+    return set(given) == {"colour", "times"} and given["colour"] in ("red", "green")
+
+
+@pytest.fixture(scope="module", params=[*FORMATS])
+def client(request: pytest.FixtureRequest) -> Iterator[OpenAI]:
+    own = deepcopy(tokenizer())
+    own.chat_template = "{{ tools }} {{ messages[0].content }}"
+    config = {"method": "grammar+suffix"}
+    llm = LLM(pair().target, tokenizer=own, speculative_config=config)
+    with (
+        serving(llm, tool_call_parser=request.param) as server,
+        OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as made,
+    ):
+        yield made
+
+
+def calls_of(choice: Any) -> list[tuple[str, str]]:
+    return [(c.function.name, c.function.arguments) for c in choice.message.tool_calls or ()]
+
+
+def streamed(client: Any, **asked: Any) -> tuple[str, list[tuple[str, str]], str, int]:
+    """Text, calls, reason, and in how many parts the first call's arguments came."""
+    text, names, arguments, reason, parts = "", list[str](), list[str](), "", 0
+    for chunk in client.chat.completions.create(**asked, stream=True):
+        [choice] = chunk.choices
+        text += choice.delta.content or ""
+        for call in choice.delta.tool_calls or ():
+            if call.index == len(names):
+                names.append(call.function.name)
+                arguments.append("")
+            arguments[call.index] += call.function.arguments or ""
+            parts += call.index == 0 and bool(call.function.arguments)
+        reason = choice.finish_reason or reason
+    return text, list(zip(names, arguments, strict=True)), reason, parts
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_required_calls_are_valid_and_their_deltas_add_up(client: Any, seed: int) -> None:
+    asked: dict[str, Any] = {
+        "model": "toy", "messages": SAID, "tools": [PAINT, AGE], "tool_choice": "required",
+        "temperature": 1.0, "seed": seed, "max_tokens": 150,
+    }  # fmt: skip
+    [choice] = client.chat.completions.create(**asked).choices
+    made = calls_of(choice)
+    whole = made if choice.finish_reason == "tool_calls" else made[:-1]
+    assert made and all(fits(*call) for call in whole) and not choice.message.content
+    text, told, reason, parts = streamed(client, **asked)
+    assert (text, told, reason) == ("", made, choice.finish_reason) and parts > 1
+
+
+def test_several_calls_unless_one_is_asked_for(client: Any) -> None:
+    asked: dict[str, Any] = {
+        "model": "toy", "messages": SAID, "tools": [PAINT, AGE], "tool_choice": "required",
+        "temperature": 1.0, "max_tokens": 150, "n": 6, "seed": 1,
+    }  # fmt: skip
+    counts = [len(calls_of(c)) for c in client.chat.completions.create(**asked).choices]
+    assert max(counts) > 1
+    one = client.chat.completions.create(**asked, parallel_tool_calls=False).choices
+    assert {len(calls_of(choice)) for choice in one} == {1}
+    assert {choice.finish_reason for choice in one} == {"tool_calls"}
+
+
+@pytest.mark.parametrize("name", ["paint", "age"])
+def test_a_named_function_is_the_one_that_is_called(client: Any, name: str) -> None:
+    asked: dict[str, Any] = {
+        "model": "toy", "messages": SAID, "tools": [PAINT, AGE], "temperature": 1.0, "seed": 4,
+        "tool_choice": {"type": "function", "function": {"name": name}}, "max_tokens": 150,
+    }  # fmt: skip
+    [choice] = client.chat.completions.create(**asked).choices
+    [(called, arguments)] = calls_of(choice)
+    assert called == name and fits(name, arguments) and choice.finish_reason == "stop"
+    assert streamed(client, **asked)[1:3] == ([(called, arguments)], "stop")
+
+
+def matches(format_: str, must: bool, several: bool, text: str, tools: Any = STRICT) -> bool:
+    """Whether the grammar allows a whole text."""
+    functions = [Function(**t["function"]) for t in tools]
+    grammar = calls_grammar(functions, format_, must, several)
+    matcher = Guidance(tokenizer(), VOCAB, EOS).compile(StructuredOutputsParams(grammar=grammar))()
+    return all(matcher.accept(token) for token in ids(text)) and matcher.complete
+
+
+GOOD = '{"name": "age", "arguments": {"years": 12}}'
+BAD = '{"name": "age", "arguments": {"years": 5}}'
+H = "<tool_call>\n{}\n</tool_call>".format
+HERMES = [
+    (False, True, "a text", True),
+    (False, True, "", True),
+    (False, True, f"I look.\n{H(GOOD)}", True),
+    (False, True, f"{H(GOOD)}\n{H(GOOD)} so", True),
+    (False, True, f"I {H(BAD)}", False),
+    (False, True, H(GOOD.replace("age", "aged")), False),
+    (False, True, f"I <tool_call>{GOOD}</tool_call>", False),
+    (False, True, "a < b <tool_cal", True),
+    (False, True, "I <tool_call>\n", False),
+    (False, False, f"I {H(GOOD)}", True),
+    (False, False, f"{H(GOOD)}\n{H(GOOD)}", False),
+    (True, True, "a text", False),
+    (True, True, f"{H(GOOD)}\n{H(GOOD)}", True),
+    (True, False, f"{H(GOOD)}\n{H(GOOD)}", False),
+]
+LLAMA = [
+    (False, True, " a {text}", True),
+    (False, True, GOOD, True),
+    (False, True, f"{GOOD}; {GOOD}", True),
+    (False, False, f"{GOOD}; {GOOD}", False),
+    (False, True, BAD, False),
+    (False, True, f" {BAD}", False),
+    (False, True, f"<|python_tag|>{BAD}", False),
+    (True, True, "a text", False),
+]
+CASES = [("hermes", *c) for c in HERMES] + [
+    ("llama3_json", m, s, t.replace("arguments", "parameters"), fit) for m, s, t, fit in LLAMA
+]
+
+
+@pytest.mark.parametrize(("format_", "must", "several", "text", "fit"), CASES)
+def test_what_an_answer_may_be(
+    format_: str, must: bool, several: bool, text: str, fit: bool
+) -> None:
+    assert matches(format_, must, several, text) is fit
+
+
+def test_functions_that_are_not_strict_take_any_object() -> None:
+    """Beside one that is; where a call is required, schemas always hold."""
+    loose = [PAINT, STRICT[1]]
+    text = H('{"name": "paint", "arguments": {"x": [1]}}')
+    assert matches("hermes", False, True, text, loose)
+    assert not matches("hermes", True, True, text, loose)
+    bare = [{"function": {"name": "now", "strict": True}}]
+    assert matches("hermes", True, True, H('{"name": "now", "arguments": {}}'), bare)
+    assert not matches("hermes", True, True, H('{"name": "now", "arguments": {"a": 1}}'), bare)
+
+
+def test_strict_functions_leave_a_text_free(client: Any) -> None:
+    """Under "auto", with every call in it valid; a stream tells the same."""
+    asked: dict[str, Any] = {
+        "model": "toy", "messages": SAID, "tools": STRICT, "temperature": 1.0, "max_tokens": 40,
+        "seed": 2,
+    }  # fmt: skip
+    [choice] = client.chat.completions.create(**asked).choices
+    text, told, reason, _ = streamed(client, **asked)
+    assert (text, told, reason) == (
+        choice.message.content or "", calls_of(choice), choice.finish_reason
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"tool_choice": {"type": "function", "function": {"name": "ag"}}}, "Did you mean 'age'"),
+        ({"tool_choice": {"function": 3}}, "tool_choice"),
+        ({"tool_choice": "always"}, "tool_choice"),
+        ({"tool_choice": "required", "tools": []}, "no tools"),
+        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "at once"),
+        ({"tools": [tool("f", {"a": {"type": "colour"}}, strict=True)]}, "can't be used"),
+    ],
+    ids=str,
+)
+def test_refusals(client: Any, more: dict[str, Any], says: str) -> None:
+    asked: Any = {"model": "toy", "messages": SAID, "tools": [PAINT, AGE], "max_tokens": 5} | more
+    with pytest.raises(BadRequestError, match=says):
+        client.chat.completions.create(**asked)
