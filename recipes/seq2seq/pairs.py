@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from errors import corrupt, count_for
-
 from foretoken.bench.suites import data
 
 Pair = tuple[str, str]
