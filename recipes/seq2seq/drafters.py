@@ -46,9 +46,7 @@ def distilled(base: T5, student: T5) -> Loss:
         chosen = batch.goal != models.IGNORED
         with torch.no_grad():
             read = models.encoded(base, batch)
-            wanted = models.logits_of(
-                base, models.decoded(base, batch, read, batch.before)[chosen]
-            )
+            wanted = models.logits_of(base, models.decoded(base, batch, read, batch.before)[chosen])
         own = read if shares else models.encoded(student, batch)
         states = models.decoded(student, batch, own, batch.before)
         return kl_div(models.logits_of(student, states[chosen]), wanted).mean()

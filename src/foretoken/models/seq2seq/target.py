@@ -52,9 +52,7 @@ class Seq2SeqTarget(ModelTarget):
         if not self.hidden:
             return out
         read = [n - self.pending(s) for n, s in zip(before, sequences, strict=True)]
-        states = torch.zeros(
-            len(read), max(read), self.width, dtype=self.dtype, device=self.device
-        )
+        states = torch.zeros(len(read), max(read), self.width, dtype=self.dtype, device=self.device)
         for row, own in zip(behind, out.hidden[-1] if behind else (), strict=True):
             count = min(texts[row], chunk)
             states[row, read[row] - count : read[row]] = own[:count]
