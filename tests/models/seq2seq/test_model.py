@@ -114,4 +114,18 @@ def test_without_a_source_nothing_is_written() -> None:
         native.read([[]], slots, cache)
     with pytest.raises(ForetokenError, match="no hidden states"):
         native.read([[3]], slots, cache)
-        native.forward(chain_feed(cache, slots, [[1]]), cache, (-1,))
+        native.forward(chain_feed(cache, slots, [[1]]), cache, (1,))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.inference_mode()
+def test_the_last_state_is_what_the_head_reads(name: str) -> None:
+    """Of every token, also where logits are of the last one alone, or of none."""
+    native = native_of(tiny(name))
+    cache, slots = begun(native, SOURCES[:1], [[1, 4, 5]])
+    feed = chain_feed(cache, slots, [[7, 8]])
+    out = native.forward(feed, cache, (-1,))
+    assert out.hidden[-1].shape == (1, 2, native.width) and out.logits is not None
+    assert torch.equal(native.head(out.hidden[-1][:, 1:]), out.logits)
+    quiet = native.forward(chain_feed(cache, slots, [[7, 8]], logits=False), cache, (-1,))
+    assert quiet.logits is None and torch.equal(quiet.hidden[-1], out.hidden[-1])

@@ -32,9 +32,9 @@ from foretoken.models.seq2seq.stack import Stack
 
 
 class Seq2Seq:
-    """Access levels a and b. opening: the decoder's first tokens, after which a text is written."""
+    """Access levels a to c. opening: the decoder's first tokens, after which a text is written."""
 
-    levels = frozenset("ab")
+    levels = frozenset("abc")
 
     def __init__(
         self,
@@ -97,20 +97,24 @@ class Seq2Seq:
             cache.sources.lengths[slot] = length
 
     def forward(self, feed: Feed, cache: KVCache, hidden: Seq[int] = ()) -> Output:
-        """One pass of the decoder. Raises `ForetokenError` where a row's source wasn't read, and
-        for hidden states, which no drafter at these levels asks for."""
+        """One pass of the decoder; of hidden states it gives the normed last ones, -1. Raises
+        `ForetokenError` where a row's source wasn't read, and for other hidden states."""
         if not isinstance(cache, SourcedCache) or not all(cache.source_lengths(feed.slots)):
             raise _no_source()
-        if hidden:
+        if set(hidden) - {-1}:
             raise ForetokenError(
-                "An encoder–decoder gives no hidden states; use a decoder-only model."
+                "An encoder–decoder gives no hidden states but the last; use a decoder-only model."
             )
         states = self._decoder.decode(self.embed(feed.tokens), feed, cache)
-        if not feed.logits:
+        if not feed.logits and not hidden:
             return Output(None)
+        states = self._decoder.leave(states)
+        kept = dict.fromkeys(hidden, states)
+        if not feed.logits:
+            return Output(None, kept)
         if feed.last is not None:
             states = at_places(states, feed.last)
-        return Output(self.head(self._decoder.leave(states)))
+        return Output(self.head(states), kept)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D]."""

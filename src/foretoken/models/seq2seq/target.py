@@ -2,13 +2,16 @@
 
 Reading the source is a part of prefill. It is done once a request, for all of its samples, whole
 and not in chunks, since each of its tokens sees all others; the text begins with the model's
-`opening`.
+`opening`. The source's tokens have no states of the decoder's: in prefill these are zeros, and so
+is the state that the first root is drafted after where the opening is one token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from typing import Any
+
+import torch
 
 from foretoken.access import Pass
 from foretoken.models.model import CausalLM
@@ -39,11 +42,21 @@ class Seq2SeqTarget(ModelTarget):
         return self._unread(sequence) + super().pending(sequence)
 
     def prefill(self, sequences: Seq[Sequence], chunk: int) -> Pass:
+        before = [self.pending(s) for s in sequences]
         unread = [s for s in sequences if self._unread(s)]
         if unread:
             self.model.read([s.source for s in unread], self._slots(unread), self.cache)
-        behind = [s for s in sequences if super(Seq2SeqTarget, self).pending(s)]
-        return super().prefill(behind, chunk) if behind else Pass(None)
+        texts = [super(Seq2SeqTarget, self).pending(s) for s in sequences]
+        behind = [row for row, count in enumerate(texts) if count]
+        out = super().prefill([sequences[row] for row in behind], chunk) if behind else Pass(None)
+        if not self.hidden:
+            return out
+        read = [n - self.pending(s) for n, s in zip(before, sequences, strict=True)]
+        states = torch.zeros(len(read), max(read), self.width, dtype=self.dtype, device=self.device)
+        for row, own in zip(behind, out.hidden[-1] if behind else (), strict=True):
+            count = min(texts[row], chunk)
+            states[row, read[row] - count : read[row]] = own[:count]
+        return Pass(out.logits, {-1: states})
 
     def _unread(self, sequence: Sequence) -> int:
         return len(sequence.source) - self.cache.sources.lengths[self.cache.slot(sequence.id)]
