@@ -6,6 +6,7 @@ import string
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import hypothesis
 import pytest
@@ -92,6 +93,20 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         model.save_pretrained(path)
         tokenizer.save_pretrained(path)
     return paths
+
+
+@pytest.fixture(scope="session")
+def beliefs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("beliefs")
+
+
+@pytest.fixture(autouse=True)
+def rates(monkeypatch: pytest.MonkeyPatch, beliefs: Path) -> Path:
+    """Where the test's acceptance rates are kept: nothing is believed from another test, and the
+    user's own files stay as they are."""
+    folder = beliefs / uuid4().hex
+    monkeypatch.setattr("foretoken.control.knowledge.cache_folder", lambda: folder)
+    return folder / "rates"
 
 
 @pytest.fixture

@@ -101,6 +101,7 @@ class SpeculativeConfig(OtherNames, total=False):
     prompt_lookup_max: int
     prompt_lookup_min: int
     rate: float
+    remember: bool
     replacement: bool
     skip: str | Path | Seq[int] | None
     skip_ratio: float

@@ -39,7 +39,7 @@ def test_what_a_pass_says() -> None:
 def test_a_guess_is_judged_as_the_text_comes() -> None:
     """Each node once, whether its tokens come one by one or several at a time."""
     for cuts in ([4, 5, 6, 7, 8], [6, 8], [8]):
-        guess = PendingDraft([5, 6, 7, 9], chain(4), 3, False)
+        guess = PendingDraft([5, 6, 7, 9], chain(4), 3, 0)
         tests = []
         for end in cuts:
             tests += list(guess.tests([0, 0, 0, 5, 6, 7, 8, 9][:end]))
@@ -49,7 +49,7 @@ def test_a_guess_is_judged_as_the_text_comes() -> None:
 
 def test_a_guess_that_ended_right() -> None:
     """All of it came: nothing more to say, and it was right."""
-    guess = PendingDraft([5, 6], chain(2), 0, False)
+    guess = PendingDraft([5, 6], chain(2), 0, 0)
     assert [hit for *_, hit in guess.tests([5])] == [True] and guess.open and guess.right
     assert [hit for *_, hit in guess.tests([5, 6, 7])] == [True]
     assert not guess.open and guess.right
@@ -57,7 +57,7 @@ def test_a_guess_that_ended_right() -> None:
 
 def test_a_guess_that_is_a_tree() -> None:
     """It follows the text down its branches."""
-    guess = PendingDraft([5, 6, 7, 8, 9, 4], TREE, 1, False)
+    guess = PendingDraft([5, 6, 7, 8, 9, 4], TREE, 1, 0)
     assert list(guess.tests([0, 6])) == [(0, 0, False), (0, 1, True)]
     assert guess.open and guess.right
     assert list(guess.tests([0, 6, 9, 3])) == [(1, 0, True), (2, 0, False)]

@@ -200,12 +200,15 @@ class Controller:
         self._idle = 0 if any(choice.nodes) else self._pause
         return choice
 
-    def reads(self, part: int, sequences: int, prompt: int, answer: int | None) -> bool:
+    def reads(
+        self, part: int, sequences: int, prompt: int, answer: int | None, sampled: bool = False
+    ) -> bool:
         """Whether a part that computes is to read a prompt of so many tokens now, together with the
         target: whether it is expected to draft, and to save more time in the answer than the
-        reading takes. sequences: how many will run; answer: its most tokens, where that is known.
+        reading takes. sequences: how many will run; answer: its most tokens, where that is known;
+        sampled: whether at a temperature above 0.
         """
-        histories = [History() for _ in self.names]
+        histories = [History(sampled) for _ in self.names]
         rows = [Row(self._most, histories) for _ in range(sequences)]
         best = self._fastest(rows, [_NO_GAIN] * sequences, [part])
         plain = self.costs.passes(sequences, self._most)[0]

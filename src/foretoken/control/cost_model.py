@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from foretoken.control.curve import Curve
 
@@ -43,14 +44,20 @@ class CostModel:
     """Milliseconds of passes by their total tokens, and of drafts by the drafter's name.
 
     target: measured passes, e.g. {1: 30.0, 8: 33.0, 64: 60.0}. drafts: a `DraftCost` for each
-    drafter. fixed: real steps correct nothing. Raises `ForetokenError` as `Curve` does.
+    drafter. of: what each drafter's acceptance depends on, in words that name target and drafter,
+    where that is known. fixed: real steps correct nothing. Raises `ForetokenError` as `Curve` does.
     """
 
     def __init__(
-        self, target: Mapping[int, float], drafts: Mapping[str, DraftCost], *, fixed: bool = False
+        self,
+        target: Mapping[int, float],
+        drafts: Mapping[str, DraftCost],
+        *,
+        of: Mapping[str, str] = MappingProxyType({}),
+        fixed: bool = False,
     ) -> None:
         self.curve = Curve(dict(target))
-        self.drafts = dict(drafts)
+        self.drafts, self.of = dict(drafts), of
         self._fixed = fixed
         self._recent: deque[float] = deque(maxlen=_RECENT)  # log of real over expected time
         self._sizes = sorted(target)
@@ -120,3 +127,9 @@ class CostModel:
         """The learning rate of a cost for its next measurement; the first ones move it most."""
         self._measurements[key] = self._measurements.get(key, 0) + 1
         return max(_SLOWEST, 1 / (3 + self._measurements[key]))
+
+
+def assumed(draws: Mapping[str, bool]) -> CostModel:
+    """The costs where none were measured: a nearly flat curve. draws: whether each drafter does."""
+    drafts = {name: unmeasured(1.0, drawn) for name, drawn in draws.items()}
+    return CostModel({1: 1.0, 64: 1.5}, drafts, fixed=True)

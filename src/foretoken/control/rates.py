@@ -1,10 +1,10 @@
 """Acceptance rates of a drafter's nodes, counted from its verified drafts.
 
 A node counts once its parent has been accepted, by its depth, by its rank among its siblings, and
-by its draft's *evidence*: whether the drafter's last draft was right (copies are right or wrong for
-a while), and how many nodes a copy has (who has seen more of a phrase copies more of what follows
-it). All sequences are counted together, and each one by itself; older counts fade. What a drafter
-is believed to do before anything was counted is its `Prior`.
+by its draft's *evidence*: whether the text is sampled, whether the drafter's last draft was right
+(copies are right or wrong for a while), and how many nodes a copy has (who has seen more of a
+phrase copies more of what follows it). All sequences are counted together, and each one by itself;
+older counts fade. What a drafter is believed to do before anything was counted is its `Prior`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 from math import sqrt
 
 from foretoken.control.priors import SIZES, UNKNOWN, Prior
+from foretoken.tree import DraftTree
 
 _RANKS = (1.0, 0.25, 0.1, 0.05)
 """The assumed acceptance rate of an unknown node, by rank, as a share of its first sibling's;
@@ -28,6 +29,10 @@ _SHARED_WEIGHT = 24.0  # for which the rate of all sequences counts as 24 nodes
 _LEAST = 0.01  # nodes of a chain with a smaller probability are left out
 _FORGET = 0.9  # share of the counts that `forget` leaves,
 _ENOUGH = 4.0  # where there are more than this many
+
+KINDS = 2 * 2 * (len(SIZES) + 1) * len(_RANKS)
+"""How many kinds of nodes are counted apart: greedy or sampled, the draft's size, whether the last
+one was right, the rank."""
 
 Test = tuple[int, int, bool]
 """Depth and rank of a node whose parent was accepted, and whether it was accepted itself."""
@@ -84,6 +89,15 @@ def chain(nodes: int) -> Shape:
     return Shape(tuple(range(nodes)), tuple(range(nodes)), (0,) * nodes, True)
 
 
+def shapes_of(tree: DraftTree) -> list[Shape]:
+    """The shape of each row's draft; nodes that can't be accepted have parent -1."""
+    if tree.is_chain and tree.kinds is None:
+        return [chain(count) for count in tree.counts]
+    above = tree.parent_slots if tree.kinds is None else tree.parent_slots.where(tree.valid, -1)
+    rows = zip(above.tolist(), tree.counts, strict=True)
+    return [Shape.of(row[:count]) for row, count in rows]
+
+
 class Rates:
     """Counts of tested and of accepted nodes, by (evidence, rank) and depth.
 
@@ -92,9 +106,8 @@ class Rates:
 
     def __init__(self, fade: float = _FADE, prior: Prior = UNKNOWN) -> None:
         self._fade, self.prior = fade, prior
-        kinds = 2 * (len(SIZES) + 1) * len(_RANKS)
-        self.accepted: list[list[float]] = [[] for _ in range(kinds)]
-        self.tested: list[list[float]] = [[] for _ in range(kinds)]
+        self.accepted: list[list[float]] = [[] for _ in range(KINDS)]
+        self.tested: list[list[float]] = [[] for _ in range(KINDS)]
 
     def note(self, tests: Iterable[Test], evidence: int) -> None:
         """Count these tests."""
@@ -122,11 +135,11 @@ def _index(rank: int, evidence: int) -> int:
     return rank + evidence * len(_RANKS)
 
 
-def _evidence(last_right: bool, nodes: int | None) -> int:
+def _evidence(last_right: bool, nodes: int | None, sampled: bool) -> int:
     """A number for each kind of draft. nodes: of a copy; None where the draft is computed, whose
-    length was asked for and says nothing."""
+    length was asked for and says nothing. sampled: whether the text is."""
     size = len(SIZES) if nodes is None else bisect_left(SIZES, nodes)
-    return 2 * size + last_right
+    return 2 * (size + sampled * (len(SIZES) + 1)) + last_right
 
 
 class PendingDraft:
@@ -135,9 +148,9 @@ class PendingDraft:
 
     __slots__ = ("_depth", "_shape", "_slot", "_start", "_tokens", "evidence", "open")
 
-    def __init__(self, tokens: Seq[int], shape: Shape, start: int, last_right: bool) -> None:
+    def __init__(self, tokens: Seq[int], shape: Shape, start: int, evidence: int) -> None:
         self._tokens, self._shape, self._start = tokens, shape, start
-        self.evidence = _evidence(last_right, len(shape))
+        self.evidence = evidence
         self._slot = self._depth = 0
         self.open = True
 
@@ -161,10 +174,12 @@ class PendingDraft:
 
 @dataclass(slots=True, eq=False)
 class History:
-    """One drafter's record in one sequence. last_right: whether its last draft was right. pending:
-    a draft that is still compared with the text. reads, read: of one that computes, whether it
-    reads the prompt with the target, and how many tokens of the text it has read."""
+    """One drafter's record in one sequence. sampled: whether the text is, at a temperature above 0.
+    last_right: whether its last draft was right. pending: a draft that is still compared with the
+    text. reads, read: of one that computes, whether it reads the prompt with the target, and how
+    many tokens of the text it has read."""
 
+    sampled: bool = False
     rates: Rates = field(default_factory=lambda: Rates(_SEQUENCE_FADE))
     last_right: bool = False
     pending: PendingDraft | None = None
@@ -178,7 +193,7 @@ class History:
         whole = len(path) == shape.levels(len(shape))
         if whole and shape.is_chain and len(shape) < asked:
             tests.append((len(shape), 0, False))
-        self._note(shared, tests, _evidence(self.last_right, None))
+        self._note(shared, tests, _evidence(self.last_right, None, self.sampled))
         self.last_right = whole and bool(path)
 
     def skip_pass(self) -> None:
@@ -189,7 +204,8 @@ class History:
         """Keep a copied draft to compare it with the text, if it was used or if the one before has
         been judged."""
         if len(shape) and (used or self.pending is None or not self.pending.open):
-            self.pending = PendingDraft(tokens, shape, start, self.last_right)
+            evidence = _evidence(self.last_right, len(shape), self.sampled)
+            self.pending = PendingDraft(tokens, shape, start, evidence)
 
     def compare(self, shared: Rates, text: Seq[int]) -> None:
         """Count the nodes of the pending draft that the text has confirmed or refuted."""
@@ -209,7 +225,7 @@ def chances(
     accepted, plus `hope` standard errors."""
     prior, index = shared.prior, _index(rank, evidence)
     size, last_right = divmod(evidence, 2)
-    chance, weight = _RANKS[rank] * prior.first[size], prior.weight
+    chance, weight = _RANKS[rank] * prior.first[size % len(prior.first)], prior.weight
     if last_right:  # it will rather be right again: half as likely to be wrong as after an error
         before = _index(rank, evidence - 1)
         if shared.tested[before]:
@@ -240,7 +256,7 @@ def expected(
     computed."""
     total, sums = 0.0, [0.0]
     levels = shape.levels(len(shape))
-    evidence = _evidence(history.last_right, len(shape) if copied else None)
+    evidence = _evidence(history.last_right, len(shape) if copied else None, history.sampled)
     if shape.is_chain:
         reached = 1.0
         for chance in chances(shared, history, 0, levels, evidence, hope):

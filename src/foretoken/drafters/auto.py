@@ -23,8 +23,9 @@ from typing import ClassVar
 
 from foretoken.access import Access, Wants
 from foretoken.control.controller import Choice, Controller, Row
-from foretoken.control.cost_model import CostModel, unmeasured
-from foretoken.control.rates import History, Shape, chain
+from foretoken.control.cost_model import CostModel, assumed
+from foretoken.control.knowledge import Knowledge
+from foretoken.control.rates import History, shapes_of
 from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
@@ -60,7 +61,8 @@ class Auto(Wrapper):
     """drafters: the parts; names: of the parts. num_speculative_tokens: most nodes of a sequence's
     draft; exploration: the share of all time that may be lost by trying what seems not to pay.
     costs: by default the engine measures them. lenient: whether a part that the target can't serve
-    is left out without an error.
+    is left out without an error. remember: whether acceptance rates are kept in the cache folder
+    and believed, as a few nodes, at the next start.
     """
 
     names: Seq[str] = ()
@@ -68,6 +70,7 @@ class Auto(Wrapper):
     exploration: float = 0.01
     costs: CostModel | None = None
     lenient: bool = False
+    remember: bool = True
 
     least: ClassVar[int] = 1
 
@@ -83,6 +86,7 @@ class Auto(Wrapper):
             raise ForetokenError(f"The parts are called {self.names}; give them different names.")
         self.chose: Seq[str] = ()
         self._control: Controller | None = None
+        self._knowledge: Knowledge | None = None
         self._drafted: _Drafted | None = None
         self._shaped: set[int] = set()  # parts whose tree's shape is known
         self._comparing = False  # whether a copier's draft is still compared with the text
@@ -119,16 +123,20 @@ class Auto(Wrapper):
             if self.shared is not None:
                 self.shared.reset()  # measuring drafted for a synthetic text
             self.costs = costs
+            if self.remember and costs.of:
+                self._knowledge = Knowledge(self, costs.of)
 
     @property
     def control(self) -> Controller:
         """Made at the first step, when the costs are known."""
         if self._control is None:
-            costs = self.costs or self._assumed()
+            parts = dict(zip(self.names, self.drafters, strict=True))
+            draws = {name: not part.kinds <= _CHOSEN for name, part in parts.items()}
+            costs = self.costs or assumed(draws)
             plain = costs.passes(1, 0)[0]
             computing = [
                 number
-                for number, (name, part) in enumerate(zip(self.names, self.drafters, strict=True))
+                for number, (name, part) in enumerate(parts.items())
                 if not (part.follows and part.kinds == {Kind.CHOSEN})
                 or costs.drafts[name](1, _CHEAP_LEVELS) > _CHEAP * plain
             ]
@@ -139,13 +147,9 @@ class Auto(Wrapper):
                 most=self.num_speculative_tokens,
                 share=self.exploration,
             )
+            if self._knowledge is not None:
+                self._knowledge.read(self._control.rates)
         return self._control
-
-    def _assumed(self) -> CostModel:
-        """The costs assumed where none were measured: a nearly flat curve."""
-        parts = zip(self.names, self.drafters, strict=True)
-        drafts = {name: unmeasured(1.0, not part.kinds <= _CHOSEN) for name, part in parts}
-        return CostModel({1: 1.0, 64: 1.5}, drafts, fixed=True)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         count = self._running = len(sequences)
@@ -157,7 +161,9 @@ class Auto(Wrapper):
         self._report_idle_steps()
         copiers = control.copiers_to_query(count)
         if not copiers and (steps := control.idle_steps(count)):
-            self._idle(count, steps)
+            self._idle_steps, self._idled, self._idle_rows = steps, 1, count
+            self._computed_before.clear()
+            self.chose = [NONE] * count
             return empty(count, self._device)
         if self._comparing:
             self._follow(sequences)
@@ -183,12 +189,6 @@ class Auto(Wrapper):
         self._drafted = _Drafted(choice, queried, began, decided, perf_counter())
         return tree
 
-    def _idle(self, count: int, steps: int) -> None:
-        """Make plain steps without a decision; this is the first of them."""
-        self._idle_steps, self._idled, self._idle_rows = steps, 1, count
-        self._computed_before.clear()
-        self.chose = [NONE] * count
-
     def _report_idle_steps(self) -> None:
         if self._idled:
             self.control.idled(self._idle_rows, self._idled)
@@ -210,7 +210,7 @@ class Auto(Wrapper):
         tree = part.draft(takers, counts, draws.take(rows)).trim(counts)
         if new:
             self._shaped.add(number)
-            self.control.shapes[number] = max(_shapes(tree), key=len)
+            self.control.shapes[number] = max(shapes_of(tree), key=len)
         return tree
 
     def _choose(
@@ -218,7 +218,7 @@ class Auto(Wrapper):
     ) -> Choice:
         """The controller's choice; the copiers' drafts are kept to be compared with the text."""
         histories = [self._histories(sequence) for sequence in sequences]
-        shapes = {number: _shapes(tree) for number, tree in copies.items()}
+        shapes = {number: shapes_of(tree) for number, tree in copies.items()}
         choice = self.control.choose(
             [
                 Row(
@@ -249,7 +249,8 @@ class Auto(Wrapper):
     def _histories(self, sequence: Sequence) -> list[History]:
         histories: list[History] | None = sequence.state.get(self)
         if histories is None:
-            histories = sequence.state[self] = [History() for _ in self.drafters]
+            sampled = sequence.params.temperature > 0
+            histories = sequence.state[self] = [History(sampled) for _ in self.drafters]
         return histories
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
@@ -305,9 +306,22 @@ class Auto(Wrapper):
         if history.reads is None:
             running = max(together, self._running)
             prompt, answer = sequence.prompt_length, sequence.params.max_tokens
-            history.reads = control.reads(number, running, prompt, answer)
+            history.reads = control.reads(number, running, prompt, answer, history.sampled)
             history.read = len(sequence.tokens) - 1 if history.reads else 0
         return history.reads
+
+    def end(self, sequences: Seq[Sequence]) -> None:
+        super().end(sequences)
+        if self._knowledge is not None:
+            self._knowledge.keep()
+
+    def forget(self) -> None:
+        """Forget acceptance rates, also those of earlier processes, and keep none from now on."""
+        if self._knowledge is not None:
+            self._knowledge.drop()
+        if self.costs is not None:
+            self._report_idle_steps()
+            self.control.reset()
 
     def _follow(self, sequences: Seq[Sequence]) -> None:
         """Compare the copiers' pending drafts with the text."""
@@ -324,7 +338,7 @@ class Auto(Wrapper):
         """Count what was accepted of the parts that compute."""
         control, choice = self.control, now.choice
         computed = any(taker in control.computing for taker in choice.takers)
-        shapes = _shapes(steps[0].tree) if computed else []
+        shapes = shapes_of(steps[0].tree) if computed else []
         for row, (sequence, step) in enumerate(zip(sequences, steps, strict=True)):
             histories = self._histories(sequence)
             for number in control.computing:
@@ -367,15 +381,13 @@ class Auto(Wrapper):
 
 class _Learned:
     """What `auto` shares across requests: what its parts have learned, and their acceptance rates,
-    which are not saved."""
+    which are in files of their own."""
 
     def __init__(self, auto: Auto, parts: Shared | None) -> None:
         self._auto, self._parts = auto, parts
 
     def reset(self) -> None:
-        if self._auto.costs is not None:
-            self._auto._report_idle_steps()
-            self._auto.control.reset()
+        self._auto.forget()
         if self._parts is not None:
             self._parts.reset()
 
@@ -386,12 +398,3 @@ class _Learned:
     def load(self, path: str | Path) -> None:
         if self._parts is not None:
             self._parts.load(path)
-
-
-def _shapes(tree: DraftTree) -> list[Shape]:
-    """The shape of each row's draft; nodes that can't be accepted have parent -1."""
-    if tree.is_chain and tree.kinds is None:
-        return [chain(count) for count in tree.counts]
-    above = tree.parent_slots if tree.kinds is None else tree.parent_slots.where(tree.valid, -1)
-    rows = zip(above.tolist(), tree.counts, strict=True)
-    return [Shape.of(row[:count]) for row, count in rows]

@@ -58,6 +58,7 @@ _ENOUGH = 0.2  # seconds, after which no further round begins
 _PERIOD = 16  # tokens, after which the text repeats
 _PER_LEVEL = 1.5  # a long draft that takes this many times the short one's time costs by the level
 _AGREES = 1.5  # the factor by which a time may differ from the cached one
+_SEEN = 256  # tokens whose embeddings tell a model from others
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
@@ -89,7 +90,9 @@ def measured(loop: Loop, parts: Mapping[str, Drafter]) -> CostModel:
     for name, part in parts.items():
         guess = _estimated(model, part, passes[1])
         drafts[name] = _draft(loop, part, _File.of([*here, *_identity(part)]), until, passes, guess)
-    return CostModel(passes, drafts)
+    own = _weights(model)
+    of = {name: "\n".join([*own, *_identity(part), *_small(part)]) for name, part in parts.items()}
+    return CostModel(passes, drafts, of=of)
 
 
 def completed(known: Mapping[int, float]) -> dict[int, float]:
@@ -288,6 +291,17 @@ def _identity(part: Drafter) -> list[str]:
     models = [model for value in given.values() for model in part.small_models if model is value]
     shapes = [line for model in (*models, *part.small_models) for line in shape_of(model)]
     return [type(part).__name__, *options, *shapes]
+
+
+def _small(part: Drafter) -> list[str]:
+    return [line for model in part.small_models for line in _weights(model)]
+
+
+def _weights(model: CausalLM) -> list[str]:
+    """What tells a model from others of its shape: some of its embeddings."""
+    step = max(1, model.vocab_size // _SEEN)
+    some = model.embed(torch.arange(0, model.vocab_size, step, device=model.device)).float().cpu()
+    return [*shape_of(model), hashlib.sha256(some.numpy().tobytes()).hexdigest()]
 
 
 def _machine(device: torch.device) -> list[str]:
