@@ -38,10 +38,8 @@ def serve(
     ] = "mini",
     tokenizer: options.Tokenizer = None,
     model_impl: options.ModelImpl = "auto",
+    drafting: options.Drafting,
     running: options.ModelOptions,
-    method: options.Method = None,
-    draft_model: options.DraftModel = None,
-    num_speculative_tokens: options.NumSpeculativeTokens = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Of the seeds of requests that have none.")
     ] = None,
@@ -180,7 +178,7 @@ def serve(
     opened = run.listening(host, port)
     llm = running.llm(
         model,
-        running.config(method, draft_model, num_speculative_tokens),
+        running.config(drafting),
         tokenizer=tokenizer,
         model_impl=model_impl,
         max_num_seqs=max_num_seqs,
