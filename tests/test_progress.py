@@ -12,7 +12,7 @@ import pytest
 
 from command_line import Terminal
 from foretoken import ForetokenError, progress
-from foretoken.progress import check_installed, track, track_late
+from foretoken.progress import check_installed, once_each, track, track_late
 
 
 @pytest.mark.parametrize(("show", "bar"), [(True, True), (False, False)])
@@ -119,3 +119,17 @@ def test_a_bar_that_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
         advance()
         advance()
     assert "Loading" in shown.getvalue() and "3/3" in shown.getvalue()
+
+
+def test_a_name_counts_once() -> None:
+    """A tensor that two parts of a model share is read for each."""
+    count = 0
+
+    def advance() -> None:
+        nonlocal count
+        count += 1
+
+    step = once_each(advance)
+    for name in ("head", "layer", "head"):
+        step(name)
+    assert count == 2

@@ -104,6 +104,18 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def once_each(advance: Callable[[], None]) -> Callable[[str], None]:
+    """Advances by one for each name, however often it comes."""
+    seen = set[str]()
+
+    def step(name: str) -> None:
+        if name not in seen:
+            seen.add(name)
+            advance()
+
+    return step
+
+
 @contextmanager
 def track_late(what: str, total: int) -> Iterator[Callable[[], None]]:
     """`track`, for what is often done at once: the bar appears when it takes more than two

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -37,3 +39,50 @@ def test_a_terminal_obeys_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = chat._Conversation(llm, SamplingParams(), None)._answer([])
     assert answer == "a\x1b[2J\x9b\rb"
     assert terminal.getvalue() == "a\\x1b[2J\\x9b\\rb\n"
+
+
+class Stopped(Saying):
+    """Ctrl-C comes after what it says."""
+
+    def stream(self, *arguments: Any) -> Iterator[Any]:
+        self.asked = arguments[0]
+        yield from super().stream(*arguments)
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_ends_an_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At a terminal: what was written stays in the conversation, which goes on."""
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    llm: Any = Stopped("Once", " upon")
+    talk = chat._Conversation(llm, SamplingParams(), None)
+    talk._turn("Tell me a story.")
+    shown = capsys.readouterr()
+    assert shown.out == "Once upon\n" and "interrupted" in shown.err
+    talk._turn("Go on.")
+    assert [message["content"] for message in llm.asked] == [
+        "Tell me a story.",
+        "Once upon",
+        "Go on.",
+    ]
+    nothing: Any = Stopped()
+    assert chat._Conversation(nothing, SamplingParams(), None)._answer([]) == ""
+
+
+def test_ctrl_c_ends_what_reads_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is there to go on; the seconds of the answer are counted."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    llm: Any = Stopped("Once")
+    talk = chat._Conversation(llm, SamplingParams(), None)
+    with pytest.raises(KeyboardInterrupt):
+        talk._turn("Tell me a story.")
+    assert talk._seconds > 0
+
+
+def test_help(checkpoints: Pair) -> None:
+    """It is a command, and names the others."""
+    found = run("chat", *model(checkpoints), typed="/help\n")
+    assert (
+        "/reset" in found.stderr and "Ctrl-C" in found.stderr and "no command" not in found.stderr
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence as Seq
+from dataclasses import fields
 
 from engines import GREEDY, PROMPTS, engine_of, finish, known
 from foretoken import SamplingParams
@@ -77,3 +79,42 @@ def test_totals_without_one_request() -> None:
     both.add(other)
     both.remove(other)
     assert both == one
+
+
+def test_totals_never_have_more_positions_than_drafts() -> None:
+    """The deepest drafts are taken out: rates are of what is left."""
+    one = AcceptanceStats(3, 1, 1, 2, 1, 0, [1, 1], [1, 0])
+    deeper = AcceptanceStats(2, 1, 1, 4, 1, 0, [1, 1, 1, 1], [1, 1, 0, 0])
+    both = AcceptanceStats()
+    both.add(one)
+    both.add(deeper)
+    both.remove(deeper)
+    assert both == one and both.acceptance_rate_per_position == [1.0, 0.0]
+
+
+def test_a_request_that_fails_after_a_reset(pair: Pair) -> None:
+    """Totals lose what was counted of it since: they are its neighbour's alone."""
+    engine = engine_of(pair, Oracle(known(pair), 4, wrong_at=2))
+    params = SamplingParams(temperature=0, max_tokens=20)
+    kept = engine.add(PROMPTS[0], params)
+
+    def fails_late(output: Seq[int]) -> bool:
+        if len(output) > 12:
+            raise LookupError
+        return False
+
+    failing = engine.add(PROMPTS[1], params, criterion=fails_late)
+    for _ in range(3):
+        engine.step()
+    engine.reset_stats()
+    before = kept.stats.copy()
+    assert failing.stats.tokens and failing.error is None
+    engine.step()
+    assert engine.stats.tokens > kept.stats.tokens - before.tokens  # both are counted
+    finish(engine)
+    assert failing.error is not None and kept.error is None
+    since = kept.stats.copy()
+    since.remove(before)
+    for name in (field.name for field in fields(AcceptanceStats)):
+        assert getattr(engine.stats, name) == getattr(since, name), name
+    assert engine.stats.acceptance_rate_per_position == since.acceptance_rate_per_position

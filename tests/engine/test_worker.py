@@ -358,6 +358,20 @@ def test_bent_parameters(llm: LLM, fields: dict[str, Any]) -> None:
     assert at_rest(llm)
 
 
+def test_parameters_are_checked_once_a_request(llm: LLM, monkeypatch: Any) -> None:
+    """And once more with the ids of the texts in them."""
+    checked = list[SamplingParams]()
+    check = SamplingParams._check_ranges
+    monkeypatch.setattr(SamplingParams, "_check_ranges", lambda p: (checked.append(p), check(p)))
+    texts = SamplingParams(temperature=0, max_tokens=2, references=["ab"], prediction="cd")
+    for params, times in ((GREEDY, 1), (texts, 2)):
+        checked.clear()
+        llm.generate(TEXTS[:3], params)
+        assert len(checked) == 3 * times
+        checked.clear()
+        assert list(llm.stream(TEXTS[0], params)) and len(checked) == times
+
+
 def test_a_request_that_gets_lost(llm: LLM, monkeypatch: Any) -> None:
     """Who waits for it is told so, in one call and in a stream, and the next one is served."""
     monkeypatch.setattr(Engine, "_admit", lambda engine: engine._waiting.clear())

@@ -35,10 +35,8 @@ def certify(
     model: options.Model = "mini",
     tokenizer: options.Tokenizer = None,
     model_impl: options.ModelImpl = "auto",
+    drafting: options.Drafting,
     running: options.ModelOptions = _EXACT,
-    method: options.Method = None,
-    draft_model: options.DraftModel = None,
-    num_speculative_tokens: options.NumSpeculativeTokens = None,
     verifier: Annotated[
         str | None,
         typer.Option(
@@ -86,22 +84,22 @@ def certify(
 
     Example: [bold]foretoken certify --method sps --draft-model mini-draft --quick[/bold]
     """
-    config = running.config(method, draft_model, num_speculative_tokens)
+    config = running.config(drafting)
     if verifier is not None:
         config = {**(config or {}), "verifier": verifier}
-    _check_choice(config, draft_model, everything, drafters)
+    _check_choice(config, drafting.draft_model, everything, drafters)
     cell = None if sampling == _PLAIN else sampling.params()
     plain = running.llm(model, None, tokenizer=tokenizer, model_impl=model_impl, max_num_seqs=3)
     plan = _plan(plain, prompt, cell, samples, first_tokens, quick, everything)
     trained, others = _trained(plain, drafters) if everything else [], drafters is None
     names = [Path(one["model"]).name for one in trained]
-    methods = {"all": draft_model, "trained": names} if others else {"trained": names}
+    methods = {"all": drafting.draft_model, "trained": names} if others else {"trained": names}
     head = _head(plain, model, plan, methods if everything else config)
     checks = _read_checks(out, head)
     with TemporaryDirectory() as folder:
         if everything:
             store = _datastore(plain, prompt, folder) if others else ""
-            rest = _every_method(draft_model, store) if others else []
+            rest = _every_method(drafting.draft_model, store) if others else []
             configs = [one for one in [*rest, *trained] if _can_serve(plain, one)]
         else:
             configs = [config or _no_method()]

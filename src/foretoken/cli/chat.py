@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from foretoken.sampling.params import SamplingParams
 
 _HELP = "/reset starts a new conversation, /quit ends."
+_KEYS = "Ctrl-C ends an answer, Ctrl-D the conversation."
 
 
 @options.grouped
@@ -26,10 +27,8 @@ def chat(
     model: options.Model = "mini",
     tokenizer: options.Tokenizer = None,
     model_impl: options.ModelImpl = "auto",
+    drafting: options.Drafting,
     running: options.ModelOptions,
-    method: options.Method = None,
-    draft_model: options.DraftModel = None,
-    num_speculative_tokens: options.NumSpeculativeTokens = None,
     sampling: options.SamplingOptions,
     seed: options.Seed = None,
     max_tokens: options.MaxTokens = 256,
@@ -39,11 +38,13 @@ def chat(
 ) -> None:
     """Talk to a model, a line a turn. /reset starts a new conversation, /quit ends.
 
+    At a terminal, Ctrl-C ends an answer; what there is of it stays in the conversation.
+
     On a terminal control characters are shown as escapes; a pipe gets the text as it is.
 
     Example: [bold]foretoken chat --method sps --draft-model mini-draft[/bold]
     """
-    config = running.config(method, draft_model, num_speculative_tokens)
+    config = running.config(drafting)
     params = sampling.params(
         seed=seed,
         max_tokens=max_tokens,
@@ -73,6 +74,8 @@ class _Conversation:
                     break
                 if line == "/reset":
                     self._history = list(self._start)
+                elif line == "/help":
+                    _note(f"{_HELP} {_KEYS}")
                 elif line.startswith("/"):
                     _note(f"There is no command {line.split()[0]!r}; {_HELP}")
                 elif line:
@@ -93,21 +96,27 @@ class _Conversation:
 
     def _answer(self, messages: list[dict[str, str]]) -> str:
         """Print the answer as it comes, then one line on the drafting."""
-        began, shown, text = perf_counter(), 0, ""
-        request = None
+        began, text = perf_counter(), ""
+        request, interrupted = None, False
         try:
             for request in self._llm.stream(messages, self._params):
-                text = request.outputs[0].text
-                output.write(text[shown:], end="")
-                shown = len(text)
+                new = request.outputs[0].text
+                output.write(new[len(text) :], end="")
+                text = new
+        except KeyboardInterrupt:
+            if not sys.stdin.isatty():
+                raise
+            interrupted = True
         finally:
             output.write("")
-        assert request is not None
-        if request.error is not None:
+            seconds = perf_counter() - began
+            self._seconds += seconds
+        if request is not None and request.error is not None:
             raise ForetokenError(request.error)
-        seconds = perf_counter() - began
-        self._seconds += seconds
-        _note(options.acceptance(request.stats, seconds))
+        told = ["interrupted"] if interrupted else []
+        if request is not None:
+            told.insert(0, options.acceptance(request.stats, seconds))
+        _note(" · ".join(told))
         return text
 
 
@@ -119,7 +128,7 @@ def _lines() -> Iterator[str]:
         return
     import readline  # noqa: F401  (gives `input` its line editing)
 
-    _note(_HELP)
+    _note(f"{_HELP} {_KEYS}")
     while True:
         try:
             yield input("> ").strip()

@@ -36,10 +36,8 @@ def edit(
     model: options.Model = "mini",
     tokenizer: options.Tokenizer = None,
     model_impl: options.ModelImpl = "auto",
+    drafting: options.Drafting,
     running: options.ModelOptions,
-    method: options.Method = None,
-    draft_model: options.DraftModel = None,
-    num_speculative_tokens: options.NumSpeculativeTokens = None,
     sampling: options.SamplingOptions,
     seed: options.Seed = None,
     max_tokens: Annotated[
@@ -64,7 +62,7 @@ def edit(
     place = _destination(file, in_place, output)
     content = file.read_bytes()
     text = _text(file, content)
-    config = running.config(method, draft_model, num_speculative_tokens)
+    config = running.config(drafting)
     params = sampling.params(seed=seed, max_tokens=max_tokens)
     llm = running.llm(model, config, tokenizer=tokenizer, model_impl=model_impl, max_num_seqs=1)
     edited = changed(llm, text, instruction, params, use_tqdm=True)

@@ -30,10 +30,8 @@ def generate(
     model: options.Model = "mini",
     tokenizer: options.Tokenizer = None,
     model_impl: options.ModelImpl = "auto",
+    drafting: options.Drafting,
     running: options.ModelOptions,
-    method: options.Method = None,
-    draft_model: options.DraftModel = None,
-    num_speculative_tokens: options.NumSpeculativeTokens = None,
     sampling: options.SamplingOptions,
     seed: options.Seed = None,
     max_tokens: options.MaxTokens = 128,
@@ -64,7 +62,7 @@ def generate(
     text = sys.stdin.read() if prompt in (None, "-") else prompt
     if not text or not text.strip():
         raise ForetokenError("The prompt is empty; give one as an argument or on standard input.")
-    config = running.config(method, draft_model, num_speculative_tokens)
+    config = running.config(drafting)
     params = sampling.params(
         n=n,
         seed=seed,

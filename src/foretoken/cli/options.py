@@ -104,6 +104,15 @@ MaxTokens = Annotated[int, in_panel(_TEXT, "--max-tokens", help="Most tokens to 
 
 
 @dataclass(frozen=True)
+class Drafting:
+    """The method that runs, in commands that run one, and what is most often said of it."""
+
+    method: Method = None
+    draft_model: DraftModel = None
+    num_speculative_tokens: NumSpeculativeTokens = None
+
+
+@dataclass(frozen=True)
 class ModelOptions:
     """How a target runs and by which method it decodes: every command that loads one takes
     these."""
@@ -171,16 +180,14 @@ class ModelOptions:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
 
-    def config(
-        self, method: str | None, draft_model: str | None, tokens: int | None
-    ) -> dict[str, Any] | None:
+    def config(self, drafting: Drafting) -> dict[str, Any] | None:
         """One `speculative_config` from -sc and the single options, which win over it."""
         config = self.given_config()
         single = {
-            "method": method,
-            "model": draft_model,
+            "method": drafting.method,
+            "model": drafting.draft_model,
             "draft_backend": self.draft_backend,
-            "num_speculative_tokens": tokens,
+            "num_speculative_tokens": drafting.num_speculative_tokens,
         }
         config |= {key: value for key, value in single.items() if value is not None}
         if isinstance(config.get("method"), str):

@@ -28,10 +28,8 @@ def ralm(
         typer.Option("--corpus", help="A text; empty lines divide documents. May be repeated."),
     ],
     model: options.Model = "mini",
+    drafting: options.Drafting,
     running: options.ModelOptions,
-    method: options.Method = None,
-    draft_model: options.DraftModel = None,
-    num_speculative_tokens: options.NumSpeculativeTokens = None,
     sampling: options.SamplingOptions,
     seed: options.Seed = None,
     max_tokens: options.MaxTokens = 128,
@@ -69,7 +67,7 @@ def ralm(
     from foretoken.apps.ralm import Bm25, Ralm
 
     retriever = Bm25([text for path in corpus for text in _documents(path)])
-    config = running.config(method, draft_model, num_speculative_tokens)
+    config = running.config(drafting)
     params = sampling.params(seed=seed, max_tokens=max_tokens)
     llm = running.llm(model, config, max_num_seqs=1)
     writer = Ralm(

@@ -41,10 +41,8 @@ def serve(
     ] = "mini",
     tokenizer: options.Tokenizer = None,
     model_impl: options.ModelImpl = "auto",
+    drafting: options.Drafting,
     running: options.ModelOptions,
-    method: options.Method = None,
-    draft_model: options.DraftModel = None,
-    num_speculative_tokens: options.NumSpeculativeTokens = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Of the seeds of requests that have none.")
     ] = None,
@@ -185,7 +183,7 @@ def serve(
         allow_credentials=allow_credentials,
     )
     opened = run.listening(host, port)
-    config = running.config(method, draft_model, num_speculative_tokens)
+    config = running.config(drafting)
 
     def load(threads: int | None) -> Callable[[], LLM]:
         return partial(

@@ -107,7 +107,7 @@ def _config(
     chosen["method"] = method or chosen.get("method", "sps")
     if draft_model is None and Need.DRAFT_MODEL in unmet_needs(chosen):
         draft_model = options.BUNDLED_DRAFTS.get(model)
-    config = running.config(chosen["method"], draft_model, None)
+    config = running.config(options.Drafting(chosen["method"], draft_model))
     assert config is not None
     return config
 

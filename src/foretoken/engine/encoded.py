@@ -26,17 +26,19 @@ def encoded(prompt: Any, params: SamplingParams, tokenizer: Any) -> Encoded:
     Raises `ForetokenError` for what the tokenizer can't read, for texts without one, and for
     parameters that were bent after they had been made.
     """
-    params = replace(params)
+    params = replace(params)  # a copy that nobody else bends, and whose values are checked anew
+    asked: dict[str, Any] = {}
     if any(isinstance(text, str) for text in params.references):
-        references = [_ids(text, tokenizer) for text in params.references]
-        params = replace(params, references=references)
+        asked["references"] = [_ids(text, tokenizer) for text in params.references]
     if any(isinstance(word, str) for word in params.bad_words):
         words = [ids for word in params.bad_words for ids in _word_ids(word, tokenizer)]
-        params = replace(params, bad_words=words)
+        asked["bad_words"] = words
     if isinstance(params.prediction, str):
-        params = replace(params, prediction=_ids(params.prediction, tokenizer))
+        asked["prediction"] = _ids(params.prediction, tokenizer)
     if (salt := reader.salt_of(prompt)) is not None:
-        params = replace(params, cache_salt=salt)
+        asked["cache_salt"] = salt
+    if asked:
+        params = replace(params, **asked)
     return Encoded(*reader.encoded(prompt, tokenizer), params)
 
 

@@ -15,7 +15,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 from functools import partial
 from random import Random, SystemRandom
 from time import perf_counter
@@ -73,13 +72,13 @@ class Engine:
         self.eos_ids = frozenset(i for i in eos_ids if i < target.vocab_size)
         self.tokenizer, self.chunk, self.max_queued = target.tokenizer, chunk, max_queued
         self._grammars = Grammars(target, self.eos_ids, structured_outputs_backend)
-        self.reset_stats()
         self._name = f"A step of {type(drafter).__name__} and {type(verifier).__name__}"
         self._seeds = SystemRandom() if seed is None else Random(seed)
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
         self._requests: dict[int, Request] = {}
         self._changed: dict[int, Request] = {}  # in this step
+        self.reset_stats()
         self.prefixes = Prefixes(target, drafter, prefix_caching)
         self._guarded.call(target.bind, drafter)
         self._guarded.call(price, target, drafter, verifier)
@@ -98,9 +97,9 @@ class Engine:
     ) -> Request:
         """Queue a request. Raises `ForetokenError` for one that can't be served.
 
-        `criterion` ends a sample of it after the first token for which it is true.
+        `params` are not checked again, as `encoded` does it. `criterion` ends a sample of it after
+        the first token for which it is true.
         """
-        params = replace(params)  # checks them once more: whoever bent them gets a sentence
         limit = check_request(self.target, self.verifier, prompt, params)
         check_queue(len(self._waiting) - self.target.free, self.max_queued)
         seed = self._seeds.getrandbits(62) if params.seed is None else params.seed
@@ -122,8 +121,7 @@ class Engine:
 
     def cancel_all(self) -> list[RequestOutput]:
         """End all requests now; returns what they wrote."""
-        outputs = [self.cancel(request_id) for request_id in list(self._requests)]
-        return [output for output in outputs if output is not None]
+        return [output for known in list(self._requests) if (output := self.cancel(known))]
 
     @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
@@ -356,7 +354,7 @@ class Engine:
         if request.error is None and not request.finished:
             told = described(what, error)
             request.error, request.cause = str(told), told.__cause__
-            self.stats.remove(request.stats)
+            self.stats.remove(request.counted())
         self._end(request, "error")
 
     def _end(self, request: Request, reason: str) -> None:
@@ -396,5 +394,7 @@ class Engine:
 
     def reset_stats(self) -> None:
         """Start counting again from zero."""
+        for request in self._requests.values():
+            request.forgotten = request.stats.copy()
         self.clock, self.stats = Clock(), EngineStats()
         self._timed = TimedTarget(self.target, self.clock), TimedDrafter(self._drafts, self.clock)

@@ -49,6 +49,7 @@ class Request:
         self.prompt, self.params, self.text = prompt, params, text
         self.tokenizer, self.grammar = tokenizer, grammar
         self.stats = RequestStats(arrived=perf_counter())
+        self.forgotten = RequestStats()  # what the engine had counted of it when it began anew
         self.error: str | None = None
         self.cause: BaseException | None = None  # what a user's own code raised
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
@@ -99,6 +100,12 @@ class Request:
         """Remember when the first sample left the queue."""
         if self.stats.queue_time is None:
             self.stats.queue_time = perf_counter() - self.stats.arrived
+
+    def counted(self) -> RequestStats:
+        """What the engine's totals have of it."""
+        counted = self.stats.copy()
+        counted.remove(self.forgotten)
+        return counted
 
     def note_time(self) -> None:
         """Remember when the first token came, and the last."""

@@ -92,6 +92,9 @@ class AcceptanceStats:
         self.strayed -= other.strayed
         self.drafted_at = _sums(self.drafted_at, [-count for count in other.drafted_at])
         self.accepted_at = _sums(self.accepted_at, [-count for count in other.accepted_at])
+        while self.drafted_at and not self.drafted_at[-1]:  # no draft that is left went as deep
+            self.drafted_at.pop()
+            self.accepted_at.pop()
         self.chosen.subtract(other.chosen)
         self.accepted_prediction_tokens -= other.accepted_prediction_tokens
         self.rejected_prediction_tokens -= other.rejected_prediction_tokens

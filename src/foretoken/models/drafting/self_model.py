@@ -38,39 +38,10 @@ class OnTarget:
         pass
 
 
-class SubstituteModel(OnTarget):
-    """A `ChainModel` of another model, of the target's shape, on the target's cache; needs its
-    level f."""
+class TokenByToken(OnTarget):
+    """One whose passes take a token of each sequence, after those that this draft has run."""
 
-    def __init__(self, access: Access, lm: CausalLM) -> None:
-        self.lm, self.device = lm, access.device
-        self._access = access
-        self._ahead = 0  # tokens after the committed length that this draft has run
-
-    def room(self, sequence: Sequence) -> int:
-        """How many tokens may be drafted before the context ends."""
-        return max(0, self._access.max_length + 1 - len(sequence.tokens))
-
-    def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
-        """[B, 1, V] logits after each text, whose last token alone is not in the cache."""
-        self._ahead = 0
-        roots = torch.tensor([s.tokens[-1] for s in sequences], device=self.device)
-        return self._next(sequences, roots)
-
-    def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
-        """[B, 1, V] logits after one more token [B] of each chain."""
-        return self._next(sequences, tokens)
-
-    def _next(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
-        self._ahead += 1
-        return self._access.substitute_logits(self.lm, sequences, tokens[:, None], self._ahead - 1)
-
-
-class SelfModel(OnTarget):
-    """A `ChainModel` of the named ones of the target's 2L sub-layers; needs its levels c and e."""
-
-    def __init__(self, access: Access, sublayers: Iterable[int]) -> None:
-        self.sublayers = tuple(sublayers)
+    def __init__(self, access: Access) -> None:
         self.device = access.device
         self._access = access
         self._ahead = 0  # tokens after the committed length that this draft has run
@@ -83,18 +54,43 @@ class SelfModel(OnTarget):
         """[B, 1, V] logits after each text, whose last token alone is not in the cache."""
         self._ahead = 0
         roots = torch.tensor([s.tokens[-1] for s in sequences], device=self.device)
-        return self._next(sequences, roots)
+        return self.next_logits(sequences, roots)
 
     def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
         """[B, 1, V] logits after one more token [B] of each chain."""
-        return self._next(sequences, tokens)
-
-    def _next(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:
-        """[B, 1, V] logits after a token [B] that follows those run before."""
-        access = self._access
-        states = access.draft_states(sequences, tokens[:, None], self._ahead, self.sublayers)
+        logits = self._run(sequences, tokens[:, None], self._ahead)
         self._ahead += 1
-        return access.head(access.norm(states))
+        return logits
+
+    def _run(self, sequences: Seq[Sequence], tokens: Tensor, ahead: int) -> Tensor:
+        """[B, 1, V] logits after tokens [B, 1] that follow `ahead` others."""
+        raise NotImplementedError
+
+
+class SubstituteModel(TokenByToken):
+    """A `ChainModel` of another model, of the target's shape, on the target's cache; needs its
+    level f."""
+
+    def __init__(self, access: Access, lm: CausalLM) -> None:
+        super().__init__(access)
+        self.lm = lm
+
+    def _run(self, sequences: Seq[Sequence], tokens: Tensor, ahead: int) -> Tensor:
+        return self._access.substitute_logits(self.lm, sequences, tokens, ahead)
+
+
+class SelfModel(TokenByToken):
+    """A `ChainModel` of the named ones of the target's 2L sub-layers; needs its levels c and e."""
+
+    def __init__(self, access: Access, sublayers: Iterable[int]) -> None:
+        super().__init__(access)
+        self.sublayers = tuple(sublayers)
+
+    def _run(self, sequences: Seq[Sequence], tokens: Tensor, ahead: int) -> Tensor:
+        access = self._access
+        return access.head(
+            access.norm(access.draft_states(sequences, tokens, ahead, self.sublayers))
+        )
 
     def again(self, sequences: Seq[Sequence], count: int) -> Tensor:
         """[B, T, V] logits after each of the T = `count` tokens before the last one, at least 2.

@@ -10,12 +10,12 @@ Legend: B rows, T tokens, S tokens of the longest source.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from foretoken.models.budget import CacheBudget
-from foretoken.models.cache import KVCache, KVShape
+from foretoken.models.cache import KVCache
 from foretoken.models.warm import Text
 
 
@@ -23,32 +23,10 @@ class SourcedCache(KVCache):
     """`sources`: the keys and values of each slot's source; its `lengths` are the sources', 0 where
     none was read."""
 
-    def __init__(
-        self,
-        shapes: Seq[KVShape],
-        slots: int,
-        max_length: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        *,
-        spare: int = 0,
-        positions: int | None = None,
-        budget: CacheBudget | None = None,
-    ) -> None:
+    def __init__(self, *arguments: Any, spare: int = 0, **options: Any) -> None:
         """As a `KVCache`; a source may have `max_length` tokens too."""
-        super().__init__(
-            shapes,
-            slots,
-            max_length,
-            dtype,
-            device,
-            spare=spare,
-            positions=positions,
-            budget=budget,
-        )
-        self.sources = KVCache(
-            shapes, slots, max_length, dtype, device, positions=positions, budget=budget
-        )
+        super().__init__(*arguments, spare=spare, **options)
+        self.sources = KVCache(*arguments, **options)
 
     def acquire(self, owner: int, text: Text | None = None, most: int = 0) -> int:
         """A slot of zeros: what a decoder writes depends on the source, and not on its text alone,
