@@ -1,4 +1,4 @@
-"""What a script that takes long has measured so far, so that it goes on where it was interrupted."""
+"""What a long benchmark has measured so far, in a file: the same command goes on there."""
 
 from __future__ import annotations
 
@@ -7,31 +7,47 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from foretoken.files import read_json, write_json
 from foretoken.machine import cache_folder
 
 
 class Kept:
-    """Cells by their names, in a file of the user's cache folder. Those that were measured with
-    other settings are forgotten."""
+    """Findings by name, of one plan; another plan begins anew."""
 
-    def __init__(self, name: str, settings: dict[str, Any]) -> None:
-        self._path = cache_folder() / "benchmarks" / f"{name}.json"
-        self._settings = json.loads(json.dumps(settings, default=str))
-        self._cells: dict[str, Any] = {}
-        if self._path.is_file():
-            known = read_json(self._path, "cells of a benchmark")
-            if known["settings"] == self._settings:
-                self._cells = known["cells"]
+    def __init__(self, path: Path, plan: dict[str, Any]) -> None:
+        """plan: what was measured and how, as JSON."""
+        self._path, head = path, json.loads(json.dumps({"plan": plan}, default=str))
+        lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+        if lines and json.loads(lines[0]) == head:
+            self._found = dict(json.loads(line) for line in lines[1:])
+            return
+        self._found = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(head) + "\n", "utf-8")
+
+    def get(self, name: str) -> Any:
+        """A finding, or None."""
+        return self._found.get(name)
+
+    def keep(self, name: str, what: Any) -> Any:
+        """The finding, which is written down."""
+        self._found[name] = what
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([name, what]) + "\n")
+        return what
 
     def cell(self, name: str, measure: Callable[[], Any]) -> Any:
-        """What was measured under this name, or is measured now."""
-        if name not in self._cells:
-            self._cells[name] = measure()
-            write_json(self._path, {"settings": self._settings, "cells": self._cells})
-            print(f"{name}: {json.dumps(self._cells[name])}", flush=True)
-        return self._cells[name]
+        """What was found under this name, or is measured now."""
+        found = self.get(name)
+        if found is None:
+            found = self.keep(name, measure())
+            print(f"{name}: {json.dumps(found)}", flush=True)
+        return found
 
     def forget(self) -> None:
         """The record is written: the next run begins anew."""
-        Path(self._path).unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+
+
+def beside(name: str) -> Path:
+    """Where a benchmark of this name keeps its findings unless it is told: in the cache folder."""
+    return cache_folder() / "benchmarks" / f"{name}.jsonl"

@@ -10,7 +10,6 @@ in --work; the same command goes on there. Example:
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from identity import Texts, compare, write
+from kept import Kept
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
@@ -80,7 +80,7 @@ def rows(given: Namespace) -> list[Method]:
 
 def measured(given: Namespace) -> Iterator[dict[str, Any]]:
     """A cell for each method and batch size."""
-    bench, done = Bench(given), Done(given)
+    bench, done = Bench(given), kept(given)
     cells = [(row, batch) for row in rows(given) for batch in BATCHES]
     with track("Methods", 1 + len(cells), True) as advance:
         wanted = done.get(PLAIN) or done.keep(PLAIN, bench.texts(None, 1)[0])
@@ -94,29 +94,11 @@ def measured(given: Namespace) -> Iterator[dict[str, Any]]:
             advance()
 
 
-class Done:
-    """What has been found with the same models and options, in a file."""
-
-    def __init__(self, given: Namespace) -> None:
-        self._path: Path = given.work
-        kept = ("prompts", "max_tokens", "draft_backend")
-        models = {name: Path(getattr(given, name)).name for name in ("model", "draft_model")}
-        plan = {"plan": models | {name: getattr(given, name) for name in kept}}
-        lines = self._path.read_text().splitlines() if self._path.is_file() else []
-        if lines and json.loads(lines[0]) == plan:
-            self._found = dict(json.loads(line) for line in lines[1:])
-        else:
-            self._found = {}
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(json.dumps(plan) + "\n")
-
-    def get(self, name: str) -> Any:
-        return self._found.get(name)
-
-    def keep(self, name: str, what: Any) -> Any:
-        with self._path.open("a") as file:
-            file.write(json.dumps([name, what]) + "\n")
-        return what
+def kept(given: Namespace) -> Kept:
+    """What has been found with the same models and options."""
+    models = {name: Path(getattr(given, name)).name for name in ("model", "draft_model")}
+    options = ("prompts", "max_tokens", "draft_backend")
+    return Kept(given.work, models | {name: getattr(given, name) for name in options})
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import loads  # noqa: E402
 import serving as benchmark  # noqa: E402
+from kept import Kept  # noqa: E402
 from loads import Answer, Unserved, Wanted, closed, opened, summary  # noqa: E402
 
 BODY: dict[str, Any] = {
@@ -93,11 +94,21 @@ def results(**speeds: float) -> dict[str, Any]:
 
 
 def test_what_is_asked() -> None:
-    good = {"plain": 1.0, "auto": 0.99, "llama.cpp": 0.9}
+    good = {"plain": 1.0, "auto": 1.01, "llama.cpp": 0.9}
     assert benchmark.missed(results(**good)) == []
+    assert len(benchmark.missed(results(**good | {"auto": 0.99}))) == 1  # with one client
     assert len(benchmark.missed(results(**good | {"auto": 0.97}))) == 4
     assert len(benchmark.missed(results(**good | {"llama.cpp": 1.1}))) == 2
-    assert len(benchmark.missed(results(plain=1.0, auto=1.0))) == 2  # nothing beside it
+    assert len(benchmark.missed(results(plain=1.0, auto=1.1))) == 2  # nothing beside it
+
+
+def test_what_was_measured_is_kept(tmp_path: Path) -> None:
+    path, plan = tmp_path / "new" / "work.jsonl", {"model": "mini"}
+    first = Kept(path, plan)
+    assert first.get("a") is None and first.keep("a", [1]) == [1]
+    again = Kept(path, plan)
+    assert again.get("a") == [1] and again.get("b") is None
+    assert Kept(path, {"model": "other"}).get("a") is None is Kept(path, plan).get("a")
 
 
 def test_commands() -> None:

@@ -51,9 +51,12 @@ def test_the_text_is_what_was_asked_for(writer: OpenAI, stream: bool) -> None:
     assert text(structured_outputs={"choice": ["red", "blue"]})[0] in ("red", "blue")
 
 
-def test_a_grammar_that_does_not_compile_is_the_clients(writer: OpenAI) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_does_not_compile_is_the_clients(writer: OpenAI, stream: bool) -> None:
     with pytest.raises(openai.BadRequestError, match="regex"):
-        writer.completions.create(**ASKED, extra_body={"structured_outputs": {"regex": "(a"}})
+        writer.completions.create(
+            **ASKED, stream=stream, extra_body={"structured_outputs": {"regex": "(a"}}
+        )
     assert writer.completions.create(**ASKED).choices[0].text
 
 

@@ -80,6 +80,27 @@ def test_an_error_in_the_middle_is_an_event() -> None:
     assert error.startswith('data: {"error":{"message":"It broke."')
 
 
+def test_an_error_before_all_else_is_an_answer_of_its_own() -> None:
+    async def broken() -> AsyncGenerator[str]:
+        await asyncio.sleep(0)
+        raise ApiError(503, "Not now.", headers={"retry-after": "1"})
+        yield ""
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    stream = EventStream(told(broken()), 0, lambda: None)
+    asyncio.run(stream({"type": "http"}, receive, send))
+    start, rest = sent
+    assert start["status"] == 503 and (b"retry-after", b"1") in start["headers"]
+    assert b"Not now." in rest["body"]
+
+
 def test_work_for_nobody_is_cancelled() -> None:
     ended: list[bool] = []
 

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from foretoken.async_llm import OutputStream
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
-from foretoken.serve.errors import ApiError, body
+from foretoken.serve.errors import ApiError, body, response
 
 T = TypeVar("T")
 
@@ -82,7 +82,8 @@ async def respond(
 class EventStream(Response):
     """Sends events as they come, and a comment after each `silence` seconds without one.
 
-    The events' generator is closed, and `close` called, whatever happens: at the end, or as the
+    It begins with the first of them: an `ApiError` before anything was sent is an answer of its
+    own, with its status, so that clients tell a refusal and may ask again. The events' generator is closed, and `close` called, whatever happens: at the end, or as the
     client goes.
     """
 
@@ -96,7 +97,7 @@ class EventStream(Response):
         self._events, self._silence, self._close = events, silence or None, close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writing = asyncio.ensure_future(self._write(send))
+        writing = asyncio.ensure_future(self._write(scope, receive, send))
         leaving = asyncio.ensure_future(_gone(receive))
         try:
             await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -106,21 +107,22 @@ class EventStream(Response):
             self._close()
             await _ended(writing, leaving)
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         coming: asyncio.Future[str] = asyncio.ensure_future(_next(self._events))
         try:
+            done, _ = await asyncio.wait((coming,), timeout=self._silence)
+            if done and isinstance(error := coming.exception(), ApiError):
+                await response(error)(scope, receive, send)
+                return
             await send(start)
-            while True:
-                done, _ = await asyncio.wait((coming,), timeout=self._silence)
-                if not done:
+            while not done or coming.result():
+                if done:
+                    await send(_body(coming.result()))
+                    coming = asyncio.ensure_future(_next(self._events))
+                else:
                     await send(_body(KEEP_ALIVE))
-                    continue
-                text = coming.result()
-                if not text:
-                    break
-                await send(_body(text))
-                coming = asyncio.ensure_future(_next(self._events))
+                done, _ = await asyncio.wait((coming,), timeout=self._silence)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             await _ended(coming)
@@ -200,11 +202,16 @@ class Told:
 
 
 async def told(events: AsyncGenerator[str]) -> AsyncGenerator[str]:
-    """The events of a stream; an error in the middle of it is one of them."""
+    """The events of a stream; an error in the middle of it is one of them. Raises `ApiError` for
+    one before the first."""
+    begun = False
     async with contextlib.aclosing(events):
         try:
             async for text in events:
+                begun = True
                 yield text
         except ApiError as error:
+            if not begun:
+                raise
             yield event(body(error.status, error.message))
         yield DONE
