@@ -1,10 +1,9 @@
-"""What a script that takes long has measured so far, so that it goes on where it was interrupted."""
+"""What a long script has measured so far, so that it goes on where it was interrupted."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from foretoken.files import read_json, write_json
@@ -34,4 +33,4 @@ class Kept:
 
     def forget(self) -> None:
         """The record is written: the next run begins anew."""
-        Path(self._path).unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
