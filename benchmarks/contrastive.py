@@ -59,7 +59,7 @@ def pair(given: argparse.Namespace, names: Seq[str], **how: Any) -> tuple[LLM, L
 
 
 def asked(given: argparse.Namespace, llm: LLM) -> list[list[int]]:
-    texts = [prompt.turns[0] for prompt in bundled(given.limit)]
+    texts = [prompt.turns[0] for prompt in bundled()[: given.limit]]
     return [llm.chat_prompt([{"role": "user", "content": text}]) for text in texts]
 
 
@@ -128,7 +128,8 @@ def main() -> int:
         for name, one in counted.items()
         if one["amateur_passes"] > one["drafted"] + one["steps"]
     ]
-    if counted["greedy"]["different"]:  # drawn drafts keep the distribution, not the text
+    # Drafts that are drawn keep the distribution, which `tests/models/` compares, not the text.
+    if counted["greedy"]["different"]:
         failures.append(f"{counted['greedy']['different']} greedy texts differ")
     if fast["speedup"] < FASTER:
         failures.append(f"{fast['speedup']:.2f} times as fast, {FASTER:g} asked for")

@@ -48,7 +48,7 @@ def datastore(given: argparse.Namespace, model: CausalLM, entries: int) -> Neigh
 
 
 def prompts(given: argparse.Namespace, llm: LLM) -> list[list[int]]:
-    asked = [prompt.turns[0] for prompt in bundled(given.limit)]
+    asked = [prompt.turns[0] for prompt in bundled()[: given.limit]]
     return [llm.chat_prompt([{"role": "user", "content": text}]) for text in asked]
 
 
@@ -132,16 +132,13 @@ def main() -> int:
     given = parser.parse_args()
     kept = Kept(beside("knn"), {k: v for k, v in vars(given).items() if k not in ("check", "out")})
     same, fast = identity(given, kept), speed(given, kept)
-    table(
-        [
-            ["", "seconds", "searches"],
-            *(
-                [way, f"{fast[way]['seconds']:.1f}", str(fast[way]["searches"])]
-                for way in ("plain", "cached")
-            ),
-        ]
-    )
+    rows = [["", "seconds", "searches"]]
+    for way in ("plain", "cached"):
+        rows.append([way, f"{fast[way]['seconds']:.1f}", str(fast[way]["searches"])])
+    table(rows)
     failures = [f"{cell}: {count} texts" for cell, count in same.items() if count]
+    if fast["different"]:
+        failures.append(f"{fast['different']} texts differ in float32")
     if fast["speedup"] < FASTER:
         failures.append(f"{fast['speedup']:.2f} times as fast, {FASTER:g} asked for")
     print("\n" + "\n".join(failures or [f"identical, and {fast['speedup']:.2f} times as fast"]))

@@ -34,7 +34,7 @@ from foretoken.zoo.shape import Shape
 FASTER = 2.5
 """How many times as fast as plain decoding the best method must be."""
 
-SHAPE = Shape(2_048, 30, 32, 4, 5_632, 32_000)
+SHAPE = Shape(2_048, 34, 32, 4, 5_632, 8_192)
 METHODS = ("plain", "sps", "llmcad", "auto")
 
 
@@ -87,7 +87,7 @@ def one(given: argparse.Namespace, method: str) -> dict[str, Any]:
         speculative_config=config(method, given.draft_model),
     )
     drop(folder)
-    texts = [prompt.turns[0][:400] for prompt in bundled(given.limit)]
+    texts = [prompt.turns[0][:400] for prompt in bundled()[: given.limit]]
     asked = [llm.chat_prompt([{"role": "user", "content": text}]) for text in texts]
     llm.generate([asked[0]], SamplingParams(temperature=0, max_tokens=1))
     llm.reset_stats()

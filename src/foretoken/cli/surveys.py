@@ -196,7 +196,7 @@ ENTRIES = (
         "foretoken ralm",
         EXACT,
         "apps/ralm/test_ralm.py::test_the_plain_loops_text",
-        "documents by BM25 or dense vectors; not KNN-LM",
+        "documents by BM25 or dense vectors; KNN-LM is `foretoken.apps.knn`",
     ),
     Entry(
         TAXONOMY,

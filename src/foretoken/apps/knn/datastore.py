@@ -65,7 +65,8 @@ class Neighbours:
 
     @property
     def width(self) -> int:
-        return self.keys.shape[1]
+        _, width = self.keys.shape
+        return int(width)
 
     @classmethod
     def build(cls, model: CausalLM, texts: Seq[Seq[int]], window: int = 256) -> Neighbours:
@@ -152,4 +153,5 @@ def contenders(scores: NDArray[np.float32], k: int, error: float) -> Ids:
         likely = np.arange(len(scores))
     among = scores[likely]
     lowest = np.partition(among, len(among) - k)[len(among) - k]
-    return likely[among >= lowest - 2 * error]
+    chosen: Ids = likely[among >= lowest - 2 * error]
+    return chosen
