@@ -143,8 +143,8 @@ def missed(results: dict[str, dict[str, Any]], limit_mib: float) -> list[str]:
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--weights-memory", type=int, default=10**9, help="bytes (default: 1e9)")
-    parser.add_argument("--limit", type=int, default=4, help="prompts (default: 4)")
-    parser.add_argument("--max-tokens", type=int, default=32, help="of a text (default: 32)")
+    parser.add_argument("--limit", type=int, default=2, help="prompts (default: 2)")
+    parser.add_argument("--max-tokens", type=int, default=24, help="of a text (default: 24)")
     parser.add_argument("--methods", nargs="+", default=METHODS, help="default: all four")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     parser.add_argument("--one", help=argparse.SUPPRESS)
