@@ -148,8 +148,17 @@ PREDICTING: dict[str, Mutant] = {
     ),
     "wrong predictions are drafted at length": Mutant(
         f"{PREDICTIONS}:_Copier.note",
-        "max(1, self.length // 2)",
-        "self.length",
-        (f"{THERE}::test_a_wrong_prediction_costs_little",),
+        "self._missed + 1",
+        "0",
+        (
+            f"{THERE}::test_a_wrong_prediction_costs_little",
+            f"{THERE}::test_how_long_drafts_are",
+        ),
+    ),
+    "a place that looks alike is trusted like the one before": Mutant(
+        f"{PREDICTIONS}:_Copier.draft",
+        "self._alike(output, self._next)",
+        "self._followed",
+        (f"{THERE}::test_how_long_drafts_are",),
     ),
 }

@@ -165,7 +165,31 @@ def test_where_the_output_goes_on() -> None:
     ):
         sequence = Sequence.start([60, *output], GREEDY)
         sequence.prompt_length = 1
-        assert _Copier(text).draft(sequence, 99) == text[following:][:8], output
+        draft = _Copier(text).draft(sequence, 99)
+        assert draft == text[following:][: len(draft)], output
+        assert draft or following == len(text), output
+
+
+def test_how_long_drafts_are() -> None:
+    """As long as three times what was followed; short after a change; a token where nothing was
+    accepted again and again; as before once something was."""
+    text, copier = list(range(200)), _Copier(list(range(200)))
+    sequence = Sequence.start([60], GREEDY)
+
+    def length(*more: int) -> int:
+        sequence.tokens.extend(more)
+        return len(copier.draft(sequence, 99))
+
+    assert length() == 9
+    assert length(*text[:5]) == 24
+    assert length(*text[5:30]) == 64
+    assert length(500) == 2  # nothing says where it goes on
+    assert length(*text[31:33]) == 6
+    for _ in range(4):
+        copier.note(0)
+    assert length() == 1
+    copier.note(1)
+    assert length(*text[33:40]) == 27
 
 
 def test_no_copied_token_is_the_served_drafters(pair: Pair) -> None:

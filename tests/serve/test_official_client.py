@@ -31,7 +31,7 @@ def waiting(stream: bool) -> Way:
     def ask(url: str, route: str, fields: dict[str, Any]) -> list[str]:
         with OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
             made = client.chat.completions if route == "chat" else client.completions
-            answer: Any = made.create(**fields, stream=stream)  # type: ignore[attr-defined]
+            answer: Any = made.create(**fields, stream=stream)
             return gathered(answer) if stream else texts(answer)
 
     return ask
@@ -41,7 +41,7 @@ def asynchronous(stream: bool) -> Way:
     async def asked(url: str, route: str, fields: dict[str, Any]) -> list[str]:
         async with AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
             made = client.chat.completions if route == "chat" else client.completions
-            answer: Any = await made.create(**fields, stream=stream)  # type: ignore[attr-defined]
+            answer: Any = await made.create(**fields, stream=stream)
             return gathered([part async for part in answer]) if stream else texts(answer)
 
     return lambda *given: asyncio.run(asked(*given))

@@ -5,8 +5,10 @@ the output follows it, and again from where the output is found in it. Where it 
 the served drafter drafts. Which of the two does so follows from the text alone, and copied tokens
 are chosen ones, so exact rules stay exact. Departures: after a token that is not the prediction's,
 the next place is the one that the output's longest end is followed by, the nearest of several, or
-else the one after the token that was replaced; a draft's length doubles while all of it is
-accepted, and halves where none is, so that a wrong prediction costs a token a pass.
+else the one after the token that was replaced; a draft is three times as long as what has been
+followed without a break, so after a change a few tokens show whether the place is right, and it is
+half of that for each draft in a row of which nothing was accepted, so that a wrong prediction costs
+a token a pass.
 
 Legend: B sequences.
 """
@@ -26,12 +28,14 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree, chains
 from foretoken.trees.join import assemble
 
-_FIRST, _MOST = 8, 64  # tokens of a draft
+_LEAST, _MOST = 2, 64  # tokens of a draft
+_GROWTH = 3  # tokens of a draft for each that was followed
+_CREDIT = 3  # tokens that count as followed before the first
 _LONGEST = 8  # tokens by which the output is found again
 
 
 class _Copier:
-    """Follows an output through its prediction. length: of the next draft."""
+    """Follows an output through its prediction."""
 
     def __init__(self, text: Seq[int]) -> None:
         self._text = list(text)
@@ -39,17 +43,21 @@ class _Copier:
         for place, token in enumerate(self._text, 1):
             self._after.setdefault(token, []).append(place)
         self._next = self._done = 0  # the place that comes next; output tokens that were followed
-        self.length = _FIRST
+        self._followed, self._missed = _CREDIT, 0  # tokens, and drafts for nothing, in a row
 
     def draft(self, sequence: Sequence, budget: int) -> list[int]:
         """What comes next in the prediction, at most `budget` tokens."""
         tokens, start = sequence.tokens, sequence.prompt_length
         for end in range(start + self._done + 1, len(tokens) + 1):
-            follows = self._text[self._next : self._next + 1] == tokens[end - 1 : end]
+            if self._text[self._next : self._next + 1] == tokens[end - 1 : end]:
+                self._next, self._followed = self._next + 1, self._followed + 1
+                continue
             output = tokens[max(start, end - _LONGEST - 1) : end]
-            self._next = self._next + 1 if follows else self._found(output)
+            self._next = self._found(output)
+            self._followed = self._alike(output, self._next)
         self._done = len(tokens) - start
-        return self._text[self._next : self._next + min(budget, self.length)]
+        length = max(1, max(_LEAST, _GROWTH * self._followed) >> self._missed)
+        return self._text[self._next : self._next + min(budget, length, _MOST)]
 
     def _found(self, output: Seq[int]) -> int:
         """The place after the output's longest end, or after the token that was replaced, where
@@ -69,12 +77,9 @@ class _Copier:
         ends = zip(reversed(self._text[place - most : place]), reversed(output), strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))
 
-    def note(self, drafted: int, accepted: int) -> None:
+    def note(self, accepted: int) -> None:
         """How the last draft fared."""
-        if accepted == drafted:
-            self.length = min(_MOST, 2 * self.length)
-        else:
-            self.length = _FIRST if accepted else max(1, self.length // 2)
+        self._missed = 0 if accepted else self._missed + 1
 
 
 class Predicting(BaseDrafter):
@@ -108,7 +113,7 @@ class Predicting(BaseDrafter):
         """The served drafter takes no copied token for its own."""
         copied = self.rows if steps and steps[0].tokens else set()
         for row in copied:
-            self._copier(sequences[row]).note(steps[row].drafted, len(steps[row].path))
+            self._copier(sequences[row]).note(len(steps[row].path))
         self._drafter.observe(
             sequences,
             [replace(s, drafted=0) if row in copied else s for row, s in enumerate(steps)],

@@ -83,8 +83,8 @@ class EventStream(Response):
     """Sends events as they come, and a comment after each `silence` seconds without one.
 
     It begins with the first of them: an `ApiError` before anything was sent is an answer of its
-    own, with its status, so that clients tell a refusal and may ask again. The events' generator is closed, and `close` called, whatever happens: at the end, or as the
-    client goes.
+    own, with its status, so that clients tell a refusal and may ask again. The events' generator is
+    closed, and `close` called, whatever happens: at the end, or as the client goes.
     """
 
     media_type = "text/event-stream"
