@@ -3,11 +3,15 @@
 In each cell plain decoding, every method at every length, and `auto` answer the same prompts, a
 batch at a time, in turn and in a rotating order; what drafters know of earlier answers is forgotten
 before each batch. Seconds are of decoding alone. A speed is the median over the batches.
-Cells are written as they end, and those that the record has are kept. Example:
+
+No prompt is one of those from which auto's first beliefs come (real.py's screen): tasks are other
+Spec-Bench questions, six tasks in turn; editing is requests to edit code and to correct texts. The
+toy, which can't answer these, has the bundled prompts. Each batch is written as it ends, and the
+same command goes on where it was. Example:
 
     python benchmarks/auto_oracle.py --list
-    python benchmarks/auto_oracle.py --quick --cells smollm2-135m/1/0/tasks
-    python benchmarks/auto_oracle.py --check --cells none
+    FORETOKEN_DATA=folder nice python benchmarks/auto_oracle.py --models folder --minutes 25
+    python benchmarks/auto_oracle.py --check --cells none      (only what is not as wanted)
 """
 
 from __future__ import annotations
@@ -20,13 +24,16 @@ from argparse import Namespace
 from collections.abc import Sequence as Seq
 from itertools import product
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from auto import Wrong
+from real_table import prompts as real
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
 from foretoken.bench.record import BASELINE
+from foretoken.bench.suites.suite import Prompt
 from foretoken.drafters.auto import Auto
 from foretoken.machine import cache_folder
 from foretoken.progress import track
@@ -46,6 +53,7 @@ CELLS = (
 )
 """target/batch/temperature/prompts; in "wrong" the drafters propose what is never written."""
 COPIED, COMPUTED = (2, 4, 8, 16), (1, 2, 3, 4, 6)
+BATCHES = 24
 BEST, PLAIN, WRONG, ON_TOY = 0.95, 0.99, 0.98, 0.97
 
 
@@ -65,41 +73,61 @@ def configs(draft: Any, wrong: int | None) -> dict[str, dict[str, Any]]:
     return {**found, AUTO: {"method": AUTO, **given}}
 
 
-def measured(cell: str, given: Namespace) -> dict[str, Any]:
-    """Each method's speed over plain decoding, and `auto`'s over the best fixed choice."""
-    name, size, heat, kind = cell.split("/")
-    batch, files = int(size), [_found(given.models, file) for file in MODELS[name]]
-    first = LLM(files[0], max_num_seqs=batch)
-    q4 = {"backend": "q4"} if name == PAIR else {}
-    draft = LLM(files[1], **q4).model if files[1] else None
-    wrong = (first.tokenizer.bos_token_id or 0) if kind == "wrong" else None
-    llms = {
-        key: LLM(
-            first.model,
-            tokenizer=first.tokenizer,
-            max_num_seqs=batch,
-            speculative_config=config,
-        )
-        for key, config in configs(draft, wrong).items()
-    }
-    editing = {"code_editing", "editing", "grammar"}
-    prompts = [p for p in bundled() if kind != EDITING or p.task in editing]
-    prompts = prompts[: given.batches * batch]
-    asked = [first.chat_prompt([{"role": "user", "content": p.turns[0]}]) for p in prompts]
-    own = SamplingParams(
-        temperature=float(heat), max_tokens=given.max_tokens, ignore_eos=True, seed=0
-    )
-    logs: dict[str, list[float]] = {key: [] for key in llms}
-    groups = [asked[i : i + batch] for i in range(0, len(asked), batch)]
-    for llm in llms.values():  # compiled loops, caches of weights
-        seconds(llm, groups[0], own)
-    with track(cell, len(groups), True) as advance:
-        for turn, group in enumerate(groups):
-            order = list(llms)[turn % len(llms) :] + list(llms)[: turn % len(llms)]
-            for key in order:
-                logs[key].append(math.log(seconds(llms[key], group, own)))
-            advance()
-    return result(logs)
+def prompts_of(cell: str, batches: int) -> list[list[Prompt]]:
+    """The cell's prompts, a batch each: at most so many batches, all full."""
+    name, size, _, kind = cell.split("/")
+    if name == TOY:
+        found = bundled()
+    elif kind == EDITING:
+        of_task: dict[str, list[Prompt]] = {}
+        for prompt in real.own().prompts:
+            of_task.setdefault(prompt.task, []).append(prompt)
+        rest = [
+            p for task in of_task.values() for i, p in enumerate(task) if i not in real.SCREENED
+        ]
+        found = rest + [p for p in bundled() if p.task == "grammar"]
+    else:
+        tasks: dict[str, list[Prompt]] = {}
+        for prompt in real.official().prompts:
+            tasks.setdefault(prompt.task, []).append(prompt)
+        places = [i for i in range(max(map(len, tasks.values()))) if i % real.EVERY]
+        found = [task[i] for i in places for task in tasks.values() if i < len(task)]
+    groups = [found[i : i + int(size)] for i in range(0, len(found), int(size))]
+    return [group for group in groups if len(group) == int(size)][:batches]
+
+
+class Lineup:
+    """A cell's methods, loaded."""
+
+    def __init__(self, cell: str, models: Path) -> None:
+        name, size, heat, kind = cell.split("/")
+        files = [_found(models, file) for file in MODELS[name]]
+        first = LLM(files[0], max_num_seqs=int(size))
+        q4 = {"backend": "q4"} if name == PAIR else {}
+        draft = LLM(files[1], **q4).model if files[1] else None
+        wrong = (first.tokenizer.bos_token_id or 0) if kind == "wrong" else None
+        self._llms = {
+            key: LLM(
+                first.model,
+                tokenizer=first.tokenizer,
+                max_num_seqs=int(size),
+                speculative_config=config,
+            )
+            for key, config in configs(draft, wrong).items()
+        }
+        self._heat, self._first, self._warm = float(heat), first, False
+
+    def seconds(self, group: Seq[Prompt], turn: int, tokens: int) -> dict[str, float]:
+        """Of each method, in an order that rotates with the turn."""
+        asked = [self._first.chat_prompt([{"role": "user", "content": p.turns[0]}]) for p in group]
+        params = SamplingParams(temperature=self._heat, max_tokens=tokens, ignore_eos=True, seed=0)
+        if not self._warm:  # compiled loops, caches of weights
+            for llm in self._llms.values():
+                seconds(llm, asked, params)
+            self._warm = True
+        names = list(self._llms)
+        order = names[turn % len(names) :] + names[: turn % len(names)]
+        return {key: seconds(self._llms[key], asked, params) for key in order}
 
 
 def _found(folder: Path, file: str | None) -> str | None:
@@ -118,8 +146,8 @@ def seconds(llm: LLM, asked: Seq[Seq[int]], own: SamplingParams) -> float:
     return stats.draft_time + stats.verify_time + stats.other_time
 
 
-def result(logs: dict[str, list[float]]) -> dict[str, Any]:
-    """From the logarithms of seconds by method, a batch of prompts each."""
+def result(logs: dict[str, list[float]], wanted: int) -> dict[str, Any]:
+    """From the logarithms of seconds by method, a batch of prompts each, of so many `wanted`."""
     plain = logs[BASELINE]
     speedups = {
         key: math.exp(statistics.median(p - mine for p, mine in zip(plain, own, strict=True)))
@@ -132,20 +160,43 @@ def result(logs: dict[str, list[float]]) -> dict[str, Any]:
         "of_best": speedups[AUTO] / speedups[best],
         "of_plain": speedups[AUTO],
         "batches": len(logs[AUTO]),
+        "wanted": wanted,
+        "log_seconds": logs,
     }
 
 
 def missed(cells: dict[str, dict[str, Any]]) -> list[str]:
-    """What is not as wanted; a cell that was not measured is not."""
+    """What is not as wanted; a cell that was not measured, or not wholly, is not."""
     bad = [f"{cell} is not measured" for cell in CELLS if cell not in cells]
     for cell, own in cells.items():
         name, _, _, kind = cell.split("/")
         floor = WRONG if kind == "wrong" else ON_TOY if name == TOY else PLAIN
+        if own["batches"] < own["wanted"]:
+            bad.append(f"{cell}: {own['batches']} of {own['wanted']} batches are measured")
         if own["of_plain"] < floor:
             bad.append(f"{cell}: {own['of_plain']:.3f} of plain decoding, wanted {floor}")
         if kind != "wrong" and name != TOY and own["of_best"] < BEST:
             bad.append(f"{cell}: {own['of_best']:.3f} of {own['best']}, wanted {BEST}")
     return bad
+
+
+def measure(cell: str, cells: dict[str, dict[str, Any]], given: Namespace, until: float) -> None:
+    """Go on with a cell until it is whole or the time has come, and write each batch."""
+    wanted = prompts_of(cell, given.batches)
+    logs: dict[str, list[float]] = cells.get(cell, {}).get("log_seconds", {})
+    done = len(logs.get(AUTO, ()))
+    if done >= len(wanted) or perf_counter() >= until:
+        return
+    lineup = Lineup(cell, given.models)
+    with track(cell, len(wanted) - done, True) as advance:
+        for turn in range(done, len(wanted)):
+            for key, own in lineup.seconds(wanted[turn], turn, given.max_tokens).items():
+                logs.setdefault(key, []).append(math.log(own))
+            cells[cell] = result(logs, len(prompts_of(cell, BATCHES)))
+            save("auto_oracle", given, {"cells": cells, "met": not missed(cells)})
+            advance()
+            if perf_counter() >= until:
+                return
 
 
 def main() -> int:
@@ -154,10 +205,11 @@ def main() -> int:
     parser.add_argument("--models", type=Path, default=cache_folder() / "models", help="GGUF files")
     parser.add_argument("--list", action="store_true", help="name the cells")
     parser.add_argument(
-        "--batches", type=int, default=24, help="of prompts in a cell (default: 24)"
+        "--batches", type=int, default=BATCHES, help=f"of prompts in a cell (default: {BATCHES})"
     )
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer (default: 64)")
     parser.add_argument("--quick", action="store_true", help="six batches of prompts")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after these")
     parser.add_argument("--fresh", action="store_true", help="keep nothing of earlier runs")
     parser.add_argument("--check", action="store_true", help="fail unless all is as wanted")
     given = parser.parse_args()
@@ -170,10 +222,9 @@ def main() -> int:
     path = given.out / "auto_oracle.json"
     kept = json.loads(path.read_text("utf-8")) if path.is_file() and not given.fresh else {}
     cells: dict[str, dict[str, Any]] = kept.get("cells", {})
-    for cell in (cell for cell in CELLS if cell in given.cells and cell not in cells):
-        cells[cell] = measured(cell, given)
-        print(cell, json.dumps(cells[cell]), flush=True)
-        save("auto_oracle", given, {"cells": cells, "met": not missed(cells)})
+    until = perf_counter() + 60 * given.minutes
+    for cell in (cell for cell in CELLS if cell in given.cells):
+        measure(cell, cells, given, until)
     rows = [["target/batch/temperature/prompts", "auto/plain", "best fixed", "auto/best"]]
     for cell, own in cells.items():
         best = f"{own['best']} {own['speedup'][own['best']]:.3f}"
