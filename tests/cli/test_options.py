@@ -124,7 +124,11 @@ def test_single_options_win() -> None:
     )
     both = {"method": "mcsd", "model": "y", "num_speculative_tokens": 5, "a": 1}
     assert given.config(Drafting("mcsd", "y", 5)) == both
-    assert given.config(Drafting(num_speculative_tokens=5)) == {**both, "method": "sps", "model": "x"}
+    assert given.config(Drafting(num_speculative_tokens=5)) == {
+        **both,
+        "method": "sps",
+        "model": "x",
+    }
 
 
 @pytest.mark.parametrize("name", COMMANDS)
