@@ -6,13 +6,14 @@ import io
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from command_line import Terminal
 from foretoken import ForetokenError, progress
-from foretoken.progress import check_installed, once_each, track, track_late
+from foretoken.progress import check_installed, track, track_late
 
 
 @pytest.mark.parametrize(("show", "bar"), [(True, True), (False, False)])
@@ -121,15 +122,20 @@ def test_a_bar_that_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Loading" in shown.getvalue() and "3/3" in shown.getvalue()
 
 
-def test_a_name_counts_once() -> None:
-    """A tensor that two parts of a model share is read for each."""
-    count = 0
+def test_a_late_bar_ends_at_its_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than that is not shown, and what has no total is counted on."""
+    monkeypatch.setattr("foretoken.progress._SOON", -1.0)
+    for total, expected in ((2, 2), (0, 3)):
+        steps = list[int]()
 
-    def advance() -> None:
-        nonlocal count
-        count += 1
+        @contextmanager
+        def counted(
+            what: str, total: int, show: bool, steps: list[int] = steps
+        ) -> Iterator[Callable[[], None]]:
+            yield lambda: steps.append(1)
 
-    step = once_each(advance)
-    for name in ("head", "layer", "head"):
-        step(name)
-    assert count == 2
+        monkeypatch.setattr("foretoken.progress.track", counted)
+        with track_late("Loading", total) as advance:
+            for _ in range(3):
+                advance()
+        assert len(steps) == expected

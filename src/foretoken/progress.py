@@ -104,28 +104,19 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def once_each(advance: Callable[[], None]) -> Callable[[str], None]:
-    """Advances by one for each name, however often it comes."""
-    seen = set[str]()
-
-    def step(name: str) -> None:
-        if name not in seen:
-            seen.add(name)
-            advance()
-
-    return step
-
-
 @contextmanager
 def track_late(what: str, total: int) -> Iterator[Callable[[], None]]:
     """`track`, for what is often done at once: the bar appears when it takes more than two
-    seconds."""
+    seconds. It ends at its total (0: unknown), also where more is done, as when a tensor that two
+    parts of a model share is read twice."""
     began, done = perf_counter(), 0
     advance: Callable[[], None] | None = None
     with ExitStack() as opened:
 
         def step() -> None:
             nonlocal advance, done
+            if done == total > 0:
+                return
             done += 1
             if advance is not None:
                 advance()

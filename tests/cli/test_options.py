@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from foretoken import LLM, ForetokenError
 from foretoken.cli.commands import app
-from foretoken.cli.options import ModelOptions
+from foretoken.cli.options import Drafting, ModelOptions
 
 Pair = tuple[Path, Path]
 COMMANDS = ("generate", "chat", "bench", "tune", "certify", "demo")
@@ -107,14 +107,14 @@ def test_demo_refuses_a_method(tmp_path: Path) -> None:
 def test_a_draft_model_is_asked_for(method: str) -> None:
     """For every method with a small model in it, before anything is loaded."""
     with pytest.raises(ForetokenError, match="--draft-model mini-draft"):
-        ModelOptions().config(method, None, None)
-    config = ModelOptions().config(method, "x", 3)
+        ModelOptions().config(Drafting(method))
+    config = ModelOptions().config(Drafting(method, "x", 3))
     assert config == {"method": method, "model": "x", "num_speculative_tokens": 3}
 
 
 def test_nothing_given_is_no_config() -> None:
     """`LLM` then decodes plainly."""
-    assert ModelOptions().config(None, None, None) is None
+    assert ModelOptions().config(Drafting()) is None
 
 
 def test_single_options_win() -> None:
@@ -123,8 +123,12 @@ def test_single_options_win() -> None:
         speculative_config='{"method": "sps", "model": "x", "num_speculative_tokens": 3, "a": 1}'
     )
     both = {"method": "mcsd", "model": "y", "num_speculative_tokens": 5, "a": 1}
-    assert given.config("mcsd", "y", 5) == both
-    assert given.config(None, None, 5) == {**both, "method": "sps", "model": "x"}
+    assert given.config(Drafting("mcsd", "y", 5)) == both
+    assert given.config(Drafting(num_speculative_tokens=5)) == {
+        **both,
+        "method": "sps",
+        "model": "x",
+    }
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import torch
 from case_names import case_name
 from foretoken import LLM
 from foretoken.errors import ForetokenError
-from foretoken.models import load
 from foretoken.models.checkpoint import Checkpoint
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.load import (
@@ -154,21 +151,6 @@ def test_a_tied_model_with_a_head_of_its_own(tmp_path: Path) -> None:
     assert load_model(tmp_path, device="cpu").parameters == tied + VOCAB * 64
     change_tensors(tmp_path, lambda x: x.pop(EMBEDDING))
     check_both(tmp_path)
-
-
-def test_progress_ends_at_its_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each tensor counts once, the embedding that is the head too."""
-    totals, steps = list[int](), list[int]()
-
-    @contextmanager
-    def counted(what: str, total: int) -> Iterator[Callable[[], None]]:
-        totals.append(total)
-        yield lambda: steps.append(1)
-
-    written(tmp_path, tie_word_embeddings=True)
-    monkeypatch.setattr(load, "track_late", counted)
-    load_model(tmp_path, device="cpu")
-    assert totals == [len(steps)]
 
 
 def test_a_model_that_is_not_tied_needs_its_head(tmp_path: Path) -> None:

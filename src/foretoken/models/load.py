@@ -29,7 +29,7 @@ from foretoken.models.native.build import build_native
 from foretoken.models.placement import pick_device, pick_dtype
 from foretoken.models.reduced_vocabulary import first_and_ends
 from foretoken.models.seq2seq import load as seq2seq
-from foretoken.progress import once_each, track_late
+from foretoken.progress import track_late
 
 _log = logging.getLogger(__name__)
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
@@ -262,10 +262,9 @@ def load_native(
         many = len(stored.headers)
         with pages.reusing(), track_late(f"Loading {folder.name}", many) as advance:
             keep = partial(backends.stored, backend)
-            count = once_each(advance)  # a tied head is read as the embedding too
 
             def read(name: str) -> Any:
-                count(name)
+                advance()
                 return keep(stored(name))
 
             layers = None
