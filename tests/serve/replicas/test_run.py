@@ -49,7 +49,7 @@ def started(model: Path, *words: str) -> Iterator[tuple[str, subprocess.Popen[st
     try:
         assert server.stderr is not None
         lines = [server.stderr.readline(), server.stderr.readline()]
-        assert "http://" in lines[0] and "2 replicas" in lines[1], lines
+        assert "127.0.0.1" in lines[0] and "2 replicas" in lines[1], lines
         yield f"http://127.0.0.1:{port}", server
     finally:
         server.send_signal(signal.SIGTERM)
