@@ -18,7 +18,10 @@ import httpx
 import pytest
 import torch
 
+from foretoken import LLM
+from foretoken.serve.replicas import run
 from foretoken.serve.run import listening
+from foretoken.serve.settings import ServerSettings
 from foretoken.testing import tiny_transformers
 
 pytest.importorskip("ray.serve", exc_type=ImportError)
@@ -46,7 +49,7 @@ def started(model: Path, *words: str) -> Iterator[tuple[str, subprocess.Popen[st
     try:
         assert server.stderr is not None
         lines = [server.stderr.readline(), server.stderr.readline()]
-        assert "http://" in lines[0] and "2 replicas" in lines[1], lines
+        assert "127.0.0.1" in lines[0] and "2 replicas" in lines[1], lines
         yield f"http://127.0.0.1:{port}", server
     finally:
         server.send_signal(signal.SIGTERM)
@@ -93,6 +96,17 @@ def _ask(url: str, body: dict[str, Any]) -> tuple[str, bool]:
         return text, ends == 1 and reasons[-1] == "length" and reasons[:-1].count(None) + 1 == len(
             reasons
         )
+
+
+@pytest.mark.parametrize("most", [2, 4])
+def test_a_fixed_number_or_by_load(most: int) -> None:
+    """Ray takes both descriptions."""
+    scale = run.Scale(least=2, most=most, target=8, imbalance=4)
+    run.application(LLM, ServerSettings(names=("m",)), scale, run.Share(0.5, 0.0), 60)
+    scaled = {"min_replicas": 2, "max_replicas": 4, "target_ongoing_requests": 8}
+    assert run._count(scale) == (
+        {"num_replicas": 2} if most == 2 else {"autoscaling_config": scaled}
+    )
 
 
 @pytest.mark.slow
