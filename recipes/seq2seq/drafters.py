@@ -1,10 +1,10 @@
-"""Trains a base model's drafters: `python drafters.py --task corrector --work WORK`, after train.py.
+"""Trains a base model's drafters, after train.py: `python drafters.py --task corrector --work W`.
 
 shallow: a decoder of one layer beside the base's own encoder; student: a small model by itself
 (both learn the base's distribution: Zhou et al. 2024, DistillSpec, forward KL on the given texts).
 blockwise: heads on the base's last state (Stern et al. 2018), the base frozen. block: a decoder
 whose k masks see each other and are filled in one pass (Xia et al. 2023, SpecDec), trained by
-glancing (Qian et al. 2021): of the places that it gets wrong, some are shown to it, the rest learned.
+glancing (Qian et al. 2021): as many places as half of its mistakes are shown, the rest learned.
 
 Each may be killed and goes on where it was; WORK/TASK/NAME has the result.
 

@@ -107,14 +107,14 @@ class MaskedBlock(ChainDrafter):
 
 
 def read_block(folder: Path) -> tuple[int, int]:
-    """The mask's id and how many masks are filled. Raises `ForetokenError` for a folder that doesn't
-    say so."""
+    """The mask's id and how many masks are filled. Raises `ForetokenError` for a folder that
+    doesn't say so."""
     given = read_json(folder / "config.json", "a model's configuration").get(_FIELD)
     if isinstance(given, dict):
         mask, size = given.get("mask_token_id"), given.get("size")
         if type(mask) is int and type(size) is int and 1 <= size <= MOST_NODES:
             return mask, size
     raise ForetokenError(
-        f"{folder} isn't a block drafter: {_FIELD} in its config.json is {shown(given)} and must be "
-        'like {"mask_token_id": 2, "size": 8}.'
+        f"{folder} isn't a block drafter: {_FIELD} in its config.json is {shown(given)} and must "
+        'be like {"mask_token_id": 2, "size": 8}.'
     )
