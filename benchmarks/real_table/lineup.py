@@ -21,6 +21,8 @@ DRAFT, LYING, INT8 = "<draft model>", "<draft model as stored>", "<draft model i
 LENGTHS = (2, 4, 6, 8)
 NARROW, COPY = "sps-4-int8", "substitute"
 """For targets in float16, whose draft model would be as wide, and which have bits to spare."""
+SURE, REDUCED = "sps-8-sure", "sps-8-sure-64k"
+"""Which end a draft where the small model isn't sure; the second drafts the first ids alone."""
 WIDE = "sps-4-stored"
 """For targets whose weights are as stored."""
 
@@ -50,8 +52,15 @@ PAIR, SMALL, OTHER_SIZE = "qwen2.5-coder-1.5b", "smollm2-135m", "qwen2.5-coder-0
 _SPS: dict[str, dict[str, Any]] = {
     f"sps-{n}": {"method": "sps", "model": DRAFT, "num_speculative_tokens": n} for n in LENGTHS
 }
+_SURE = {
+    **_SPS["sps-8"],
+    "num_assistant_tokens_schedule": "confidence",
+    "assistant_confidence_threshold": 0.7,
+}
 _WITH_DRAFT: dict[str, dict[str, Any]] = {
     **_SPS,
+    SURE: _SURE,
+    REDUCED: {**_SURE, "draft_vocab_size": 65_536},
     NARROW: {**_SPS["sps-4"], "model": INT8},
     WIDE: {**_SPS["sps-4"], "model": LYING},
     **{

@@ -283,25 +283,31 @@ def _runner(cell: Cell, bench: Bench) -> Runner:
     return Runner(plan)
 
 
+_SIZE = "draft_vocab_size"  # which a model is loaded with
+
+
 class _Drafts:
     """The draft model, loaded once for all methods, and again for a row that has it otherwise."""
 
     def __init__(self, cell: Cell, bench: Bench) -> None:
         self._target, self._bench = TARGETS[cell.target], bench
         self._backends = _draft_backends(cell)
-        self._loaded: dict[str, Any] = {}
+        self._loaded: dict[tuple[str, int | None], Any] = {}
 
     def filled(self, config: dict[str, Any]) -> dict[str, Any]:
         """A row's config with the model in the place of its name."""
-        named = config.get("model")
-        return {**config, "model": self._load(named)} if named is not None else config
+        if (named := config.get("model")) is None:
+            return config
+        others = {key: value for key, value in config.items() if key != _SIZE}
+        return {**others, "model": self._load(named, config.get(_SIZE))}
 
-    def _load(self, named: str) -> Any:
-        if named not in self._loaded:
+    def _load(self, named: str, size: int | None) -> Any:
+        if (named, size) not in self._loaded:
             assert self._target.draft is not None
-            source = checkpoint(self._target.draft, self._bench)
-            self._loaded[named] = load_model(source, backend=self._backends[named])
-        return self._loaded[named]
+            source, backend = checkpoint(self._target.draft, self._bench), self._backends[named]
+            model = load_model(source, backend=backend, draft_vocab_size=size)
+            self._loaded[named, size] = model
+        return self._loaded[named, size]
 
 
 def _draft_backends(cell: Cell) -> dict[str, str]:

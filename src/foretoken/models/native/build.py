@@ -52,8 +52,8 @@ def build_native(
     `source`: the checkpoint's folder, where it is from one. offloaded: what reads the layers, where
     not all may stay in memory. head_ids [R]: the tokens that the head is to know, where not all;
     of stored blocks their rows are taken as they lie. Raises KeyError with the name of a tensor
-    that is not there, and `ForetokenError` for a backend that can't serve it, and where configuration
-    and tensors don't agree.
+    that is not there, and `ForetokenError` for a backend that can't serve it, and where
+    configuration and tensors don't agree.
     """
     runner, linear_backend = backends.split(backend)
     shape = check.shape_of(config)
@@ -192,14 +192,14 @@ def _ends(parts: Parts, tied: bool, head_ids: Tensor | None) -> tuple[Embedding,
     if isinstance(embedding, Blocks) and matrix == name and head_ids is None:
         return parts.tied(embedding)
     head = [embedding] if matrix == name else parts.tensors([matrix])
-    lm_head = parts.product(head if head_ids is None else [_rows(head[0], head_ids)], None)
+    lm_head = parts.product(head if head_ids is None else [rows_of(head[0], head_ids)], None)
     if isinstance(embedding, Blocks):
         return embedding, lm_head
     narrow = min(embedding.dtype, parts.dtype, key=lambda kind: kind.itemsize)
     return EmbeddingTable(_joined([embedding], narrow, parts.device)), lm_head
 
 
-def _rows(matrix: Any, ids: Tensor) -> Any:
+def rows_of(matrix: Any, ids: Tensor) -> Any:
     """Rows of a stored matrix, as they are stored: a block never reaches over two."""
     if isinstance(matrix, Blocks):
         return Blocks(matrix.data[ids], matrix.kind, matrix.shape[1])
