@@ -51,7 +51,7 @@ def fits(name: str, arguments: str) -> bool:
 @pytest.fixture(scope="module", params=[*FORMATS])
 def client(request: pytest.FixtureRequest) -> Iterator[OpenAI]:
     own = deepcopy(tokenizer())
-    own.chat_template = "{{ tools }} {{ messages[0].content }}"
+    own.chat_template = "{% if tools %}{{ messages[0].content }}{% endif %}"
     config = {"method": "grammar+suffix"}
     llm = LLM(pair().target, tokenizer=own, speculative_config=config)
     with (

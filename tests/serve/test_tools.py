@@ -279,7 +279,6 @@ BAD_CALLS = [
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"tools": [TOOL], "tool_choice": TOOL}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": 3}, "auto"),
         ({"tools": [{"type": "function"}]}, "tools.0.function is missing"),
         *(({"messages": [*SAID, turn]}, "tool_calls of message 1") for turn in BAD_CALLS),

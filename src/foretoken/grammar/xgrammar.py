@@ -66,6 +66,11 @@ class XGrammar:
             return compiler.compile_grammar(f"root ::= {choices}")
         if form.form == "structural_tag":
             return compiler.compile_structural_tag(text)
+        if "%json" in text:
+            raise ForetokenError(
+                "xgrammar has no %json in grammars, which calls of functions are constrained by; "
+                "use structured_outputs_backend='guidance'."
+            )
         return compiler.compile_grammar(text) if "::=" in text else compiler.compile_lark(text)
 
 
