@@ -119,7 +119,9 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=64, help="of a text (default: 64)")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
-    kept = Kept(beside("contrastive"), {k: v for k, v in vars(given).items() if k not in ("check", "out")})
+    kept = Kept(
+        beside("contrastive"), {k: v for k, v in vars(given).items() if k not in ("check", "out")}
+    )
     counted = kept.cell("counts", lambda: counts(given))
     fast = speed(given, kept)
     failures = [
