@@ -60,6 +60,17 @@ def test_a_guess_is_right_where_the_cache_has_all(knn: KnnModel) -> None:
             assert early < llm.stats.drafted - llm.stats.accepted
 
 
+def test_each_sequence_has_its_own_cache(knn: KnnModel) -> None:
+    """Together, as many guesses are right as one after the other."""
+    with speculating(knn, speculation_stride=3, following=2, cached=72) as llm:
+        for prompt in PROMPTS:
+            ids(llm, [prompt], SETTINGS["greedy"])
+        alone = llm.stats.accepted, llm.stats.drafted
+        llm.reset_stats()
+        ids(llm, PROMPTS, SETTINGS["greedy"])
+        assert (llm.stats.accepted, llm.stats.drafted) == alone
+
+
 def test_the_models_passes_arent_made_twice(
     pair: Pair, knn: KnnModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
