@@ -218,8 +218,7 @@ class Auto(Wrapper):
     ) -> Choice:
         """The controller's choice; the copiers' drafts are kept to be compared with the text."""
         histories = [self._histories(sequence) for sequence in sequences]
-        found = {number: tree for number, tree in copies.items() if any(tree.counts)}
-        shapes = {number: shapes_of(tree) for number, tree in found.items()}
+        shapes = {number: shapes_of(tree) for number, tree in copies.items()}
         choice = self.control.choose(
             [
                 Row(
@@ -231,11 +230,11 @@ class Auto(Wrapper):
                 for row, (room, history) in enumerate(zip(rooms, histories, strict=True))
             ]
         )
-        for number, tree in found.items():
+        for number, tree in copies.items():
             for row, tokens in enumerate(tree.tokens.tolist()):
                 shape, used = shapes[number][row], choice.takers[row] == number
                 histories[row][number].remember(tokens, shape, len(sequences[row].tokens), used)
-        self._comparing = self._comparing or bool(found)
+        self._comparing = self._comparing or any(any(tree.counts) for tree in copies.values())
         return choice
 
     def _unread(self, sequence: Sequence, histories: Seq[History]) -> dict[int, int]:
@@ -271,10 +270,11 @@ class Auto(Wrapper):
             if part.follows and not drafted and not prefill:
                 continue
             # Hide other parts' drafts, which a part would take for its own.
-            hidden = [taker not in (None, number) for taker in takers]
-            pairs = zip(hidden, steps, strict=True)
-            visible = [replace(step, drafted=0) if hide else step for hide, step in pairs]
-            part.observe(sequences, visible if any(hidden) else steps)
+            visible = [
+                step if taker in (None, number) else replace(step, drafted=0)
+                for taker, step in zip(takers, steps, strict=True)
+            ]
+            part.observe(sequences, visible)
         if now is None:
             return
         self.chose = [NONE if taker is None else self.names[taker] for taker in takers]
@@ -339,12 +339,12 @@ class Auto(Wrapper):
         control, choice = self.control, now.choice
         computed = any(taker in control.computing for taker in choice.takers)
         shapes = shapes_of(steps[0].tree) if computed else []
-        for row, sequence in enumerate(sequences if control.computing else ()):
+        for row, (sequence, step) in enumerate(zip(sequences, steps, strict=True)):
             histories = self._histories(sequence)
             for number in control.computing:
                 if number == choice.takers[row]:
                     history, nodes = histories[number], choice.nodes[row]
-                    history.record_pass(control.rates[number], shapes[row], nodes, steps[row].path)
+                    history.record_pass(control.rates[number], shapes[row], nodes, step.path)
                     history.read = len(sequence.tokens) - 1
                 else:
                     histories[number].skip_pass()
