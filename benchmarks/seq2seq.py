@@ -45,7 +45,7 @@ def methods(folder: Path) -> dict[str, dict[str, Any]]:
         found[name] = {"method": "sps", "model": str(folder / name)}
     found["blockwise"] = {"method": "blockwise", "model": str(folder / "blockwise")}
     for rule, row in zip(RULES, ("specdec exact", "specdec relaxed"), strict=True):
-        block = {"drafter": "masked_block", "model": str(folder / "block"), "verifier": rule}
+        block = {"method": "masked_block", "model": str(folder / "block"), "verifier": rule}
         found[row] = block
     there = {n: c for n, c in found.items() if Path(c.get("model", folder)).exists()}
     for name in set(found) - set(there):

@@ -73,7 +73,7 @@ def test_masks_see_each_other_and_the_text_none_of_them() -> None:
 def test_texts_are_the_targets(folder: Path) -> None:
     expected = [written(tiny("t5"), source, TOKENS)[:TOKENS] for source in SOURCES]
     for slots in (1, 3, 8):
-        built = build({"drafter": "masked_block", "model": str(folder), "verifier": "speculative"})
+        built = build({"method": "masked_block", "model": str(folder)})
         native = native_of(tiny("t5"))
         outputs = serve(
             native, built.drafter, built.verifier, SOURCES, GREEDY, slots=slots, eos_ids=ENDS

@@ -81,7 +81,7 @@ class MaskedBlock(ChainDrafter):
         if not isinstance(self.model, (str, Path)):
             raise ForetokenError(
                 "This drafter fills masks by an encoder–decoder that was trained to; name its "
-                'folder, e.g. {"drafter": "masked_block", "model": "my-block"}.'
+                'folder, e.g. {"method": "masked_block", "model": "my-block"}.'
             )
         self.length: LengthRule = schedule("constant", self.num_speculative_tokens or 1, {})
 

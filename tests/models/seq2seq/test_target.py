@@ -14,6 +14,7 @@ from foretoken.drafters.nothing import Nothing
 from foretoken.draws import GreedyDraws
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
+from foretoken.models.feed import chain_feed
 from foretoken.models.seq2seq.model import Seq2Seq
 from foretoken.models.seq2seq.target import Seq2SeqTarget, target_for
 from foretoken.models.target import ModelTarget
@@ -187,3 +188,27 @@ def test_requests_that_cant_be_served() -> None:
     request = served.add([3] * 40, SamplingParams(max_tokens=None))
     assert request.samples[0].left == 39 and request.samples[0].longest == 40
     assert type(target_for(tiny_pair(61).target, 1, 8)) is ModelTarget
+
+
+@torch.inference_mode()
+def test_prefill_gives_the_texts_states_where_they_were_read() -> None:
+    """Of each row the last ones; zeros for the source, and for a text of one token."""
+    native = model_of("bart")[0]
+    target = target_for(native, 3, 64, hidden=(-1,))
+    starts = ([2], [*target.opening, 7], target.opening)
+    sequences = [Sequence.start(text, GREEDY, source=SOURCES[i]) for i, text in enumerate(starts)]
+    for sequence in sequences:
+        target.begin(sequence)
+    states = target.prefill(sequences, 64).hidden[-1]
+    reads = [len(SOURCES[i]) + len(text) - 1 for i, text in enumerate(starts)]
+    assert states.shape == (3, max(reads), native.width)
+    for row, (text, read) in enumerate(zip(starts, reads, strict=True)):
+        assert not states[row, : len(SOURCES[row])].any() and not states[row, read:].any()
+        alone = target_for(native, 1, 64, hidden=(-1,))
+        single = Sequence.start(text, GREEDY, source=SOURCES[row])
+        alone.begin(single)
+        alone.prefill([single], 64)
+        alone.cache.lengths[0] = 0
+        feed = chain_feed(alone.cache, [0], [text])
+        want = native.forward(feed, alone.cache, (-1,)).hidden[-1][0, :-1]
+        torch.testing.assert_close(states[row, len(SOURCES[row]) : read], want)
