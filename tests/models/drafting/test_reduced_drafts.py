@@ -108,7 +108,8 @@ def test_every_method_with_a_draft_model_takes_its_size(method: str) -> None:
     """Its small model then predicts so many tokens."""
     config = {"method": method, "model": small().name, "draft_vocab_size": FEW}
     llm = LLM(tiny_pair().target, speculative_config=config, max_model_len=64)
-    [model] = llm.engine.drafter.small_models
+    drafting = llm.engine.drafter
+    [model] = [lm for part in (drafting, *drafting.parts) for lm in part.small_models]
     assert int(logits_after(model, [1, 2, 3]).isfinite().sum()) == FEW
 
 
