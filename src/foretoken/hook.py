@@ -20,6 +20,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -32,6 +33,7 @@ from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput
 from foretoken.engine.stats import EngineStats
 from foretoken.errors import ForetokenError, shown
+from foretoken.grammar.params import StructuredOutputsParams, structured
 from foretoken.models.drafting.draft_model import as_causal_lm
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.hf.generate import Prepared
@@ -65,6 +67,7 @@ def assisted(
     stop_strings: str | Seq[str] | None = None,
     prompt_lookup_num_tokens: int | None = None,
     speculative_config: AnyConfig | None = None,
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Assisted:
     """What to give to `model.generate(..., custom_generate=...)` for speculative decoding.
@@ -82,6 +85,8 @@ def assisted(
         tokenizer, stop_strings: as for `generate`, which refuses them with `custom_generate`.
         prompt_lookup_num_tokens: "pld" with drafts of this length.
         speculative_config: all of this in one mapping, as `foretoken.LLM` takes it.
+        structured_outputs: what each row's new text must be, as `SamplingParams` takes it; needs
+            `tokenizer`.
         options: the method's other options, e.g. `num_speculative_tokens=5`.
 
     Raises:
@@ -117,15 +122,27 @@ def assisted(
     if stop_strings and tokenizer is None:
         raise ForetokenError("stop_strings need a tokenizer; pass assisted(tokenizer=…) as well.")
     strings = [tf.StopStringCriteria(tokenizer, stop_strings)] if stop_strings else []
-    return Assisted(config, streamer, strings)
+    if isinstance(structured_outputs, Mapping):
+        structured_outputs = structured(structured_outputs)
+    if structured_outputs is not None and tokenizer is None:
+        raise ForetokenError("structured_outputs need a tokenizer; pass assisted(tokenizer=…) too.")
+    return Assisted(config, streamer, strings, tokenizer, structured_outputs)
 
 
 class Assisted:
     """A decoding method for `generate`. `stats`: what the last call drafted and accepted."""
 
-    def __init__(self, config: Mapping[str, Any], streamer: Any, criteria: Seq[Any]) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        streamer: Any,
+        criteria: Seq[Any],
+        tokenizer: Any = None,
+        structured_outputs: StructuredOutputsParams | None = None,
+    ) -> None:
         """`assisted` makes these."""
         self.config, self.streamer, self.criteria = config, streamer, criteria
+        self.tokenizer, self.structured_outputs = tokenizer, structured_outputs
         self.stats = EngineStats()
         self._wrapped: dict[Any, tuple[Any, CausalLM]] = {}
 
@@ -147,8 +164,13 @@ class Assisted:
         )
         engine = self._engine(batch)
         self.stats = engine.stats
+        form = self.structured_outputs
         requests = [
-            engine.add(batch.prompt(row), params, criterion=batch.criterion(row))
+            engine.add(
+                batch.prompt(row),
+                replace(params, structured_outputs=form),
+                criterion=batch.criterion(row),
+            )
             for row, params in enumerate(batch.params())
         ]
         outputs = [request.samples[0].output for request in requests]
@@ -179,7 +201,8 @@ class Assisted:
     def _engine(self, batch: Prepared) -> Engine:
         model = self._wrap(batch.model)
         longest = batch.width - min(batch.starts) + batch.limit
-        target = ModelTarget(model, batch.rows, min(longest, model.max_length))
+        most = min(longest, model.max_length)
+        target = ModelTarget(model, batch.rows, most, tokenizer=self.tokenizer)
         method = build(self._configured(batch.config, target))
         wrapped = method.wrapped(target)
         return Engine(wrapped, method.drafter, method.verifier, eos_ids=batch.eos_ids)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.grammar.ahead import filled_ahead
 from foretoken.protocols import Drafter, Scorer, Scores, Step, Target, Verdict, Verifier
-from foretoken.sampling.ahead import filled_ahead
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.tree import DraftTree, empty
@@ -32,7 +32,7 @@ def step(
     """Advance every sequence by at least one token; `budgets[b]` bounds the nodes drafted for b."""
     draws = draws or draws_for(sequences, target.device, verifier.draws)
     trees = drafter.draft(sequences, budgets, draws).trim(budgets)
-    with filled_ahead(sequences, trees) as contexts:
+    with filled_ahead([(s.constraint, s.output) for s in sequences], trees.contexts) as contexts:
         out = target.score(sequences, trees)
     assert out.logits is not None
     folded = fold(out.logits, sequences, contexts)

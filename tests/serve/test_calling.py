@@ -38,7 +38,13 @@ STRICT = [
     tool(t["function"]["name"], t["function"]["parameters"]["properties"], strict=True)
     for t in (PAINT, AGE)
 ]
-SAID: Any = [{"role": "user", "content": "?"}]
+ASKED: dict[str, Any] = {
+    "model": "toy",
+    "messages": [{"role": "user", "content": "?"}],
+    "tools": [PAINT, AGE],
+    "temperature": 1.0,
+    "max_tokens": 150,
+}
 
 
 def fits(name: str, arguments: str) -> bool:
@@ -83,10 +89,7 @@ def streamed(client: Any, **asked: Any) -> tuple[str, list[tuple[str, str]], str
 
 @pytest.mark.parametrize("seed", range(3))
 def test_required_calls_are_valid_and_their_deltas_add_up(client: Any, seed: int) -> None:
-    asked: dict[str, Any] = {
-        "model": "toy", "messages": SAID, "tools": [PAINT, AGE], "tool_choice": "required",
-        "temperature": 1.0, "seed": seed, "max_tokens": 150,
-    }  # fmt: skip
+    asked = ASKED | {"tool_choice": "required", "seed": seed}
     [choice] = client.chat.completions.create(**asked).choices
     made = calls_of(choice)
     whole = made if choice.finish_reason == "tool_calls" else made[:-1]
@@ -96,10 +99,7 @@ def test_required_calls_are_valid_and_their_deltas_add_up(client: Any, seed: int
 
 
 def test_several_calls_unless_one_is_asked_for(client: Any) -> None:
-    asked: dict[str, Any] = {
-        "model": "toy", "messages": SAID, "tools": [PAINT, AGE], "tool_choice": "required",
-        "temperature": 1.0, "max_tokens": 150, "n": 6, "seed": 1,
-    }  # fmt: skip
+    asked = ASKED | {"tool_choice": "required", "seed": 1, "n": 6}
     counts = [len(calls_of(c)) for c in client.chat.completions.create(**asked).choices]
     assert max(counts) > 1
     one = client.chat.completions.create(**asked, parallel_tool_calls=False).choices
@@ -109,10 +109,7 @@ def test_several_calls_unless_one_is_asked_for(client: Any) -> None:
 
 @pytest.mark.parametrize("name", ["paint", "age"])
 def test_a_named_function_is_the_one_that_is_called(client: Any, name: str) -> None:
-    asked: dict[str, Any] = {
-        "model": "toy", "messages": SAID, "tools": [PAINT, AGE], "temperature": 1.0, "seed": 4,
-        "tool_choice": {"type": "function", "function": {"name": name}}, "max_tokens": 150,
-    }  # fmt: skip
+    asked = ASKED | {"tool_choice": {"type": "function", "function": {"name": name}}, "seed": 4}
     [choice] = client.chat.completions.create(**asked).choices
     [(called, arguments)] = calls_of(choice)
     assert called == name and fits(name, arguments) and choice.finish_reason == "stop"
@@ -181,15 +178,11 @@ def test_functions_that_are_not_strict_take_any_object() -> None:
 
 def test_strict_functions_leave_a_text_free(client: Any) -> None:
     """Under "auto", with every call in it valid; a stream tells the same."""
-    asked: dict[str, Any] = {
-        "model": "toy", "messages": SAID, "tools": STRICT, "temperature": 1.0, "max_tokens": 40,
-        "seed": 2,
-    }  # fmt: skip
+    asked = ASKED | {"seed": 2, "tools": STRICT, "max_tokens": 40}
     [choice] = client.chat.completions.create(**asked).choices
     text, told, reason, _ = streamed(client, **asked)
-    assert (text, told, reason) == (
-        choice.message.content or "", calls_of(choice), choice.finish_reason
-    )  # fmt: skip
+    assert (text, told) == (choice.message.content or "", calls_of(choice))
+    assert reason == choice.finish_reason
 
 
 @pytest.mark.parametrize(
@@ -205,6 +198,6 @@ def test_strict_functions_leave_a_text_free(client: Any) -> None:
     ids=str,
 )
 def test_refusals(client: Any, more: dict[str, Any], says: str) -> None:
-    asked: Any = {"model": "toy", "messages": SAID, "tools": [PAINT, AGE], "max_tokens": 5} | more
+    asked: Any = ASKED | {"max_tokens": 5} | more
     with pytest.raises(BadRequestError, match=says):
         client.chat.completions.create(**asked)

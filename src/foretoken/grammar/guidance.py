@@ -54,19 +54,27 @@ class GuidanceMatcher:
         self._eos = frozenset(tokenizer.eos_tokens)
 
     def accept(self, token: int) -> bool:
-        return token not in self._eos and self._matcher.try_consume_tokens([token]) == 1
+        if token in self._eos or self._matcher.try_consume_tokens([token]) == 1:
+            return token not in self._eos
+        self._check()
+        return False
 
     def rollback(self, count: int) -> None:
         self._matcher.rollback(count)
 
     def fill(self, words: Words) -> None:
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-        if self._matcher.is_error():
-            raise ForetokenError(
-                f"The grammar can't be followed any further: {one_line_of(self._matcher)}"
-            )
+        self._check()
         for token in self._eos:
             words.view(np.uint32)[token // 32] &= ~np.uint32(1 << token % 32)
+
+    def _check(self) -> None:
+        """Raise `ForetokenError` where the grammar has become too complex."""
+        if self._matcher.is_error():
+            raise ForetokenError(
+                "What structured_outputs ask for can't be followed any further "
+                f"({one_line_of(self._matcher)}); use a simpler grammar."
+            )
 
     @property
     def complete(self) -> bool:

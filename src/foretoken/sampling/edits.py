@@ -56,7 +56,7 @@ def edited(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> tupl
 
 
 def _ids(ids: Seq[int], like: Tensor) -> Tensor:
-    """An index of ids that are in the vocabulary: the engine has seen to it."""
+    """An index of ids that are in the vocabulary (the engine has seen to it), or of places."""
     return torch.tensor(list(ids), device=like.device, dtype=torch.int64)
 
 
@@ -89,9 +89,8 @@ def _minimum_length(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> 
     missing = sequence.params.min_tokens - (len(sequence.tokens) - sequence.prompt_length)
     if missing <= 0 or not sequence.end_ids:
         return
-    short = [m for m, path in enumerate(paths) if len(path) < missing]
-    ends = _ids(sorted(sequence.end_ids), row)
-    row[torch.tensor(short, device=row.device, dtype=torch.int64)[:, None], ends] = -torch.inf
+    short = _ids([m for m, path in enumerate(paths) if len(path) < missing], row)
+    row[short[:, None], _ids(sorted(sequence.end_ids), row)] = -torch.inf
 
 
 def _user_processor(
