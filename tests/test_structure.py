@@ -22,7 +22,7 @@ def test_the_top_level_is_what_a_newcomer_sees_first() -> None:
 
 def test_the_core_is_small() -> None:
     """The loop, and what it is made of, can be read in one sitting."""
-    assert sum(structure.core_size().values()) <= 950
+    assert sum(structure.core_size().values()) <= 990
 
 
 def test_functions_are_short() -> None:

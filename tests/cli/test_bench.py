@@ -288,7 +288,7 @@ def test_shards_on_a_cluster(
         return done
 
     monkeypatch.setattr(cluster, "run_shards", run_shards)
-    monkeypatch.setattr(cluster, "cluster", lambda address: measuring.placed("x", {}, "none"))
+    monkeypatch.setattr("foretoken.ray_cluster.cluster", lambda address: measuring.placed("x", {}, "none"))
     command = (
         *small(checkpoints, suite),
         "--out",

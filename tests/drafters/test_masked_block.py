@@ -108,9 +108,15 @@ def test_heads_read_the_decoders_last_state(name: str) -> None:
     heads = randomised(BlockwiseHeads(Facts.of(native)), scale=0.03).double()
     for slots, chunk in ((1, 1), (3, 4), (8, 64)):
         outputs = serve(
-            native, Blockwise(heads), TargetOnly(), SOURCES, GREEDY,
-            slots=slots, eos_ids=ENDS, chunk=chunk,
-        )  # fmt: skip
+            native,
+            Blockwise(heads),
+            TargetOnly(),
+            SOURCES,
+            GREEDY,
+            slots=slots,
+            eos_ids=ENDS,
+            chunk=chunk,
+        )
         assert [output.error for output in outputs] == [None] * len(SOURCES)
         assert texts(outputs) == expected
         assert sum(output.stats.drafted for output in outputs) > 0
