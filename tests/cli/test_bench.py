@@ -288,7 +288,8 @@ def test_shards_on_a_cluster(
         return done
 
     monkeypatch.setattr(cluster, "run_shards", run_shards)
-    monkeypatch.setattr("foretoken.ray_cluster.cluster", lambda address: measuring.placed("x", {}, "none"))
+    here = lambda address: measuring.placed("x", {}, "none")  # noqa: E731
+    monkeypatch.setattr("foretoken.ray_cluster.cluster", here)
     command = (
         *small(checkpoints, suite),
         "--out",
