@@ -104,10 +104,9 @@ def calls_grammar(
 
 
 def _texts(barred: str, added: Mapping[str, int]) -> list[str]:
-    """Rules for what is free: text, and added tokens (an end of text at least is one), neither of
-    them with the tag in it."""
+    """Rules for what is free: text, and added tokens, neither of them with the tag in it."""
     ids = ",".join(str(number) for name, number in sorted(added.items()) if name != barred)
-    other = f"<[{ids}]>"
+    other = f"<[{ids}]>" if ids else "TEXT"
     inner = re.escape(barred)
     return [f"other: {other}", rf"TEXT: /(.|\n)+/ & ~/(.|\n)*{inner}(.|\n)*/"]
 
