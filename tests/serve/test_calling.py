@@ -15,7 +15,7 @@ from foretoken.grammar.guidance import Guidance
 from foretoken.serve.calling import calls_grammar
 from foretoken.serve.schema import Function
 from foretoken.serve.tools import FORMATS
-from grammar_cases import EOS, VOCAB
+from grammar_cases import EOS
 from json_tokenizer import ids, pair, tokenizer
 from served import serving
 
@@ -116,12 +116,24 @@ def test_a_named_function_is_the_one_that_is_called(client: Any, name: str) -> N
     assert streamed(client, **asked)[1:3] == ([(called, arguments)], "stop")
 
 
-def matches(format_: str, must: bool, several: bool, text: str, tools: Any = STRICT) -> bool:
+def with_tags() -> Any:
+    """A tokenizer that has tags as tokens, as Qwen's does."""
+    own = deepcopy(tokenizer())
+    own.add_tokens(["<tool_call>", "</tool_call>", "<think>", "<|python_tag|>"])
+    return own
+
+
+def matches(
+    format_: str, must: bool, several: bool, text: str, tools: Any = STRICT, own: Any = None
+) -> bool:
     """Whether the grammar allows a whole text."""
+    own = own or tokenizer()
     functions = [Function(**t["function"]) for t in tools]
-    grammar = calls_grammar(functions, format_, must, several)
-    matcher = Guidance(tokenizer(), VOCAB, EOS).compile(StructuredOutputsParams(grammar=grammar))()
-    return all(matcher.accept(token) for token in ids(text)) and matcher.complete
+    grammar = calls_grammar(functions, format_, must, several, own.get_added_vocab())
+    form = StructuredOutputsParams(grammar=grammar)
+    matcher = Guidance(own, len(own), EOS).compile(form)()
+    given = own(text, add_special_tokens=False)["input_ids"]
+    return all(matcher.accept(token) for token in given) and matcher.complete
 
 
 GOOD = '{"name": "age", "arguments": {"years": 12}}'
@@ -163,6 +175,22 @@ def test_what_an_answer_may_be(
     format_: str, must: bool, several: bool, text: str, fit: bool
 ) -> None:
     assert matches(format_, must, several, text) is fit
+    assert matches(format_, must, several, text, own=with_tags()) is fit
+
+
+def test_added_tokens_stand_in_a_text() -> None:
+    """Where tags are tokens of their own, calls are written with them, and never spelled out."""
+    own = with_tags()
+    for text in (f"<think>so</think>a {H(GOOD)} b<think>", "<think>", f"<think>{H(GOOD)}"):
+        assert matches("hermes", False, True, text, own=own), text
+    assert not matches("hermes", False, True, f"<think>{H(BAD)}", own=own)
+    spelled = [token for letter in H(BAD) for token in ids(letter)]
+    functions = [Function(**t["function"]) for t in STRICT]
+    for must in (False, True):
+        grammar = calls_grammar(functions, "hermes", must, True, own.get_added_vocab())
+        start = Guidance(own, len(own), EOS).compile(StructuredOutputsParams(grammar=grammar))
+        matcher = start()
+        assert not all(matcher.accept(token) for token in spelled)
 
 
 def test_functions_that_are_not_strict_take_any_object() -> None:

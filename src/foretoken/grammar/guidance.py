@@ -103,7 +103,9 @@ def _grammar(form: StructuredOutputsParams) -> str:
         return str(LLMatcher.grammar_from_regex(form.text))
     if form.form == "choice":
         texts = json.loads(form.text)
-        lark = "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+        # As one terminal: a parser of rules holds two thousand at most.
+        choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
+        lark = f"start: CHOICE\nCHOICE: {choices}"
         return str(LLMatcher.grammar_from_lark(lark))
     if form.form == "grammar":
         text = any_to_lark(form.text) if "::=" in form.text else form.text

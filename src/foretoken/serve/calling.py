@@ -8,6 +8,7 @@ colons, no other white space. The grammars are Lark's in llguidance's dialect.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from typing import Any
@@ -19,15 +20,13 @@ from foretoken.serve.schema import ChatBody, Function
 _SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 _SYNTAX = {
-    "hermes": ("<tool_call>\n", "arguments", "\n</tool_call>", "\n"),
-    "llama3_json": ("", "parameters", "", "; "),
+    "hermes": ("<tool_call>", "\n", "arguments", "\n", "</tool_call>", "\n"),
+    "llama3_json": ("", "", "parameters", "", "", "; "),
 }
-"""Format -> what opens a call, the name of its arguments, what closes it, what parts two."""
-_FREE = {
-    "hermes": r"/(.|\n)*/ & ~/(.|\n)*<tool_call>(.|\n)*/",
-    "llama3_json": r"/(\s*[^\s{](.|\n)*)?/ & ~/<\|python_tag\|>(.|\n)*/",
-}
-"""Format -> a text in which nothing is called."""
+"""Format -> a call's tag and what follows it, the name of its arguments, what comes before its
+closing tag, that tag, and what parts two calls."""
+_BARRED = {"hermes": "<tool_call>", "llama3_json": "<|python_tag|>"}
+"""Format -> the tag that no text may have in which nothing is called."""
 
 
 def named(choice: Any) -> str | None:
@@ -47,7 +46,7 @@ def named(choice: Any) -> str | None:
     )
 
 
-def with_calls(body: ChatBody, format_: str) -> ChatBody:
+def with_calls(body: ChatBody, format_: str, tokenizer: Any) -> ChatBody:
     """The body with the grammar of its calls, if its tools or its choice ask for one. Raises
     `ApiError` for a function that isn't offered, and for two things that the text must be."""
     functions = [tool.function for tool in body.tools]
@@ -69,31 +68,52 @@ def with_calls(body: ChatBody, format_: str) -> ChatBody:
             field,
         )
     several = body.parallel_tool_calls and name is None
-    grammar = calls_grammar(functions, format_, must, several)
+    added = {} if tokenizer is None else tokenizer.get_added_vocab()
+    grammar = calls_grammar(functions, format_, must, several, added)
     return body.model_copy(update={"structured_outputs": {"grammar": grammar}})
 
 
-def calls_grammar(functions: Seq[Function], format_: str, must: bool, several: bool) -> str:
+def calls_grammar(
+    functions: Seq[Function], format_: str, must: bool, several: bool, added: Mapping[str, int]
+) -> str:
     """What an answer may be. must: it is calls only, one at least, each by its function's schema;
     else it may also be a text, and arguments of functions that aren't strict may be any object.
-    several: there may be more than one call."""
-    opens, arguments, closes, between = _SYNTAX[format_]
+    several: there may be more than one call. added: the tokenizer's added tokens, which stand in a
+    text as themselves."""
+    tag, after, arguments, before, closing, between = _SYNTAX[format_]
     rules = [
         _rule(place, function, arguments, must or bool(function.strict))
         for place, function in enumerate(functions)
     ]
-    body = f"body: {' | '.join(f'f{place}' for place in range(len(rules)))}"
-    start, call = [], f"call: {_text(opens)} body {_text(closes)}"
-    if must or format_ != "hermes":
-        more = f" ({_text(between)} call)*" if several else ""
-        start.append(f"start: call{more}" if must else f"start: FREE | call{more}")
-    else:  # calls anywhere in a text
-        tag, rest = opens[:-1], opens[-1:]
-        start.append("start: call* FREE" if several else "start: FREE | call")
-        start.append(f"opened[lazy]: /(.|\\n)*/ {_text(tag)}")
-        call = f"call: opened {_text(rest)} body {_text(closes)}"
-    free = [] if must else [f"FREE: {_FREE[format_]}"]
-    return "\n".join([*start, call, body, *rules, *free])
+    body = " | ".join(f"f{place}" for place in range(len(rules)))
+    inside = f"{_text(after)} ({body}) {_text(before)} {_tag(closing, added)}"
+    more = f"({_text(between)} call)*" if several else ""
+    if must:
+        return "\n".join([f"start: call {more}", f"call: {_tag(tag, added)} {inside}", *rules])
+    rules += _texts(_BARRED[format_], added)
+    if not tag:  # calls from the first character on, or none
+        first = r"FIRST: /\s*[^\s{](.|\n)*/ & ~/(.|\n)*<\|python_tag\|>(.|\n)*/"
+        start = f"start: (FIRST (other TEXT?)*)? | call {more}"
+        return "\n".join([start, f"call: {inside}", first, *rules])
+    start = "start: (lead call)* free" if several else "start: free | lead call"
+    opened = f"opened[lazy]: /(.|\\n)*/ {_text(tag)}"
+    if tag in added:
+        opened = f"opened: TEXT? {_tag(tag, added)}"
+    lead, free = "lead: (TEXT? other)*", "free: lead TEXT?"
+    return "\n".join([start, lead, free, opened, f"call: opened {inside}", *rules])
+
+
+def _texts(barred: str, added: Mapping[str, int]) -> list[str]:
+    """Rules for what is free: text, and added tokens, neither of them with the tag in it."""
+    ids = ",".join(str(number) for name, number in sorted(added.items()) if name != barred)
+    other = f"<[{ids}]>" if ids else "TEXT"
+    inner = re.escape(barred)
+    return [f"other: {other}", rf"TEXT: /(.|\n)+/ & ~/(.|\n)*{inner}(.|\n)*/"]
+
+
+def _tag(text: str, added: Mapping[str, int]) -> str:
+    """A tag, as the one token that it is, or as text."""
+    return f"<[{added[text]}]>" if text in added else _text(text)
 
 
 def _rule(place: int, function: Function, arguments: str, strict: bool) -> str:

@@ -28,7 +28,8 @@ from foretoken.serve.usage import usage
 async def chat(request: Request) -> Response:
     """Answers a conversation."""
     server: Server = request.app.state.server
-    body = _with_choice(await server.read(request, ChatBody), server.settings)
+    given = await server.read(request, ChatBody)
+    body = _with_choice(given, server.settings, server.tokenizer)
     answering = await while_there(request, _submit(server, body))
     answer = _Answer(answering, body)
     silence = server.settings.keep_alive_interval
@@ -54,7 +55,7 @@ def _ids(server: Server, body: ChatBody) -> list[int]:
     return conversation_ids(body, body.messages, server.tokenizer, body.add_special_tokens)
 
 
-def _with_choice(body: ChatBody, settings: ServerSettings) -> ChatBody:
+def _with_choice(body: ChatBody, settings: ServerSettings, tokenizer: Any) -> ChatBody:
     """The body, without tools where none may be called, and with the grammar of those that must
     be called or are strict."""
     choice = ("auto" if body.tools else "none") if body.tool_choice is None else body.tool_choice
@@ -70,7 +71,7 @@ def _with_choice(body: ChatBody, settings: ServerSettings) -> ChatBody:
             '--tool-call-parser; or set tool_choice to "none".',
             "tools",
         )
-    return with_calls(body, settings.tool_call_parser)
+    return with_calls(body, settings.tool_call_parser, tokenizer)
 
 
 class _Answer:
