@@ -54,3 +54,8 @@ def test_a_model_is_loaded_in_its_folder(tmp_path: object, monkeypatch: pytest.M
     monkeypatch.setattr("os.chdir", seen.append)
     InFolder(str(tmp_path), lambda: seen.append("loaded"))()  # type: ignore[arg-type, func-returns-value]
     assert seen == [str(tmp_path), "loaded"]
+
+
+def test_lines_of_requests_are_one_servers() -> None:
+    with pytest.raises(ForetokenError, match="--enable-log-requests is for one server"):
+        ReplicaOptions(replicas=2).check(None, logs_requests=True)

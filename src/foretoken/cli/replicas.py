@@ -46,7 +46,7 @@ class ReplicaOptions:
         ),
     ] = None
 
-    def check(self, seed: int | None) -> None:
+    def check(self, seed: int | None, logs_requests: bool = False) -> None:
         """Raise `ForetokenError` for options that don't go together."""
         alone = {
             "--max-replicas": self.max_replicas,
@@ -62,6 +62,11 @@ class ReplicaOptions:
             raise ForetokenError(
                 "--seed counts the requests of one server; leave it out with --replicas, and give "
                 "requests a seed each."
+            )
+        if logs_requests:
+            raise ForetokenError(
+                "--enable-log-requests is for one server; leave it out with --replicas, whose "
+                "requests are in Ray's own logs."
             )
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ForetokenError(

@@ -162,7 +162,7 @@ def serve(
     --replicas 4 serves four of it behind one address, on this machine or on a Ray cluster.
     """
     _check_installed()
-    replicas.check(seed)
+    replicas.check(seed, enable_log_requests)
     from foretoken.async_llm import AsyncLLM
     from foretoken.serve import run
     from foretoken.serve.app import application
