@@ -145,7 +145,7 @@ def test_stop(browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> 
     quick = Engine.step
 
     def slow(engine: Engine) -> Any:
-        time.sleep(0.03)
+        time.sleep(0.2)  # longer than a busy browser takes to click
         return quick(engine)
 
     monkeypatch.setattr(Engine, "step", slow)
