@@ -16,7 +16,7 @@ from collections.abc import Sequence as Seq
 from time import perf_counter
 from typing import Any
 
-from kept import Kept, beside
+from kept import Kept, of_options
 from shared import bundled, options, save
 
 from foretoken import LLM, SamplingParams
@@ -119,9 +119,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=64, help="of a text (default: 64)")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
-    kept = Kept(
-        beside("contrastive"), {k: v for k, v in vars(given).items() if k not in ("check", "out")}
-    )
+    kept = of_options("contrastive", given)
     counted = kept.cell("counts", lambda: counts(given))
     fast = speed(given, kept)
     failures = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class Kept:
         self._path.unlink(missing_ok=True)
 
 
-def beside(name: str) -> Path:
-    """Where a benchmark of this name keeps its findings unless it is told: in the cache folder."""
-    return cache_folder() / "benchmarks" / f"{name}.jsonl"
+def of_options(name: str, given: Namespace) -> Kept:
+    """What a benchmark with these options has found, in the cache folder."""
+    plan = {key: value for key, value in vars(given).items() if key not in ("check", "out")}
+    return Kept(cache_folder() / "benchmarks" / f"{name}.jsonl", plan)

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from kept import Kept, beside
+from kept import Kept, of_options
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
@@ -130,7 +130,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=64, help="of a text (default: 64)")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
-    kept = Kept(beside("knn"), {k: v for k, v in vars(given).items() if k not in ("check", "out")})
+    kept = of_options("knn", given)
     same, fast = identity(given, kept), speed(given, kept)
     rows = [["", "seconds", "searches"]]
     for way in ("plain", "cached"):

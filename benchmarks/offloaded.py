@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from kept import Kept, beside
+from kept import of_options
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
@@ -152,8 +152,7 @@ def main() -> int:
     if given.one:
         print(json.dumps(one(given, given.one)))
         return 0
-    settings = {k: v for k, v in vars(given).items() if k not in ("check", "out", "one")}
-    kept = Kept(beside("offloaded"), settings)
+    kept = of_options("offloaded", given)
     target(given)
     results = {name: kept.cell(name, lambda name=name: apart(name)) for name in given.methods}
     rows = [["", "tokens/s", "tokens a pass", "GB read", "MiB"]]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kept import Kept, beside
+from kept import Kept, of_options
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
@@ -143,7 +143,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=48, help="of a text (default: 48)")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
-    kept = Kept(beside("ralm"), {k: v for k, v in vars(given).items() if k not in ("check", "out")})
+    kept = of_options("ralm", given)
     wanted = [prompt for prompt in bundled() if prompt.task in ("qa", "rag")]
     asked = [prompt.turns[0][-400:] for prompt in wanted[: given.limit]]
     same, fast = identity(given, kept, asked), speed(given, kept, asked)

@@ -38,7 +38,7 @@ def choose(d2t: Tensor, t2d: Tensor, counts: Tensor) -> None:
 def spread(reduced: Tensor, ids: Tensor, vocab_size: int) -> Tensor:
     """Logits [..., R] as [..., V], -inf for tokens that the head lacks."""
     logits = reduced.new_full((*reduced.shape[:-1], vocab_size), -torch.inf)
-    return logits.index_copy(-1, ids, reduced)
+    return logits.index_copy_(-1, ids, reduced)
 
 
 def first_and_ends(size: int, vocab_size: int, ends: Collection[int]) -> Tensor:
