@@ -222,7 +222,8 @@ def offline(served: Served) -> str:
 
 def test_the_strip_by_keyboard(browser: Any, served: Served) -> None:
     page = opened(browser, served).page
-    configure(page, max_tokens="12")
+    configure(page, max_tokens="12", seed="0")
+    page.fill("#temperature", "0")
     send(page)
     page.focus(".strip button")
     page.keyboard.press("ArrowRight")

@@ -211,6 +211,7 @@ def serve(
         )
         return
     llm = load(running.threads)()
+    opened.listen()  # who has read the next line may connect
     secure = "s" if ssl_certfile else ""
     note(f"[{llm.method}] {model} at http{secure}://{host}:{placed}/v1")
     run.serve(
