@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from page_markdown import NONE, code, markdown, ranged, tokens_a_second
@@ -246,6 +246,23 @@ def ladder(read: Read) -> str:
     return markdown(["", *kinds], [*rows, ["weights read once a pass, drafting free", *last]])
 
 
+def serving(read: Read) -> str:
+    """Tokens a second of each server by its number of clients, and over the other engine's."""
+    [(_, found)] = read("serving.json")["targets"].items()
+    rows = [*next(iter(found["closed"].values()))]
+    return markdown(
+        ["clients", *(name if name == "llama.cpp" else code(name) for name in rows)],
+        [
+            [clients, *(_rate(cell[row]) for row in rows)]
+            for clients, cell in found["closed"].items()
+        ],
+    )
+
+
+def _rate(runs: list[Record]) -> str:
+    return f"{median(run['tokens_per_second'] for run in runs):.0f}"
+
+
 def _rung(row: Record) -> str:
     over = "" if row["engine"] == "foretoken" else f" ({row['foretoken_over_it']:.2f})"
     return tokens_a_second(row["tokens_per_second"]) + over
@@ -317,6 +334,7 @@ TABLES: dict[str, Callable[[Read], str]] = {
     "perplexity": perplexity,
     "real": real,
     "real-screen": real_screen,
+    "serving": serving,
     "step": step,
     "trained": trained,
 }

@@ -87,7 +87,7 @@ def without(record: dict[str, Any], path: str) -> dict[str, Any]:
     inside: Any = record
     for key in keys[:-1]:
         inside = inside[int(key) if isinstance(inside, list) else key]
-    inside.pop(int(keys[-1]) if isinstance(inside, list) else keys[-1], None)
+    inside.pop(keys[-1], None)
     return record
 
 
