@@ -81,4 +81,10 @@ MASKING: dict[str, Mutant] = {
         "not sample.ended",
         (SERVED.format("compiling_holds_up_its_own_request_only"),),
     ),
+    "drafters learn what a grammar left": Mutant(
+        "foretoken.drafters.token_recycling:TokenRecycling.observe",
+        "scores.logits[rows]",
+        "scores.probs[rows]",
+        (SERVED.format("what_is_learned_of_a_constrained_request_is_the_models_own"),),
+    ),
 }

@@ -370,3 +370,17 @@ def test_log_probabilities_and_learning_drafters_see_the_models_own_logits() -> 
     [request] = served(params, prompts=PROMPTS[:1])
     [first, *_] = request.samples[0].output.logprobs or []
     assert len(first) >= 3 and all(entry.logprob > -60 for entry in first.values())
+
+
+def test_what_is_learned_of_a_constrained_request_is_the_models_own() -> None:
+    """The next tokens that `token_recycling` stores are those of a request without a grammar."""
+
+    def learned(params: SamplingParams) -> list[int]:
+        drafter = build({"method": "token_recycling"}).drafter
+        served(params, drafter, prompts=PROMPTS[:1])
+        rows = drafter._matrix.rows  # type: ignore[attr-defined]
+        return sorted(rows[ids(PROMPTS[0])[-1]].tolist())
+
+    constrained = params_of("choice", max_tokens=1)
+    free = learned(replace(constrained, structured_outputs=None))
+    assert learned(constrained) == free and min(free) >= 0
