@@ -38,6 +38,7 @@ from foretoken.testing import (
     Oracle,
     Pair,
     Scripted,
+    automaton,
     check_distribution,
     check_greedy,
     check_independence,
@@ -319,6 +320,38 @@ def test_sampled_text_is_plain_decodings(name: str, rule: Verifier, batch: int) 
     assert name in ("nothing", "grammar", *WRAPPING) or sum(
         output.stats.drafted for output in outputs
     )
+
+
+FORCED, VOCAB = 7, models("native").target.vocab_size
+GRAMMAR = automaton(
+    VOCAB,
+    {0: dict.fromkeys(range(0, VOCAB, 3), 1), 1: {FORCED: 2}, 2: dict.fromkeys(range(VOCAB), 0)},
+    whole=(),
+)
+"""A multiple of three, one token that is forced, and any token, again and again."""
+
+
+@pytest.mark.parametrize(("name", "rule"), [c for c in CELLS if c.values[1] == TargetOnly()])
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_constrained_text_is_plain_decodings(
+    name: str, rule: Verifier, batch: int, temperature: float
+) -> None:
+    """Chosen drafts under a grammar: the very tokens of plain constrained decoding."""
+    params = SamplingParams(
+        temperature=temperature, seed=3, max_tokens=TOKENS, structured_outputs=GRAMMAR
+    )
+    outputs = check_seeded(
+        lambda p: make_drafter(name, p),
+        rule,
+        models("native"),
+        slots=batch,
+        params=params,
+        prompts=PROMPTS[:4],
+        wrap=wrap_of(name),
+    )
+    for output in outputs:
+        assert output.outputs[0].token_ids[1::3] == [FORCED] * (TOKENS // 3)
 
 
 @each_cell

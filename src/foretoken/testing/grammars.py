@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import numpy as np
+
 from foretoken.grammar.constraint import CompiledGrammar, Words
 
 Moves = Mapping[int, Mapping[int, int]]
@@ -28,8 +30,9 @@ class Automaton:
         del self._states[-count:]
 
     def fill(self, words: Words) -> None:
+        bits = words.view(np.uint32)  # the last bit of a word is its sign
         for token in self._moves[self._states[-1]]:
-            words[token // 32] |= 1 << token % 32
+            bits[token // 32] |= 1 << token % 32
 
     @property
     def complete(self) -> bool:
