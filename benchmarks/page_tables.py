@@ -247,7 +247,7 @@ def ladder(read: Read) -> str:
 
 
 def serving(read: Read) -> str:
-    """Tokens a second of each server by its number of clients, and over the other engine's."""
+    """Tokens a second of each server by its number of clients, the median of the rounds."""
     [(_, found)] = read("serving.json")["targets"].items()
     rows = [*next(iter(found["closed"].values()))]
     return markdown(
@@ -260,7 +260,7 @@ def serving(read: Read) -> str:
 
 
 def _rate(runs: list[Record]) -> str:
-    return f"{median(run['tokens_per_second'] for run in runs):.0f}"
+    return tokens_a_second(median(run["tokens_per_second"] for run in runs))
 
 
 def _rung(row: Record) -> str:
