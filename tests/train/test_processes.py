@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,16 +22,23 @@ from trainings import SMALL
 
 pytest.importorskip("accelerate")
 
-LIMIT = 240.0  # seconds; processes that wait for each other would never end
+LIMIT = 240  # seconds; processes that wait for each other would never end
 
 CHILD = """
-import os, sys, time
+import faulthandler, gc, os, sys, time
+faulthandler.dump_traceback_later({limit})  # where it waits, should it wait for ever
 sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
 from foretoken.train import loop
 from train import test_processes
+left = torch.distributed.destroy_process_group
+def destroyed(*given):
+    alive = [type(each).__name__ for each in gc.get_objects()]
+    assert "DistributedDataParallel" not in alive, "it would destroy the group with the GIL held"
+    left(*given)
+torch.distributed.destroy_process_group = destroyed
 rank = int(os.environ["RANK"])
 clock = time.monotonic
 if {skewed!r} and rank == 1:  # its clock runs late, and in jumps
@@ -60,25 +66,22 @@ def train(
 def train_on_two(
     target: Path, prompts: Path, out: Path, skewed: bool = False, **changes: Any
 ) -> None:
-    names = {"tests": str(Path(__file__).parents[1]), "target": str(target)}
+    """By torchrun, which holds the port that they meet at and ends both where one fails."""
+    names = {"tests": str(Path(__file__).parents[1]), "target": str(target), "limit": LIMIT - 30}
     about = {"prompts": str(prompts), "out": str(out), "skewed": skewed, "changes": changes}
-    code = CHILD.format(**names, **about)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    children = []
-    for rank in ("0", "1"):
-        own = {**os.environ, **common, "RANK": rank, "LOCAL_RANK": rank, "ACCELERATE_USE_CPU": "1"}
-        children.append(
-            subprocess.Popen([sys.executable, "-c", code], env=own, stderr=subprocess.PIPE)
-        )
-    try:
-        said = [child.communicate(timeout=LIMIT)[1].decode() for child in children]
-        assert [child.returncode for child in children] == [0, 0], "\n".join(said)[-3000:]
-    finally:
-        for child in children:
-            child.kill()
+    child, said = out.with_suffix(".py"), out.with_suffix(".log")
+    child.write_text(CHILD.format(**names, **about))
+    local = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")
+    command = [sys.executable, "-m", "torch.distributed.run", *local, str(child)]
+    with said.open("w") as log:
+        own = {**os.environ, "ACCELERATE_USE_CPU": "1"}
+        launcher = subprocess.Popen(command, env=own, stdout=log, stderr=log)
+        try:
+            code = launcher.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            launcher.terminate()  # which ends the processes too
+            code = launcher.wait()
+    assert code == 0, said.read_text()[-4000:]
 
 
 def test_two_processes_learn_what_one_does(

@@ -98,6 +98,10 @@ def train(
             resumable.save()
             saved = time.monotonic()
         job.report(progress)
+    # DistributedDataParallel has to go before the processes' group does. As the last to refer to it
+    # it would end the group's threads while it holds the GIL, which one of them may wait for.
+    del wrapped
+    accelerator.free_memory()
     accelerator.end_training()
     return progress
 
