@@ -16,6 +16,7 @@ from foretoken.drafters.online import Online
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.errors import ForetokenError
+from foretoken.models.load import load_model
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, check_distribution, native, related, tiny_pair
@@ -133,6 +134,23 @@ def test_what_cannot_learn_is_refused(small: Pair, folder: Path) -> None:
         Online([SmallLM(small.draft)]).bind(target)
     with pytest.raises(ForetokenError, match="every is 0"):
         Online([SmallLM(str(folder))], every=0)
+
+
+@pytest.mark.parametrize("backend", ["q4", None])
+def test_learned_weights_run_as_the_first_ones(
+    backend: str | None, small: Pair, folder: Path, tmp_path: Path
+) -> None:
+    """With `draft_backend` they too are quantised; without, they run as the target does."""
+    related(small.transformers, 0.3).float().save_pretrained(tmp_path)
+    target = load_model(str(tmp_path))
+    part = SmallLM(str(folder), 3, draft_backend=backend)
+    drafter = Online([part], every=1, lr=1e-2)
+    engine, _ = served(drafter, Pair(target, target), [])
+    first = part.small_models[0]
+    assert (first.backend == "q4") == (backend == "q4")
+    answered(engine, PROMPTS_OF_23[0])
+    assert drafter.learner.version == 1 and part.small_models[0] is not first
+    assert part.small_models[0].backend == first.backend
 
 
 def test_by_name(checkpoints: tuple[Path, Path]) -> None:

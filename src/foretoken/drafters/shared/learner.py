@@ -98,9 +98,13 @@ class SmallModelWeights:
         serve: Callable[[CausalLM], None],
         access: Access,
         dtype: torch.dtype,
+        backend: str | None,
     ) -> None:
-        """model: the checkpoint that the drafter serves; serve: makes it draft with another."""
-        self._serve = serve
+        """model: the checkpoint that the drafter serves; serve: makes it draft with another;
+        backend: how its linear layers run, None for as the target's do."""
+        self._serve, linear = serve, backends.split(backend or access.backend)[1]
+        automatic = linear in backends.AUTOMATIC or not backends.known(linear)
+        self._backend = "auto" if automatic else linear
         self.student: TrainedLM = _ready_to_learn(
             TrainedLM(Facts.of(access), model=str(model)).to(access.device), dtype
         )
@@ -115,9 +119,11 @@ class SmallModelWeights:
     def build(self) -> CausalLM:
         access, lm = self._access, self.student.lm
         weights = {name: w.detach().to(self._stored) for name, w in lm.state_dict().items()}
-        linear = backends.split(access.backend)[1]
-        backend = linear if backends.known(linear) else "auto"
-        return build_native(lm.config, weights.__getitem__, access.dtype, access.device, backend)
+
+        def read(name: str) -> Any:
+            return backends.stored(self._backend, weights[name])
+
+        return build_native(lm.config, read, access.dtype, access.device, self._backend)
 
     def serve(self, built: CausalLM) -> None:
         self._serve(built)
@@ -130,6 +136,7 @@ class SmallModelWeights:
 class _SmallModelDrafter(Trainable, Protocol):
     """A drafter whose small model can be replaced between two drafts."""
 
+    draft_backend: str | None
     draft_vocab_size: int | None
 
     def replace_model(self, lm: CausalLM) -> None: ...
@@ -151,8 +158,8 @@ def learnable(drafter: Any, access: Access) -> tuple[Any, LearningWeights]:
             raise ForetokenError(
                 "A draft model that learns has the whole vocabulary; leave draft_vocab_size out."
             )
-        weights = SmallModelWeights(drafter.model, drafter.replace_model, access, dtype)
-        return drafter, weights
+        given = drafter.model, drafter.replace_model, access, dtype, drafter.draft_backend
+        return drafter, SmallModelWeights(*given)
     if isinstance(drafter, Trainable):
         module = drafter.module.load(drafter.model, access)
         return replace(drafter, model=module), ModuleWeights(module, access, dtype)  # type: ignore[type-var]
