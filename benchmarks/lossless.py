@@ -81,7 +81,7 @@ def rows(given: Namespace) -> list[Method]:
 def measured(given: Namespace) -> Iterator[dict[str, Any]]:
     """A cell for each method and batch size."""
     bench, done = Bench(given), kept(given)
-    cells = [(row, batch) for row in rows(given) for batch in BATCHES]
+    cells = [(row, batch) for row in rows(given) for batch in given.batches]
     with track("Methods", 1 + len(cells), True) as advance:
         wanted = done.get(PLAIN) or done.keep(PLAIN, bench.texts(None, 1)[0])
         advance()
@@ -107,6 +107,9 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=60, help="bundled ones (60)")
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer (64)")
     parser.add_argument("--methods", nargs="*", default=[], help="default: all")
+    parser.add_argument(
+        "--batches", nargs="+", type=int, default=BATCHES, help="prompts at a time (1 4)"
+    )
     work = cache_folder() / "lossless.jsonl"
     parser.add_argument("--work", type=Path, default=work, help="what is done so far")
     parser.add_argument("--check", action="store_true", help="fail where a token differs")
@@ -120,7 +123,7 @@ def main() -> int:
     met = all(cell["identical"] == cell["prompts"] for cell in cells)
     print("\nEvery token is the same." if met else "\nSome text differs.")
     about = {"draft_backend": given.draft_backend, "max_tokens": given.max_tokens}
-    save("lossless", given, {**about, "met": met, "cells": cells})
+    save("lossless", given, {**about, "batches": given.batches, "met": met, "cells": cells})
     return 1 if given.check and not met else 0
 
 

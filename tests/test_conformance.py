@@ -95,7 +95,7 @@ NEEDS: dict[str, Callable[[Pair], Any]] = {
     "auto.costs": lambda pair: CostModel(
         {1: 1.0, 64: 1.5}, {"cheap": DraftCost(call=0.01), "dear": DraftCost(level=0.1)}, fixed=True
     ),
-    "online.drafters": lambda pair: [SmallLM(saved(pair).name, 4)],
+    "online.drafters": lambda pair: [SmallLM(saved(pair).name, 2)],
     "datastore": lambda pair: some_texts(pair.target.vocab_size).name,
     "skip": lambda pair: (1, 2),
     "checkpoint": lambda pair: pair.transformers or tiny_transformers(pair.target.vocab_size),

@@ -38,8 +38,8 @@ def test_a_record_that_goes_on_where_it_was(run: Any, monkeypatch: pytest.Monkey
     texts = lossless.Bench.texts
     monkeypatch.setattr(lossless.Bench, "texts", lambda *a: written.append(a) or texts(*a))
     assert run("--methods", "pld", "sps")[1]["cells"] == record["cells"] and not written
-    run("--methods", "pld", "--max-tokens", "4")
-    assert len(written) == 3
+    run("--methods", "pld", "--max-tokens", "4", "--batches", "2")
+    assert len(written) == 2
 
 
 def test_another_token_is_found(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
