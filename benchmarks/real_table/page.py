@@ -23,12 +23,12 @@ TITLES = {
 def best(record: Record) -> str:
     """One sequence at a time: of each target our fastest methods and `auto`, and each other
     engine's plain decoding and fastest method; from the grid, or before that from the screen."""
-    machine = record["environment"]
+    own = [cell for cell in record["cells"] if not cell["peers"]] or record["cells"]
+    machines = " and ".join(dict.fromkeys(map(_machine, own)))
     intro = (
-        f"One sequence at a time, on {machine['cores']} cores of {machine['cpu']}, "
-        f"{machine['date'][:10]}; in brackets 95 % intervals. Weights are multiplied as their "
-        f"files have them, where an engine can. {_whose(record['cells'])} "
-        "([record](benchmarks/results/real.json))."
+        f"One sequence at a time, on {machines}, {record['environment']['date'][:10]}; in brackets "
+        "95 % intervals. Weights are multiplied as their files have them, where an engine can. "
+        f"{_whose(record['cells'])} ([record](benchmarks/results/real.json))."
     )
     targets = dict.fromkeys(cell["target"] for cell in record["cells"])
     return "\n\n".join([intro, *(_best(record["cells"], target) for target in targets)])
@@ -53,7 +53,29 @@ def _best(cells: Sequence[Record], target: str) -> str:
     rounds = f", {own['rounds']} rounds" if own["rounds"] > 1 else ""
     title = f"**{TITLES.get(target, target)}** ({own['prompts']} prompts, {most}{rounds})"
     head = ["engine", "method", "tokens a pass", "tokens/s", "over its plain", "at temperature 1"]
-    return f"{title}\n\n{markdown(head, rows, 2)}"
+    return f"{title}\n\n{markdown(head, rows, 2)}{_elsewhere(own, greedy)}"
+
+
+def _machine(cell: Record) -> str:
+    """Where a cell was measured."""
+    return " and ".join(f"{each['cores']} cores of {each['cpu']}" for each in cell["machines"])
+
+
+def _elsewhere(own: Record, cells: Sequence[Record]) -> str:
+    """Which speeds of other engines are another machine's, and what ours was on it."""
+    found: dict[str, list[Record]] = {}
+    for cell in cells:
+        if cell["peers"] and _machine(cell) != _machine(own):
+            found.setdefault(_machine(cell), []).append(cell)
+    said = ""
+    for machine, apart in found.items():
+        ours = sorted(cell["rows"][0]["tokens_per_second"] for cell in apart)
+        speeds = " to ".join(dict.fromkeys(map(tokens_a_second, (ours[0], ours[-1]))))
+        said += (
+            f"\n\n{', '.join(_peers(apart))}: on {machine}, where our plain decoding wrote "
+            f"{speeds} tokens/s in the same minutes."
+        )
+    return said
 
 
 def _alone(cells: Sequence[Record], target: str, temperature: float) -> list[Record]:
