@@ -48,7 +48,8 @@ Part = Computes | Copies
 
 @dataclass
 class World:
-    """rows sequences of `tokens` tokens; from `turn` on the parts are `later`."""
+    """rows sequences of `tokens` tokens; from `turn` on the parts are `later`. packed: padding costs
+    nothing."""
 
     curve: dict[int, float]
     parts: Seq[Part]
@@ -56,6 +57,7 @@ class World:
     tokens: int = 3000
     later: Seq[Part] = ()
     turn: int = 10**9
+    packed: bool = False
     right: list[list[list[bool]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -66,7 +68,7 @@ class World:
         for part in range(len(self.parts)):
             self.right.append([self._run(part, row) for row in range(self.rows)])
         drafts = {str(i): DraftCost(p.call, p.level) for i, p in enumerate(self.parts)}
-        self.costs = CostModel(self.curve, drafts, fixed=True)
+        self.costs = CostModel(self.curve, drafts, packed=self.packed, fixed=True)
         self.passes = self.costs.passes(self.rows, MOST)
 
     def at(self, part: int, place: int) -> Part:
@@ -103,19 +105,18 @@ def fixed(world: World, part: int | None, nodes: int) -> float:
     ms, places = 0.0, [0] * world.rows
     while sum(places) < world.rows * world.tokens:
         own = None if part is None else world.parts[part]
-        widest = 0
+        drafted = [0] * world.rows
         for row, place in enumerate(places):
             kept = 0
             if isinstance(own, Copies) and part is not None:
                 draft = world.copy(part, row, place)[:nodes]
-                kept = sum(token >= 0 for token in draft)
-                widest = max(widest, len(draft))
+                kept, drafted[row] = sum(token >= 0 for token in draft), len(draft)
             elif part is not None:
-                kept, widest = world.computed(part, row, place, nodes), nodes
+                kept, drafted[row] = world.computed(part, row, place, nodes), nodes
             places[row] += kept + 1
-        ms += world.passes[widest]
+        ms += world.costs.curve(world.costs.size(drafted))
         if own is not None:
-            ms += own.call * world.rows + own.level * widest
+            ms += own.call * world.rows + own.level * max(drafted)
     return sum(places) / ms
 
 
@@ -164,7 +165,8 @@ def play(world: World, share: float = 0.01) -> Played:
                     history.last_right = False
         control.record_step(choice, asked, kept)
         choices.append(choice)
-        ms += world.passes[choice.width] + sum(world.parts[p].call * world.rows for p in asked)
+        ms += world.costs.curve(world.costs.size(choice.nodes))
+        ms += sum(world.parts[p].call * world.rows for p in asked)
         levels = [n for n, t in zip(choice.nodes, choice.takers, strict=True) if t in computing]
         for part in {t for t in choice.takers if t in computing}:
             assert part is not None
@@ -200,6 +202,12 @@ WORLDS = {
     f"{curve}-{parts}-{rows}": World(costs, own, rows, 3600 // rows)
     for (curve, costs), (parts, own), rows in product(
         {"flat": FLAT, "cpu": CPU, "steep": STEEP}.items(), PARTS.items(), (1, 4)
+    )
+}
+WORLDS |= {
+    f"packed-{name}-{parts}": World(curve, PARTS[parts], 4, 900, packed=True)
+    for (name, curve), parts in product(
+        {"cpu": CPU, "steep": STEEP}.items(), ("good", "lookup", "wrong", "both", "many")
     )
 }
 

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from foretoken.control.cost_model import CostModel
+from foretoken.control.plans import Packed, Padded, Plan, Planner, best_of, tokens_at
 from foretoken.control.priors import prior_of
 from foretoken.control.rates import History, Rates, Shape, chain, expected
 
@@ -81,24 +82,6 @@ class Choice:
         return rows
 
 
-@dataclass(slots=True)
-class _Plan:
-    """A candidate for a step. tokens, ms: expected of the step. width: nodes of the widest draft.
-    part: the drafter that computes `length` nodes for the sequences that gain more by it than by a
-    copy. computed_gains: for each sequence, [n] the tokens expected from n computed nodes."""
-
-    tokens: float
-    ms: float
-    width: int
-    part: int | None = None
-    length: int = 0
-    computed_gains: Seq[list[float]] = ()
-
-    @property
-    def speed(self) -> float:
-        return self.tokens / self.ms
-
-
 class Controller:
     """Chooses at every step, and learns from how it went.
 
@@ -134,6 +117,8 @@ class Controller:
         self._idle = self._since_trial = self._since_look = 0
         self._pause = _TRIAL_PAUSE
         self._computed = True  # whether a part computed in the last step; true at first
+        self._padded = Padded(self.costs, self._most)
+        self._packed = Packed(self.costs, self._most) if self.costs.packed else None
 
     def copiers_to_query(self, sequences: int) -> list[int]:
         """The copiers whose query pays for this many sequences, or that are due for another one."""
@@ -165,7 +150,9 @@ class Controller:
         """Account for this many plain steps without a decision."""
         self._idle = max(0, self._idle - steps)
         self._since_trial += steps
-        self._earn(steps * self.costs.passes(sequences, self._most)[0], sequences)
+        plain = self.costs.passes(sequences, self._most)[0]
+        self._count(sequences, sequences, plain, steps)
+        self._earn(steps * plain, sequences)
 
     @property
     def _due(self) -> bool:
@@ -180,15 +167,17 @@ class Controller:
         if not due and not copied and (self._idle or not self.computing):
             self._idle = max(0, self._idle - 1)
             plain = self.costs.passes(len(rows), self._most)[0]
+            self._count(len(rows), len(rows), plain)
             return Choice([None] * len(rows), [0] * len(rows), plain)
         for row in rows:
             row.gains = {part: self._expected(row, part, copy) for part, copy in row.copies.items()}
-        copied_gains = [_best_of(list(row.gains.values())) for row in rows]
+        copied_gains = [best_of(list(row.gains.values())) for row in rows]
         self._since_look += 1
         look = due or self._computed or self._since_look >= _TRIAL_PAUSE or not copied
         if look:
             self._since_look = 0
-        best = self._fastest(rows, copied_gains, self.computing if look else ())
+        best = self._best(rows, copied_gains, self.computing if look else ())
+        self._count(len(rows), best.tokens, best.ms)
         choice = self._trial(rows, copied_gains, best) if due else None
         choice = choice or self._assigned(rows, copied_gains, best)
         choice.due = due
@@ -200,6 +189,14 @@ class Controller:
         self._idle = 0 if any(choice.nodes) else self._pause
         return choice
 
+    def _planner(self, sequences: int) -> Planner:
+        return self._padded if sequences == 1 or self._packed is None else self._packed
+
+    def _count(self, sequences: int, tokens: float, ms: float, steps: int = 1) -> None:
+        """Count steps that are taken."""
+        if self._packed is not None and sequences > 1:
+            self._packed.count(sequences, tokens, ms, steps)
+
     def reads(
         self, part: int, sequences: int, prompt: int, answer: int | None, sampled: bool = False
     ) -> bool:
@@ -210,7 +207,7 @@ class Controller:
         """
         histories = [History(sampled) for _ in self.names]
         rows = [Row(self._most, histories) for _ in range(sequences)]
-        best = self._fastest(rows, [_NO_GAIN] * sequences, [part])
+        best = self._best(rows, [_NO_GAIN] * sequences, [part])
         plain = self.costs.passes(sequences, self._most)[0]
         saved = plain / sequences - best.ms / best.tokens  # of each token
         return saved * (answer or _ANSWER) > self._read_ms(part, 1, prompt)
@@ -235,39 +232,27 @@ class Controller:
         tokens = expected(shape, self.rates[part], row.histories[part], hope, copied=copied)
         return tokens[: min(row.room, self._most) + 1]
 
-    def _fastest(
+    def _best(
         self, rows: Seq[Row], copied_gains: Seq[list[float]], computing: Seq[int], hope: float = 0.0
-    ) -> _Plan:
-        """The plan with the most expected tokens a millisecond, in which at most one of these
-        drafters computes; `hope` standard errors are added to its acceptance rates."""
-        count = len(rows)
-        passes = self.costs.passes(count, self._most)
-        tokens = _totals(copied_gains)
-        width = _fastest_length(tokens, passes)
-        best = _Plan(tokens[width], passes[width], width)
+    ) -> Plan:
+        """The best plan, in which at most one of these drafters computes; `hope` standard errors
+        are added to its acceptance rates."""
+        planner = self._planner(len(rows))
+        copies = best = planner.copying(copied_gains)
         for part in computing:
-            computed_gains = [self._expected(row, part, self.shapes[part], hope) for row in rows]
-            tokens, levels = _totals(copied_gains, computed_gains), self.shapes[part].reach
-            cost = self.costs.drafts[self.names[part]]
-            reading = self._reading(part, rows) / _USES
-            ms = [
-                cost.call * count + cost.level * level + reading * (level > 0) + pass_ms
-                for level, pass_ms in zip(levels, passes, strict=False)
+            own = [self._expected(row, part, self.shapes[part], hope) for row in rows]
+            cost, reading = self.costs.drafts[self.names[part]], self._reading(part, rows) / _USES
+            drafting = [
+                cost.call * len(rows) + cost.level * level + reading * (level > 0)
+                for level in self.shapes[part].reach
             ]
-            n = _fastest_length(tokens, ms)
-            if not n or tokens[n] * best.ms <= best.tokens * ms[n]:
-                continue
-            best = _Plan(tokens[n], ms[n], n, part, n, computed_gains)
-            # Copies for the other sequences may be longer than what is computed.
-            for width in range(n + 1, max(map(len, copied_gains)) if count > 1 else 0):
-                wider = ms[n] + passes[width] - passes[n]
-                gained = _tokens(copied_gains, width, computed_gains, n)
-                plan = _Plan(gained, wider, width, part, n, computed_gains)
-                best = plan if plan.speed > best.speed else best
+            plan = planner.computing(copied_gains, copies, own, drafting)
+            if any(plan.computes) and planner.better(plan, best):
+                best = replace(plan, part=part)
         return best
 
-    def _trial(self, rows: Seq[Row], copied_gains: Seq[list[float]], best: _Plan) -> Choice | None:
-        """A step that would be the fastest if drafters were better than their counts show, or None
+    def _trial(self, rows: Seq[Row], copied_gains: Seq[list[float]], best: Plan) -> Choice | None:
+        """A step that would be the best if drafters were better than their counts show, or None
         where there is none or the budget doesn't allow it.
 
         The counts of drafters that compute fade at each trial, so that all are tried again.
@@ -275,11 +260,15 @@ class Controller:
         for part in self.computing:
             self.rates[part].forget(self._pause // _TRIAL_PAUSE)
         self._since_trial = 0
-        hoped = self._fastest(rows, copied_gains, self.computing, _OPTIMISM)
-        if hoped.part is None or hoped.speed <= best.speed:
+        hoped = self._best(rows, copied_gains, self.computing, _OPTIMISM)
+        if hoped.part is None or not self._planner(len(rows)).better(hoped, best):
             return None
-        computed_gains = [self._expected(row, hoped.part, self.shapes[hoped.part]) for row in rows]
-        tokens = _tokens(copied_gains, hoped.width, computed_gains, hoped.length)
+        tokens = float(len(rows))
+        for row, copied, nodes, computes in zip(
+            rows, copied_gains, hoped.nodes, hoped.computes, strict=True
+        ):
+            own = self._expected(row, hoped.part, self.shapes[hoped.part]) if computes else copied
+            tokens += tokens_at(own, nodes)
         reading = self._reading(hoped.part, rows) * (1 - 1 / _USES)
         if hoped.ms + reading - tokens / best.speed > self._trial_budget:
             return None
@@ -287,44 +276,45 @@ class Controller:
         choice.trial = best.speed
         return choice
 
-    def _assigned(self, rows: Seq[Row], copied_gains: Seq[list[float]], plan: _Plan) -> Choice:
+    def _assigned(self, rows: Seq[Row], copied_gains: Seq[list[float]], plan: Plan) -> Choice:
         """The plan's draft for each sequence."""
         choice = Choice([], [], plan.ms)
         for place, row in enumerate(rows):
-            copied = _tokens_at(copied_gains[place], plan.width)
-            taker, nodes = self._best_copier(row, plan.width) if copied > 0 else (None, 0)
-            own = plan.computed_gains[place] if plan.part is not None else _NO_GAIN
-            if _tokens_at(own, plan.length) > copied:
-                taker, nodes = plan.part, min(plan.length, row.room)
+            taker, nodes = None, plan.nodes[place]
+            if plan.computes[place]:
+                nodes = min(nodes, row.room)
+                taker = plan.part if nodes else None
+            elif tokens_at(copied_gains[place], nodes) > 0:
+                taker, nodes = self._best_copier(row, nodes)
+            else:
+                nodes = 0
             choice.takers.append(taker)
             choice.nodes.append(nodes)
         choice.saved = self._saved(rows, choice, plan)
         return choice
 
-    def _best_copier(self, row: Row, width: int) -> tuple[int | None, int]:
-        """The copier whose first `width` nodes yield most tokens, and how many of them to use."""
-        part = max(row.gains, key=lambda part: _tokens_at(row.gains[part], width))
-        return part, min(width, len(row.gains[part]) - 1)
+    def _best_copier(self, row: Row, most: int) -> tuple[int, int]:
+        """The copier whose first `most` nodes yield most tokens, and how many of them to use."""
+        part = max(row.gains, key=lambda part: tokens_at(row.gains[part], most))
+        return part, min(most, len(row.gains[part]) - 1)
 
-    def _saved(self, rows: Seq[Row], choice: Choice, plan: _Plan) -> dict[int, float]:
+    def _saved(self, rows: Seq[Row], choice: Choice, plan: Plan) -> dict[int, float]:
         """Milliseconds that each copier's draft saves. Tokens that several copiers draft count for
         the one from which more has been expected so far."""
         added = {part: 0.0 for row in rows for part in row.gains}
-        if not plan.width or not added:
+        if not any(plan.nodes) or not added:
             return added
         credited = [0.0] * len(rows)  # tokens of each row that an earlier copier also gives
         for part in sorted(added, key=lambda part: -self._promised[part]):
             promised = 0.0
             for place, row in enumerate(rows):
-                tokens = _tokens_at(row.gains.get(part, _NO_GAIN), plan.width)
+                tokens = tokens_at(row.gains.get(part, _NO_GAIN), plan.nodes[place])
                 promised += tokens
                 if tokens > credited[place] and choice.takers[place] not in (None, plan.part):
                     added[part] += tokens - credited[place]
                     credited[place] = tokens
             self._promised[part] += _SAVING_RATE * (promised / len(rows) - self._promised[part])
-        drafts = sum(map(bool, choice.nodes)) or 1
-        passes = self.costs.passes(len(rows), self._most)
-        wider = (passes[plan.width] - passes[plan.length]) / drafts
+        wider = plan.copying_ms / (sum(map(bool, choice.nodes)) or 1)
         ms_per_token = plan.ms / plan.tokens
         return {p: tokens * ms_per_token - wider * (tokens > 0) for p, tokens in added.items()}
 
@@ -354,44 +344,3 @@ class Controller:
         most = _BUDGET_PASSES * self.costs.passes(sequences, self._most)[0]
         self._query_budget = min(most, self._query_budget + self._share / 2 * ms)
         self._trial_budget = min(most, self._trial_budget + self._share / 2 * ms)
-
-
-def _fastest_length(tokens: Seq[float], ms: Seq[float]) -> int:
-    """The number of nodes with the most tokens a millisecond; the smallest, if several have it."""
-    best = 0
-    for length, (count, time) in enumerate(zip(tokens, ms, strict=False)):
-        if count * ms[best] > tokens[best] * time:
-            best = length
-    return best
-
-
-def _best_of(drafts: Seq[list[float]]) -> list[float]:
-    """[n] the tokens expected from n nodes of the best of several drafts."""
-    if len(drafts) <= 1:
-        return drafts[0] if drafts else _NO_GAIN
-    return [max(_tokens_at(gains, n) for gains in drafts) for n in range(max(map(len, drafts)))]
-
-
-def _totals(copied_gains: Seq[list[float]], computed_gains: Seq[list[float]] = ()) -> list[float]:
-    """[n] the tokens of a step with n nodes for each sequence, which takes the better of a copy and
-    what is computed."""
-    if len(copied_gains) == 1:
-        return [1 + tokens for tokens in _best_of([copied_gains[0], *computed_gains])]
-    longest = max(map(len, [*copied_gains, *computed_gains]))
-    others = computed_gains or copied_gains
-    return [_tokens(copied_gains, length, others, length) for length in range(longest)]
-
-
-def _tokens_at(totals: Seq[float], nodes: int) -> float:
-    """The tokens expected from this many nodes; nodes beyond the draft's end add none."""
-    return totals[nodes] if nodes < len(totals) else totals[-1]
-
-
-def _tokens(
-    copied_gains: Seq[list[float]], width: int, computed_gains: Seq[list[float]], length: int
-) -> float:
-    """Tokens of a step in which each sequence takes the better of a copy and what is computed."""
-    pairs = zip(copied_gains, computed_gains, strict=True)
-    return len(copied_gains) + sum(
-        max(_tokens_at(copied, width), _tokens_at(computed, length)) for copied, computed in pairs
-    )

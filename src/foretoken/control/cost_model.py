@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -45,7 +46,8 @@ class CostModel:
 
     target: measured passes, e.g. {1: 30.0, 8: 33.0, 64: 60.0}. drafts: a `DraftCost` for each
     drafter. of: what each drafter's acceptance depends on, in words that name target and drafter,
-    where that is known. fixed: real steps correct nothing. Raises `ForetokenError` as `Curve` does.
+    where that is known. packed: a batch's padding costs nothing; else the nodes of its widest row
+    count for all rows. fixed: real steps correct nothing. Raises `ForetokenError` as `Curve` does.
     """
 
     def __init__(
@@ -54,26 +56,36 @@ class CostModel:
         drafts: Mapping[str, DraftCost],
         *,
         of: Mapping[str, str] = MappingProxyType({}),
+        packed: bool = False,
         fixed: bool = False,
     ) -> None:
         self.curve = Curve(dict(target))
-        self.drafts, self.of = dict(drafts), of
+        self.drafts, self.of, self.packed = dict(drafts), of, packed
         self._fixed = fixed
         self._recent: deque[float] = deque(maxlen=_RECENT)  # log of real over expected time
         self._sizes = sorted(target)
         self._ms = [target[size] for size in self._sizes]
         self._measurements: dict[int | str, int] = {}  # of each cost, counted
+        self._table: list[float] = []
         self._tables: dict[tuple[int, int], list[float]] = {}
         self._steps = 0
 
     def passes(self, sequences: int, most: int) -> list[float]:
-        """[most + 1] milliseconds of a pass over this many sequences with 0 … `most` nodes each. A
-        batch is padded to its widest row, so that row's nodes count for all."""
+        """[most + 1] milliseconds of a pass over this many sequences with 0 … `most` nodes each."""
         key = sequences, most
         if key not in self._tables:
-            sizes = (sequences * (1 + nodes) for nodes in range(most + 1))
-            self._tables[key] = [self.curve(size) for size in sizes]
+            self._tables[key] = self.sizes(sequences * (1 + most))[sequences :: sequences][: most + 1]
         return self._tables[key]
+
+    def sizes(self, most: int) -> list[float]:
+        """[at least most + 1] milliseconds of a pass by its tokens, all sequences together."""
+        if len(self._table) <= most:
+            self._table = self.curve.upto(most)
+        return self._table
+
+    def size(self, nodes: Seq[int]) -> int:
+        """Tokens that a pass computes over drafts of so many nodes."""
+        return len(nodes) + (sum(nodes) if self.packed else len(nodes) * max(nodes))
 
     def record_pass_time(self, tokens: int, ms: float) -> None:
         """Learn from a real pass over this many tokens, all sequences together."""
@@ -89,6 +101,7 @@ class CostModel:
         self._steps += 1
         if self._steps % _REBUILD_EVERY == 0:
             self.curve = Curve(dict(zip(self._sizes, self._ms, strict=True)))
+            self._table = []
             self._tables.clear()
 
     def extra_ms(self, name: str, sequences: int, levels: int, ms: float) -> float:

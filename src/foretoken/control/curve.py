@@ -46,6 +46,12 @@ class Curve:
             return times[-1] + slope * (tokens - sizes[-1])
         return float(np.interp(tokens, sizes, times))
 
+    def upto(self, most: int) -> list[float]:
+        """[most + 1] `self(n)` of each n."""
+        sizes, times = self._sorted
+        table: list[float] = np.interp(range(min(most, sizes[-1]) + 1), sizes, times).tolist()
+        return table + [self(size) for size in range(len(table), most + 1)]
+
     @cached_property
     def _sorted(self) -> tuple[list[int], list[float]]:
         sizes = sorted(self.points)

@@ -367,9 +367,8 @@ class Auto(Wrapper):
         if self._untimed < _TIMED_EVERY:
             return
         self._untimed, costs = 0, self.control.costs
-        costs.record_pass_time(
-            len(steps) * (1 + steps[0].tree.nodes), 1000 * (scored - now.drafted)
-        )
+        size = costs.size([step.drafted for step in steps])
+        costs.record_pass_time(size, 1000 * (scored - now.drafted))
         after = perf_counter() - scored
         for number, seconds in now.queried.items():
             whole = 1000 * (seconds + after / len(now.queried))  # deciding is part of the query

@@ -36,6 +36,7 @@ from foretoken.errors import ForetokenError
 from foretoken.files import read_json, write_json
 from foretoken.machine import cache_folder, cores, processor
 from foretoken.models.model import CausalLM
+from foretoken.models.native.transformer import Transformer
 from foretoken.models.seq2seq.target import target_for
 from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
@@ -92,7 +93,7 @@ def measured(loop: Loop, parts: Mapping[str, Drafter]) -> CostModel:
         drafts[name] = _draft(loop, part, _File.of([*here, *_identity(part)]), until, passes, guess)
     own = _weights(model)
     of = {name: "\n".join([*own, *_identity(part), *_small(part)]) for name, part in parts.items()}
-    return CostModel(passes, drafts, of=of)
+    return CostModel(passes, drafts, of=of, packed=isinstance(model, Transformer) and model.packs)
 
 
 def completed(known: Mapping[int, float]) -> dict[int, float]:

@@ -54,6 +54,7 @@ class Feed:
     amateur_logits: Tensor | None = None
     _masks: dict[tuple[object, ...], Tensor | None] = field(default_factory=dict)
     _index: tuple[Tensor, Tensor] | None = None
+    _real: Tensor | None = None
 
     @property
     def aligned(self) -> bool:
@@ -69,6 +70,29 @@ class Feed:
     def ragged(self) -> bool:
         """Some rows have padding."""
         return self.counts is not None and min(self.counts) < self.tokens.shape[1]
+
+    def packed(self, each: Tensor) -> Tensor:
+        """[B, T, ...] -> [P, ...] what belongs to a token that is not padding, row by row."""
+        flat = each.flatten(0, 1)
+        return flat[self._real_places()] if self.ragged else flat
+
+    def unpacked(self, packed: Tensor) -> Tensor:
+        """[P, ...] -> [B, T, ...], 0 where there is padding."""
+        shape = self.tokens.shape
+        if not self.ragged:
+            return packed.unflatten(0, shape)
+        flat = packed.new_zeros(shape.numel(), *packed.shape[1:])
+        flat[self._real_places()] = packed
+        return flat.unflatten(0, shape)
+
+    def _real_places(self) -> Tensor:
+        """[P] where the tokens that are not padding stand among all B·T."""
+        if self._real is None:
+            width = self.tokens.shape[1]
+            counts = enumerate(self.counts or ())
+            places = [row * width + at for row, count in counts for at in range(count)]
+            self._real = torch.tensor(places, device=self.tokens.device)
+        return self._real
 
     @property
     def length(self) -> int:

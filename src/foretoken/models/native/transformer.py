@@ -163,7 +163,18 @@ class Transformer:
             return Output(None, states_of)
         if feed.last is not None and -1 in hidden:
             states = at_places(states, feed.last)
-        return Output(self.head(states), states_of)
+        return Output(self._logits(states, feed), states_of)
+
+    @property
+    def packs(self) -> bool:
+        """Padding costs a pass nothing."""
+        return self.whole is not None
+
+    def _logits(self, states: Tensor, feed: Feed) -> Tensor:
+        """`head`, without padding where that changes no bits of the others; its logits are 0."""
+        if feed.last is None and feed.ragged and self.packs:
+            return feed.unpacked(self.head(feed.packed(states)))
+        return self.head(states)
 
     def through(
         self,

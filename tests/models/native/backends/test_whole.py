@@ -86,9 +86,14 @@ def said(model: Transformer) -> tuple[list[Tensor], KVCache]:
     logits = [model.forward(chain_feed(held, slots, prompts), held).logits]
     held.lengths = [41, 17, 0]
     tree = from_paths([[[5, 6, 7], [5, 9], [3]], [[1, 2], [1, 2, 3, 4]]], CPU)
-    logits.append(model.forward(tree_feed(held, slots, [7, 8], tree), held).logits)
-    out = model.forward(chain_feed(held, [1, 0], [[1, 2], [3]]), held, (1, 3, -1))
-    return [x for x in (*logits, out.logits, *out.hidden.values()) if x is not None], held
+    feed = tree_feed(held, slots, [7, 8], tree)
+    scored = model.forward(feed, held).logits
+    assert scored is not None
+    logits.append(feed.packed(scored))
+    feed = chain_feed(held, [1, 0], [[1, 2], [3]])
+    out = model.forward(feed, held, (1, 3, -1))
+    logits += [out.logits, *map(feed.packed, out.hidden.values())]
+    return [x for x in logits if x is not None], held
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -159,6 +164,42 @@ def test_two_at_once(threads: int) -> None:
                 assert all(torch.equal(alone[i], one) for one in all_of_it)
     finally:
         torch.set_num_threads(had)
+
+
+@pytest.mark.parametrize("kind", ["llama", "narrow heads", "gemma3_text"])
+@torch.inference_mode()
+def test_padding_is_not_computed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ragged batch: as many tokens run as there are, each with the bits of its row alone; states
+    and logits of padding are 0, and its cell stays as it was."""
+    model, rng = model_of(kind), random.Random(3)
+    run: Any = model.whole
+    prompts = [[rng.randrange(VOCAB) for _ in range(n)] for n in (9, 21, 1)]
+    tree = from_paths([[], [[1, 2, 3, 4], [1, 5]], [[6]]], CPU)
+    counted: list[int] = []
+
+    def counting(given: int, *others: Any) -> int:
+        counted.append(whole._Pass.from_address(given).tokens)
+        return loops(given, *others)
+
+    loops = run._run
+    monkeypatch.setattr(run, "_run", counting)
+
+    def scored(rows: list[int]) -> tuple[KVCache, Any]:
+        held = model.new_cache(len(rows), 64)
+        slots = [held.acquire(i) for i in range(len(rows))]
+        model.forward(chain_feed(held, slots, [prompts[row] for row in rows]), held)
+        held.lengths = [len(prompts[row]) for row in rows]
+        feed = tree_feed(held, slots, [7 + row for row in rows], tree.take(rows))
+        return held, model.forward(feed, held, (3,))
+
+    held, out = scored([0, 1, 2])
+    assert counted == [31, 3 + 5 + 1]
+    assert all(not x[:, :, -1].any() for layer in held.layer for x in layer)
+    for row, count in enumerate((1, 6, 2)):
+        _, alone = scored([row])
+        for both, one in ((out.logits, alone.logits), (out.hidden[3], alone.hidden[3])):
+            assert torch.equal(both[row, :count], one[0, :count]) and both[row, :count].any()
+            assert not both[row, count:].any()
 
 
 def test_skipped_sublayers_are_skipped() -> None:
@@ -236,6 +277,7 @@ def test_a_pass_that_does_not_fit_is_refused() -> None:
         {"slots": [2]},
         {"slots": [-1]},
         {"starts": [-1]},
+        {"counts": [4]},
         {"limit": 99, "starts": [70]},
         {"positions": torch.tensor([[0, 1, 5000]])},
         {"positions": torch.tensor([[0, -1, 1]])},

@@ -65,15 +65,41 @@ static const float *widened(const void *cache, long kind, long first, long count
   return room;
 }
 
-// One pass's attention; see `attend` below. cap: scores s become cap · tanh(s / cap); 0 for none.
+// Which tokens of a pass belong to which of its rows, and the work that attention is divided into.
+struct Division {
+  // WIDTH queries of a row's key/value head, from query `first` on.
+  struct Panel {
+    long row, head, first;
+  };
+  std::vector<int64_t> begins;  // of each row the first token, and the number of all tokens
+  std::vector<int64_t> of;      // of each token the row
+  std::vector<Panel> panels;
+
+  // counts: tokens of each row. K key/value heads have G queries of a token each.
+  template <class Counts>
+  Division(long B, Counts counts, long K, long G) : begins{0} {
+    for (long b = 0; b < B; b++) {
+      long count = counts(b);
+      begins.push_back(begins.back() + count);
+      of.insert(of.end(), count, b);
+      for (long head = 0; head < K; head++)
+        for (long first = 0; first < count * G; first += WIDTH) panels.push_back({b, head, first});
+    }
+  }
+  long tokens() const { return begins.back(); }
+};
+
+// One pass's attention over M tokens; see `attend` below. cap: scores s become cap · tanh(s / cap);
+// 0 for none.
 struct Pass {
   const float *turned;
   void *keys, *values;
   long kind;
+  const Division &rows;
   const int64_t *slots, *places;
   const uint8_t *seen;
   float *out;
-  long T, H, K, W, L, cells;
+  long H, K, W, L, cells;
   float scale, cap;
 };
 
@@ -82,7 +108,7 @@ static void write(const Pass &p, long i) {
   const float *own = p.turned + (i * (p.H + 2 * p.K) + p.H) * p.W;
   for (long head = 0; head < 2 * p.K; head++, own += p.W) {
     void *cache = head < p.K ? p.keys : p.values;
-    long first = ((p.slots[i / p.T] * p.K + head % p.K) * p.cells + p.places[i]) * p.W;
+    long first = ((p.slots[p.rows.of[i]] * p.K + head % p.K) * p.cells + p.places[i]) * p.W;
     if (p.kind == STORED_FLOAT32)
       memcpy((float *)cache + first, own, 4 * p.W);
     else
@@ -94,12 +120,12 @@ struct Span {
   long first, cells;
 };
 
-// What tokens t to `end` of row b see: from the first cell that any does to the last. What lies
+// What tokens t to `end` see: from the first cell that any does to the last. What lies
 // before their windows has been given back, and would take memory again if it were read.
-static Span span(const Pass &p, long b, long t, long end) {
+static Span span(const Pass &p, long t, long end) {
   if (!p.seen) return {0, p.L};
   long from = p.L, to = 0;
-  for (const uint8_t *own = p.seen + (b * p.T + t) * p.L; t < end; t++, own += p.L) {
+  for (const uint8_t *own = p.seen + t * p.L; t < end; t++, own += p.L) {
     const void *first = memchr(own, 1, from), *last = memrchr(own + to, 1, p.L - to);
     if (first) from = (const uint8_t *)first - own;
     if (last) to = (const uint8_t *)last - own + 1;
@@ -126,12 +152,13 @@ static void exponentials(float *scores, const uint8_t *seen, long count, long fi
 
 static const long SOON = 16;  // rows of values that are fetched ahead
 
-// WIDTH queries (token t, head g of the group) from `first` on, against one key/value head. Lanes
-// are queries while scores are summed, and places of the cache in the softmax. What is stored as
+// A panel of queries (token t, head g of the group) against its key/value head. Lanes are queries while scores are summed, and places of the cache in the softmax. What is stored as
 // float32 is fetched ahead, the keys of the next group while one is multiplied.
-static void attend_panel(const Pass &p, long b, long head, long first, std::vector<float> &room) {
-  long G = p.H / p.K, count = p.T * G - first < WIDTH ? p.T * G - first : WIDTH;
-  Span reach = span(p, b, first / G, (first + count - 1) / G + 1);
+static void attend_panel(const Pass &p, const Division::Panel &panel, std::vector<float> &room) {
+  const long b = panel.row, head = panel.head, first = panel.first, begin = p.rows.begins[b];
+  long G = p.H / p.K, queries_left = (p.rows.begins[b + 1] - begin) * G - first;
+  long count = queries_left < WIDTH ? queries_left : WIDTH;
+  Span reach = span(p, begin + first / G, begin + (first + count - 1) / G + 1);
   long L = reach.cells, filled = (L + LANES - 1) / LANES * LANES;
   room.assign((L + 2 * p.W) * WIDTH + count * filled + (p.kind ? CHUNK * p.W : 0), 0.0f);
   float *scores = room.data(), *queries = scores + L * WIDTH;  // [L][WIDTH], [W][WIDTH]
@@ -141,8 +168,8 @@ static void attend_panel(const Pass &p, long b, long head, long first, std::vect
   long row = (p.H + 2 * p.K) * p.W;
   long history = ((p.slots[b] * p.K + head) * p.cells + reach.first) * p.W;
   for (long r = 0; r < count; r++) {
-    long t = (first + r) / G, g = (first + r) % G;
-    const float *q = p.turned + (b * p.T + t) * row + (head * G + g) * p.W;
+    long t = begin + (first + r) / G, g = (first + r) % G;
+    const float *q = p.turned + t * row + (head * G + g) * p.W;
     for (long d = 0; d < p.W; d++) queries[d * WIDTH + r] = q[d] * p.scale;
   }
   auto times = count <= LANES ? multiply<1, float> : multiply<2, float>;
@@ -157,7 +184,7 @@ static void attend_panel(const Pass &p, long b, long head, long first, std::vect
   for (long r = 0; r < count; r++) {
     float *own = shares + r * filled;
     for (long j = 0; j < L; j++) own[j] = scores[j * WIDTH + r];
-    const uint8_t *seen = p.seen ? p.seen + (b * p.T + (first + r) / G) * p.L + reach.first : 0;
+    const uint8_t *seen = p.seen ? p.seen + (begin + (first + r) / G) * p.L + reach.first : 0;
     exponentials(own, seen, L, filled);
   }
   for (long j = 0; j < L; j++)
@@ -177,8 +204,8 @@ static void attend_panel(const Pass &p, long b, long head, long first, std::vect
             at(mixed + r * p.W + d) += loaded(values + i * p.W + d) * shares[r * filled + j + i];
   }
   for (long r = 0; r < count; r++) {
-    long t = (first + r) / G, g = (first + r) % G;
-    float *out = p.out + ((b * p.T + t) * p.H + head * G + g) * p.W;
+    long t = begin + (first + r) / G, g = (first + r) % G;
+    float *out = p.out + (t * p.H + head * G + g) * p.W;
     float sum = sums[r] > 0 ? sums[r] : 1;  // a token that sees nothing is filling
     for (long d = 0; d < p.W; d++) out[d] = mixed[r * p.W + d] / sum;
   }

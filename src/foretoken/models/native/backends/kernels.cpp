@@ -67,7 +67,8 @@ void linear(const float *x, const Matrix *m, float *y, long M, int threads) {
 }
 
 // turned [B, T, H + 2K, W]: queries, keys, values. keys, values [slots, K, cells, W]: one layer of
-// the cache, stored as `kind` says. Row b writes its T cells at `places` of slots[b], then looks at the first L of them.
+// the cache, stored as `kind` says. Row b writes its T cells at `places` of slots[b], then looks at
+// the first L of them.
 // seen [B, T, L], or null where everything is. cap: of scores, 0 for none. -> out [B, T, H, W]. W
 // is a multiple of WIDTH.
 // Returns 1, and does nothing, where a slot or a place isn't in the cache.
@@ -78,16 +79,15 @@ int attend(const float *turned, void *keys, void *values, long kind, const int64
   for (long b = 0; b < B; b++) inside = inside && 0 <= slots[b] && slots[b] < all_slots;
   for (long i = 0; i < B * T; i++) inside = inside && 0 <= places[i] && places[i] < cells;
   if (!inside) return 1;
-  Pass p = {turned, keys, values, kind, slots, places, seen, out, T, H, K, W, L, cells, scale, cap};
-  long panels = (T * (H / K) + WIDTH - 1) / WIDTH;
+  Division rows(B, [T](long) { return T; }, K, H / K);
+  Pass p = {turned, keys, values, kind, rows, slots, places, seen, out, H, K, W, L, cells, scale, cap};
 #pragma omp parallel num_threads(threads)
   {
     std::vector<float> room;
 #pragma omp for
     for (long i = 0; i < B * T; i++) write(p, i);
 #pragma omp for schedule(dynamic)
-    for (long i = 0; i < B * K * panels; i++)
-      attend_panel(p, i / panels / K, i / panels % K, i % panels * WIDTH, room);
+    for (size_t i = 0; i < rows.panels.size(); i++) attend_panel(p, rows.panels[i], room);
   }
   return 0;
 }
@@ -97,7 +97,7 @@ int attend(const float *turned, void *keys, void *values, long kind, const int64
 // Returns 1, and does nothing, where the sizes or numbers that it is given don't agree.
 int layers(const Whole *given, const Layer *stack, long first, long last, int threads) {
   const Whole &p = *given;
-  long M = p.B * p.T, wide = 0, added = 0, heads = (p.H + 2 * p.K) * p.W;
+  long M = p.M, wide = 0, added = 0, heads = (p.H + 2 * p.K) * p.W;
   if (!inside(p)) return 1;
   for (long s = first; s < last; s++) {
     const Layer &layer = stack[s / 2];
@@ -107,10 +107,11 @@ int layers(const Whole *given, const Layer *stack, long first, long last, int th
     added = layer.down.N > added ? layer.down.N : added;
   }
   Room room = {floats(M * p.D), floats(M * heads), floats(M * p.H * p.W), floats(M * wide),
-               floats(M * p.F), floats(M * added), std::unique_ptr<int64_t[]>(new int64_t[M])};
+               floats(M * p.F), floats(M * added), std::unique_ptr<int64_t[]>(new int64_t[M]),
+               Division(p.B, [&p](long b) { return p.counts[b]; }, p.K, p.H / p.K)};
   for (long i = 0; i < M; i++) {
-    long b = i / p.T, ahead = i % p.T, place = p.starts[b] + ahead;
-    room.places[i] = ahead < p.counts[b] && place < p.limit ? place : p.limit - 1;
+    long b = room.rows.of[i], place = p.starts[b] + i - room.rows.begins[b];
+    room.places[i] = place < p.limit ? place : p.limit - 1;
   }
 #pragma omp parallel num_threads(threads)
   {

@@ -16,16 +16,17 @@ struct Layer {
   float scale, cap;
 };
 
-// A pass through layers: states [B, T, D] are changed in place. ropes, each [.., 2, W]: cosines, and
-// sines of which the first half is negated, of `turns` positions. cache: keys and values of each
-// layer, [slots, K, cells, W], stored as `kind` says. Row b has counts[b] tokens; what follows is written to cell limit - 1.
+// A pass through layers: states [M, D] are changed in place, M being the tokens of all B rows, one
+// row after the other; row b has counts[b], written from cell starts[b] on. ropes, each [.., 2, W]:
+// cosines, and sines of which the first half is negated, of `turns` positions. cache: keys and values
+// of each layer, [slots, K, cells, W], stored as `kind` says. seen: masks [M, L].
 struct Whole {
   float *states;
   void *const *cache;
   const float *const *ropes;
   const int64_t *positions, *slots, *starts, *counts;
   const uint8_t *const *seen;
-  long B, T, D, H, K, W, F, L, all_slots, cells, limit, kind, turns;
+  long B, M, D, H, K, W, F, L, all_slots, cells, limit, kind, turns;
   float eps;
 };
 
@@ -49,10 +50,14 @@ static bool fits(const Whole &p, const Layer &layer) {
 // Whether all that a pass names by number is there.
 static bool inside(const Whole &p) {
   bool there = p.H % p.K == 0 && 0 < p.L && p.L <= p.limit && p.limit <= p.cells;
-  for (long b = 0; b < p.B; b++)
+  long tokens = 0;
+  for (long b = 0; b < p.B; b++) {
     there = there && 0 <= p.slots[b] && p.slots[b] < p.all_slots && 0 <= p.starts[b] &&
-            p.starts[b] <= p.limit;
-  for (long i = 0; i < p.B * p.T; i++)
+            p.starts[b] <= p.limit && 0 <= p.counts[b] && p.counts[b] <= p.M;
+    tokens += p.counts[b];
+  }
+  there = there && tokens == p.M;
+  for (long i = 0; i < p.M; i++)
     there = there && 0 <= p.positions[i] && p.positions[i] < p.turns;
   return there;
 }
@@ -60,6 +65,7 @@ static bool inside(const Whole &p) {
 struct Room {
   std::unique_ptr<float[]> normed, qkv, mixed, wide, active, added;
   std::unique_ptr<int64_t[]> places;
+  Division rows;
 };
 
 static std::unique_ptr<float[]> floats(long count) {
@@ -106,7 +112,7 @@ static void activate(const float *gate, const float *up, float *y, long F, long 
 // done theirs.
 static void add(const Whole &p, const float *x, const Matrix &w, const float *weight,
                 const Room &room, long who, long of) {
-  long M = p.B * p.T;
+  long M = p.M;
   share(x, w, room.added.get(), M, weight ? 0 : p.states, p.D, who, of);
 #pragma omp barrier
   if (!weight) return;
@@ -121,14 +127,14 @@ static void add(const Whole &p, const float *x, const Matrix &w, const float *we
 // One thread's share of a layer's attention; ends with all threads having done theirs.
 static void attention(const Whole &p, const Layer &layer, long index, const Room &room, long who,
                       long of) {
-  long M = p.B * p.T, row = layer.qkv.N;
+  long M = p.M, row = layer.qkv.N;
 #pragma omp for
   for (long i = 0; i < M; i++)
     norm(p.states + i * p.D, layer.attention_norm, room.normed.get() + i * p.D, p.D, p.eps);
   share(room.normed.get(), layer.qkv, room.qkv.get(), M, 0, 0, who, of);
 #pragma omp barrier
-  Pass pass = {room.qkv.get(), p.cache[2 * index], p.cache[2 * index + 1], p.kind, p.slots,
-               room.places.get(), p.seen[layer.mask], room.mixed.get(), p.T, p.H, p.K, p.W, p.L,
+  Pass pass = {room.qkv.get(), p.cache[2 * index], p.cache[2 * index + 1], p.kind, room.rows,
+               p.slots, room.places.get(), p.seen[layer.mask], room.mixed.get(), p.H, p.K, p.W, p.L,
                p.cells, layer.scale, layer.cap};
 #pragma omp for
   for (long i = 0; i < M; i++) {
@@ -140,17 +146,16 @@ static void attention(const Whole &p, const Layer &layer, long index, const Room
     }
     write(pass, i);
   }
-  long panels = (p.T * (p.H / p.K) + WIDTH - 1) / WIDTH;
   std::vector<float> scores;
 #pragma omp for schedule(dynamic)
-  for (long i = 0; i < p.B * p.K * panels; i++)
-    attend_panel(pass, i / panels / p.K, i / panels % p.K, i % panels * WIDTH, scores);
+  for (size_t i = 0; i < room.rows.panels.size(); i++)
+    attend_panel(pass, room.rows.panels[i], scores);
   add(p, room.mixed.get(), layer.out, layer.attention_out_norm, room, who, of);
 }
 
 // The same for a layer's feed-forward.
 static void feed_forward(const Whole &p, const Layer &layer, const Room &room, long who, long of) {
-  long M = p.B * p.T, row = layer.gate_up.N;
+  long M = p.M, row = layer.gate_up.N;
 #pragma omp for
   for (long i = 0; i < M; i++)
     norm(p.states + i * p.D, layer.mlp_norm, room.normed.get() + i * p.D, p.D, p.eps);

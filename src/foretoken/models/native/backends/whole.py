@@ -48,7 +48,7 @@ _Tensors = ctypes.Array[ctypes.c_void_p]
 _PLACES = ("states", "cache", "ropes", "positions", "slots", "starts", "counts", "seen")
 _NUMBERS = (
     "rows",
-    "width",
+    "tokens",
     "states_width",
     "heads",
     "kv_heads",
@@ -128,22 +128,25 @@ class Whole:
         )
 
     def __call__(self, states: Tensor, feed: Feed, cache: KVCache, first: int, last: int) -> Tensor:
-        """[B, T, D] -> [B, T, D] after the sub-layers from `first` on before `last`.
+        """[B, T, D] -> [B, T, D] after the sub-layers from `first` on before `last`; padding costs
+        nothing, and its states are 0.
 
         Raises `ForetokenError` where these tensors don't fit the model and each other.
         """
-        states = states.clone(memory_format=torch.contiguous_format)
         seen = [feed.seen(window) for window in self._windows]
         self._check(states, feed, cache, seen)
-        masks = self._masks(*(None if x is None else x.data_ptr() for x in seen))
         batch, width, size = states.shape
+        own, positions = feed.packed(states), feed.packed(feed.positions)
+        seen = [None if x is None else feed.packed(x) for x in seen]
+        own = own.clone(memory_format=torch.contiguous_format)
+        masks = self._masks(*(None if x is None else x.data_ptr() for x in seen))
         lists = (feed.slots, feed.starts, feed.counts or [width] * batch)
         slots, starts, counts = ((ctypes.c_int64 * batch)(*x) for x in lists)
-        positions, tables = feed.positions.contiguous(), [t.upto(feed.reach) for t in self._ropes]
+        positions, tables = positions.contiguous(), [t.upto(feed.reach) for t in self._ropes]
         ropes = (_place * len(tables))(*(table.data_ptr() for table in tables))
         shape = self._shape
         given = _Pass(
-            states.data_ptr(),
+            own.data_ptr(),
             ctypes.addressof(self._tensors(cache)),
             ctypes.addressof(ropes),
             positions.data_ptr(),
@@ -152,7 +155,7 @@ class Whole:
             ctypes.addressof(counts),
             ctypes.addressof(masks),
             batch,
-            width,
+            len(own),
             size,
             shape.heads,
             shape.kv_heads,
@@ -169,7 +172,7 @@ class Whole:
         first, last = first - 2 * self._at, last - 2 * self._at
         if self._run(ctypes.addressof(given), self._stack, first, last, threads):
             raise _misfit("a pass's slots, places or positions lie outside of the cache or model")
-        return states
+        return feed.unpacked(own)
 
     def _check(self, states: Tensor, feed: Feed, cache: KVCache, seen: Seq[Tensor | None]) -> None:
         rows, mask = (len(feed.slots), len(feed.starts)), (*states.shape[:2], feed.length)
