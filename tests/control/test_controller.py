@@ -48,8 +48,8 @@ Part = Computes | Copies
 
 @dataclass
 class World:
-    """rows sequences of `tokens` tokens; from `turn` on the parts are `later`. packed: padding costs
-    nothing."""
+    """rows sequences of `tokens` tokens; from `turn` on the parts are `later`. packed: whether
+    padding costs nothing."""
 
     curve: dict[int, float]
     parts: Seq[Part]

@@ -40,8 +40,8 @@ def tokens(
 
 def usual(costs: CostModel, random: np.random.Generator) -> tuple[Packed, float]:
     """A planner for batches of three that usually write so many tokens a millisecond."""
-    planner, ratio = Packed(costs, MOST), 1 + random.random()
-    planner.count(3, 3 * ratio, costs.curve(3), 10**6)
+    planner, ratio = Packed(costs, MOST), 1 + float(random.random())
+    planner.count(ratio, 1.0, 10**6)
     return planner, 3 * ratio / costs.curve(3)
 
 
@@ -50,7 +50,7 @@ def test_the_fastest_copies_with_padding() -> None:
     random = np.random.default_rng(5)
     for _ in range(60):
         costs, gains = some_costs(random, False), some_gains(random, 3)
-        plan = Padded(costs, MOST).copying(gains)
+        plan = Padded(costs, MOST).copying(gains, 0.0)
         fastest = max(
             tokens(gains, gains, nodes, [False] * 3) / costs.curve(costs.size(nodes))
             for nodes in product(*(range(len(own)) for own in gains))
@@ -65,7 +65,7 @@ def test_the_best_copies_without_padding() -> None:
     for _ in range(60):
         costs, gains = some_costs(random, True), some_gains(random, 3)
         planner, rate = usual(costs, random)
-        plan = planner.copying(gains)
+        plan = planner.copying(gains, 0.0)
         best = max(
             tokens(gains, gains, nodes, [False] * 3) - rate * costs.curve(costs.size(nodes))
             for nodes in product(*(range(len(own)) for own in gains))
@@ -88,8 +88,8 @@ def test_the_best_step_with_a_model_besides() -> None:
         own = [[0.0, *np.cumsum(chance ** np.arange(1, 5)).tolist()]] * 3
         drafting = [level * n for n in range(5)]
         planner, rate = usual(costs, random)
-        copies = planner.copying(gains)
-        plan = planner.computing(gains, copies, own, drafting)
+        copies = planner.copying(gains, 0.0)
+        plan = planner.computing(gains, copies, own, drafting, 0.0)
         time = costs.curve(costs.size(plan.nodes)) + drafting[computing(plan.nodes, plan.computes)]
         assert plan.ms == pytest.approx(time)
         assert plan.tokens == pytest.approx(tokens(gains, own, plan.nodes, plan.computes))
@@ -119,6 +119,20 @@ def chosen(packed: bool) -> Choice:
     control.rates = [known]
     rows = [Row(64, [History()], {0: chain(MOST)} if row == 3 else {}) for row in range(8)]
     return control.choose(rows)
+
+
+def test_reading_the_cache_takes_its_time() -> None:
+    """Where a pass reads much of the cache anyway, longer drafts pay."""
+    curve, drafts = {1: 10.0, 64: 73.0}, {"0": DraftCost(call=0.01)}
+    costs = CostModel(curve, drafts, packed=True, per_cell=0.01, fixed=True)
+    gains = [[0.0, 0.5, 0.75, 0.875]] * 2
+    for planner in (Padded(costs, MOST), Packed(costs, MOST)):
+        short, long = (planner.copying(gains, reading) for reading in (0.0, 40.0))
+        assert sum(short.nodes) < sum(long.nodes)
+        assert long.ms == pytest.approx(40 + costs.curve(2 + sum(long.nodes)))
+    control = Controller(["0"], [], costs, most=MOST)
+    rows = [Row(64, [History()], length=length) for length in (100, 300)]
+    assert control.choose(rows).ms == pytest.approx(costs.curve(2) + 4.0)
 
 
 def test_one_sequences_copy_in_a_large_batch() -> None:

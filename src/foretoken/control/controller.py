@@ -35,6 +35,9 @@ _LONGEST_PAUSE = 32  # each trial that is not made doubles the pause, up to this
 _OPTIMISM = 1.5  # standard errors that a trial adds to the acceptance rates
 _SAVING_RATE = 0.05  # weight of the latest query in the mean of what a copier saves
 _RARE_RATE = 0.25  # the same for a copier that is queried only now and then
+_WORTHWHILE = (
+    1.5  # times the cost of a query: what it must save, as drafts look better than they are
+)
 _FIRST_QUERIES = 16  # a new copier counts as if it had saved the cost of this many queries
 _NO_GAIN = [0.0]
 
@@ -43,13 +46,14 @@ _NO_GAIN = [0.0]
 class Row:
     """A sequence at a step. room: the most nodes that it may draft. histories: one for each
     drafter. copies: copier -> its draft, of those that were queried and have one. unread: drafter
-    that computes -> the tokens that it has yet to read. gains: copier -> [n] the tokens expected
-    from the first n nodes of its draft (set by the controller)."""
+    that computes -> the tokens that it has yet to read. length: tokens of its text. gains: copier
+    -> [n] the tokens expected from the first n nodes of its draft (set by the controller)."""
 
     room: int
     histories: Seq[History]
     copies: Mapping[int, Shape] = field(default_factory=dict)
     unread: Mapping[int, int] = field(default_factory=dict)
+    length: int = 0
     gains: dict[int, list[float]] = field(default_factory=dict)
 
 
@@ -125,7 +129,7 @@ class Controller:
         queried = []
         for part in self.copiers.copy():
             cost = self.costs.drafts[self.names[part]](sequences, 0)
-            if self._savings[part] < cost:
+            if self._savings[part] < _WORTHWHILE * cost:
                 if self._query_budget < cost:
                     continue
                 self._query_budget -= cost
@@ -150,9 +154,8 @@ class Controller:
         """Account for this many plain steps without a decision."""
         self._idle = max(0, self._idle - steps)
         self._since_trial += steps
-        plain = self.costs.passes(sequences, self._most)[0]
-        self._count(sequences, sequences, plain, steps)
-        self._earn(steps * plain, sequences)
+        self._count(sequences, 1.0, 1.0, steps)
+        self._earn(steps * self.costs.passes(sequences, self._most)[0], sequences)
 
     @property
     def _due(self) -> bool:
@@ -167,8 +170,8 @@ class Controller:
         if not due and not copied and (self._idle or not self.computing):
             self._idle = max(0, self._idle - 1)
             plain = self.costs.passes(len(rows), self._most)[0]
-            self._count(len(rows), len(rows), plain)
-            return Choice([None] * len(rows), [0] * len(rows), plain)
+            self._count(len(rows), 1.0, 1.0)
+            return Choice([None] * len(rows), [0] * len(rows), plain + self._reads(rows))
         for row in rows:
             row.gains = {part: self._expected(row, part, copy) for part, copy in row.copies.items()}
         copied_gains = [best_of(list(row.gains.values())) for row in rows]
@@ -177,7 +180,8 @@ class Controller:
         if look:
             self._since_look = 0
         best = self._best(rows, copied_gains, self.computing if look else ())
-        self._count(len(rows), best.tokens, best.ms)
+        plain = self.costs.passes(len(rows), self._most)[0] + self._reads(rows)
+        self._count(len(rows), best.tokens / len(rows), best.ms / plain)
         choice = self._trial(rows, copied_gains, best) if due else None
         choice = choice or self._assigned(rows, copied_gains, best)
         choice.due = due
@@ -193,9 +197,13 @@ class Controller:
         return self._padded if sequences == 1 or self._packed is None else self._packed
 
     def _count(self, sequences: int, tokens: float, ms: float, steps: int = 1) -> None:
-        """Count steps that are taken."""
+        """Count steps that are taken: what each yields and how long it takes, in plain steps."""
         if self._packed is not None and sequences > 1:
-            self._packed.count(sequences, tokens, ms, steps)
+            self._packed.count(tokens, ms, steps)
+
+    def _reads(self, rows: Seq[Row]) -> float:
+        """Milliseconds in which a pass reads what the cache has of these sequences."""
+        return self.costs.per_cell * sum(row.length for row in rows)
 
     def reads(
         self, part: int, sequences: int, prompt: int, answer: int | None, sampled: bool = False
@@ -212,7 +220,7 @@ class Controller:
         saved = plain / sequences - best.ms / best.tokens  # of each token
         return saved * (answer or _ANSWER) > self._read_ms(part, 1, prompt)
 
-    def _reading(self, part: int, rows: Seq[Row]) -> float:
+    def _missed(self, part: int, rows: Seq[Row]) -> float:
         """Milliseconds in which a part reads what it missed, beyond a draft's usual ones."""
         unread = max(row.unread.get(part, 1) for row in rows)
         return self._read_ms(part, len(rows), unread) if unread > 1 else 0.0
@@ -237,16 +245,16 @@ class Controller:
     ) -> Plan:
         """The best plan, in which at most one of these drafters computes; `hope` standard errors
         are added to its acceptance rates."""
-        planner = self._planner(len(rows))
-        copies = best = planner.copying(copied_gains)
+        planner, reading = self._planner(len(rows)), self._reads(rows)
+        copies = best = planner.copying(copied_gains, reading)
         for part in computing:
             own = [self._expected(row, part, self.shapes[part], hope) for row in rows]
-            cost, reading = self.costs.drafts[self.names[part]], self._reading(part, rows) / _USES
+            cost, missed = self.costs.drafts[self.names[part]], self._missed(part, rows) / _USES
             drafting = [
-                cost.call * len(rows) + cost.level * level + reading * (level > 0)
+                cost.call * len(rows) + cost.level * level + missed * (level > 0)
                 for level in self.shapes[part].reach
             ]
-            plan = planner.computing(copied_gains, copies, own, drafting)
+            plan = planner.computing(copied_gains, copies, own, drafting, reading)
             if any(plan.computes) and planner.better(plan, best):
                 best = replace(plan, part=part)
         return best
@@ -269,8 +277,8 @@ class Controller:
         ):
             own = self._expected(row, hoped.part, self.shapes[hoped.part]) if computes else copied
             tokens += tokens_at(own, nodes)
-        reading = self._reading(hoped.part, rows) * (1 - 1 / _USES)
-        if hoped.ms + reading - tokens / best.speed > self._trial_budget:
+        missed = self._missed(hoped.part, rows) * (1 - 1 / _USES)
+        if hoped.ms + missed - tokens / best.speed > self._trial_budget:
             return None
         choice = self._assigned(rows, copied_gains, hoped)
         choice.trial = best.speed
@@ -335,7 +343,7 @@ class Controller:
         for part in queried:
             self._queries[part] += 1
             cost = self.costs.drafts[self.names[part]](len(accepted), 0)
-            least = _SAVING_RATE if self._savings[part] >= cost else _RARE_RATE
+            least = _SAVING_RATE if self._savings[part] >= _WORTHWHILE * cost else _RARE_RATE
             share = max(least, 1 / self._queries[part])
             self._savings[part] += share * (choice.saved.get(part, 0.0) - self._savings[part])
 

@@ -46,8 +46,9 @@ class CostModel:
 
     target: measured passes, e.g. {1: 30.0, 8: 33.0, 64: 60.0}. drafts: a `DraftCost` for each
     drafter. of: what each drafter's acceptance depends on, in words that name target and drafter,
-    where that is known. packed: a batch's padding costs nothing; else the nodes of its widest row
-    count for all rows. fixed: real steps correct nothing. Raises `ForetokenError` as `Curve` does.
+    where that is known. per_cell: milliseconds in which a pass reads one token's keys and values in
+    the cache. packed: a batch's padding costs nothing; else its widest row's nodes count for all
+    rows. fixed: real steps correct nothing. Raises `ForetokenError` as `Curve` does.
     """
 
     def __init__(
@@ -56,11 +57,13 @@ class CostModel:
         drafts: Mapping[str, DraftCost],
         *,
         of: Mapping[str, str] = MappingProxyType({}),
+        per_cell: float = 0.0,
         packed: bool = False,
         fixed: bool = False,
     ) -> None:
         self.curve = Curve(dict(target))
-        self.drafts, self.of, self.packed = dict(drafts), of, packed
+        self.drafts, self.of = dict(drafts), of
+        self.per_cell, self.packed = per_cell, packed
         self._fixed = fixed
         self._recent: deque[float] = deque(maxlen=_RECENT)  # log of real over expected time
         self._sizes = sorted(target)
@@ -71,10 +74,11 @@ class CostModel:
         self._steps = 0
 
     def passes(self, sequences: int, most: int) -> list[float]:
-        """[most + 1] milliseconds of a pass over this many sequences with 0 … `most` nodes each."""
+        """[most + 1] milliseconds of a pass over this many sequences with 0 … `most` nodes each,
+        without reading the cache."""
         key = sequences, most
         if key not in self._tables:
-            self._tables[key] = self.sizes(sequences * (1 + most))[sequences :: sequences][: most + 1]
+            self._tables[key] = self.sizes(sequences * (1 + most))[sequences::sequences][: most + 1]
         return self._tables[key]
 
     def sizes(self, most: int) -> list[float]:
@@ -87,12 +91,13 @@ class CostModel:
         """Tokens that a pass computes over drafts of so many nodes."""
         return len(nodes) + (sum(nodes) if self.packed else len(nodes) * max(nodes))
 
-    def record_pass_time(self, tokens: int, ms: float) -> None:
-        """Learn from a real pass over this many tokens, all sequences together."""
+    def record_pass_time(self, tokens: int, ms: float, cells: int = 0) -> None:
+        """Learn from a real pass over this many tokens, all sequences together, that read so many
+        cells of the cache."""
         if self._fixed or ms <= 0:
             return
         at, share = self._near(tokens)
-        expected = self._ms[at - 1] * (1 - share) + self._ms[at] * share
+        expected = self._ms[at - 1] * (1 - share) + self._ms[at] * share + self.per_cell * cells
         self._recent.append(math.log(ms / expected))
         surprise = self._surprise(ms, expected)
         for place, weight in ((at - 1, 1 - share), (at, min(1.0, share))):

@@ -44,16 +44,22 @@ class Plan:
 class Planner(Protocol):
     """Finds the best steps of a batch."""
 
-    def copying(self, gains: Seq[list[float]]) -> Plan:
-        """The best step with copies alone; gains: of each sequence's copy."""
+    def copying(self, gains: Seq[list[float]], reading: float) -> Plan:
+        """The best step with copies alone. gains: of each sequence's copy. reading: milliseconds in
+        which the pass reads the cache."""
         ...
 
     def computing(
-        self, gains: Seq[list[float]], copies: Plan, own: Seq[list[float]], drafting: Seq[float]
+        self,
+        gains: Seq[list[float]],
+        copies: Plan,
+        own: Seq[list[float]],
+        drafting: Seq[float],
+        reading: float,
     ) -> Plan:
         """The best step in which a drafter computes for some sequences, or `copies` where none had
         better do so. copies: what `copying` found. own: gains of each sequence's computed draft.
-        drafting [n]: milliseconds of drafting n nodes."""
+        drafting [n]: milliseconds of drafting n nodes. reading: as for `copying`."""
         ...
 
     def better(self, plan: Plan, other: Plan) -> bool:
@@ -69,19 +75,24 @@ class Padded:
         """most: nodes of a sequence's draft."""
         self._costs, self._most = costs, most
 
-    def copying(self, gains: Seq[list[float]]) -> Plan:
-        passes = self._costs.passes(len(gains), self._most)
+    def copying(self, gains: Seq[list[float]], reading: float) -> Plan:
+        passes = [ms + reading for ms in self._costs.passes(len(gains), self._most)]
         tokens = _totals(gains)
         width = _fastest_length(tokens, passes)
         nodes, none = [width] * len(gains), [False] * len(gains)
         return Plan(tokens[width], passes[width], nodes, none, passes[width] - passes[0])
 
     def computing(
-        self, gains: Seq[list[float]], copies: Plan, own: Seq[list[float]], drafting: Seq[float]
+        self,
+        gains: Seq[list[float]],
+        copies: Plan,
+        own: Seq[list[float]],
+        drafting: Seq[float],
+        reading: float,
     ) -> Plan:
         passes = self._costs.passes(len(gains), self._most)
         tokens = _totals(gains, own)
-        ms = [draft + pass_ms for draft, pass_ms in zip(drafting, passes, strict=False)]
+        ms = [reading + sum(both) for both in zip(drafting, passes, strict=False)]
         n = _fastest_length(tokens, ms)
         if not n:
             return copies
@@ -115,16 +126,17 @@ class Packed:
         self._steps = 1
         self._rate = 0.0  # tokens a millisecond that the present batch usually writes
 
-    def count(self, sequences: int, tokens: float, ms: float, steps: int = 1) -> None:
-        """Count steps that were taken: the tokens and time of each."""
+    def count(self, tokens: float, ms: float, steps: int = 1) -> None:
+        """Count steps that were taken: what each yielded and how long it took, in plain steps."""
         self._steps = min(self._steps + steps, _REMEMBERED)
         weight = min(1.0, steps / self._steps)
-        self._yield += weight * (tokens / sequences - self._yield)
-        self._time += weight * (ms / self._costs.sizes(sequences)[sequences] - self._time)
+        self._yield += weight * (tokens - self._yield)
+        self._time += weight * (ms - self._time)
 
-    def copying(self, gains: Seq[list[float]]) -> Plan:
+    def copying(self, gains: Seq[list[float]], reading: float) -> Plan:
         count = len(gains)
-        ms = self._costs.sizes(count * (1 + self._most))[count:]  # [n] with n nodes in all
+        sizes = self._costs.sizes(count * (1 + self._most))
+        ms = [time + reading for time in sizes[count:]]  # [n] with n nodes in all
         self._rate = count / ms[0] * self._yield / self._time
         offers = _offers(gains)
         tokens = list(accumulate((gain for gain, _ in offers), initial=float(count)))
@@ -136,7 +148,12 @@ class Packed:
         return Plan(tokens[taken], ms[taken], nodes, [False] * count, ms[taken] - ms[0])
 
     def computing(
-        self, gains: Seq[list[float]], copies: Plan, own: Seq[list[float]], drafting: Seq[float]
+        self,
+        gains: Seq[list[float]],
+        copies: Plan,
+        own: Seq[list[float]],
+        drafting: Seq[float],
+        reading: float,
     ) -> Plan:
         best, count = copies, len(gains)
         sizes = self._costs.sizes(count * (1 + self._most) + 1)
@@ -147,11 +164,12 @@ class Packed:
                 draft[: length + 1] if computed else copy
                 for copy, draft, computed in zip(gains, own, computes, strict=True)
             ]
-            plan = self.copying(mixed)
+            plan = self.copying(mixed, reading)
             plan.computes = computes
-            plan.ms += drafting[max(n * computed for n, computed in zip(plan.nodes, computes, strict=True))]
-            copied = sum(n for n, computed in zip(plan.nodes, computes, strict=True) if not computed)
+            taken = list(zip(plan.nodes, computes, strict=True))
+            plan.ms += drafting[max(nodes * computed for nodes, computed in taken)]
             whole = count + sum(plan.nodes)
+            copied = sum(nodes for nodes, computed in taken if not computed)
             plan.copying_ms = sizes[whole] - sizes[whole - copied]
             best = plan if self.better(plan, best) else best
         return best
@@ -166,8 +184,10 @@ class Packed:
         lengths = range(min(len(drafting), max(map(len, own))))
         length = max(
             lengths,
-            key=lambda n: sum(max(a, tokens_at(b, n)) for a, b in zip(copied, computed, strict=True))
-            - self._rate * drafting[n],
+            key=lambda n: (
+                sum(max(a, tokens_at(b, n)) for a, b in zip(copied, computed, strict=True))
+                - self._rate * drafting[n]
+            ),
         )
         return length, [tokens_at(b, length) > a for a, b in zip(copied, computed, strict=True)]
 

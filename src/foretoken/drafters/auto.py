@@ -226,6 +226,7 @@ class Auto(Wrapper):
                     history,
                     {part: rows[row] for part, rows in shapes.items() if rows[row]},
                     self._unread(sequences[row], history),
+                    len(sequences[row].tokens),
                 )
                 for row, (room, history) in enumerate(zip(rooms, histories, strict=True))
             ]
@@ -281,7 +282,7 @@ class Auto(Wrapper):
         if self._comparing:
             self._follow(sequences)
         self._learn(now, sequences, steps)
-        self._time(now, scored, steps)
+        self._time(now, scored, sum(len(s.tokens) for s in sequences), steps)
         self._computed_before = {number for number in self.control.computing if number in takers}
         if now.choice.due and not now.queried:
             self.control.charge_trial(1000 * (now.decided - now.began + perf_counter() - scored))
@@ -360,15 +361,15 @@ class Auto(Wrapper):
             levels = control.shapes[number].levels(max(steps[row].drafted for row in rows))
             yield self.names[number], len(rows), levels, 1000 * (now.drafted - now.decided)
 
-    def _time(self, now: _Drafted, scored: float, steps: Seq[Step]) -> None:
+    def _time(self, now: _Drafted, scored: float, cells: int, steps: Seq[Step]) -> None:
         """Every `_TIMED_EVERY` steps, learn costs from the step. The time from the draft's end to
         `scored` counts as the pass."""
         self._untimed += 1
         if self._untimed < _TIMED_EVERY:
             return
         self._untimed, costs = 0, self.control.costs
-        size = costs.size([step.drafted for step in steps])
-        costs.record_pass_time(size, 1000 * (scored - now.drafted))
+        tokens = costs.size([step.drafted for step in steps])
+        costs.record_pass_time(tokens, 1000 * (scored - now.drafted), cells)
         after = perf_counter() - scored
         for number, seconds in now.queried.items():
             whole = 1000 * (seconds + after / len(now.queried))  # deciding is part of the query

@@ -93,7 +93,10 @@ def measured(loop: Loop, parts: Mapping[str, Drafter]) -> CostModel:
         drafts[name] = _draft(loop, part, _File.of([*here, *_identity(part)]), until, passes, guess)
     own = _weights(model)
     of = {name: "\n".join([*own, *_identity(part), *_small(part)]) for name, part in parts.items()}
-    return CostModel(passes, drafts, of=of, packed=isinstance(model, Transformer) and model.packs)
+    packed = isinstance(model, Transformer) and model.packs
+    # A token's keys and values take as long to read as so many bytes of weights.
+    per_cell = passes[1] * loop.target.cache.token_bytes / max(1, model.bytes_read)
+    return CostModel(passes, drafts, of=of, per_cell=per_cell, packed=packed)
 
 
 def completed(known: Mapping[int, float]) -> dict[int, float]:
