@@ -35,7 +35,7 @@ def step(
     with filled_ahead([(s.constraint, s.output) for s in sequences], trees.contexts) as contexts:
         out = target.score(sequences, trees)
     assert out.logits is not None
-    folded = fold(out.logits, sequences, contexts)
+    folded = fold(out.logits, sequences, contexts, [count + 1 for count in trees.counts])
     scores = Scores(out.logits, folded, folded.bad, out.hidden)
     steps = _to_steps(trees, scores, verifier(trees, scores, draws))
     for sequence, done in zip(sequences, steps, strict=True):

@@ -404,3 +404,17 @@ def test_no_trial_reads_what_it_cannot_pay() -> None:
             control.record_step(choice, [], [0])
             tried += [unread] if choice.trial else []
     assert {*tried} == {1}
+
+
+def test_drafts_that_end_early_cost_less() -> None:
+    """A part that is asked for sixteen tokens and stops after three is not charged for sixteen."""
+    costs = CostModel(FLAT, {"0": DraftCost(level=1.0)}, fixed=True)
+    control = choosing(costs, [rates(*[0.95] * 3, *[0.5] * (MOST - 3))], [0])
+    rows = [Row(64, [History()])]
+    first = control.choose(rows)
+    for _ in range(200):
+        asked = Choice([0], [MOST], 0.0)
+        control.record_step(asked, [], [2], 0.0, [3])
+    second = control.choose(rows)
+    assert second.nodes[0] > first.nodes[0]
+    assert second.ms == pytest.approx(costs.passes(1, MOST)[second.nodes[0]] + 3.0, rel=0.02)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from foretoken.control.priors import SIZES, Prior, prior_of
-from foretoken.control.rates import History, PendingDraft, Rates, Shape, chain, expected
+from foretoken.control.rates import History, Levels, PendingDraft, Rates, Shape, chain, expected
 
 
 def counted(rates: Rates) -> list[int]:
@@ -159,3 +159,17 @@ def test_forgetting_leaves_a_little() -> None:
         hopes.append(expected(chain(1), shared, History(), hope=1.5)[1])
     assert shared.accepted[at][0] / shared.tested[at][0] == pytest.approx(share)
     assert 3 < shared.tested[at][0] < 4.1 and hopes == sorted(hopes)
+
+
+def test_levels_of_drafts_that_end_early() -> None:
+    """As long as asked for until it is known better; then what such drafts had, level by level."""
+    levels = Levels()
+    assert levels.expected(4) == [0, 1, 2, 3, 4]
+    for _ in range(1000):
+        levels.note(6, 2)
+        levels.note(3, 3)
+    found = levels.expected(8)
+    assert found[:3] == pytest.approx([0, 1, 2], abs=0.01)
+    assert found[3] == pytest.approx(2.5, abs=0.02)  # one of two drafts had its third level
+    assert found[6] == pytest.approx(2.5, abs=0.05)  # no longer one had more
+    assert found[8] == pytest.approx(found[6] + 2)  # nobody asked

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from foretoken.control.cost_model import CostModel
 from foretoken.control.plans import Packed, Padded, Plan, Planner, best_of, tokens_at
 from foretoken.control.priors import prior_of
-from foretoken.control.rates import History, Rates, Shape, chain, expected
+from foretoken.control.rates import History, Levels, Rates, Shape, chain, expected
 
 _BUDGET_PASSES = 4.0  # the most time saved up for trials, or for queries, in plain passes
 _USES = 8  # drafts over which it is spread what a model reads that did not run for a while
@@ -112,6 +112,7 @@ class Controller:
         """Forget acceptance rates; costs stay known."""
         self.rates = [Rates(prior=prior_of(name)) for name in self.names]
         self.shapes = [chain(self._most) for _ in self.names]  # of what each would compute
+        self._levels = [Levels() for _ in self.names]
         self._savings = [
             _FIRST_QUERIES * self.costs.drafts[name](1, 0) for name in self.names
         ]  # ms
@@ -250,9 +251,11 @@ class Controller:
         for part in computing:
             own = [self._expected(row, part, self.shapes[part], hope) for row in rows]
             cost, missed = self.costs.drafts[self.names[part]], self._missed(part, rows) / _USES
+            reach = self.shapes[part].reach
+            levels = self._levels[part].expected(reach[-1])
             drafting = [
-                cost.call * len(rows) + cost.level * level + missed * (level > 0)
-                for level in self.shapes[part].reach
+                cost.call * len(rows) + cost.level * levels[level] + missed * (level > 0)
+                for level in reach
             ]
             plan = planner.computing(copied_gains, copies, own, drafting, reading)
             if any(plan.computes) and planner.better(plan, best):
@@ -327,14 +330,24 @@ class Controller:
         return {p: tokens * ms_per_token - wider * (tokens > 0) for p, tokens in added.items()}
 
     def record_step(
-        self, choice: Choice, queried: Iterable[int], accepted: Seq[int], extra_ms: float = 0.0
+        self,
+        choice: Choice,
+        queried: Iterable[int],
+        accepted: Seq[int],
+        extra_ms: float = 0.0,
+        drafted: Seq[int] = (),
     ) -> None:
         """Learn how the step went.
 
         accepted: tokens of each sequence. queried: copiers. extra_ms: by how many milliseconds
         drafting took longer than expected (a model that did not run for a while first reads what it
-        missed).
+        missed). drafted: nodes of each sequence, where a draft may have ended early.
         """
+        for part in {taker for taker in choice.takers if taker in self.computing and drafted}:
+            rows = [row for row, taker in enumerate(choice.takers) if taker == part]
+            asked, had = (max(nodes[row] for row in rows) for nodes in (choice.nodes, drafted))
+            shape = self.shapes[part]
+            self._levels[part].note(shape.levels(asked), shape.levels(had))
         self._earn(choice.ms, len(accepted))
         if choice.trial:
             self._trial_budget -= (

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from math import sqrt
 
 from foretoken.control.priors import SIZES, UNKNOWN, Prior
@@ -216,6 +217,28 @@ class History:
     def _note(self, shared: Rates, tests: Seq[Test], evidence: int) -> None:
         shared.note(tests, evidence)
         self.rates.note(tests, evidence)
+
+
+class Levels:
+    """How many levels the drafts of a part have, which may end before they have as many as they
+    were to have."""
+
+    def __init__(self) -> None:
+        self._asked: list[float] = []
+        self._had: list[float] = []
+
+    def note(self, asked: int, had: int) -> None:
+        """Count a draft that was to have so many levels, and had so many."""
+        self._asked += [1.0] * (asked - len(self._asked))  # until it is known, drafts are whole
+        self._had += [1.0] * (asked - len(self._had))
+        for level in range(asked):
+            self._asked[level] = _FADE * self._asked[level] + 1
+            self._had[level] = _FADE * self._had[level] + (level < had)
+
+    def expected(self, most: int) -> list[float]:
+        """[most + 1] the levels that a draft of n levels is expected to have."""
+        shares = [had / asked for had, asked in zip(self._had, self._asked, strict=True)][:most]
+        return list(accumulate(shares + [1.0] * (most - len(shares)), initial=0.0))
 
 
 def chances(

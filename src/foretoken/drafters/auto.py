@@ -167,8 +167,7 @@ class Auto(Wrapper):
             return empty(count, self._device)
         if self._comparing:
             self._follow(sequences)
-        rooms = [min(budget, self.num_speculative_tokens) for budget in budgets]
-        copies, queried = {}, {}
+        rooms, copies, queried = [min(x, self.num_speculative_tokens) for x in budgets], {}, {}
         for number in copiers:
             start = perf_counter()
             copies[number] = self.drafters[number].draft(sequences, rooms, draws).trim(rooms)
@@ -350,7 +349,8 @@ class Auto(Wrapper):
                 else:
                     histories[number].skip_pass()
         extra_ms = sum(control.costs.extra_ms(*draft) for draft in self._drafts(now, steps))
-        control.record_step(choice, now.queried, [len(step.path) for step in steps], extra_ms)
+        accepted, drafted = [len(step.path) for step in steps], [step.drafted for step in steps]
+        control.record_step(choice, now.queried, accepted, extra_ms, drafted)
 
     def _drafts(self, now: _Drafted, steps: Seq[Step]) -> Iterator[tuple[str, int, int, float]]:
         """The draft of the part that computed, if one did: (name, sequences, levels, ms)."""

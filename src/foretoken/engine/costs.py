@@ -94,8 +94,9 @@ def measured(loop: Loop, parts: Mapping[str, Drafter]) -> CostModel:
     own = _weights(model)
     of = {name: "\n".join([*own, *_identity(part), *_small(part)]) for name, part in parts.items()}
     packed = isinstance(model, Transformer) and model.packs
-    # A token's keys and values take as long to read as so many bytes of weights.
-    per_cell = passes[1] * loop.target.cache.token_bytes / max(1, model.bytes_read)
+    stored = loop.target.budget.dtype or model.dtype
+    cell = 2 * model.layers * model.kv_heads * model.head_dim * stored.itemsize
+    per_cell = passes[1] * cell / max(1, model.bytes_read)  # as fast as weights are read
     return CostModel(passes, drafts, of=of, per_cell=per_cell, packed=packed)
 
 

@@ -73,19 +73,19 @@ class Feed:
 
     def packed(self, each: Tensor) -> Tensor:
         """[B, T, ...] -> [P, ...] what belongs to a token that is not padding, row by row."""
-        flat = each.flatten(0, 1)
-        return flat[self._real_places()] if self.ragged else flat
+        flat: Tensor = each.flatten(0, 1)
+        return flat[self.real_places()] if self.ragged else flat
 
     def unpacked(self, packed: Tensor) -> Tensor:
         """[P, ...] -> [B, T, ...], 0 where there is padding."""
         shape = self.tokens.shape
         if not self.ragged:
-            return packed.unflatten(0, shape)
+            return packed.view(*shape, *packed.shape[1:])
         flat = packed.new_zeros(shape.numel(), *packed.shape[1:])
-        flat[self._real_places()] = packed
-        return flat.unflatten(0, shape)
+        flat[self.real_places()] = packed
+        return flat.view(*shape, *packed.shape[1:])
 
-    def _real_places(self) -> Tensor:
+    def real_places(self) -> Tensor:
         """[P] where the tokens that are not padding stand among all B·T."""
         if self._real is None:
             width = self.tokens.shape[1]

@@ -52,8 +52,16 @@ class Folded:
         return self.distribution
 
 
-def fold(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Folded:
+def fold(
+    logits: Tensor,
+    sequences: Seq[Sequence],
+    contexts: Contexts,
+    counts: Seq[int] | None = None,
+) -> Folded:
     """Turn raw logits [B, M, V] into the distribution each sequence samples from, place by place.
+
+    counts: places of each sequence, where those after them are padding, whose logits may be
+    anything; they are not read where all sequences are greedy.
 
     `contexts` is called only if some sequence's distribution depends on the tokens before a place.
     Half-precision logits are folded in float32.
@@ -64,9 +72,8 @@ def fold(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Folded
     if any(s.params.edits for s in sequences):
         logits, errors = edited(logits, sequences, contexts)
     if all(s.params.greedy for s in sequences):
-        top = likeliest(logits)
-        peak = logits.gather(-1, top[..., None])[..., 0]  # NaN, if there is one, wins a maximum
-        return Folded(logits, None, peak.isfinite().logical_not_(), top, errors)
+        top, bad = _peaks(logits, counts)
+        return Folded(logits, None, bad, top, errors)
     probs, peak = _sampling_distribution(logits, sequences)
     bad = ~torch.isfinite(peak)
     greedy = [s.params.greedy for s in sequences]
@@ -78,6 +85,19 @@ def fold(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Folded
     if bad.device.type != "cpu" or bool(bad.any()):
         probs.masked_fill_(bad[..., None], 0)[..., 0] += bad
     return Folded(logits, probs, bad, errors=errors)
+
+
+def _peaks(logits: Tensor, counts: Seq[int] | None) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens [B, M], 0 for padding, and whether there is none [B, M] bool."""
+    if counts is None or min(counts) == logits.shape[1]:
+        top = likeliest(logits)
+        peak = logits.gather(-1, top[..., None])[..., 0]  # NaN, if there is one, wins a maximum
+        return top, peak.isfinite().logical_not_()
+    top = torch.zeros(logits.shape[:2], dtype=torch.long, device=logits.device)
+    bad = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
+    for row, count in enumerate(counts):
+        top[row, :count], bad[row, :count] = _peaks(logits[row : row + 1, :count], None)
+    return top, bad
 
 
 def best(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Tensor:

@@ -171,10 +171,14 @@ class Transformer:
         return self.whole is not None
 
     def _logits(self, states: Tensor, feed: Feed) -> Tensor:
-        """`head`, without padding where that changes no bits of the others; its logits are 0."""
-        if feed.last is None and feed.ragged and self.packs:
-            return feed.unpacked(self.head(feed.packed(states)))
-        return self.head(states)
+        """`head`, without padding where that changes no bits of the others. Padding has no logits:
+        its memory, more than a pass reads where one row is long, is left as it is."""
+        if feed.last is not None or not feed.ragged or not self.packs:
+            return self.head(states)
+        logits = self.head(feed.packed(states))
+        spread = logits.new_empty(feed.tokens.numel(), logits.shape[-1])
+        spread[feed.real_places()] = logits
+        return spread.view(*feed.tokens.shape, -1)
 
     def through(
         self,
