@@ -21,6 +21,7 @@ from foretoken.config import (
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
+from foretoken.length import Confidence, Fixed
 from foretoken.methods import Method, Need
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import BaseDrafter
@@ -355,3 +356,17 @@ def test_what_is_no_tokenizer(pair: Pair, tokenizer: Any) -> None:
     config = {"method": "tli", "model": pair.draft, "tokenizer": tokenizer}
     with pytest.raises(ForetokenError, match=r"^tokenizer is .*; give a loaded tokenizer"):
         LLM(pair.target, speculative_config=config)
+
+
+def test_sps_ends_early_in_auto() -> None:
+    """Where it is unsure, unless the config says when; alone it drafts as many as asked for."""
+
+    def rule(**given: object) -> object:
+        built = build({"model": "mini-draft", **given}).drafter
+        return (built if isinstance(built, SmallLM) else built.drafters[-1]).length  # type: ignore[attr-defined]
+
+    assert rule(method="auto:pld,sps") == Confidence(16, assistant_confidence_threshold=0.7)
+    assert rule(method="auto:pld,sps", sps={"assistant_confidence_threshold": 0.5,
+        "num_assistant_tokens_schedule": "confidence"}) == Confidence(16, 0.5)  # fmt: skip
+    assert rule(method="auto:pld,sps", num_assistant_tokens_schedule="constant") == Fixed(16)
+    assert rule(method="sps") == Fixed(4)

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from foretoken.access import check_levels
@@ -69,8 +68,6 @@ _MEETS = {
     "datastore": Need.DATASTORE,
 }
 """An option -> the needs that it meets."""
-
-_NOTHING_GIVEN: Mapping[str, Any] = MappingProxyType({})
 
 
 class TargetWrapper(Protocol):
@@ -172,7 +169,7 @@ def auto_parts(method: str, options: Collection[str]) -> list[str]:
     if method != AUTO:
         return list(parse(method).parts)
     met = _met(options)
-    return [row.name for row in METHODS.values() if row.joins_auto and row.needs in met]
+    return [row.name for row in METHODS.values() if row.joins_auto is not None and row.needs in met]
 
 
 def needs_of(method: str) -> Need:
@@ -288,7 +285,7 @@ def _with_drafters(method: str, combiner: str, options: Mapping[str, Any]) -> di
             takers[part] = [name for name in takers[part] if not _has_own_depth(cls, name)]
     shares = _shared_out(method, options, {**takers, combiner: _fields(drafter_class(combiner))})
     drafters = [
-        create_drafter(cls, part, {**_row_options(part), **shares[part]})
+        create_drafter(cls, part, {**_row_options(part, combiner, shares[part]), **shares[part]})
         for part, cls in classes.items()
     ]
     return {**shares[combiner], **added, "drafters": drafters}
@@ -331,9 +328,10 @@ def _shared_out(
     return {name: shared | dict(options.get(name, {})) for name, shared in taken_by.items()}
 
 
-def _row_options(name: str) -> Mapping[str, Any]:
+def _row_options(name: str, combiner: str, given: Collection[str]) -> Mapping[str, Any]:
     row = row_of(name)
-    return row.options if row else _NOTHING_GIVEN
+    in_auto = (row and combiner == AUTO and row.joins_auto) or {}
+    return {**(row.options if row else {}), **({} if {*in_auto} & {*given} else in_auto)}
 
 
 def _part_class(name: str) -> type[Any]:

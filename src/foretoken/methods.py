@@ -29,8 +29,8 @@ class Method:
     drafter, verifier: file names in their packages; a drafter's is the row's name by default.
     length, tree: how long its drafts are and what shape they have, as text. target: the file in
     `foretoken.models` whose class wraps the target; the options are then that class's. options:
-    what the row sets, by option name. joins_auto: whether plain `auto` takes the method where its
-    needs are met.
+    what the row sets, by option name. joins_auto: what `auto` sets besides, unless some of it is
+    given; None where plain `auto` doesn't take the method, also where its needs are met.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Method:
     needs: Need = Need.NOTHING
     target: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    joins_auto: bool = False
+    joins_auto: Mapping[str, Any] | None = None
 
     @property
     def trained(self) -> bool:
@@ -59,7 +59,10 @@ _ROWS = (
         length="fixed or adaptive",
         verifier="speculative",
         needs=Need.DRAFT_MODEL,
-        joins_auto=True,
+        joins_auto={
+            "num_assistant_tokens_schedule": "confidence",
+            "assistant_confidence_threshold": 0.7,
+        },
         paper="Leviathan et al. 2023; Chen et al. 2023",
     ),
     Method(
@@ -139,7 +142,7 @@ _ROWS = (
         options={"lenience": 1 / 3},
         paper="Chen et al. 2024 (CS-Drafting)",
     ),
-    Method(name="pld", drafter="prompt_lookup", joins_auto=True, paper="Saxena 2023"),
+    Method(name="pld", drafter="prompt_lookup", joins_auto={}, paper="Saxena 2023"),
     Method(
         name="llma",
         drafter="prompt_lookup",
@@ -151,7 +154,7 @@ _ROWS = (
         name="suffix",
         length="by match length",
         tree="by counts",
-        joins_auto=True,
+        joins_auto={},
         paper="Oliaro et al. 2025 (SuffixDecoding)",
     ),
     Method(
@@ -165,7 +168,7 @@ _ROWS = (
         length="by budget",
         tree="by counts",
         needs=Need.DATASTORE,
-        joins_auto=True,
+        joins_auto={},
         paper="He et al. 2024",
     ),
     Method(name="grammar", length="what is forced", paper="Zheng et al. 2024 (SGLang), §4"),
@@ -354,11 +357,7 @@ _ROWS = (
         tree="chain with siblings",
         paper="Xia et al. 2025 (SWIFT)",
     ),
-    Method(
-        name="pruned",
-        verifier="speculative",
-        paper="Li et al. 2017 (pruning by norm)",
-    ),
+    Method(name="pruned", verifier="speculative", paper="Li et al. 2017 (pruning by norm)"),
     Method(
         name="substitute",
         verifier="speculative",
