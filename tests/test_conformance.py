@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from copy import deepcopy
 from functools import cache
 from random import Random
 from tempfile import TemporaryDirectory
@@ -52,6 +53,7 @@ from foretoken.testing import (
     tiny_transformers,
 )
 from foretoken.testing.checks import SAMPLED, Wrap, texts
+from foretoken.trainable import small_lm as trainable_lm
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
@@ -355,8 +357,13 @@ def test_constrained_text_is_plain_decodings(
 
 
 @each_cell
-def test_distribution_is_the_targets(name: str, rule: Verifier) -> None:
+def test_distribution_is_the_targets(
+    name: str, rule: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The joint distribution of three tokens, every outcome enumerated, at a sampler's settings."""
+    # A drafter is made for each of hundreds of outcomes: files are read once.
+    read = cache(trainable_lm._loaded)
+    monkeypatch.setattr(trainable_lm, "_loaded", lambda model: deepcopy(read(model)))
     small = table_pair(3)
     if not needs_only(name, small.target.levels, models("native")):
         small = tiny_pair(4, width=8, noise=0.1)
