@@ -371,6 +371,16 @@ def test_a_copier_that_saves_nothing_is_queried_by_its_budget() -> None:
     assert 0.8 * 50 <= queries <= 50  # half a per cent of 1000 plain passes of 10 ms
 
 
+def test_a_query_must_save_more_than_it_costs() -> None:
+    """Half as much again, as drafts look better than they are; else it comes out of the budget."""
+    control = choosing(CostModel(FLAT, {"0": DraftCost(call=1.0)}, fixed=True), [rates(0.5)], [])
+    for saved, queried in ((1.3, []), (1.6, [0])):
+        control._savings = [saved]
+        assert control.copiers_to_query(1) == queried
+        control._savings = [saved * 7]
+        assert control.copiers_to_query(7) == queried
+
+
 def test_reading_a_prompt_must_pay() -> None:
     """A part that computes reads it where it will draft and saves more than the reading takes."""
     costs = CostModel(CPU, {"0": DraftCost(level=1.0)}, fixed=True)

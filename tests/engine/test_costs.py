@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from foretoken import LLM
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.engine import costs
+from foretoken.models.budget import CacheBudget
+from foretoken.models.native.transformer import Transformer
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair
+from foretoken.verify.target_only import TargetOnly
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -102,6 +106,18 @@ def test_widths_that_were_not_timed() -> None:
     rest = {2: pytest.approx(10 + 2 / 3), 32: 40 + 16 * 2.0, 64: 40 + 48 * 2.0}
     assert costs.completed(known) == {**known, **rest}
     assert costs.completed({1: 10.0, 64: 9.0})[32] == pytest.approx(9.5)
+
+
+def test_what_a_pass_reads_besides_weights(pair: Pair) -> None:
+    """A token of the cache takes as long as so many bytes of weights; in 16 bits, half as long."""
+    for stored in (None, torch.bfloat16):
+        target = ModelTarget(pair.target, 1, 32, budget=CacheBudget(dtype=stored))
+        loop = costs.Loop(target, PromptLookup(3), TargetOnly())
+        found, cache = costs.measured(loop, {}), target.cache
+        assert found.per_cell == pytest.approx(
+            found.curve(1) * cache.token_bytes / pair.target.bytes_read
+        )
+        assert isinstance(pair.target, Transformer) and found.packed == pair.target.packs
 
 
 def test_what_is_estimated_by_bytes(pair: Pair) -> None:

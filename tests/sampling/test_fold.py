@@ -146,6 +146,22 @@ def test_greedy_is_a_one_hot_and_best_agrees() -> None:
     assert tie.probs[0, 0].argmax() == 5
 
 
+def test_padding_is_not_read() -> None:
+    """Its logits may be anything; those of a real place may not."""
+    logits, greedy = logits_of(3, rows=3), SamplingParams(temperature=0)
+    counts, sequences = [1, 4, 3], [sequence(greedy) for _ in range(3)]
+    whole = fold(logits.clone(), sequences, lambda: [PATHS] * 3)
+    logits[0, 1:], logits[2, 3:] = torch.nan, torch.inf
+    folded = fold(logits, sequences, lambda: [PATHS] * 3, counts)
+    assert folded.certain is not None and whole.certain is not None and not folded.bad.any()
+    for row, count in enumerate(counts):
+        assert torch.equal(folded.certain[row, :count], whole.certain[row, :count])
+        assert not folded.certain[row, count:].any()
+    logits[1, 2] = torch.nan  # a real place
+    folded = fold(logits, sequences, lambda: [PATHS] * 3, counts)
+    assert folded.bad.nonzero().tolist() == [[1, 2]]
+
+
 def test_logits_are_left_alone() -> None:
     """Folding edits a copy."""
     logits = logits_of()
