@@ -35,9 +35,7 @@ _LONGEST_PAUSE = 32  # each trial that is not made doubles the pause, up to this
 _OPTIMISM = 1.5  # standard errors that a trial adds to the acceptance rates
 _SAVING_RATE = 0.05  # weight of the latest query in the mean of what a copier saves
 _RARE_RATE = 0.25  # the same for a copier that is queried only now and then
-_WORTHWHILE = (
-    1.5  # times the cost of a query: what it must save, as drafts look better than they are
-)
+_WORTHWHILE = 1.5  # queries' costs that a query must save, as drafts look better than they are
 _FIRST_QUERIES = 16  # a new copier counts as if it had saved the cost of this many queries
 _NO_GAIN = [0.0]
 
@@ -172,7 +170,7 @@ class Controller:
             self._idle = max(0, self._idle - 1)
             plain = self.costs.passes(len(rows), self._most)[0]
             self._count(len(rows), 1.0, 1.0)
-            return Choice([None] * len(rows), [0] * len(rows), plain + self._reads(rows))
+            return Choice([None] * len(rows), [0] * len(rows), plain + self._reading(rows))
         for row in rows:
             row.gains = {part: self._expected(row, part, copy) for part, copy in row.copies.items()}
         copied_gains = [best_of(list(row.gains.values())) for row in rows]
@@ -181,7 +179,7 @@ class Controller:
         if look:
             self._since_look = 0
         best = self._best(rows, copied_gains, self.computing if look else ())
-        plain = self.costs.passes(len(rows), self._most)[0] + self._reads(rows)
+        plain = self.costs.passes(len(rows), self._most)[0] + self._reading(rows)
         self._count(len(rows), best.tokens / len(rows), best.ms / plain)
         choice = self._trial(rows, copied_gains, best) if due else None
         choice = choice or self._assigned(rows, copied_gains, best)
@@ -202,7 +200,7 @@ class Controller:
         if self._packed is not None and sequences > 1:
             self._packed.count(tokens, ms, steps)
 
-    def _reads(self, rows: Seq[Row]) -> float:
+    def _reading(self, rows: Seq[Row]) -> float:
         """Milliseconds in which a pass reads what the cache has of these sequences."""
         return self.costs.per_cell * sum(row.length for row in rows)
 
@@ -246,7 +244,7 @@ class Controller:
     ) -> Plan:
         """The best plan, in which at most one of these drafters computes; `hope` standard errors
         are added to its acceptance rates."""
-        planner, reading = self._planner(len(rows)), self._reads(rows)
+        planner, reading = self._planner(len(rows)), self._reading(rows)
         copies = best = planner.copying(copied_gains, reading)
         for part in computing:
             own = [self._expected(row, part, self.shapes[part], hope) for row in rows]

@@ -61,7 +61,7 @@ def fold(
     """Turn raw logits [B, M, V] into the distribution each sequence samples from, place by place.
 
     counts: places of each sequence, where those after them are padding, whose logits may be
-    anything; they are not read where all sequences are greedy.
+    anything; on a CPU they are not read where all sequences are greedy.
 
     `contexts` is called only if some sequence's distribution depends on the tokens before a place.
     Half-precision logits are folded in float32.
@@ -89,7 +89,8 @@ def fold(
 
 def _peaks(logits: Tensor, counts: Seq[int] | None) -> tuple[Tensor, Tensor]:
     """The likeliest tokens [B, M], 0 for padding, and whether there is none [B, M] bool."""
-    if counts is None or min(counts) == logits.shape[1]:
+    # On a GPU a call for each row would cost more than padding does.
+    if counts is None or min(counts) == logits.shape[1] or logits.device.type != "cpu":
         top = likeliest(logits)
         peak = logits.gather(-1, top[..., None])[..., 0]  # NaN, if there is one, wins a maximum
         return top, peak.isfinite().logical_not_()

@@ -86,7 +86,6 @@ struct Division {
         for (long first = 0; first < count * G; first += WIDTH) panels.push_back({b, head, first});
     }
   }
-  long tokens() const { return begins.back(); }
 };
 
 // One pass's attention over M tokens; see `attend` below. cap: scores s become cap · tanh(s / cap);

@@ -138,7 +138,8 @@ class Whole:
         batch, width, size = states.shape
         own, positions = feed.packed(states), feed.packed(feed.positions)
         seen = [None if x is None else feed.packed(x) for x in seen]
-        own = own.clone(memory_format=torch.contiguous_format)
+        if not feed.ragged:  # else they are a copy already
+            own = own.clone(memory_format=torch.contiguous_format)
         masks = self._masks(*(None if x is None else x.data_ptr() for x in seen))
         lists = (feed.slots, feed.starts, feed.counts or [width] * batch)
         slots, starts, counts = ((ctypes.c_int64 * batch)(*x) for x in lists)
