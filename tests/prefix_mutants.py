@@ -62,6 +62,18 @@ GOING_ON: dict[str, Mutant] = {
         "None",
         (f"{HERE}::test_one_slot",),
     ),
+    "what is after an exchanged text stays": Mutant(
+        f"{CACHE}._clear_around",
+        "self._cells.clear_after(slot, length)",
+        "None",
+        ("models/test_cache.py::test_a_warm_text_and_a_running_one_change_places",),
+    ),
+    "what is before an exchanged window stays": Mutant(
+        f"{CACHE}._clear_around",
+        "before.start < start",
+        "False",
+        ("models/test_cache.py::test_a_warm_text_and_a_running_one_change_places",),
+    ),
     "another conversation's slot is taken": Mutant(
         f"{CACHE}._fill",
         "length == self.lengths[source]",

@@ -297,10 +297,25 @@ SAMPLED: dict[str, Mutant] = {
         ("engine/test_stopping.py::test_of_two_stop_strings_the_earlier_one_cuts",),
     ),
     "a token is decoded alone": Mutant(
-        f"{STOPPING}:TextTracker.append",
-        "self._window, self._shown = self._shown, len(self._ids)",
-        "self._window, self._shown = len(self._ids), len(self._ids)",
+        f"{STOPPING}:TextTracker._certain",
+        "self._window = shown",
+        "self._window = self._shown",
         ("engine/test_stopping.py::test_spaces_between_words_stay",),
+    ),
+    "the window moves and what it shows doesn't": Mutant(
+        f"{STOPPING}:TextTracker._certain",
+        "self._before = self._decode(self._ids[shown:])",
+        "pass",
+        (
+            "engine/test_stopping.py::test_spaces_between_words_stay",
+            "engine/test_stopping.py::test_tracked_text_is_the_decoded_text",
+        ),
+    ),
+    "an incomplete character holds back what is before it": Mutant(
+        f"{STOPPING}:TextTracker.extend",
+        "for token in tokens:\n    self.append(token)",
+        "self._ids += tokens",
+        ("engine/test_stopping.py::test_tokens_that_come_together",),
     ),
     "choices of the failed stay in the totals": Mutant(
         "foretoken.engine.stats:AcceptanceStats.remove",

@@ -116,8 +116,24 @@ class Spaced:
 def test_spaces_between_words_stay() -> None:
     """A token is decoded after the one before it, not alone."""
     tracker = TextTracker(Spaced(), False)
-    assert [tracker.append(token) for token in (1, 2, 3)] == ["w1", " w2", " w3"]
-    assert tracker.text == tracker.finish() == "w1 w2 w3"
+    whole = Spaced().decode([*range(40)])
+    assert [tracker.append(token) for token in range(40)] == [
+        f"{' ' * (token > 0)}w{token}" for token in range(40)
+    ]
+    assert tracker.text == tracker.finish() == whole
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 256), max_size=9), max_size=9), st.booleans())
+def test_tokens_that_come_together(blocks: list[list[int]], skip: bool) -> None:
+    """The text after each block is what it is token by token."""
+    together, apart = TextTracker(BYTES, skip), TextTracker(BYTES, skip)
+    for block in blocks:
+        together.extend(block)
+        for token in block:
+            apart.append(token)
+        assert together.text == apart.text
+    assert together.finish() == apart.finish()
 
 
 @pytest.mark.parametrize("given", [b"x", None, 5])

@@ -15,6 +15,7 @@ from foretoken.models.feed import Feed, chain_feed, token_feed, tree_feed
 from foretoken.models.model import CausalLM
 from foretoken.models.native import attention
 from foretoken.models.target import ModelTarget
+from foretoken.models.warm import Text
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import TableModel, logits_after, native, tiny_transformers
@@ -220,15 +221,15 @@ def long(window: int | None = 30) -> KVCache:
     return KVCache(shapes, 2, 4000, torch.float64, CPU, spare=10)
 
 
-def grow(cache: KVCache, slot: int, length: int) -> None:
-    """Commit ones up to this length, 64 at a time."""
+def grow(cache: KVCache, slot: int, length: int, value: float = 1) -> None:
+    """Commit ones, or others, up to this length, 64 at a time."""
     while cache.lengths[slot] < length:
         start = cache.lengths[slot]
         end = min(start + 64, length)
         cache.reserve([slot], [end - start])
         for layer in cache.layer:
             for tensor in layer:
-                tensor[slot, :, start:end] = 1
+                tensor[slot, :, start:end] = value
         cache.lengths[slot] = end
 
 
@@ -255,6 +256,31 @@ def test_a_window_gives_back_what_it_has_passed() -> None:
     assert all(tensor[one, :, 3570:3600].all() for tensor in (*windowed, *full))
     held.release(2)
     assert held.written == 0 and held.keeps(one, 0)
+
+
+@pytest.mark.skipif(not long().lazy, reason="this system backs memory at once")
+@pytest.mark.parametrize("lengths", [(3000, 40), (40, 3000), (3000, 2200)])
+def test_a_warm_text_and_a_running_one_change_places(lengths: tuple[int, int]) -> None:
+    """Each is whole where it is now, and around it are zeros, whatever a draft, padding or the
+    other text had left there, and whichever of them a window has cut."""
+    held = long()
+    for owner, length in enumerate(lengths):
+        slot = held.acquire(owner, Text([owner] * length, ""), 0)
+        grow(held, slot, length, 1.0 + owner)
+    before = [[tensor.clone() for tensor in layer] for layer in held.layer]
+    held.reserve([0, 1], [9, 3])
+    for slot, length in enumerate(lengths):
+        for tensor in (*held.layer[0], *held.layer[1]):
+            tensor[slot, :, length : length + 9] = torch.nan
+            tensor[slot, :, -1] = torch.nan
+    held.release(0, warm=True)
+    assert held.slot(1) == 0 and held.lengths == [*reversed(lengths)]
+    for now, then in zip(held.layer, before, strict=True):
+        for tensor, old in zip(now, then, strict=True):
+            assert torch.equal(tensor, old.flip(0))
+    held.forget()
+    held.release(1)
+    assert held.written == 0 and not any(x.any() for layer in held.layer for x in layer)
 
 
 def test_windows_can_be_kept() -> None:

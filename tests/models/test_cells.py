@@ -55,13 +55,15 @@ def test_clearing_a_slot_and_what_a_window_has_passed(cells: Cells) -> None:
 
 
 def test_copies_and_exchanges(cells: Cells) -> None:
-    """Runs of unlike lengths change places; beyond them is nothing. A window's run starts late."""
+    """Runs of unlike lengths change places; what is beyond both stays. A window's run starts
+    late."""
     before = kept(cells)
     cells.exchange(0, Run(10, 30), 2, Run(0, 5))
     for now, then, start in zip(cells.tensors, before, (0, 10), strict=True):
         assert torch.equal(now[2, :, start:30], then[0, :, start:30])
         assert torch.equal(now[0, :, :5], then[2, :, :5])
-        assert not now[0, :, 5:].any() and not now[2, :, 30:].any()
+        assert torch.equal(now[0, :, 30:], then[0, :, 30:])
+        assert torch.equal(now[2, :, 30:], then[2, :, 30:])
         assert torch.equal(now[1], then[1])
     cells.copy(1, 0, Run(3, 7))
     cells.move(1, 9, 11)

@@ -17,6 +17,7 @@ from foretoken.sampling.params import SamplingParams
 Criterion = Callable[[Seq[int]], bool]
 """A user's own stopping rule: the output tokens so far -> whether the last of them ends it."""
 
+_WINDOW = 8  # tokens after which it moves on, as each move decodes once more
 _INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are not yet a whole character
 
 
@@ -32,24 +33,39 @@ class TextTracker:
         self._skip = skip_special_tokens
         self._ids: list[int] = []
         self._window = self._shown = 0
+        self._before = ""  # the text of the window's tokens that were shown
         self.text = ""
 
     def append(self, token: int) -> str:
         """Add one token; returns the text that became certain with it."""
         self._ids.append(token)
-        before = self._decode(self._ids[self._window : self._shown])
-        now = self._decode(self._ids[self._window :])
-        if now.endswith(_INCOMPLETE) or len(now) <= len(before):
+        return self._certain(self._decode(self._ids[self._window :]))
+
+    def extend(self, tokens: Seq[int]) -> None:
+        """Add several tokens."""
+        now = self._decode([*self._ids[self._window :], *tokens])
+        if now.endswith(_INCOMPLETE):
+            for token in tokens:  # what comes before the incomplete character is certain
+                self.append(token)
+        else:
+            self._ids += tokens
+            self._certain(now)
+
+    def _certain(self, now: str) -> str:
+        """What is certain of the window's text and wasn't shown yet."""
+        if now.endswith(_INCOMPLETE) or len(now) <= len(self._before):
             return ""
-        self._window, self._shown = self._shown, len(self._ids)
-        new = now[len(before) :]
+        new = now[len(self._before) :]
         self.text += new
+        shown, self._shown, self._before = self._shown, len(self._ids), now
+        if shown - self._window >= _WINDOW:
+            self._window = shown
+            self._before = self._decode(self._ids[shown:])
         return new
 
     def finish(self) -> str:
         """The text, an incomplete character included."""
-        before = self._decode(self._ids[self._window : self._shown])
-        return self.text + self._decode(self._ids[self._window :])[len(before) :]
+        return self.text + self._decode(self._ids[self._window :])[len(self._before) :]
 
     def _decode(self, ids: list[int]) -> str:
         return decoded(self._tokenizer, ids, self._skip)

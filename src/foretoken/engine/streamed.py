@@ -18,18 +18,17 @@ class Streamed:
         self._samples = [_Text(tokenizer, params) for _ in range(params.n)]
 
     def read(self, output: RequestOutput) -> RequestOutput:
-        """The output with its texts. What the tokenizer raises ends it by an error."""
+        """The output with its texts written in. What the tokenizer raises ends it by an error."""
         if output.error is not None:  # of a refused request, however many samples it wanted
             return output
-        samples = zip(self._samples, output.outputs, strict=True)
         try:
-            texts = [text.of(sample) for text, sample in samples]
+            for text, sample in zip(self._samples, output.outputs, strict=True):
+                sample.text = text.of(sample)
         except caught() as error:
             told = described("The tokenizer", error)
             ended = [replace(o, finish_reason=o.finish_reason or "error") for o in output.outputs]
             return replace(output, outputs=ended, error=str(told), cause=told.__cause__)
-        pairs = zip(output.outputs, texts, strict=True)
-        return replace(output, outputs=[replace(sample, text=text) for sample, text in pairs])
+        return output
 
 
 class _Text:
@@ -43,8 +42,7 @@ class _Text:
     def of(self, output: CompletionOutput) -> str:
         if self._tracker is None or output.finish_reason:
             return output.text
-        for token in output.token_ids[self._read :]:
-            self._tracker.append(token)
+        self._tracker.extend(output.token_ids[self._read :])
         self._read = len(output.token_ids)
         text = self._tracker.text
         return text[: len(text) - self._withheld] if self._withheld else text

@@ -260,13 +260,26 @@ class KVCache:
         """Swap what two slots hold of committed tokens; the rest is zeros afterwards."""
         if one == other:
             return
-        self._cells.exchange(one, self._run(one), other, self._run(other))
+        runs = {slot: self._run(slot) for slot in (one, other)}
+        self._cells.exchange(one, runs[one], other, runs[other])
         for values in (self.lengths, self._starts):
             values[one], values[other] = values[other], values[one]
         texts = {one: self._texts.pop(other, None), other: self._texts.pop(one, None)}
         self._texts |= {slot: text for slot, text in texts.items() if text is not None}
-        for slot in (one, other):
-            self._ends[slot], self._padded[slot] = self.lengths[slot], False
+        for slot, before in runs.items():
+            self._clear_around(slot, before)
+
+    def _clear_around(self, slot: int, before: Run) -> None:
+        """Make all zeros but the committed tokens. before: those that it held until now."""
+        length, start = self.lengths[slot], self._starts[slot]
+        if not length:
+            self._clear(slot)
+            return
+        if before.start < start:
+            self._cells.clear_passed(slot, Run(before.start, start))
+        if self._ends[slot] > length or self._padded[slot]:
+            self._cells.clear_after(slot, length)
+        self._ends[slot], self._padded[slot] = length, False
 
     def _run(self, slot: int) -> Run:
         return Run(self._starts[slot], self.lengths[slot])

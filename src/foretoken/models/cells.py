@@ -156,13 +156,12 @@ class Cells:
             part.tensor[target, :, cells] = part.tensor[source, :, cells]
 
     def exchange(self, one: int, its: Run, other: int, others: Run) -> None:
-        """Swap two slots' runs, and clear what else is there."""
+        """Swap two slots' runs. What is beyond both stays: pages that are given back and written
+        again cost more than the copies."""
         for part in self._parts:
             mine, theirs = part.of(its), part.of(others)
             kept = part.tensor[one, :, mine].clone()
-            self._clear(part, one)
             part.tensor[one, :, theirs] = part.tensor[other, :, theirs]
-            self._clear(part, other)
             part.tensor[other, :, mine] = kept
 
     def move(self, slots: int | Tensor, source: int | Tensor, target: int | Tensor) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from foretoken.async_llm import OutputStream
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
@@ -109,37 +109,74 @@ class EventStream(Response):
 
     async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        coming: asyncio.Future[str] = asyncio.ensure_future(_next(self._events))
-        try:
-            done, _ = await asyncio.wait((coming,), timeout=self._silence)
-            if done and isinstance(error := coming.exception(), ApiError):
+        lines = _Lines(start, send)
+        async with contextlib.aclosing(self._events), lines.kept_alive(self._silence):
+            try:
+                async for text in self._events:
+                    await lines.send(text)
+            except ApiError as error:
+                if lines.begun:
+                    raise
                 await response(error)(scope, receive, send)
                 return
-            await send(start)
-            while not done or coming.result():
-                if done:
-                    await send(_body(coming.result()))
-                    coming = asyncio.ensure_future(_next(self._events))
-                else:
-                    await send(_body(KEEP_ALIVE))
-                done, _ = await asyncio.wait((coming,), timeout=self._silence)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await lines.end()
+
+
+class _Lines:
+    """What is sent of a response, from its start on."""
+
+    def __init__(self, start: Message, send: Send) -> None:
+        self._start, self._send = start, send
+        self._sending = asyncio.Lock()
+        self._clock = asyncio.get_running_loop().time
+        self._last = self._clock()
+        self.begun = False
+
+    async def send(self, text: str) -> None:
+        async with self._sending:
+            await self._begin()
+            self._last = self._clock()
+            await self._send(_body(text))
+
+    async def end(self) -> None:
+        async with self._sending:
+            await self._begin()
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            await self._send(self._start)
+
+    @contextlib.asynccontextmanager
+    async def kept_alive(self, silence: float | None) -> AsyncGenerator[None]:
+        """Sends a comment after each `silence` seconds in which nothing was sent."""
+        if silence is None:
+            yield
+            return
+        asking = asyncio.ensure_future(self._keep_alive(silence))
+        try:
+            yield
         finally:
-            await _ended(coming)
-            await self._events.aclose()
+            await _ended(asking)
+
+    async def _keep_alive(self, silence: float) -> None:
+        while True:
+            await asyncio.sleep(self._last + silence - self._clock())
+            if self._clock() - self._last >= silence:
+                await self.send(KEEP_ALIVE)
 
 
 def _body(text: str) -> dict[str, Any]:
     return {"type": "http.response.body", "body": text.encode(), "more_body": True}
 
 
-async def _next(events: AsyncGenerator[str]) -> str:
-    """The next event, or "" after the last."""
-    return await anext(events, "")
-
-
 async def merged(streams: Seq[OutputStream]) -> AsyncGenerator[tuple[int, RequestOutput]]:
     """The outputs of several requests as they come, each with its request's place."""
+    if len(streams) == 1:  # without two tasks an output
+        async for only in streams[0]:
+            yield 0, only
+        return
     waiting = {asyncio.ensure_future(anext(s, None)): place for place, s in enumerate(streams)}
     try:
         while waiting:
