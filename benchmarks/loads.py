@@ -39,6 +39,10 @@ class Answer:
         """Seconds to the first token."""
         return self.blocks[0] - self.began
 
+    def done(self, until: float) -> float:
+        """The share of its parts that had come by then."""
+        return sum(block <= until for block in self.blocks) / len(self.blocks)
+
     @property
     def per_token(self) -> float:
         """Seconds a token after the first, or 0 where there is none."""
@@ -57,19 +61,24 @@ class Wanted:
         return answer.first <= self.first and answer.per_token <= self.per_token
 
 
-async def closed(port: int, bodies: Seq[dict[str, Any]], clients: int) -> list[Answer]:
-    """All bodies, by so many clients. Raises `Unserved`."""
+async def closed(
+    port: int, bodies: Seq[dict[str, Any]], clients: int
+) -> tuple[list[Answer], float]:
+    """All bodies, by so many clients, and until when all of them were busy, in seconds. Raises
+    `Unserved`."""
     began, waiting = perf_counter(), iter(bodies)
     answers: list[Answer] = []
+    ends: list[float] = []
 
     async def client() -> None:
         for body in waiting:
             answers.append(await ask(port, body, began))
+        ends.append(perf_counter() - began)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(clients):
+        for _ in range(min(clients, len(bodies))):
             group.create_task(client())
-    return answers
+    return answers, min(ends)
 
 
 async def opened(
@@ -128,22 +137,27 @@ async def _events(port: int, body: dict[str, Any]) -> AsyncGenerator[bytes]:
         writer.close()
 
 
-def summary(answers: Seq[Answer], wanted: Wanted) -> dict[str, Any]:
+def summary(answers: Seq[Answer], wanted: Wanted, until: float | None = None) -> dict[str, Any]:
     """What a run comes to: tokens and requests a second, requests that kept to what is wanted, and
     percentiles of the times in milliseconds. itl: a request's mean time a token; block: between
-    two parts of a stream."""
-    ends = [answer.blocks[-1] for answer in answers]
-    seconds = max(ends) - min(answer.began for answer in answers)
+    two parts of a stream.
+
+    Rates are taken up to `until`, by default the last answer's end: once the first of several
+    clients has nothing left to ask, there are fewer. An answer counts as far as it had come.
+    """
+    end = max(answer.blocks[-1] for answer in answers) if until is None else until
+    seconds = end - min(answer.began for answer in answers)
     gaps = [b - a for answer in answers for a, b in pairwise(answer.blocks)]
-    tokens = sum(answer.tokens for answer in answers)
-    good = sum(wanted.met(answer) for answer in answers)
+    done = [answer.done(end) for answer in answers]
+    good = [share * wanted.met(answer) for share, answer in zip(done, answers, strict=True)]
+    tokens = [share * answer.tokens for share, answer in zip(done, answers, strict=True)]
     return {
         "requests": len(answers),
-        "tokens": tokens,
+        "tokens": sum(answer.tokens for answer in answers),
         "seconds": seconds,
-        "tokens_per_second": tokens / seconds,
-        "requests_per_second": len(answers) / seconds,
-        "goodput": good / seconds,
+        "tokens_per_second": sum(tokens) / seconds,
+        "requests_per_second": sum(done) / seconds,
+        "goodput": sum(good) / seconds,
         "ttft_ms": _percentiles([answer.first for answer in answers]),
         "itl_ms": _percentiles([answer.per_token for answer in answers]),
         "block_ms": _percentiles(gaps),

@@ -7,7 +7,8 @@ has a server of its own, so that nothing is known from an earlier one; the rows 
 each other, in another order each round. Prompts are the bundled ones, as token ids; answers are
 greedy and of one length.
 
-    closed      1 to 64 clients, each of which asks again as soon as it is answered
+    closed      1 to 64 clients, each of which asks again as soon as it is answered; rates are taken
+                as long as all are busy
     open        Poisson arrivals, at --share of the rate that plain served so many clients at
 
 Goodput is of requests whose first token came within --first seconds and the others within
@@ -174,18 +175,18 @@ def run(given: Namespace, row: str, asked: list[list[int]], clients: int, rate: 
     """One run's summary: a closed loop where `rate` is 0."""
     bodies = requests(given, row, asked, max(given.requests, given.each * clients))
 
-    async def go(port: int) -> list[Answer]:
+    async def go(port: int) -> tuple[list[Answer], float | None]:
         await closed(port, requests(given, row, asked[-2:], 2), 1)  # what is made once is made
         if rate:
-            return await opened(port, bodies, rate)
+            return await opened(port, bodies, rate), None
         return await closed(port, bodies, clients)
 
     with serving(given, row) as port:
         try:
-            answers = asyncio.run(go(port))
+            answers, until = asyncio.run(go(port))
         except ExceptionGroup as group:
             raise Unserved(f"{row}: {group.exceptions[0]}") from group
-    return summary(answers, Wanted(given.first, given.per_token))
+    return summary(answers, Wanted(given.first, given.per_token), until)
 
 
 def measured(given: Namespace) -> dict[str, Any]:

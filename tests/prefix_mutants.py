@@ -74,6 +74,18 @@ GOING_ON: dict[str, Mutant] = {
         "False",
         ("models/test_cache.py::test_a_warm_text_and_a_running_one_change_places",),
     ),
+    "an overwritten text stays": Mutant(
+        f"{CACHE}._overwrite",
+        "self._cells.zero(slot, kept)",
+        "None",
+        ("models/test_cache.py::test_the_oldest_text_is_overwritten",),
+    ),
+    "what is after an overwritten text stays": Mutant(
+        f"{CACHE}._overwrite",
+        "self._cells.clear_after(slot, kept)",
+        "None",
+        ("models/test_cache.py::test_the_oldest_text_is_overwritten",),
+    ),
     "another conversation's slot is taken": Mutant(
         f"{CACHE}._fill",
         "length == self.lengths[source]",

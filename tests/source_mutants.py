@@ -158,6 +158,12 @@ CONTROL: dict[str, Mutant] = {
         "_TRIAL_PAUSE",
         ("control/test_controller.py::test_trials_that_are_not_made_back_off",),
     ),
+    "a query's copies cost one row": Mutant(
+        f"{CONTROLLER}._saved",
+        "plan.copying_ms / copied",
+        "plan.copying_ms / copied / len(rows)",
+        ("control/test_controller.py::test_what_a_query_saves",),
+    ),
     "queries cost nothing": Mutant(
         f"{CONTROLLER}.copiers_to_query",
         "self._query_budget -= cost",

@@ -38,7 +38,8 @@ def bodies(count: int) -> list[dict[str, Any]]:
 def test_loops_on_a_server() -> None:
     with serving(toy()) as server:
         port = int(server.url.rsplit(":", 1)[1])
-        answers = asyncio.run(closed(port, bodies(5), 2))
+        answers, until = asyncio.run(closed(port, bodies(5), 2))
+        assert answers[-2].blocks[-1] < until <= answers[-1].blocks[-1] + 0.1
         assert [a.tokens for a in answers] == [6] * 5
         assert all(a.began < a.blocks[0] <= a.blocks[-1] for a in answers)
         late = asyncio.run(opened(port, bodies(4), 40.0))
@@ -63,6 +64,18 @@ def test_a_closed_loop_has_so_many_clients(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(loads, "ask", ask)
     asyncio.run(closed(0, [{"n": i} for i in range(7)], 3))
     assert most == 3 and order == list(range(7))
+    asyncio.run(closed(0, [{"n": 0}], 3))
+    assert order == [*range(7), 0]
+
+
+def test_rates_end_with_the_first_idle_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(port: int, body: dict[str, Any], began: float) -> Answer:
+        await asyncio.sleep(body["n"])
+        return Answer(0.0, [1.0], 1)
+
+    monkeypatch.setattr(loads, "ask", ask)
+    _, until = asyncio.run(closed(0, [{"n": 0.3}, {"n": 0.05}, {"n": 0.05}], 2))
+    assert 0.1 <= until < 0.25
 
 
 def test_an_open_loop_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +99,10 @@ def test_numbers() -> None:
     assert found["itl_ms"]["p50"] == pytest.approx(1000 * (2 / 4 + 3.5 / 7) / 2)
     assert found["block_ms"]["p50"] == pytest.approx(1000)
     assert found["goodput"] == 1 / 5  # the other's first token is late
+    part = summary(answers, Wanted(first=0.6, per_token=0.5), until=2.0)
+    assert part["tokens_per_second"] == pytest.approx((5 * 2 / 3 + 8 / 2) / 2)
+    assert part["requests_per_second"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert part["goodput"] == 1 / 4 and part["itl_ms"] == found["itl_ms"]
 
 
 def results(**speeds: float) -> dict[str, Any]:

@@ -381,6 +381,20 @@ def test_a_query_must_save_more_than_it_costs() -> None:
         assert control.copiers_to_query(7) == queried
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_what_a_query_saves(packed: bool, rows: int) -> None:
+    """The time of the tokens that it adds, less that of their places in the pass, of every row."""
+    costs = CostModel(CPU, {"0": DraftCost(call=0.1)}, packed=packed, fixed=True)
+    control = choosing(costs, [rates(*[0.9] * MOST)], [])
+    choice = control.choose([Row(64, [History()], {0: chain(2)}) for _ in range(rows)])
+    assert choice.nodes == [2] * rows
+    gained = rows * expected(chain(2), control.rates[0], History(), copied=True)[2]
+    widened = choice.ms - costs.curve(rows)
+    saved = gained * choice.ms / (rows + gained) - widened
+    assert choice.saved[0] == pytest.approx(saved) and saved > 0
+
+
 def test_reading_a_prompt_must_pay() -> None:
     """A part that computes reads it where it will draft and saves more than the reading takes."""
     costs = CostModel(CPU, {"0": DraftCost(level=1.0)}, fixed=True)

@@ -283,6 +283,33 @@ def test_a_warm_text_and_a_running_one_change_places(lengths: tuple[int, int]) -
     assert held.written == 0 and not any(x.any() for layer in held.layer for x in layer)
 
 
+@pytest.mark.skipif(not long().lazy, reason="this system backs memory at once")
+@pytest.mark.parametrize("both", [False, True])
+def test_the_oldest_text_is_overwritten(both: bool) -> None:
+    """Where every slot is warm or taken, a new text gets zeros, and only the oldest goes. Pages
+    that it is about to fill stay, but not where a window has cut the old one."""
+    for oldest, kept in ((240, 100), (90, 90), (2000, 0)):
+        held = long()
+        for owner, length in enumerate((oldest, 200)):
+            slot = held.acquire(owner, Text([owner] * length, ""), 0)
+            grow(held, slot, length, 1.0 + owner)
+            held.reserve([slot], [5])
+            held.layer[0].keys[slot, :, length : length + 5] = torch.nan
+        held.release(0, warm=True)
+        if both:
+            held.release(1, warm=True)
+        slot = held.acquire(2, Text([2] * 100, ""), 0)
+        assert slot == (0 if both else 1)
+        layers = [tensor for layer in held.layer for tensor in layer]
+        assert not any(tensor[slot].any() for tensor in layers)
+        assert all((tensor[1 - slot, :, :200] == 2).all() for tensor in layers)
+        assert held.lengths[1 - slot] == 200 and held._ends[slot] == kept
+        for owner in (1, 2):
+            held.release(owner)
+        held.forget()
+        assert held.written == 0
+
+
 def test_windows_can_be_kept() -> None:
     """For drafters that read a layer's whole history."""
     held = long()

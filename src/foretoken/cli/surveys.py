@@ -270,10 +270,11 @@ ENTRIES = (
     Entry(
         OPEN,
         "distributed serving",
-        "foretoken bench",
+        "foretoken serve",
         PARTLY,
-        "bench/remote/test_runner.py::test_acceptance_comes_from_the_counters",
-        "one process and one device; servers of other engines can be measured",
+        "serve/replicas/test_run.py::test_one_is_killed_under_load",
+        "`--replicas`: each holds the whole model; one that outgrows a machine is for vLLM or "
+        "SGLang, which `foretoken export` writes drafters for",
     ),
 )
 

@@ -323,9 +323,9 @@ class Controller:
                     added[part] += tokens - credited[place]
                     credited[place] = tokens
             self._promised[part] += _SAVING_RATE * (promised / len(rows) - self._promised[part])
-        wider = plan.copying_ms / (sum(map(bool, choice.nodes)) or 1)
-        ms_per_token = plan.ms / plan.tokens
-        return {p: tokens * ms_per_token - wider * (tokens > 0) for p, tokens in added.items()}
+        copied = sum(added.values())
+        worth = plan.ms / plan.tokens - plan.copying_ms / copied if copied else 0.0  # of a token
+        return {part: tokens * worth for part, tokens in added.items()}
 
     def record_step(
         self,

@@ -170,7 +170,7 @@ class KVCache:
                 f"All {slot} cache slots are taken; raise max_num_seqs or send fewer at a time."
             )
         source, length = (slot, 0) if text is None else self._known(text, most)
-        self._fill(slot, source, length)
+        self._fill(slot, source, length, 0 if text is None else len(text.tokens))
         self._slots[owner] = slot
         if text is not None:
             self._texts[slot] = text
@@ -235,9 +235,9 @@ class KVCache:
                 found = max(found, (length, slot >= len(self._slots), slot))
         return found[2], found[0]
 
-    def _fill(self, slot: int, source: int, length: int) -> None:
+    def _fill(self, slot: int, source: int, length: int, coming: int) -> None:
         """Make the first slot after the active ones hold this many of another's first tokens, and
-        nothing else."""
+        nothing else. coming: tokens that it is going to hold."""
         clean = [s for s in range(slot, len(self.lengths)) if s not in self._texts]
         oldest = self._oldest()
         whole = source >= slot and length == self.lengths[source]
@@ -246,15 +246,28 @@ class KVCache:
             self._cut(slot, length)
             del self._texts[slot]
             return
-        if not clean and oldest is not None:
-            self._cut(oldest, 0)
-            clean = [oldest]
-        if clean[0] != slot:
-            self._exchange(slot, clean[0])
-            source = clean[0] if source == slot else source
+        room = clean[0] if clean else oldest
+        assert room is not None  # each of these slots is clean or warm
+        if room != slot:
+            self._exchange(slot, room)
+            source = room if source == slot else source
+        self._overwrite(slot, coming)
         if length:
             self._texts[source].touch()
             self.copy(source, slot, length)
+
+    def _overwrite(self, slot: int, coming: int) -> None:
+        """Make it all zeros, and keep the pages of so many cells: to be written again, those that
+        were given back would have to be taken anew."""
+        self._texts.pop(slot, None)
+        kept = 0 if self._starts[slot] else min(self._ends[slot], coming)
+        if not kept:
+            self._clear(slot)
+            return
+        if self._ends[slot] > kept or self._padded[slot]:
+            self._cells.clear_after(slot, kept)
+        self._cells.zero(slot, kept)
+        self.lengths[slot], self._ends[slot], self._padded[slot] = 0, kept, False
 
     def _exchange(self, one: int, other: int) -> None:
         """Swap what two slots hold of committed tokens; the rest is zeros afterwards."""

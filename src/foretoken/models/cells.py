@@ -133,6 +133,11 @@ class Cells:
         start = part.start + slot * part.size
         self._memory.clear(start, start + part.size)
 
+    def zero(self, slot: int, length: int) -> None:
+        """Write zeros to the first cells, whose pages stay."""
+        for part in self._parts:
+            part.tensor[slot, :, :length] = 0
+
     def clear_passed(self, slot: int, run: Run) -> None:
         """Clear these cells, of whole pages, where there is a window."""
         for part in self._parts:
