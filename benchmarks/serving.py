@@ -5,7 +5,8 @@ in closed loops, llama-server where the model is a GGUF file, with as many slots
 cache in float32 and no prompt kept (in open loops at our rate its queue would only grow). Every run
 has a server of its own, so that nothing is known from an earlier one; the rows of a load follow
 each other, in another order each round. Prompts are the bundled ones, as token ids; answers are
-greedy and of one length.
+greedy, and from half to one and a half of --max-tokens long: of one length, they would all end in
+the same step of plain decoding, and the next prompts would be read together.
 
     closed      1 to 64 clients, each of which asks again as soon as it is answered; rates are taken
                 as long as all are busy
@@ -38,6 +39,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from random import Random
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
@@ -71,7 +73,7 @@ def has_peer(given: Namespace) -> bool:
 
 def command(given: Namespace, row: str, port: int) -> list[str]:
     """What starts a row's server."""
-    slots, context = str(given.slots), given.longest + given.max_tokens + 1
+    slots, context = str(given.slots), given.longest + lengths(given)[-1] + 1
     if row == LLAMA:
         flags = {
             "--model": str(find(given.model)),
@@ -158,17 +160,25 @@ def prompts(given: Namespace) -> list[list[int]]:
     return found
 
 
+def lengths(given: Namespace) -> range:
+    """How long an answer may be, in tokens."""
+    return range(given.max_tokens // 2, given.max_tokens * 3 // 2 + 1)
+
+
 def requests(given: Namespace, row: str, asked: list[list[int]], count: int) -> list[Any]:
-    """So many bodies; prompts come again where there aren't enough."""
+    """So many bodies, the same for every row; prompts come again where there aren't enough."""
+    chance = Random(0)
     body: dict[str, Any] = {
-        "max_tokens": given.max_tokens,
         "temperature": 0,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     own = {"cache_prompt": False} if row == LLAMA else {}
-    return [body | own | {"prompt": asked[i % len(asked)]} for i in range(count)]
+    return [
+        body | own | {"prompt": asked[i % len(asked)], "max_tokens": chance.choice(lengths(given))}
+        for i in range(count)
+    ]
 
 
 def run(given: Namespace, row: str, asked: list[list[int]], clients: int, rate: float) -> Any:
@@ -284,7 +294,7 @@ def options_of(doc: str | None) -> Namespace:
     parser.add_argument("--threads", type=int, default=environment()["cores"], help="all")
     parser.add_argument("--requests", type=int, default=8, help="of a run, at least (8)")
     parser.add_argument("--each", type=int, default=2, help="and for each client (2)")
-    parser.add_argument("--max-tokens", type=int, default=64, help="of an answer (64)")
+    parser.add_argument("--max-tokens", type=int, default=64, help="of an answer, on average (64)")
     parser.add_argument("--longest", type=int, default=512, help="tokens of a prompt (512)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--share", type=float, default=0.8, help="of plain's rate, in open loops")

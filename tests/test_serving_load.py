@@ -128,9 +128,20 @@ def test_what_was_measured_is_kept(tmp_path: Path) -> None:
     assert Kept(path, {"model": "other"}).get("a") is None is Kept(path, plan).get("a")
 
 
+def test_answers_have_lengths_of_their_own() -> None:
+    """The same ones for every row, about as long as is asked for."""
+    given = Namespace(max_tokens=64)
+    drawn = [
+        [body["max_tokens"] for body in benchmark.requests(given, row, [[1], [2]], 200)]
+        for row in ("plain", "llama.cpp")
+    ]
+    assert drawn[0] == drawn[1] and {min(drawn[0]), max(drawn[0])} <= {32, 33, 34, 94, 95, 96}
+    assert 60 < sum(drawn[0]) / 200 < 68
+
+
 def test_commands() -> None:
     given = Namespace(
-        slots=4, longest=100, max_tokens=27, threads=2, model="mini", draft_model="mini-draft"
+        slots=4, longest=100, max_tokens=18, threads=2, model="mini", draft_model="mini-draft"
     )
     plain = benchmark.command(given, "plain", 1)
     assert "--method" not in plain and plain[plain.index("--max-model-len") + 1] == "128"

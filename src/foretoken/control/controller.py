@@ -70,11 +70,6 @@ class Choice:
     due: bool = False
     saved: dict[int, float] = field(default_factory=dict)
 
-    @property
-    def width(self) -> int:
-        """Nodes of the widest draft."""
-        return max(self.nodes)
-
     def rows(self) -> dict[int, list[int]]:
         """The sequences that take a draft, by drafter."""
         rows: dict[int, list[int]] = {}
