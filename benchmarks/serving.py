@@ -232,6 +232,7 @@ def kept(given: Namespace) -> Kept:
     names = ("draft_model", "method", "slots", "threads", "requests", "each", "max_tokens")
     names = (*names, "longest", "share", "first", "per_token")
     plan = {"model": Path(given.model).name} | {name: getattr(given, name) for name in names}
+    plan["answers"] = f"{lengths(given)[0]} to {lengths(given)[-1]}"
     return Kept(given.work, plan)
 
 

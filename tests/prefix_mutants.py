@@ -64,7 +64,7 @@ GOING_ON: dict[str, Mutant] = {
     ),
     "what is after an exchanged text stays": Mutant(
         f"{CACHE}._clear_around",
-        "self._cells.clear_after(slot, length)",
+        "self._clear_after(slot, length)",
         "None",
         ("models/test_cache.py::test_a_warm_text_and_a_running_one_change_places",),
     ),
@@ -82,7 +82,7 @@ GOING_ON: dict[str, Mutant] = {
     ),
     "what is after an overwritten text stays": Mutant(
         f"{CACHE}._overwrite",
-        "self._cells.clear_after(slot, kept)",
+        "self._clear_after(slot, kept)",
         "None",
         ("models/test_cache.py::test_the_oldest_text_is_overwritten",),
     ),

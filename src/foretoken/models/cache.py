@@ -264,10 +264,9 @@ class KVCache:
         if not kept:
             self._clear(slot)
             return
-        if self._ends[slot] > kept or self._padded[slot]:
-            self._cells.clear_after(slot, kept)
+        self._clear_after(slot, kept)
         self._cells.zero(slot, kept)
-        self.lengths[slot], self._ends[slot], self._padded[slot] = 0, kept, False
+        self.lengths[slot] = 0
 
     def _exchange(self, one: int, other: int) -> None:
         """Swap what two slots hold of committed tokens; the rest is zeros afterwards."""
@@ -290,9 +289,7 @@ class KVCache:
             return
         if before.start < start:
             self._cells.clear_passed(slot, Run(before.start, start))
-        if self._ends[slot] > length or self._padded[slot]:
-            self._cells.clear_after(slot, length)
-        self._ends[slot], self._padded[slot] = length, False
+        self._clear_after(slot, length)
 
     def _run(self, slot: int) -> Run:
         return Run(self._starts[slot], self.lengths[slot])
@@ -302,10 +299,14 @@ class KVCache:
         if not length:
             self._texts.pop(slot, None)
             self._clear(slot)
-        elif self._ends[slot] > length or self._padded[slot]:
+        else:
+            self._clear_after(slot, length)
+            self.lengths[slot] = length
+
+    def _clear_after(self, slot: int, length: int) -> None:
+        if self._ends[slot] > length or self._padded[slot]:
             self._cells.clear_after(slot, length)
-            self.lengths[slot] = self._ends[slot] = length
-            self._padded[slot] = False
+        self._ends[slot], self._padded[slot] = length, False
 
     def _clear(self, slot: int) -> None:
         if self._ends[slot]:

@@ -110,16 +110,15 @@ class EventStream(Response):
     async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         lines = _Lines(start, send)
-        async with contextlib.aclosing(self._events), lines.kept_alive(self._silence):
-            try:
+        try:
+            async with contextlib.aclosing(self._events), lines.kept_alive(self._silence):
                 async for text in self._events:
                     await lines.send(text)
-            except ApiError as error:
-                if lines.begun:
-                    raise
-                await response(error)(scope, receive, send)
-                return
             await lines.end()
+        except ApiError as error:
+            if lines.begun:
+                raise
+            await response(error)(scope, receive, send)
 
 
 class _Lines:
