@@ -249,11 +249,11 @@ def ladder(read: Read) -> str:
 def serving(read: Read) -> str:
     """Tokens a second of each server by its number of clients, the median of the rounds."""
     [(_, found)] = read("serving.json")["targets"].items()
-    rows = [*next(iter(found["closed"].values()))]
+    rows = list(dict.fromkeys(row for cell in found["closed"].values() for row in cell))
     return markdown(
         ["clients", *(name if name == "llama.cpp" else code(name) for name in rows)],
         [
-            [clients, *(_rate(cell[row]) for row in rows)]
+            [clients, *(_rate(cell[row]) if row in cell else "" for row in rows)]
             for clients, cell in found["closed"].items()
         ],
     )

@@ -1,14 +1,14 @@
 """How fast `foretoken serve` is under load, with and without drafts, beside llama.cpp's server.
 
 Rows are plain decoding, `--method` (sps where there is a draft model, else suffix) and auto; and,
-in closed loops, llama-server where the model is a GGUF file, with as many slots and threads, a
-cache in float32 and no prompt kept (in open loops at our rate its queue would only grow). Every run
-has a server of its own, so that nothing is known from an earlier one; the rows of a load follow
-each other, in another order each round. Prompts are the bundled ones, as token ids; answers are
-greedy, and from half to one and a half of --max-tokens long: of one length, they would all end in
-the same step of plain decoding, and the next prompts would be read together.
+in closed loops of 8 and 16 clients, llama-server where the model is a GGUF file, with as many slots
+and threads, a cache in float32 and no prompt kept. For each load every row has a server of its own;
+they take turns, in another order each round, so that a ratio is of the same seconds. Prompts are
+--suite's, as token ids; none comes twice to a server: those of the next round gone, new servers
+start. Answers are greedy, and from half to one and a half of --max-tokens long: of one length, they
+would all end in the same step of plain decoding, and the next prompts would be read together.
 
-    closed      1 to 64 clients, each of which asks again as soon as it is answered; rates are taken
+    closed      some clients, each of which asks again as soon as it is answered; rates are taken
                 as long as all are busy
     open        Poisson arrivals, at --share of the rate that plain served so many clients at
 
@@ -19,7 +19,8 @@ than plain in closed loops of 1 to 4 clients. What is done is kept in --work; th
 on there, and one with more --rounds adds them. A model's results replace its earlier ones in
 serving.json. Example:
 
-    python benchmarks/serving.py --model smollm2-135m-instruct.gguf --draft-model none
+    python benchmarks/serving.py --model smollm2-135m-instruct.gguf --draft-model none \
+        --suite spec-bench
     python benchmarks/serving.py --quick --out build
 """
 
@@ -36,7 +37,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from random import Random
@@ -46,10 +47,11 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from environments import libraries
 from kept import Kept
-from loads import Answer, Unserved, Wanted, closed, opened, summary
-from shared import bundled, options, save, table
+from loads import Unserved, Wanted, closed, opened, summary
+from shared import options, save, table
 
 from foretoken.bench.measure.environment import environment
+from foretoken.bench.suites.suite import find_suite
 from foretoken.machine import cache_folder
 from foretoken.models.gguf import is_named
 from foretoken.models.load import find
@@ -58,13 +60,14 @@ from foretoken.progress import track
 PLAIN, AUTO, LLAMA = "plain", "auto", "llama.cpp"
 FLOOR = 0.98
 COMPARED, FEW = (8, 16), 4
+WARM = 2  # requests to a new server that aren't counted: what is made once is made then
 _PATIENCE = 180.0  # seconds to load
 
 
-def rows(given: Namespace) -> list[str]:
-    """The servers that are compared."""
+def rows(given: Namespace, kind: str, clients: int) -> list[str]:
+    """The servers that are compared under a load."""
     ours = [PLAIN, given.method, AUTO]
-    return [*ours, LLAMA] if has_peer(given) else ours
+    return [*ours, LLAMA] if kind == "closed" and clients in COMPARED and has_peer(given) else ours
 
 
 def has_peer(given: Namespace) -> bool:
@@ -147,10 +150,10 @@ def call(port: int, verb: str, path: str, body: Any = None) -> tuple[int, bytes]
 
 
 def prompts(given: Namespace) -> list[list[int]]:
-    """The bundled prompts as token ids, those that aren't too long."""
+    """The suite's prompts as token ids, tasks in turn, those that aren't too long."""
     found = []
     with serving(given, PLAIN) as port:
-        for prompt in bundled():
+        for prompt in find_suite(given.suite, download=False).round_robin():
             turns = [{"role": "user", "content": prompt.turns[0]}]
             status, body = call(port, "POST", "/tokenize", {"messages": turns})
             if status != 200:
@@ -165,9 +168,9 @@ def lengths(given: Namespace) -> range:
     return range(given.max_tokens // 2, given.max_tokens * 3 // 2 + 1)
 
 
-def requests(given: Namespace, row: str, asked: list[list[int]], count: int) -> list[Any]:
-    """So many bodies, the same for every row; prompts come again where there aren't enough."""
-    chance = Random(0)
+def requests(given: Namespace, row: str, asked: list[list[int]], turn: int) -> list[Any]:
+    """A round's bodies, one for each of these prompts; their lengths are the same for every row."""
+    chance = Random(turn)
     body: dict[str, Any] = {
         "temperature": 0,
         "ignore_eos": True,
@@ -176,60 +179,88 @@ def requests(given: Namespace, row: str, asked: list[list[int]], count: int) -> 
     }
     own = {"cache_prompt": False} if row == LLAMA else {}
     return [
-        body | own | {"prompt": asked[i % len(asked)], "max_tokens": chance.choice(lengths(given))}
-        for i in range(count)
+        body | own | {"prompt": ids, "max_tokens": chance.choice(lengths(given))} for ids in asked
     ]
 
 
-def run(given: Namespace, row: str, asked: list[list[int]], clients: int, rate: float) -> Any:
+def rounds(given: Namespace, asked: int, clients: int) -> list[dict[int, range]]:
+    """For each generation of servers its rounds, each with the places of its prompts.
+
+    Raises `Unserved` where the prompts don't do for one round.
+    """
+    count = max(given.requests, given.each * clients)
+    lasting = asked // count
+    if not lasting:
+        raise Unserved(
+            f"a round of {clients} clients takes {count} prompts; the suite has {asked}."
+        )
+    turns = range(given.rounds)
+    return [
+        {turn: range(i * count, (i + 1) * count) for i, turn in enumerate(turns[j : j + lasting])}
+        for j in range(0, given.rounds, lasting)
+    ]
+
+
+def run(given: Namespace, port: int, bodies: list[Any], clients: int, rate: float) -> Any:
     """One run's summary: a closed loop where `rate` is 0."""
-    bodies = requests(given, row, asked, max(given.requests, given.each * clients))
-
-    async def go(port: int) -> tuple[list[Answer], float | None]:
-        await closed(port, requests(given, row, asked[-2:], 2), 1)  # what is made once is made
+    until = None
+    try:
         if rate:
-            return await opened(port, bodies, rate), None
-        return await closed(port, bodies, clients)
-
-    with serving(given, row) as port:
-        try:
-            answers, until = asyncio.run(go(port))
-        except ExceptionGroup as group:
-            raise Unserved(f"{row}: {group.exceptions[0]}") from group
+            answers = asyncio.run(opened(port, bodies, rate))
+        else:
+            answers, until = asyncio.run(closed(port, bodies, clients))
+    except ExceptionGroup as group:
+        raise Unserved(str(group.exceptions[0])) from group
     return summary(answers, Wanted(given.first, given.per_token), until)
+
+
+def loaded(
+    given: Namespace, asked: list[list[int]], clients: int, rate: float, done: Kept
+) -> Iterator[tuple[str, Any]]:
+    """One load's runs in the order of rounds: the row, and its summary."""
+    kind = "open" if rate else "closed"
+    names = rows(given, kind, clients)
+    for turns in rounds(given, len(asked) - WARM, clients):
+        with ExitStack() as stack:
+            ports: dict[str, int] = {}
+            for turn, places in turns.items():
+                first = turn % len(names)
+                for name in [*names[first:], *names[:first]]:
+                    place = f"{kind} {clients} {turn} {name}"
+                    found = done.get(place)
+                    if found is None:
+                        if name not in ports:
+                            ports[name] = stack.enter_context(serving(given, name))
+                            warm = requests(given, name, asked[-WARM:], 0)
+                            run(given, ports[name], warm, 1, 0)
+                        bodies = requests(given, name, [asked[i] for i in places], turn)
+                        found = done.keep(place, run(given, ports[name], bodies, clients, rate))
+                    yield name, found
 
 
 def measured(given: Namespace) -> dict[str, Any]:
     """All loads: kind -> clients -> row -> a summary for each round."""
-    asked = prompts(given)
-    names, done = rows(given), kept(given)
+    asked, done = prompts(given), kept(given)
     results: dict[str, Any] = {"prompts": len(asked), "closed": {}, "open": {}}
-    steps = len(given.clients) * given.rounds * (2 * len(names) - (LLAMA in names))
+    loads = [(kind, clients) for kind in ("closed", "open") for clients in given.clients]
+    steps = given.rounds * sum(len(rows(given, *load)) for load in loads)
     with track("Serving", steps, True) as advance:
-        for kind in ("closed", "open"):
-            for clients in given.clients:
-                rate = 0.0
-                if kind == "open":
-                    plain = results["closed"][str(clients)][PLAIN]
-                    rate = given.share * statistics.median(r["requests_per_second"] for r in plain)
-                compared = [name for name in names if kind == "closed" or name != LLAMA]
-                cell: dict[str, Any] = {name: [] for name in compared}
-                for turn in range(given.rounds):
-                    first = turn % len(compared)
-                    for name in [*compared[first:], *compared[:first]]:
-                        place = f"{kind} {clients} {turn} {name}"
-                        found = done.get(place)
-                        if found is None:
-                            found = done.keep(place, run(given, name, asked, clients, rate))
-                        cell[name].append(found)
-                        advance()
-                results[kind][str(clients)] = cell
+        for kind, clients in loads:
+            rate = 0.0
+            if kind == "open":
+                plain = results["closed"][str(clients)][PLAIN]
+                rate = given.share * statistics.median(r["requests_per_second"] for r in plain)
+            cell: dict[str, Any] = {name: [] for name in rows(given, kind, clients)}
+            for name, found in loaded(given, asked, clients, rate, done):
+                cell[name].append(found)
+                advance()
+            results[kind][str(clients)] = cell
     return results
 
 
 def kept(given: Namespace) -> Kept:
     """What has been measured of the same model with the same options."""
-    names = ("draft_model", "method", "slots", "threads", "requests", "each", "max_tokens")
+    names = ("draft_model", "method", "suite", "slots", "threads", "requests", "each", "max_tokens")
     names = (*names, "longest", "share", "first", "per_token")
     plan = {"model": Path(given.model).name} | {name: getattr(given, name) for name in names}
     plan["answers"] = f"{lengths(given)[0]} to {lengths(given)[-1]}"
@@ -290,7 +321,8 @@ def _numbers(runs: list[Any]) -> list[str]:
 def options_of(doc: str | None) -> Namespace:
     parser = options(doc)
     parser.add_argument("--method", help="beside plain and auto (default: sps, or suffix)")
-    parser.add_argument("--clients", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--suite", default="bundled", help="of prompts (default: bundled)")
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--slots", type=int, default=16, help="sequences served at a time (16)")
     parser.add_argument("--threads", type=int, default=environment()["cores"], help="all")
     parser.add_argument("--requests", type=int, default=8, help="of a run, at least (8)")

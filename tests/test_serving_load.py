@@ -132,11 +132,25 @@ def test_answers_have_lengths_of_their_own() -> None:
     """The same ones for every row, about as long as is asked for."""
     given = Namespace(max_tokens=64)
     drawn = [
-        [body["max_tokens"] for body in benchmark.requests(given, row, [[1], [2]], 200)]
+        [body["max_tokens"] for body in benchmark.requests(given, row, [[1]] * 200, 3)]
         for row in ("plain", "llama.cpp")
     ]
     assert drawn[0] == drawn[1] and {min(drawn[0]), max(drawn[0])} <= {32, 33, 34, 94, 95, 96}
     assert 60 < sum(drawn[0]) / 200 < 68
+
+
+def test_no_server_sees_a_prompt_twice() -> None:
+    given = Namespace(requests=8, each=2, rounds=5)
+    few = benchmark.rounds(given, 100, 1)
+    assert few == [{turn: range(8 * turn, 8 * turn + 8) for turn in range(5)}]
+    many = benchmark.rounds(given, 100, 20)
+    assert many == [
+        {0: range(40), 1: range(40, 80)},
+        {2: range(40), 3: range(40, 80)},
+        {4: range(40)},
+    ]
+    with pytest.raises(Unserved, match="takes 102 prompts; the suite has 100"):
+        benchmark.rounds(given, 100, 51)
 
 
 def test_commands() -> None:
