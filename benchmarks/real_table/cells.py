@@ -110,10 +110,10 @@ GUESS = {
 
 
 def screen(targets: Sequence[str], peers: Sequence[str]) -> list[Cell]:
-    """All methods of each target, then each peer beside plain decoding."""
+    """All methods of each target, then each peer beside plain decoding and `auto`."""
     cells = [Cell("screen", t, _screened(t)) for t in targets if t != OTHER_SIZE]
-    plain = [replace(cell, rows=(BASELINE,)) for cell in cells]
-    return cells + [replace(cell, peers=(peer,)) for cell in plain for peer in peers]
+    beside = [replace(cell, rows=(BASELINE, "auto")) for cell in cells]
+    return cells + [replace(cell, peers=(peer,)) for cell in beside for peer in peers]
 
 
 def _screened(target: str) -> tuple[str, ...]:
