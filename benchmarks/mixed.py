@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 from random import Random
+from statistics import median_low
 from typing import Any
 
 import httpx
@@ -42,6 +43,8 @@ from foretoken import LLM, SamplingParams
 from foretoken.bench.measure.identity import compare
 from foretoken.progress import track
 
+LOOKS = 10
+"""How often the process is looked at, evenly over the requests."""
 GROWTH = 0.05
 """Of resident memory from the first half of the requests to the second."""
 POOL = min(32, (os.cpu_count() or 1) + 4)
@@ -342,12 +345,12 @@ def run(given: Namespace, dtype: str, count: int) -> dict[str, Any]:
     server, began = Server(given, dtype, port), time.perf_counter()
     try:
         with track(f"Requests, {dtype}", count, True) as advance:
-            half = count // 2
-            start = server.look()
-            heard = asyncio.run(crowd(server.url, asks[:half], given.clients, advance))
-            first = server.look()
-            heard += asyncio.run(crowd(server.url, asks[half:], given.clients, advance))
-            second = server.look()
+            start, heard, looks = server.look(), [], []
+            for i in range(LOOKS):
+                part = asks[i * count // LOOKS : (i + 1) * count // LOOKS]
+                heard += asyncio.run(crowd(server.url, part, given.clients, advance))
+                looks.append(server.look())
+            first, second = middle(looks[: LOOKS // 2]), middle(looks[LOOKS // 2 :])
         seconds = time.perf_counter() - began
         taken, drained = server.slots_taken(), -1
         server.look()
@@ -366,10 +369,15 @@ def run(given: Namespace, dtype: str, count: int) -> dict[str, Any]:
         "kinds": dict(Counter(ask.kind for ask in asks)),
         "answers": dict(judged(llm, asks, heard)),
         "after_kill": dict(judged(llm, asks[:32], again)),
-        "memory": {"start": start, "half": first, "end": second},
+        "memory": {"start": start, "first half": first, "second half": second},
         "slots_taken": taken,
         "drained": drained,
     }
+
+
+def middle(looks: list[dict[str, float]]) -> dict[str, float]:
+    """The median of each of them, as what an allocator keeps at rest goes up and down."""
+    return {name: median_low(look[name] for look in looks) for name in looks[0]}
 
 
 def free_port() -> int:
@@ -381,17 +389,18 @@ def free_port() -> int:
 
 def missed(row: dict[str, Any], slots: int) -> list[str]:
     """What a run did that it may not."""
-    half, end = row["memory"]["half"], row["memory"]["end"]
+    before, after = row["memory"]["first half"], row["memory"]["second half"]
     answers = Counter(row["answers"]) + Counter(row["after_kill"])
-    grown = end["resident"] / half["resident"] - 1
+    grown = after["resident"] / before["resident"] - 1
     found = {
         f"{answers['wrong']} requests were not served as asked": answers["wrong"],
         f"{answers['different']} texts differ": answers["different"],
         f"{answers['near_tie']} near ties in float64": row["dtype"] == "float64"
         and answers["near_tie"],
         f"resident memory grew by {grown:.1%}": grown > GROWTH,
-        f"{end['threads'] - half['threads']} threads more": end["threads"] > half["threads"] + POOL,
-        f"{end['files'] - half['files']} files more": end["files"] > half["files"],
+        f"{after['threads'] - before['threads']} threads more": after["threads"]
+        > before["threads"] + POOL,
+        f"{after['files'] - before['files']} files more": after["files"] > before["files"],
         f"{row['slots_taken']} of {slots} slots took a request": row["slots_taken"] != slots,
         f"{row['drained']} of {slots} streams ended after SIGTERM": row["drained"] != slots,
     }
@@ -411,7 +420,7 @@ def main() -> int:
     sizes = {"float64": given.exact, "float32": given.requests}
     rows = [run(given, dtype, count) for dtype, count in sizes.items() if count]
     names = ("identical", "near_tie", "different", "wrong", "left", "bad")
-    lines = [["dtype", "requests", *names, "MiB: start", "half", "end"]]
+    lines = [["dtype", "requests", *names, "MiB: start", "first half", "second"]]
     for row in rows:
         counts = (str(row["answers"].get(name, 0)) for name in names)
         memory = (str(one["resident"]) for one in row["memory"].values())

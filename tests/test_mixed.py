@@ -63,7 +63,7 @@ def test_what_is_asked() -> None:
         "dtype": "float32",
         "answers": {"identical": 90, "near_tie": 1},
         "after_kill": {"identical": 3},
-        "memory": {"half": look, "end": look},
+        "memory": {"first half": look, "second half": look},
         "slots_taken": 8,
         "drained": 8,
     }
@@ -74,8 +74,8 @@ def test_what_is_asked() -> None:
         {"after_kill": {"wrong": 1}},
         {"slots_taken": 7},
         {"drained": 7},
-        {"memory": {"half": look, "end": look | {"resident": 106.0}}},
-        {"memory": {"half": look, "end": look | {"threads": 6 + mixed.POOL}}},
-        {"memory": {"half": look, "end": look | {"files": 8}}},
+        {"memory": {"first half": look, "second half": look | {"resident": 106.0}}},
+        {"memory": {"first half": look, "second half": look | {"threads": 6 + mixed.POOL}}},
+        {"memory": {"first half": look, "second half": look | {"files": 8}}},
     ):
         assert len(mixed.missed(good | spoilt, 8)) == 1, spoilt
