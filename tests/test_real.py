@@ -29,7 +29,17 @@ if not BENCHMARKS.is_dir():
 sys.path[:0] = [str(BENCHMARKS / "peers"), str(BENCHMARKS)]
 
 import real  # noqa: E402
-from real_table import cells, engines, figures, lineup, progress, prompts, record, serve  # noqa: E402
+from real_table import (  # noqa: E402
+    cells,
+    engines,
+    figures,
+    lineup,
+    page,
+    progress,
+    prompts,
+    record,
+    serve,
+)
 from real_table.cells import Cell, Choice, Pace  # noqa: E402
 from real_table.progress import Whole  # noqa: E402
 
@@ -519,3 +529,20 @@ def test_it_waits_while_there_is_a_pause(
     monkeypatch.setattr(serve, "sleep", gone)
     bench.bench.rest()
     assert len(asked) == 2 and not (bench.bench.work / serve.RESTING).exists()
+
+
+def test_the_page_says_which_engines_had_other_minutes() -> None:
+    """Or another machine; plain decoding's speed tells how the two compare."""
+
+    def cell(speed: float, *peers: str, cpu: str = "one") -> dict[str, Any]:
+        theirs = [{"engine": p, "decoding": {"tokens_per_second": 9.0}} for p in peers]
+        plain = {"method": "autoregressive", "tokens_per_second": speed}
+        machine = {"cpu": cpu, "cores": 2}
+        return {"rows": [plain], "peers": theirs, "machines": [machine]}
+
+    own = cell(20.0)
+    assert page.elsewhere(own, [own, cell(21.5, "a")]) == ""
+    said = page.elsewhere(own, [own, cell(30.0, "a"), cell(15.0, "b"), cell(21.0, "c")])
+    assert "a, b: at other times, when our plain decoding wrote 15.0 to 30.0 tokens/s" in said
+    assert "c" not in said.split(":")[0]
+    assert "c: on 2 cores of two, when" in page.elsewhere(own, [own, cell(21.0, "c", cpu="two")])

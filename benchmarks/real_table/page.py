@@ -14,6 +14,8 @@ from real_table.lineup import PLAIN
 Record = Mapping[str, Any]
 FASTEST = 5
 """How many of our methods the README shows for a target."""
+ALIKE = 0.1
+"""By how much our plain decoding's speed may differ between cells of the same conditions."""
 TITLES = {
     "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B-Instruct, Q4_K; draft model its 0.5B",
     "smollm2-135m": "SmolLM2-135M-Instruct, Q4_1",
@@ -53,7 +55,7 @@ def _best(cells: Sequence[Record], target: str) -> str:
     rounds = f", {own['rounds']} rounds" if own["rounds"] > 1 else ""
     title = f"**{TITLES.get(target, target)}** ({own['prompts']} prompts, {most}{rounds})"
     head = ["engine", "method", "tokens a pass", "tokens/s", "over its plain", "at temperature 1"]
-    return f"{title}\n\n{markdown(head, rows, 2)}{_elsewhere(own, greedy)}"
+    return f"{title}\n\n{markdown(head, rows, 2)}{elsewhere(own, greedy)}"
 
 
 def _machine(cell: Record) -> str:
@@ -61,21 +63,29 @@ def _machine(cell: Record) -> str:
     return " and ".join(f"{each['cores']} cores of {each['cpu']}" for each in cell["machines"])
 
 
-def _elsewhere(own: Record, cells: Sequence[Record]) -> str:
-    """Which speeds of other engines are another machine's, and what ours was on it."""
+def elsewhere(own: Record, cells: Sequence[Record]) -> str:
+    """Which speeds of other engines are another machine's, or of minutes in which this one was
+    faster or slower; and what ours was then."""
     found: dict[str, list[Record]] = {}
     for cell in cells:
-        if cell["peers"] and _machine(cell) != _machine(own):
+        alike = abs(_plainly(cell) / _plainly(own) - 1) < ALIKE
+        if cell["peers"] and not (alike and _machine(cell) == _machine(own)):
             found.setdefault(_machine(cell), []).append(cell)
     said = ""
     for machine, apart in found.items():
-        ours = sorted(cell["rows"][0]["tokens_per_second"] for cell in apart)
+        ours = sorted(map(_plainly, apart))
         speeds = " to ".join(dict.fromkeys(map(tokens_a_second, (ours[0], ours[-1]))))
+        where = "at other times" if machine == _machine(own) else f"on {machine}"
         said += (
-            f"\n\n{', '.join(_peers(apart))}: on {machine}, where our plain decoding wrote "
-            f"{speeds} tokens/s in the same minutes."
+            f"\n\n{', '.join(_peers(apart))}: {where}, when our plain decoding wrote {speeds} "
+            "tokens/s beside it."
         )
     return said
+
+
+def _plainly(cell: Record) -> float:
+    """Our plain decoding's tokens a second."""
+    return next(r["tokens_per_second"] for r in cell["rows"] if r["method"] == BASELINE)
 
 
 def _alone(cells: Sequence[Record], target: str, temperature: float) -> list[Record]:

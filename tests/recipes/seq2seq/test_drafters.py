@@ -1,0 +1,162 @@
+"""The models and what drafts for them: batches, losses, and the whole recipe on a small corpus."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from foretoken import LLM, SamplingParams
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that a second trains."""
+    import model
+
+    monkeypatch.setattr(model, "BASE", model.Shape(2, 3, 32, 48, 1))
+    monkeypatch.setattr(model, "STUDENT", model.Shape(1, 1, 16, 24, 1))
+
+
+def batch_of(task_folder: Path) -> tuple[Any, Any]:
+    import model
+    import pairs
+
+    tokenizer = model.tokenizer_of(task_folder.parent, task_folder.name)
+    texts = pairs.read(task_folder.parent, task_folder.name, "train")
+    return tokenizer, model.collate(tokenizer, pairs.Batches(texts, 5).batch(3))
+
+
+@pytest.fixture
+def prepared(corpus: Path, tmp_path: Path, small: None) -> Path:
+    import prepare
+
+    prepare.prepare(tmp_path, corpus, "corrector")
+    return tmp_path
+
+
+def test_the_loss_is_transformers_own(prepared: Path) -> None:
+    """Labels shifted by the decoder's start, padding left out."""
+    import model
+
+    tokenizer, batch = batch_of(prepared / "corrector")
+    base = model.new(model.BASE, len(tokenizer)).eval()
+    labels = batch.goal
+    theirs = base(input_ids=batch.source, attention_mask=batch.seen, labels=labels).loss
+    torch.testing.assert_close(model.loss_of(base, batch), theirs)
+    lengths = (labels != model.IGNORED).sum(1)
+    assert labels.shape[1] % 8 == 0 and len(set(lengths.tolist())) > 1
+
+
+def test_a_shallow_decoder_begins_as_the_bases_layers(prepared: Path) -> None:
+    """Its encoder, embedding and head are the base's and stay so."""
+    import model
+
+    tokenizer, _ = batch_of(prepared / "corrector")
+    base = model.new(model.BASE, len(tokenizer))
+    two, of_base = model.with_decoder(base, 2), base.state_dict()
+    for name, weight in two.state_dict().items():
+        source = name.replace("decoder.block.1.", "decoder.block.2.")
+        torch.testing.assert_close(weight, of_base[source], rtol=0, atol=0)
+    learned = {name for name, p in two.named_parameters() if p.requires_grad}
+    assert learned and all(name.startswith("decoder.") for name in learned)
+    assert all(p.requires_grad for p in base.parameters())
+
+
+def test_masks_see_each_other_and_what_is_before_them(prepared: Path) -> None:
+    import model
+    import prepare
+
+    import drafters
+
+    _, batch = batch_of(prepared / "corrector")
+    tokens, sees, where = drafters.blocks(batch, step=4)
+    lengths = (batch.goal != model.IGNORED).sum(1)
+    for row in range(len(tokens)):
+        start, end = int(where[row, 0]), int(where[row, -1]) + 1
+        assert 1 <= start <= lengths[row] and end - start == drafters.MASKS
+        assert (tokens[row, start:end] == prepare.MASK_ID).all()
+        assert tokens[row, :start].tolist() == batch.before[row, :start].tolist()
+        assert sees[row, start:end, :end].all() and not sees[row, start:end, end:].any()
+        assert torch.equal(sees[row, :start], torch.ones_like(sees[row]).tril()[:start])
+    again = drafters.blocks(batch, step=4)
+    assert torch.equal(again[2], where) and not torch.equal(drafters.blocks(batch, 5)[2], where)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.7])
+def test_glancing_learns_what_is_not_shown(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    """The loss is of the masks that stand for a token, but those that are told, about `share` of
+    the wrong ones."""
+    import model
+
+    import drafters
+
+    tokenizer, batch = batch_of(prepared / "corrector")
+    base = model.new(model.BASE, len(tokenizer)).eval()
+    drafter = model.with_decoder(base, 2).eval()
+    monkeypatch.setattr(drafters, "GLANCED", share + 0.2)
+    torch.manual_seed(0)
+    loss = drafters.glancing(base, drafter, lambda: 1.0)(4, batch)
+
+    tokens, sees, where = drafters.blocks(batch, 4)
+    goal = F.pad(batch.goal, (0, drafters.MASKS), value=model.IGNORED).gather(1, where - 1)
+    read = model.encoded(base, batch)
+
+    def guessed(tokens: torch.Tensor) -> torch.Tensor:
+        states = model.decoded(drafter, batch, read, tokens, sees)
+        return torch.stack(
+            [model.logits_of(drafter, s)[at] for s, at in zip(states, where, strict=True)]
+        )
+
+    first, counted = guessed(tokens).argmax(-1), goal != model.IGNORED
+    torch.manual_seed(0)
+    chance, told, left = torch.rand(goal.shape), tokens.clone(), []
+    for row, at in counted.nonzero().tolist():
+        wrong = int(((first[row] != goal[row]) & counted[row]).sum())
+        if chance[row, at] * counted[row].sum() < share * wrong:
+            told[row, where[row, at]] = goal[row, at]
+        else:
+            left.append((row, at))
+    logits = guessed(told)
+    losses = [F.cross_entropy(logits[row, at], goal[row, at]) for row, at in left]
+    assert (len(left) < counted.sum()) == (share > 0)
+    torch.testing.assert_close(loss, torch.stack(losses).mean())
+
+
+def run(script: str, *options: str) -> None:
+    """A script of the recipe, as from the command line."""
+    module = __import__(script)
+    argv, sys.argv = sys.argv, [script, *options]
+    try:
+        module.main()
+    finally:
+        sys.argv = argv
+
+
+@pytest.mark.parametrize("task", ["corrector", "translator"])
+def test_the_whole_recipe(corpus: Path, tmp_path: Path, small: None, task: str) -> None:
+    """Every drafter that it makes drafts for the base, whose texts stay what they were."""
+    work = str(tmp_path)
+    run("prepare", "--data", str(corpus), "--work", work)
+    run("train", "--task", task, "--minutes", "0.02", "--rows", "8", "--work", work)
+    run("drafters", "--task", task, "--minutes", "0.005", "--rows", "8", "--work", work)
+    folder = tmp_path / task
+    configs: dict[str, dict[str, Any]] = {
+        name: {"method": "sps", "model": str(folder / name)} for name in ("shallow", "student")
+    }
+    configs["blockwise"] = {"method": "blockwise", "model": str(folder / "blockwise")}
+    configs["block"] = {"method": "masked_block", "model": str(folder / "block")}
+    params = SamplingParams(temperature=0, max_tokens=12)
+    asked = ["The old man is reading a apple.", "5 Katzen sehen den Hund."]
+    plain = [o.outputs[0].token_ids for o in LLM(folder / "base").generate(asked, params)]
+    for config in configs.values():
+        llm = LLM(folder / "base", speculative_config=config)
+        outputs = llm.generate(asked, params)
+        assert [o.outputs[0].token_ids for o in outputs] == plain
+        assert sum(o.stats.passes for o in outputs) <= sum(map(len, plain))

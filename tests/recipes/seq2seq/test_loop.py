@@ -1,0 +1,83 @@
+"""The training loop: a budget, and resuming from where it was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+
+class Clock:
+    """A clock on which every look takes a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+class Killed(Exception):
+    pass
+
+
+def trained(path: Path, killed_at: int | None = None) -> tuple[nn.Module, list[int]]:
+    """A small model after half a minute of steps, and which steps were run."""
+    from loop import Budget, train
+
+    torch.manual_seed(0)
+    model, steps = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), []
+
+    def loss_of(step: int) -> Tensor:
+        if step == killed_at:
+            raise Killed
+        steps.append(step)
+        x = torch.randn(16, 6)  # of the step's own seed
+        return (model(x) - x[:, :3].sin()).square().mean()
+
+    train(model, loss_of, Budget(0.5), path)
+    return model, steps
+
+
+def test_killed_and_resumed_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import loop
+
+    monkeypatch.setattr(loop, "time", Clock())
+    monkeypatch.setattr(loop, "SAVE_EVERY", 5.0)
+    whole, steps = trained(tmp_path / "whole.pt")
+    assert steps == list(range(len(steps))) and len(steps) > 20
+    with pytest.raises(Killed):
+        trained(tmp_path / "killed.pt", killed_at=13)
+    again, later = trained(tmp_path / "killed.pt")
+    assert 0 < later[0] <= 13 and later[-1] == steps[-1]
+    for a, b in zip(whole.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    done, more = trained(tmp_path / "killed.pt")  # nothing is left to do
+    assert more == []
+    for a, b in zip(again.parameters(), done.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_it_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import loop
+
+    monkeypatch.setattr(loop, "time", Clock())
+    monkeypatch.setattr(loop, "SAVE_EVERY", 1e9)
+    torch.manual_seed(1)
+    x = torch.randn(200, 6)
+    model, _ = trained(tmp_path / "a.pt")
+    torch.manual_seed(0)
+    new: Any = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    losses = [(m(x) - x[:, :3].sin()).square().mean() for m in (model, new)]
+    assert losses[0] < 0.7 * losses[1]
+
+
+def test_the_rate_rises_and_falls() -> None:
+    from loop import rate
+
+    assert rate(0.0) == 0.02 and rate(0.015) == 0.5 and rate(0.2) == 1.0 == rate(0.5)
+    assert rate(0.75) == pytest.approx(0.51) and rate(1.0) == pytest.approx(0.01)
