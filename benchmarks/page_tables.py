@@ -248,7 +248,15 @@ def ladder(read: Read) -> str:
 
 def serving(read: Read) -> str:
     """Tokens a second of each server by its number of clients, the median of the rounds."""
-    [(_, found)] = read("serving.json")["targets"].items()
+    targets = read("serving.json")["targets"].items()
+    return "\n\n".join(f"**{_served(name)}**\n\n{_loads(found)}" for name, found in targets)
+
+
+def _served(name: str) -> str:
+    return name.removesuffix(".gguf") if name.endswith(".gguf") else f"the bundled toy `{name}`"
+
+
+def _loads(found: Record) -> str:
     rows = list(dict.fromkeys(row for cell in found["closed"].values() for row in cell))
     return markdown(
         ["clients", *(name if name == "llama.cpp" else code(name) for name in rows)],
