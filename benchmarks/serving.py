@@ -4,9 +4,10 @@ Rows are plain decoding, `--method` (sps where there is a draft model, else suff
 in closed loops of 8 and 16 clients, llama-server where the model is a GGUF file, with as many slots
 and threads, a cache in float32 and no prompt kept. For each load every row has a server of its own;
 they take turns, in another order each round, so that a ratio is of the same seconds. Prompts are
---suite's, as token ids; none comes twice to a server: those of the next round gone, new servers
-start. Answers are greedy, and from half to one and a half of --max-tokens long: of one length, they
-would all end in the same step of plain decoding, and the next prompts would be read together.
+--suite's, as token ids; none comes twice to a server: where there are no new ones for a round, new
+servers start. Answers are greedy, and from half to one and a half of --max-tokens long: of one
+length, they would all end in the same step of plain decoding, and the next prompts would be read
+together.
 
     closed      some clients, each of which asks again as soon as it is answered; rates are taken
                 as long as all are busy
@@ -184,15 +185,18 @@ def requests(given: Namespace, row: str, asked: list[list[int]], turn: int) -> l
 
 
 def rounds(given: Namespace, asked: int, clients: int) -> list[dict[int, range]]:
-    """For each generation of servers its rounds, each with the places of its prompts.
+    """For each generation of servers its rounds, each with the places of its prompts among those
+    that are asked, of which the last ones warm a server up.
 
-    Raises `Unserved` where the prompts don't do for one round.
+    Raises `Unserved` where they don't do for one round.
     """
     count = max(given.requests, given.each * clients)
-    lasting = asked // count
-    if not lasting:
+    lasting = (asked - WARM) // count
+    if lasting < 1:
         raise Unserved(
-            f"a round of {clients} clients takes {count} prompts; the suite has {asked}."
+            f"a round of {clients} clients takes {count} prompts, and {WARM} come before it; "
+            f"{given.suite} has {asked} of at most {given.longest} tokens. Name another --suite, "
+            "or fewer --clients."
         )
     turns = range(given.rounds)
     return [
@@ -201,7 +205,15 @@ def rounds(given: Namespace, asked: int, clients: int) -> list[dict[int, range]]
     ]
 
 
-def run(given: Namespace, port: int, bodies: list[Any], clients: int, rate: float) -> Any:
+@contextmanager
+def warmed(given: Namespace, row: str, asked: list[list[int]]) -> Iterator[int]:
+    """A row's server that has answered; yields its port."""
+    with serving(given, row) as port:
+        run(row, port, requests(given, row, asked[-WARM:], 0), 1, 0.0, given)
+        yield port
+
+
+def run(row: str, port: int, bodies: list[Any], clients: int, rate: float, given: Namespace) -> Any:
     """One run's summary: a closed loop where `rate` is 0."""
     until = None
     try:
@@ -210,7 +222,7 @@ def run(given: Namespace, port: int, bodies: list[Any], clients: int, rate: floa
         else:
             answers, until = asyncio.run(closed(port, bodies, clients))
     except ExceptionGroup as group:
-        raise Unserved(str(group.exceptions[0])) from group
+        raise Unserved(f"{row}: {group.exceptions[0]}") from group
     return summary(answers, Wanted(given.first, given.per_token), until)
 
 
@@ -220,7 +232,7 @@ def loaded(
     """One load's runs in the order of rounds: the row, and its summary."""
     kind = "open" if rate else "closed"
     names = rows(given, kind, clients)
-    for turns in rounds(given, len(asked) - WARM, clients):
+    for turns in rounds(given, len(asked), clients):
         with ExitStack() as stack:
             ports: dict[str, int] = {}
             for turn, places in turns.items():
@@ -230,11 +242,10 @@ def loaded(
                     found = done.get(place)
                     if found is None:
                         if name not in ports:
-                            ports[name] = stack.enter_context(serving(given, name))
-                            warm = requests(given, name, asked[-WARM:], 0)
-                            run(given, ports[name], warm, 1, 0)
+                            ports[name] = stack.enter_context(warmed(given, name, asked))
                         bodies = requests(given, name, [asked[i] for i in places], turn)
-                        found = done.keep(place, run(given, ports[name], bodies, clients, rate))
+                        found = run(name, ports[name], bodies, clients, rate, given)
+                        done.keep(place, found)
                     yield name, found
 
 

@@ -275,7 +275,7 @@ def test_the_table_of_real_models() -> None:
     assert lines[-2] == "| `pld` | 2.20 | 1.10 (1.00–1.20) | – | – |"
     screens[1]["machines"] = [{"cpu": "Xeon", "cores": 4}]
     assert real(screens)[0] == intro and real(screens)[3] == (
-        "llama.cpp: on 4 cores of Xeon, when our plain decoding wrote 20.0 tokens/s beside it."
+        "llama.cpp: on 4 cores of Xeon; in the same minutes our plain decoding wrote 20.0 tokens/s."
     )
 
 

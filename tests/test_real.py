@@ -543,6 +543,6 @@ def test_the_page_says_which_engines_had_other_minutes() -> None:
     own = cell(20.0)
     assert page.elsewhere(own, [own, cell(21.5, "a")]) == ""
     said = page.elsewhere(own, [own, cell(30.0, "a"), cell(15.0, "b"), cell(21.0, "c")])
-    assert "a, b: at other times, when our plain decoding wrote 15.0 to 30.0 tokens/s" in said
+    assert "a, b: at other times; in the same minutes our plain decoding wrote 15.0 to 30.0" in said
     assert "c" not in said.split(":")[0]
-    assert "c: on 2 cores of two, when" in page.elsewhere(own, [own, cell(21.0, "c", cpu="two")])
+    assert "c: on 2 cores of two; in" in page.elsewhere(own, [own, cell(21.0, "c", cpu="two")])

@@ -140,17 +140,17 @@ def test_answers_have_lengths_of_their_own() -> None:
 
 
 def test_no_server_sees_a_prompt_twice() -> None:
-    given = Namespace(requests=8, each=2, rounds=5)
-    few = benchmark.rounds(given, 100, 1)
+    given = Namespace(requests=8, each=2, rounds=5, suite="own", longest=512)
+    few = benchmark.rounds(given, 102, 1)
     assert few == [{turn: range(8 * turn, 8 * turn + 8) for turn in range(5)}]
-    many = benchmark.rounds(given, 100, 20)
+    many = benchmark.rounds(given, 102, 20)
     assert many == [
         {0: range(40), 1: range(40, 80)},
         {2: range(40), 3: range(40, 80)},
         {4: range(40)},
     ]
-    with pytest.raises(Unserved, match="takes 102 prompts; the suite has 100"):
-        benchmark.rounds(given, 100, 51)
+    with pytest.raises(Unserved, match="takes 102 prompts, and 2 come before it; own has 103"):
+        benchmark.rounds(given, 103, 51)
 
 
 def test_commands() -> None:

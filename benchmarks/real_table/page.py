@@ -77,8 +77,8 @@ def elsewhere(own: Record, cells: Sequence[Record]) -> str:
         speeds = " to ".join(dict.fromkeys(map(tokens_a_second, (ours[0], ours[-1]))))
         where = "at other times" if machine == _machine(own) else f"on {machine}"
         said += (
-            f"\n\n{', '.join(_peers(apart))}: {where}, when our plain decoding wrote {speeds} "
-            "tokens/s beside it."
+            f"\n\n{', '.join(_peers(apart))}: {where}; in the same minutes our plain decoding "
+            f"wrote {speeds} tokens/s."
         )
     return said
 

@@ -1,12 +1,10 @@
-"""The recipe's scripts can be imported in these tests, and a small corpus for them."""
+"""The recipe of these tests, and a small corpus for it."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import random
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +17,9 @@ WHAT = ("the red books", "a small house", "two wooden chairs", "an apple", "his 
 WHERE = ("in the morning", "at the station", "on the table", "for their children", "after dinner")
 
 
-@pytest.fixture(autouse=True)
-def recipes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The recipe's files are scripts in one folder, not a package."""
-    monkeypatch.syspath_prepend(str(RECIPE))
-    ours = {p.stem for p in RECIPE.glob("*.py")}
-    for name in ours:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield
-    for name in ours & set(sys.modules):
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(RECIPE)):
-            del sys.modules[name]
+@pytest.fixture
+def recipe() -> Path:
+    return RECIPE
 
 
 def sentence(rng: random.Random) -> str:

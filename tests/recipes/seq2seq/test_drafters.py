@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -129,23 +130,23 @@ def test_glancing_learns_what_is_not_shown(
     torch.testing.assert_close(loss, torch.stack(losses).mean())
 
 
-def run(script: str, *options: str) -> None:
+def run(monkeypatch: pytest.MonkeyPatch, script: str, *options: str) -> None:
     """A script of the recipe, as from the command line."""
-    module = __import__(script)
-    argv, sys.argv = sys.argv, [script, *options]
-    try:
-        module.main()
-    finally:
-        sys.argv = argv
+    monkeypatch.setattr(sys, "argv", [script, *options])
+    import_module(script).main()
 
 
 @pytest.mark.parametrize("task", ["corrector", "translator"])
-def test_the_whole_recipe(corpus: Path, tmp_path: Path, small: None, task: str) -> None:
+def test_the_whole_recipe(
+    corpus: Path, tmp_path: Path, small: None, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every drafter that it makes drafts for the base, whose texts stay what they were."""
     work = str(tmp_path)
-    run("prepare", "--data", str(corpus), "--work", work)
-    run("train", "--task", task, "--minutes", "0.02", "--rows", "8", "--work", work)
-    run("drafters", "--task", task, "--minutes", "0.005", "--rows", "8", "--work", work)
+    run(monkeypatch, "prepare", "--data", str(corpus), "--work", work)
+    run(monkeypatch, "train", "--task", task, "--minutes", "0.02", "--rows", "8", "--work", work)
+    run(
+        monkeypatch, "drafters", "--task", task, "--minutes", "0.005", "--rows", "8", "--work", work
+    )
     folder = tmp_path / task
     configs: dict[str, dict[str, Any]] = {
         name: {"method": "sps", "model": str(folder / name)} for name in ("shallow", "student")
