@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from linear_layers import needs
+from torch.profiler import profile
 
-from foretoken.models.native.backends import pages
+from foretoken.models.native.backends import int8, pages
 
 
 @pytest.mark.parametrize("size", [0, 100, 2**16, 3_000_001])
@@ -51,6 +53,18 @@ def test_freed_memory_leaves_no_holes() -> None:
         kept.append(torch.ones(1000))  # of what the allocator keeps in its holes
         del freed
     assert _resident() - before < 20 * size * 1.2
+
+
+@needs("int8")
+@pytest.mark.parametrize("size", [(2048, 1024), (2047, 1023)])  # whole panels, and filled up
+def test_making_int8_weights_leaves_no_holes(size: tuple[int, int]) -> None:
+    """Of the allocator's memory it takes but small pieces: where a copy of the weights lay, scales
+    would lie next, and no later copy would fit there."""
+    weight = torch.randn(size)
+    with profile(profile_memory=True) as seen:
+        int8.make(weight, None)
+    taken = [event.self_cpu_memory_usage for event in seen.events() or ()]
+    assert 0 < max(taken) < weight.numel()
 
 
 def test_what_is_let_go_serves_again() -> None:

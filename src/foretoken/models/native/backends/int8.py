@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretoken.models.native.backends import kernels, panels, weight_only
+from foretoken.models.native.backends import kernels, pages, panels, weight_only
 from foretoken.models.native.layer import Linear
 
 _WEIGHTS = 127  # levels on either side of zero
@@ -68,7 +68,7 @@ def _looped() -> bool:
 def _quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
     """int8 [out, in], and the scale of each output channel [out]."""
     scales = torch.linalg.vector_norm(weight, torch.inf, 1).clamp_min_(_TINY).div_(_WEIGHTS)
-    whole = torch.empty(weight.shape, dtype=torch.int8)
+    whole = pages.passing(tuple(weight.shape), torch.int8)
     for start in range(0, len(weight), _PART):
         part = slice(start, start + _PART)
         whole[part] = (weight[part] / scales[part, None]).round_()

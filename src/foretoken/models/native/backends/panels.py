@@ -176,7 +176,11 @@ def pack(loops: ctypes.CDLL, weight: Tensor) -> Tensor:
 def pack_fours(weight: Tensor, width: int) -> Tensor:
     """int8 [out, in] -> panels [out / width, in / 4, width, 4], both rounded up and filled up."""
     outputs, inputs = weight.shape
-    filled = F.pad(weight, (0, -inputs % _FOUR, 0, -outputs % width))
-    shape = (len(filled) // width, filled.shape[1] // _FOUR, width, _FOUR)
+    shape = (-(-outputs // width), -(-inputs // _FOUR), width, _FOUR)
+    size = shape[0] * width, shape[1] * _FOUR
+    filled = weight
+    if weight.shape != size:
+        filled = pages.passing(size, torch.int8).zero_()
+        filled[:outputs, :inputs] = weight
     parts = filled.view(shape[0], width, shape[1], _FOUR).transpose(1, 2)
     return pages.empty(shape, torch.int8).copy_(parts)
