@@ -46,9 +46,14 @@ class Counted(Transformer):
         return super().forward(feed, cache, hidden)
 
 
-def pair(given: argparse.Namespace, names: Seq[str], **how: Any) -> tuple[LLM, LLM, Counted]:
+def pair(
+    given: argparse.Namespace, names: Seq[str], amateur_backend: str = "auto", **how: Any
+) -> tuple[LLM, LLM, Counted]:
     """Plain, drafting, and the amateur of both."""
-    expert, amateur = (load_model(name, **how) for name in names)
+    expert, amateur = (
+        load_model(name, backend=backend, **how)
+        for name, backend in zip(names, ("auto", amateur_backend), strict=True)
+    )
     assert isinstance(amateur, Transformer)
     counted = Counted(amateur)
     target = Contrastive(expert, counted)
@@ -87,7 +92,7 @@ def counts(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def speed(given: argparse.Namespace, kept: Kept) -> dict[str, Any]:
-    plain, fast, _ = pair(given, (given.model, given.draft_model))
+    plain, fast, _ = pair(given, (given.model, given.draft_model), given.amateur_backend)
     prompts = asked(given, plain)
     params = SamplingParams(temperature=0, max_tokens=given.max_tokens)
     for llm in (plain, fast):
@@ -115,6 +120,9 @@ def speed(given: argparse.Namespace, kept: Kept) -> dict[str, Any]:
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--draft-tokens", type=int, default=4, help="of a draft (default: 4)")
+    parser.add_argument(
+        "--amateur-backend", default="auto", help="how the amateur runs, plain too (auto)"
+    )
     parser.add_argument("--limit", type=int, default=6, help="prompts (default: 6)")
     parser.add_argument("--max-tokens", type=int, default=64, help="of a text (default: 64)")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
