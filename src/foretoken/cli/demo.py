@@ -200,6 +200,10 @@ def _race(out: Path, plan: Plan, results: Results) -> None:
     best = selection.fastest(results, selection.Setting(0.0, 1))
     answers = read_answers(out / "samples.jsonl")
     if best is None or (prompt := _middle(answers, best["method"])) is None:
+        output.write(
+            f"\nThere is no race to show: no answer of {plan.max_tokens} tokens was written both "
+            "plainly and by the fastest method; give more --seconds or fewer --max-tokens."
+        )
         return
     messages = [{"role": "user", "content": prompt}]
     params = SamplingParams(temperature=0, max_tokens=_RACE)
