@@ -13,7 +13,7 @@ import pytest
 
 from command_line import Terminal
 from foretoken import ForetokenError, progress
-from foretoken.progress import check_installed, track, track_late
+from foretoken.progress import check_installed, each_once, track, track_late
 
 
 @pytest.mark.parametrize(("show", "bar"), [(True, True), (False, False)])
@@ -139,3 +139,12 @@ def test_a_late_bar_ends_at_its_total(monkeypatch: pytest.MonkeyPatch) -> None:
             for _ in range(3):
                 advance()
         assert len(steps) == expected
+
+
+def test_a_name_advances_once() -> None:
+    """However often it is read; what isn't there advances nothing."""
+    steps, read = list[int](), {"a": 1, "b": 2}.__getitem__
+    counted = each_once(read, lambda: steps.append(1))
+    with pytest.raises(KeyError):
+        counted("c")
+    assert [counted(name) for name in "aba"] == [1, 2, 1] and len(steps) == 2

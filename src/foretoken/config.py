@@ -45,6 +45,7 @@ from foretoken.registry import (
     option_name,
     target_class,
     typed_options,
+    unknown_option,
 )
 from foretoken.trainable.checkpoint import method_of
 from foretoken.tuned import resolve_tuned
@@ -251,9 +252,9 @@ def _single(method: str, options: Mapping[str, Any]) -> BuiltMethod:
     """A method that is not made of others."""
     name, row, cls = ALIASES.get(method, method), row_of(method), _part_class(method)
     if row is None:
-        drafter = create_drafter(cls, name, options)
+        drafter = create_drafter(cls, method, options)
         return BuiltMethod(drafter, _exact_verifier(drafter), name)
-    made, verifier = _create(cls, name, {**row.options, **options}), build_verifier(row.verifier)
+    made, verifier = _create(cls, method, {**row.options, **options}), build_verifier(row.verifier)
     if row.target is None:
         return BuiltMethod(made, verifier, name)
     return BuiltMethod(drafter_class(row.drafter)(), verifier, name, made)
@@ -322,7 +323,7 @@ def _shared_out(
         if not having and not (key in takers and isinstance(value, Mapping)):
             names = [field for fields in takers.values() for field in _public(fields)]
             parts = [part for part in takers if row_of(part) is not None]
-            raise unknown(f"option of method {method!r}", key, [*parts, *names])
+            raise unknown_option(method, key, [*parts, *names])
         for name in having:
             taken_by[name][key] = value
     return {name: shared | dict(options.get(name, {})) for name, shared in taken_by.items()}
@@ -370,7 +371,7 @@ def _create(cls: type[Any], name: str, options: Mapping[str, Any]) -> Any:
                 "nothing, so it has none; leave it out."
             )
         if field not in fields:
-            raise unknown(f"option of method {name!r}", key, _public(fields) or ["(it has none)"])
+            raise unknown_option(name, key, _public(fields))
         arguments[field] = value
     try:
         return cls(**typed_options(cls, name, arguments))

@@ -118,7 +118,7 @@ class LLM:
         structured_outputs_backend: str = "auto",
         **others: Any,
     ) -> None:
-        check_keywords(others, [*LLM.__init__.__annotations__])
+        check_keywords(others, {*LLM.__init__.__annotations__} - {"others", "return"})
         settings = Settings(
             backend=backend,
             model_impl=model_impl,

@@ -9,8 +9,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from threading import Event, Thread
 from time import perf_counter
+from typing import TypeVar
 
 from foretoken.errors import ForetokenError
+
+T = TypeVar("T")
 
 _SOON = 2.0  # seconds
 _EVERY = 30.0  # seconds between two lines
@@ -107,8 +110,7 @@ def _duration(seconds: float) -> str:
 @contextmanager
 def track_late(what: str, total: int) -> Iterator[Callable[[], None]]:
     """`track`, for what is often done at once: the bar appears when it takes more than two
-    seconds. It ends at its total (0: unknown), also where more is done, as when a tensor that two
-    parts of a model share is read twice."""
+    seconds. It ends at its total (0: unknown), also where more is done."""
     began, done = perf_counter(), 0
     advance: Callable[[], None] | None = None
     with ExitStack() as opened:
@@ -126,3 +128,19 @@ def track_late(what: str, total: int) -> Iterator[Callable[[], None]]:
                     advance()
 
         yield step
+
+
+def each_once(read: Callable[[str], T], advance: Callable[[], None]) -> Callable[[str], T]:
+    """`read`, which advances a bar for every name that is read for the first time. A tensor that
+    two parts of a model share may be read twice or not be there under one of its names, and is one
+    of the checkpoint's tensors all the same."""
+    known = set[str]()
+
+    def counted(name: str) -> T:
+        value = read(name)
+        if name not in known:
+            known.add(name)
+            advance()
+        return value
+
+    return counted

@@ -201,3 +201,15 @@ def option_name(key: str, fields: Collection[str]) -> str:
         return key
     name = OPTION_ALIASES.get(key, key)
     return next((field for field in (name, *FIELDS.get(name, ())) if field in fields), name)
+
+
+def unknown_option(method: str, key: str, names: Collection[str]) -> ForetokenError:
+    """The error for an option that a method doesn't have. names: those that it has."""
+    if OPTION_ALIASES.get(key, key) == "model":
+        return ForetokenError(
+            f"Method {method!r} drafts without a model, so {shown(key)} would be ignored; leave it "
+            "out (on the command line: --draft-model), or use a method that drafts with one: 'sps'."
+        )
+    if not names:
+        return ForetokenError(f"Method {method!r} has no options; leave {shown(key)} out.")
+    return unknown(f"option of method {method!r}", key, names)

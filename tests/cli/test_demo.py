@@ -35,6 +35,17 @@ def test_demo(checkpoints: Pair, tmp_path: Path) -> None:
     assert "autoregressive" in found.stdout and "same" in found.stdout
 
 
+def test_a_race_that_cant_be_shown(
+    checkpoints: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all answers end early: that there is none is said."""
+    monkeypatch.setattr(demo, "_middle", lambda *_: None)
+    short = ("--limit", 1, "--max-tokens", 4, "--shape", "none")
+    found = run("demo", *model(checkpoints), *short, "--out", tmp_path / "demo")
+    assert found.exit_code == 0, found.output
+    assert "There is no race to show: no answer of 4 tokens" in found.stdout
+
+
 @pytest.mark.parametrize("name", ["results.json", "samples.jsonl", "plan.json", "report.md"])
 def test_files_of_others_are_left_alone(name: str, checkpoints: Pair, tmp_path: Path) -> None:
     """A bench's, for one: the demo refuses the folder, and names the file."""

@@ -82,4 +82,5 @@ def test_rules_as_a_table(width: int, sources: bool, monkeypatch: pytest.MonkeyP
 def test_unknown_axes_are_refused() -> None:
     """One sentence with the choices."""
     found = process("methods", "--axis", "colour")
-    assert found.returncode != 0 and "'verify'" in found.stderr and found.stderr.count("\n") == 1
+    assert found.returncode != 0 and found.stderr.count("\n") == 1
+    assert "'--axis': 'colour' is not one of 'methods', 'verify'." in found.stderr

@@ -35,7 +35,17 @@ def test_both_stand_side_by_side() -> None:
     race.show(console, racers)
     shown = console.file.getvalue()
     assert "plain decoding" in shown and "prompt lookup (pld)" in shown
-    assert shown.count("so it") == 2 and "2 tokens · 1.50 s" in shown and "0.75 s" in shown
+    assert "so it" in shown and "so⟦ it⟧" in shown
+    assert "2 tokens · 1.50 s" in shown and "0.75 s" in shown
+
+
+def test_drafts_are_green_where_there_are_colours() -> None:
+    """Without them, as through a pipe, green would say nothing."""
+    racers = [Written("drafts", ["so", " it"], [False, True], [0.0, 0.0])]
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="standard")
+    race.show(console, racers)
+    shown = console.file.getvalue()
+    assert "\x1b[1;32m it" in shown and "⟦" not in shown
 
 
 def test_a_short_race_is_shown_slower() -> None:

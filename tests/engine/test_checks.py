@@ -144,6 +144,8 @@ def hostile(pair: Pair) -> tuple[LLM, Hostile]:
         (lambda: replace(drawn(0.1), rows=ids([1])), "a row of its 1 proposals that isn't there"),
         (lambda: drawn(float("nan")), "probabilities that are NaN or infinite"),
         (lambda: drawn(float("inf")), "probabilities that are NaN or infinite"),
+        (lambda: drawn(7.0), r"numbers of the sum 7\.99 in 1 rows, so no probabilities"),
+        (lambda: drawn(-7.0), r"numbers of the sum -6\.01 in 1 rows, so no probabilities"),
     ],
 )
 def test_drafts_that_cant_be_scored(
@@ -165,7 +167,7 @@ def test_good_drafts_pass(pair: Pair) -> None:
     target = ModelTarget(pair.target, 2, 32)
     siblings = DraftTree(ids([96, 0], [0, 0]), [2, 0], ids([0, 0], [0, 0]))
     check_draft(Hostile(), siblings, 2, target)
-    check_draft(Hostile(), drawn(0.1), 1, target)
+    check_draft(Hostile(), drawn(1 / 97), 1, target)
 
 
 def test_a_tree_that_is_not_declared(pair: Pair) -> None:

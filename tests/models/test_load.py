@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,25 @@ def test_a_tied_model_with_a_head_of_its_own(tmp_path: Path) -> None:
     assert load_model(tmp_path, device="cpu").parameters == tied + VOCAB * 64
     change_tensors(tmp_path, lambda x: x.pop(EMBEDDING))
     check_both(tmp_path)
+
+
+@pytest.mark.parametrize("stored", ["embedding", "both"])
+def test_the_progress_counts_each_stored_tensor_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str
+) -> None:
+    """A tied matrix is looked for under two names, and read twice where both have it."""
+    written(tmp_path, tie_word_embeddings=True)
+    if stored == "both":
+        change_tensors(tmp_path, lambda x: x.update({HEAD: x[EMBEDDING]}))
+    steps = list[int]()
+
+    @contextmanager
+    def counted(what: str, total: int) -> Iterator[Callable[[], None]]:
+        yield lambda: steps.append(total)
+
+    monkeypatch.setattr("foretoken.models.load.track_late", counted)
+    load_model(tmp_path, device="cpu", model_impl="native")
+    assert steps == [len(Checkpoint(tmp_path).headers)] * len(Checkpoint(tmp_path).headers)
 
 
 def test_a_model_that_is_not_tied_needs_its_head(tmp_path: Path) -> None:

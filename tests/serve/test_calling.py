@@ -38,6 +38,7 @@ STRICT = [
     tool(t["function"]["name"], t["function"]["parameters"]["properties"], strict=True)
     for t in (PAINT, AGE)
 ]
+WRONG = tool("f", {"a": {"type": "colour"}}, strict=True)
 ASKED: dict[str, Any] = {
     "model": "toy",
     "messages": [{"role": "user", "content": "?"}],
@@ -221,7 +222,8 @@ def test_strict_functions_leave_a_text_free(client: Any) -> None:
         ({"tool_choice": "always"}, "tool_choice"),
         ({"tool_choice": "required", "tools": []}, "no tools"),
         ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "at once"),
-        ({"tools": [tool("f", {"a": {"type": "colour"}}, strict=True)]}, "can't be used"),
+        ({"tools": [AGE, WRONG]}, "parameters of function 'f' can't be used: Invalid type: colour"),
+        ({"tools": [tool("f", {"a": 5})], "tool_choice": "required"}, "function 'f' can't be used"),
     ],
     ids=str,
 )
@@ -229,3 +231,5 @@ def test_refusals(client: Any, more: dict[str, Any], says: str) -> None:
     asked: Any = ASKED | {"max_tokens": 5} | more
     with pytest.raises(BadRequestError, match=says):
         client.chat.completions.create(**asked)
+    with pytest.raises(BadRequestError, match=says):
+        list(client.chat.completions.create(**asked, stream=True))

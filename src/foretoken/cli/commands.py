@@ -51,6 +51,7 @@ def _sentence(error: Exception) -> str | None:
         return None
     if not (message := " ".join(str(show()).split()).rstrip(".")):
         return ""
+    message = message.replace("Value error, ", "")  # the validator's word for its own sentence
     context = getattr(error, "ctx", None)
     hint = f" Try '{context.command_path} --help'." if context is not None else ""
     return f"{message}.{hint}"

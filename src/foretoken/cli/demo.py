@@ -194,12 +194,16 @@ def _race(out: Path, plan: Plan, results: Results) -> None:
     """Plain decoding and the fastest method at the prompt where its gain is the middle one."""
     from foretoken import LLM, SamplingParams
     from foretoken.bench.record import BASELINE
-    from foretoken.bench.report import selection, wording
+    from foretoken.bench.report import selection, terminal, wording
     from foretoken.bench.report.samples import read_answers
 
     best = selection.fastest(results, selection.Setting(0.0, 1))
     answers = read_answers(out / "samples.jsonl")
     if best is None or (prompt := _middle(answers, best["method"])) is None:
+        output.write(
+            f"\nThere is no race to show: no answer of {plan.max_tokens} tokens was written both "
+            "plainly and by the fastest method; give more --seconds or fewer --max-tokens."
+        )
         return
     messages = [{"role": "user", "content": prompt}]
     params = SamplingParams(temperature=0, max_tokens=_RACE)
@@ -220,12 +224,13 @@ def _race(out: Path, plan: Plan, results: Results) -> None:
             racers.append(race.written(llm, name, messages, params))
     times = race.slowed(racers)
     pace = "at its own speed" if times == 1 else f"{times} times slower than it was"
+    console = output.console(width=100)
     output.write(
         "\nOne of the prompts, where the gain is the middle one. Each has written alone and is "
-        f"shown {pace}; green was drafted and accepted:\n"
+        f"shown {pace}; {terminal.mark(terminal.in_colour(console))} was drafted and accepted:\n"
     )
     output.write("> " + " ".join(prompt.split())[:300])
-    race.show(output.console(width=100), racers)
+    race.show(console, racers)
 
 
 def _middle(answers: list[Answer], method: str) -> str | None:

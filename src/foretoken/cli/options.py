@@ -89,7 +89,10 @@ NumSpeculativeTokens = Annotated[
 SpeculativeConfig = Annotated[
     str | None,
     in_panel(
-        _HOW, "--speculative-config", "-sc", help="All of a method's options as one JSON object."
+        _HOW,
+        "--speculative-config",
+        "-sc",
+        help="All of a method's options as one JSON object; single options win over it.",
     ),
 ]
 Temperature = Annotated[float, in_panel(_TEXT, "--temperature", help="0 is greedy.")]

@@ -16,13 +16,11 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
     from foretoken.llm import LLM
     from foretoken.sampling.params import SamplingParams
 
-_ACCEPTED = "bold green"
 _PICTURES = 20  # a second
 _LEAST_SECONDS = 6.0
 _LINES = 18  # of an answer
@@ -67,32 +65,36 @@ def slowed(racers: Seq[Written]) -> int:
 
 def show(console: Console, racers: Seq[Written]) -> None:
     """Both answers as they grow, `slowed`; through a pipe as they ended."""
+    from foretoken.bench.report.terminal import in_colour
+
     last, times = max(racer.seconds for racer in racers), slowed(racers)
+    coloured = in_colour(console)
     if not console.is_terminal:
-        console.print(_picture(racers, last))
+        console.print(_picture(racers, last, coloured))
         return
     began = perf_counter()
-    with Live(_picture(racers, 0.0), console=console, auto_refresh=False) as live:
+    with Live(_picture(racers, 0.0, coloured), console=console, auto_refresh=False) as live:
         while (now := (perf_counter() - began) / times) < last:
-            live.update(_picture(racers, now), refresh=True)
+            live.update(_picture(racers, now, coloured), refresh=True)
             time.sleep(1 / _PICTURES)
-        live.update(_picture(racers, last), refresh=True)
+        live.update(_picture(racers, last, coloured), refresh=True)
 
 
-def _picture(racers: Seq[Written], seconds: float) -> RenderableType:
+def _picture(racers: Seq[Written], seconds: float, coloured: bool) -> RenderableType:
     """The answers as they stood after so many seconds, side by side."""
     grid = Table.grid(expand=True)
     for _ in racers:
         grid.add_column(ratio=1)
-    grid.add_row(*(_panel(racer, seconds) for racer in racers))
+    grid.add_row(*(_panel(racer, seconds, coloured) for racer in racers))
     return grid
 
 
-def _panel(racer: Written, seconds: float) -> Panel:
+def _panel(racer: Written, seconds: float, coloured: bool) -> Panel:
+    from foretoken.bench.report.terminal import written
+
     count = racer.by(seconds)
-    text = Text(overflow="fold")
-    for piece, accepted in zip(racer.pieces[:count], racer.accepted[:count], strict=True):
-        text.append(piece, style=_ACCEPTED if accepted else "")
+    text = written(racer.pieces[:count], racer.accepted[:count], coloured)
+    text.overflow = "fold"
     ended = count == len(racer.moments)
     clock = f"{min(seconds, racer.seconds):.2f} s" + " – done" * ended
     return Panel(

@@ -22,6 +22,7 @@ from foretoken.sampling.params import SamplingParams
 from foretoken.tree import DraftTree, Kind
 
 _DRAWN = {Kind.INDEPENDENT, Kind.WITHOUT_REPLACEMENT}
+_ROUNDED = 1.05  # to how much a row of probabilities may sum, in the coarsest dtype
 
 
 def check_pairing(target: Target, drafter: Drafter, verifier: Verifier) -> None:
@@ -273,10 +274,13 @@ def _wrong_number(tree: DraftTree, target: Target) -> str:
         return "gave a node a parent that doesn't stand before it"
     if tree.proposals is None:
         return ""
-    if not math.isfinite(float(tree.proposals.sum())):
-        return "proposed probabilities that are NaN or infinite"
     if tree.rows is not None and _unsigned(tree.rows).max() >= tree.proposals.shape[1]:
         return f"named a row of its {tree.proposals.shape[1]} proposals that isn't there"
+    total, most = float(tree.proposals.sum()), tree.proposals.shape[0] * tree.proposals.shape[1]
+    if not math.isfinite(total):
+        return "proposed probabilities that are NaN or infinite"
+    if not 0 <= total <= _ROUNDED * most:  # one sum, as a look at every row would take far longer
+        return f"proposed numbers of the sum {total:.4g} in {most} rows, so no probabilities"
     return ""
 
 

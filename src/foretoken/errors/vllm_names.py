@@ -86,6 +86,10 @@ CONFIG_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
 """vLLM's keys of `speculative_config`, in the same way."""
 
 
+_OF_A_METHOD = ("method", "num_speculative_tokens", "draft_model", "assistant_model")
+"""Names that are options of the command line or of a config, given to `LLM` itself."""
+
+
 def without_vllm_names(
     given: Mapping[str, Any], names: Mapping[str, tuple[tuple[Any, ...], str]], where: str
 ) -> dict[str, Any]:
@@ -127,4 +131,9 @@ def check_keywords(given: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise `ForetokenError` for keywords of `LLM` that neither it nor vLLM has, and for values of
     vLLM's that aren't served."""
     for name in without_vllm_names(given, LLM_NAMES, "LLM"):
+        if name in _OF_A_METHOD:
+            raise ForetokenError(
+                f"LLM has no {name}: it is an option of the method, so put it into "
+                "speculative_config, e.g. {'method': 'sps', 'model': 'folder-or-hub-id'}."
+            )
         raise unknown("keyword of LLM", name, known)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Guidance:
         except Exception as error:
             wrong = one_line(error)
         if wrong:
-            said = " ".join(wrong.split("\n<state>")[0].split())[:200]
+            said = _said(wrong)
             raise ForetokenError(f"{form.form} of structured_outputs can't be used: {said}")
         return lambda: GuidanceMatcher(first.deep_copy(), self._tokenizer)
 
@@ -86,7 +87,26 @@ class GuidanceMatcher:
 
 def one_line_of(matcher: Any) -> str:
     """A matcher's error, without the state that it lists."""
-    return " ".join(matcher.get_error().split("\n<state>")[0].split())[:200]
+    return _said(matcher.get_error())
+
+
+def wrong_schema(schema: Mapping[str, Any]) -> str:
+    """What is wrong with a JSON schema, on one line; empty where nothing is, or llguidance isn't
+    installed, so that another backend was asked."""
+    if find_spec("llguidance") is None:
+        return ""
+    from llguidance import LLMatcher
+
+    try:
+        grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema))
+        return _said(LLMatcher.validate_grammar(grammar))
+    except Exception as error:
+        return one_line(error)
+
+
+def _said(error: str) -> str:
+    """llguidance's error without the state that it lists."""
+    return " ".join(error.split("\n<state>")[0].split())[:200]
 
 
 def _grammar(form: StructuredOutputsParams) -> str:

@@ -29,7 +29,7 @@ from foretoken.models.native.build import build_native
 from foretoken.models.placement import pick_device, pick_dtype
 from foretoken.models.reduced_vocabulary import first_and_ends
 from foretoken.models.seq2seq import load as seq2seq
-from foretoken.progress import track_late
+from foretoken.progress import each_once, track_late
 
 _log = logging.getLogger(__name__)
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
@@ -261,11 +261,10 @@ def load_native(
     try:
         many = len(stored.headers)
         with pages.reusing(), track_late(f"Loading {folder.name}", many) as advance:
-            keep = partial(backends.stored, backend)
+            keep, counted = partial(backends.stored, backend), each_once(stored, advance)
 
             def read(name: str) -> Any:
-                advance()
-                return keep(stored(name))
+                return keep(counted(name))
 
             layers = None
             if weights_memory is not None:

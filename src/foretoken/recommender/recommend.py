@@ -204,13 +204,13 @@ class _Run:
         """What was left out of the measurements, and why."""
         if loops:
             yield (
-                f"{loops} prompts don't count, as plain decoding answers them with a loop, which "
-                "is easily copied."
+                "Prompts that don't count, as plain decoding answers them with a loop, which is "
+                f"easily copied: {loops}."
             )
         if self._timing.disturbed:
             yield (
-                f"{self._timing.disturbed} units were disturbed and don't count, as no time was "
-                "left to serve them again."
+                "Timings that don't count, as they took far longer than usual and no time was left "
+                f"to repeat them: {self._timing.disturbed}."
             )
         if self._interrupted:
             yield "Interrupted: this is concluded from what was measured until then."

@@ -14,6 +14,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from foretoken.errors import shown, unknown
+from foretoken.grammar.guidance import wrong_schema
 from foretoken.serve.errors import ApiError
 from foretoken.serve.schema import ChatBody, Function
 
@@ -49,13 +50,10 @@ def named(choice: Any) -> str | None:
 def with_calls(body: ChatBody, format_: str, tokenizer: Any) -> ChatBody:
     """The body with the grammar of its calls, if its tools or its choice ask for one. Raises
     `ApiError` for a function that isn't offered, and for two things that the text must be."""
-    functions = [tool.function for tool in body.tools]
+    functions, must = _callable(body)
     name = named(body.tool_choice)
-    must = name is not None or body.tool_choice == "required"
     if not must and not any(function.strict for function in functions):
         return body
-    if name is not None:
-        functions = [function for function in functions if function.name == name]
     if not functions:
         known = [tool.function.name for tool in body.tools]
         raise ApiError(400, str(unknown("function", str(name), known)), "tool_choice")
@@ -71,6 +69,26 @@ def with_calls(body: ChatBody, format_: str, tokenizer: Any) -> ChatBody:
     added = {} if tokenizer is None else tokenizer.get_added_vocab()
     grammar = calls_grammar(functions, format_, must, several, added)
     return body.model_copy(update={"structured_outputs": {"grammar": grammar}})
+
+
+def _callable(body: ChatBody) -> tuple[list[Function], bool]:
+    """The functions that may be called, and whether one of them must be."""
+    name = named(body.tool_choice)
+    functions = [tool.function for tool in body.tools]
+    called = [function for function in functions if name is None or function.name == name]
+    return called, name is not None or body.tool_choice == "required"
+
+
+def wrong_parameters(body: ChatBody) -> str | None:
+    """A sentence on the first function whose calls are constrained to a schema that there isn't;
+    None where no function's is wrong. For a grammar that has failed, whose error can't tell: it is
+    one grammar for all functions."""
+    functions, must = _callable(body)
+    for function in functions:
+        schema = _schema(function, must or bool(function.strict))
+        if said := wrong_schema(schema):
+            return f"The parameters of function {shown(function.name)} can't be used: {said}"
+    return None
 
 
 def calls_grammar(
@@ -118,12 +136,17 @@ def _tag(text: str, added: Mapping[str, int]) -> str:
 
 def _rule(place: int, function: Function, arguments: str, strict: bool) -> str:
     """How a function is called."""
-    schema: Any = {"type": "object"}
+    begun = f'{{"name": {json.dumps(function.name, ensure_ascii=False)}, "{arguments}": '
+    value = json.dumps(_schema(function, strict), ensure_ascii=False)
+    return f'f{place}: {_text(begun)} %json {value} "}}"'
+
+
+def _schema(function: Function, strict: bool) -> dict[str, Any]:
+    """What its arguments may be. strict: as its parameters say, and not any object."""
+    schema: dict[str, Any] = {"type": "object"}
     if strict:
         schema |= _NOTHING if function.parameters is None else function.parameters
-    begun = f'{{"name": {json.dumps(function.name, ensure_ascii=False)}, "{arguments}": '
-    value = json.dumps(schema | {"x-guidance": _SPACES}, ensure_ascii=False)
-    return f'f{place}: {_text(begun)} %json {value} "}}"'
+    return schema | {"x-guidance": _SPACES}
 
 
 def _text(text: str) -> str:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.serve.blocks import Blocks
-from foretoken.serve.calling import named, with_calls
+from foretoken.serve.calling import named, with_calls, wrong_parameters
 from foretoken.serve.conversation import conversation_ids
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Spelling
@@ -90,7 +90,7 @@ class _Answer:
 
     async def whole(self) -> dict[str, Any]:
         """The answer's JSON."""
-        output = checked(await last(self._answering.streams[0]))
+        output = await self._checked(await last(self._answering.streams[0]))
         whole = self._answering.opening("chat.completion")
         whole["choices"] = [
             {
@@ -106,6 +106,18 @@ class _Answer:
         if self._body.return_token_ids:
             whole["prompt_token_ids"] = output.prompt_token_ids
         return whole | self._answering.totals([output])
+
+    async def _checked(self, output: RequestOutput) -> RequestOutput:
+        """`checked`; an error of the grammar of calls names the function that it comes from."""
+        try:
+            return checked(output)
+        except ApiError as error:
+            if error.status != 400 or not self._body.tools:
+                raise
+            said = await asyncio.to_thread(wrong_parameters, self._body)
+            if said is None:
+                raise
+            raise ApiError(400, said, "tools") from error
 
     def _message(self, sample: CompletionOutput) -> dict[str, Any]:
         """A sample's message, and why it ended."""
@@ -130,7 +142,7 @@ class _Answer:
         output = None
         async with aclosing(merged(self._answering.streams)) as outputs:
             async for _, output in outputs:
-                checked(output)
+                await self._checked(output)
                 for sample, known, called in zip(output.outputs, samples, calls, strict=True):
                     delta = known.more(sample)
                     for choice in [] if delta is None else self._choices(sample, delta, called):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
 
 import synthetic
-from foretoken.bench.report import wording
+from foretoken.bench.report import terminal, wording
 from foretoken.bench.report.folder import read_folder
 from foretoken.bench.report.layout import NONE
 from report_pages import printed
@@ -37,3 +42,25 @@ def test_methods_are_spelled_out_once_and_the_fullest_target_leads() -> None:
     text = printed([small, part])
     assert text.count("pld: prompt lookup") == 1
     assert text.index("float32") < text.index("bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says", "text"),
+    [
+        ({}, "what stands between ⟦ and ⟧ was drafted", "so⟦ it is⟧ now"),
+        ({"force_terminal": True, "no_color": True}, "what stands between ⟦ and ⟧ was", "⟦ it is⟧"),
+        ({"force_terminal": True, "color_system": "standard"}, "green", "\x1b[1;32m it\x1b[0m"),
+    ],
+)
+def test_drafts_are_marked_in_the_way_that_is_said(
+    settings: dict[str, Any], says: str, text: str
+) -> None:
+    """Green where colours are seen, else in brackets."""
+    pieces, accepted = ["so", " it", " is", " now"], [False, True, True, False]
+    answer = synthetic.answer("pld", "chat", pieces=pieces, accepted=accepted)
+    results = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    console = Console(width=200, file=io.StringIO(), **settings)
+    with console.capture() as capture:
+        terminal.show(console, [results], answer)
+    shown = capture.get()
+    assert says in shown and text in shown

@@ -84,10 +84,9 @@ def bracketed(answer: Answer) -> str:
     """
     if not answer.pieces:
         return answer.text[: 4 * SHOWN_TOKENS]
-    text = ""
-    for piece, accepted in list(zip(answer.pieces, answer.accepted, strict=True))[:SHOWN_TOKENS]:
-        text += f"⟦{piece}⟧" if accepted else piece
-    return text.replace("⟧⟦", "") + " …" * (len(answer.pieces) > SHOWN_TOKENS)
+    pieces, accepted = answer.pieces[:SHOWN_TOKENS], answer.accepted[:SHOWN_TOKENS]
+    more = " …" * (len(answer.pieces) > SHOWN_TOKENS)
+    return wording.bracketed(pieces, accepted) + more
 
 
 def fence(*texts: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Literal
 
@@ -53,19 +54,37 @@ def _style(cell: Cell) -> str:
     return "bold" if cell.strong else ""
 
 
-def answer(given: Answer) -> RenderableType:
+def in_colour(console: Console) -> bool:
+    """Whether colours are seen there, which a pipe, a file and NO_COLOR don't show."""
+    return console.color_system is not None and not console.no_color
+
+
+def mark(coloured: bool) -> Text:
+    """What stands for tokens that were drafted and accepted, in words."""
+    return Text("green", _ACCEPTED) if coloured else Text("what stands between ⟦ and ⟧")
+
+
+def written(pieces: Seq[str], accepted: Seq[bool], coloured: bool) -> Text:
+    """An answer's tokens, with those marked that were drafted and accepted."""
+    if not coloured:
+        return Text(wording.bracketed(pieces, accepted))
+    text = Text()
+    for piece, drafted in zip(pieces, accepted, strict=True):
+        text.append(piece, style=_ACCEPTED if drafted else "")
+    return text
+
+
+def answer(given: Answer, coloured: bool) -> RenderableType:
     """One answer, token by token; of a long prompt the beginning."""
     drafted = sum(given.accepted)
     head = Text.assemble(
         (f"{given.method} at temperature {given.temperature:g}, {given.task}: ", "bold"),
-        ("green", _ACCEPTED),
+        mark(coloured),
         f" was drafted and accepted ({drafted} of {len(given.accepted)} "
         f"tokens, {given.passes} passes of the target), the target wrote the rest itself",
     )
-    body = Text()
-    for piece, accepted in zip(given.pieces, given.accepted, strict=True):
-        body.append(piece, style=_ACCEPTED if accepted else "")
     prompt = given.prompt[:_PROMPT_LETTERS] + "…" * (len(given.prompt) > _PROMPT_LETTERS)
+    body = written(given.pieces, given.accepted, coloured)
     return Group(head, Text(f"> {prompt}", style="dim"), body)
 
 
@@ -92,7 +111,7 @@ def show(
             console.print(Text(layout.note, style="dim"), end="\n" if layout.note else "")
     if sample is not None:
         console.print()
-        console.print(answer(sample))
+        console.print(answer(sample, in_colour(console)))
 
 
 def _quality(part: Results) -> Layout | None:

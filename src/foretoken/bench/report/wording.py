@@ -33,6 +33,12 @@ class Column:
     least: int = 0
 
 
+def bracketed(pieces: Seq[str], accepted: Seq[bool]) -> str:
+    """An answer's text; what was drafted and accepted stands between ⟦ and ⟧."""
+    both = zip(pieces, accepted, strict=True)
+    return "".join(f"⟦{piece}⟧" if drafted else piece for piece, drafted in both).replace("⟧⟦", "")
+
+
 def number(value: float | None, form: str = ".2f") -> str:
     return NONE if value is None else format(value, form)
 

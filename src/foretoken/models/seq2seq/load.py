@@ -18,7 +18,7 @@ from foretoken.models.seq2seq.beginning import read_beginning
 from foretoken.models.seq2seq.build import build_seq2seq, tensors
 from foretoken.models.seq2seq.family import FAMILIES, SIDES, Shape, unsupported
 from foretoken.models.seq2seq.model import Seq2Seq
-from foretoken.progress import track_late
+from foretoken.progress import each_once, track_late
 
 _LAYER = re.compile(r"(?:model\.)?(encoder|decoder)\.(?:layers|block)\.(\d+)\.")
 
@@ -46,11 +46,7 @@ def load(
     try:
         _check_headers(stored, config)
         with pages.reusing(), track_late(f"Loading {folder.name}", len(stored.headers)) as advance:
-
-            def read(name: str) -> Any:
-                advance()
-                return stored(name)
-
+            read = each_once(stored, advance)
             return build_seq2seq(config, read, dtype, device, backend, beginning, folder)
     except KeyError as error:
         raise ForetokenError(
