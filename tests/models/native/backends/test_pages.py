@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from linear_layers import needs
 from torch.profiler import profile
 
 from foretoken.models.native.backends import int8, pages
+from linear_layers import needs
 
 
 @pytest.mark.parametrize("size", [0, 100, 2**16, 3_000_001])
