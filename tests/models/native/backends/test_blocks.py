@@ -124,7 +124,7 @@ def test_matrices_of_several_kinds_in_one_product() -> None:
     a panel, all as numbers."""
     torch.manual_seed(0)
     x, width = torch.randn(3, 256), kernels.library().width()  # type: ignore[union-attr]
-    for rows in (width, width + 1):
+    for rows in (width, width + 1, width // 2):
         weights = [matrix("Q4_K", rows, 256), matrix("Q4_K", width, 256, 1)]
         weights += [matrix("Q6_K", 2 * width, 256, 2)]
         plain = torch.randn(5, 256)
@@ -157,6 +157,7 @@ def test_rows_of_a_head(kind: str) -> None:
         x = torch.randn(3, inputs)
         assert torch.equal(head(x), blocks.product([table], None)(x))
         assert embedding(rows[:6].view(2, 3)).shape == (2, 3, inputs)
+        assert embedding(rows[:0]).shape == (0, inputs)
         for wrong in (outputs, -1):
             with pytest.raises(IndexError):
                 embedding(torch.tensor([0, wrong]))

@@ -66,6 +66,19 @@ def test_numbers_of_a_format_stay(kind: str) -> None:
     assert torch.equal(numbers(quantise.quantised(weight, kind)), weight)
 
 
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K"])
+def test_rows_in_parts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are quantised together, of numbers and of blocks, none is left out."""
+    weight = torch.randn(7, 256)
+    whole = quantise.quantised(weight, kind).data
+    lying = quantise.quantised(weight, "Q8_0")
+    again = quantise.quantised(lying, kind).data
+    for part in (1, 512, 3 * 256):
+        monkeypatch.setattr(quantise, "_PART", part)
+        assert torch.equal(quantise.quantised(weight, kind).data, whole)
+        assert torch.equal(quantise.quantised(lying, kind).data, again)
+
+
 def test_any_numbers_are_stored() -> None:
     """Huge, tiny, of one sign, alone in a block: never worse than leaving out the block."""
     given = torch.zeros(6, 256)
