@@ -81,18 +81,22 @@ def test_a_row_alone_and_among_64(kind: str) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_whole_numbers_are_added_exactly(kind: str) -> None:
-    """The largest quants times the largest numbers, and signs that cancel; of few rows, and of so
-    many that matrix tiles multiply them, where the CPU has such."""
+def largest(kind: str) -> tuple[Blocks, Tensor]:
+    """A matrix of the largest quants, and rows of the largest numbers and of signs that cancel."""
     values, size = VALUES[kind], BYTES[kind]
     raw = np.full((32, 2, size), 255, np.uint8)
     raw[1::2] = 0x80  # the lowest number of a signed byte
     for at in HEADS.get(kind, [0]):
         raw[..., at : at + 2] = np.ones((32, 2, 1), np.float16).view(np.uint8)
-    weight = Blocks(torch.from_numpy(raw.reshape(32, -1)), kind, 2 * values)
     x = torch.full((3, 2 * values), 127.0)
     x[1], x[2, ::2] = -127.0, -127.0
+    return Blocks(torch.from_numpy(raw.reshape(32, -1)), kind, 2 * values), x
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_whole_numbers_are_added_exactly(kind: str) -> None:
+    """Of few rows, and of so many that matrix tiles multiply them, where the CPU has such."""
+    weight, x = largest(kind)
     for rows in (x, x.repeat(16, 1)):
         found = blocks.product([weight], None)(rows).double()
         assert torch.equal(found, rows.double() @ numbers(weight).t())
@@ -105,14 +109,13 @@ def test_other_instructions_give_the_same_bits(
     """Without VNNI pairs of products are added in 16 bits, which must hold them; numbers next to
     zero have no scale that is finite."""
     torch.manual_seed(0)
-    cases = [(kind, *sizes(kind)[1]) for kind in ALL]
-    x = [torch.randn(9, inputs) for _, _, inputs in cases]
-    for rows in x:
-        rows[4] *= 1e-38
+    cases = [(matrix(kind, *sizes(kind)[1]), torch.randn(9, sizes(kind)[1][1])) for kind in ALL]
+    for _, x in cases:
+        x[4] *= 1e-38
+    cases += map(largest, ALL)
 
     def found() -> list[Tensor]:
-        products = [blocks.product([matrix(*case)], None) for case in cases]
-        return [product(rows) for product, rows in zip(products, x, strict=True)]
+        return [blocks.product([weight], None)(x) for weight, x in cases]
 
     native = found()
     with loops_for(flags, tmp_path_factory):
