@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from foretoken.models.reduced_vocabulary import choose, ids_of, offsets, spread
+from foretoken.errors import ForetokenError
+from foretoken.models.reduced_vocabulary import choose, first_and_ends, ids_of, offsets, spread
 
 
 def test_the_most_frequent_tokens_are_chosen() -> None:
@@ -19,3 +21,13 @@ def test_the_most_frequent_tokens_are_chosen() -> None:
 def test_logits_of_all_tokens() -> None:
     full = spread(torch.tensor([[1.0, 2.0]]), torch.tensor([1, 3]), 4)
     assert full.tolist() == [[-torch.inf, 1.0, -torch.inf, 2.0]]
+
+
+def test_the_first_tokens_and_the_ends_of_text() -> None:
+    """In their order, ends among the first counted once; no size that leaves nothing out, or
+    nothing but ends."""
+    assert first_and_ends(3, 9, {8, 0}).tolist() == [0, 1, 8]
+    assert first_and_ends(8, 9, {4}).tolist() == list(range(8))
+    for size in (1, 2, 9):
+        with pytest.raises(ForetokenError, match=r"must be above 2, .* and below 9"):
+            first_and_ends(size, 9, {8, 0})

@@ -14,7 +14,7 @@ import gguf_files
 import stored_models
 from foretoken.errors import ForetokenError
 from foretoken.models.load import load_model
-from foretoken.models.native.backends import blocks
+from foretoken.models.native.backends import blocks, kernels
 from foretoken.models.requantised import requantised
 from foretoken.testing import logits_after
 from linear_layers import CPU
@@ -42,6 +42,23 @@ def test_it_is_what_the_backend_makes(backend: str, tmp_path: Path) -> None:
     assert torch.equal(
         logits_after(copy, IDS), logits_after(load_model(file, backend=backend, device="cpu"), IDS)
     )
+
+
+def test_in_float32_without_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks would be multiplied slowly, so that a draft would cost more than the target."""
+    original = stored_models.original("llama")
+    monkeypatch.setattr(kernels, "library", lambda: None)
+    assert requantised(original, "q8", target()).backend == "plain"
+
+
+@looped
+def test_a_part_of_the_vocabulary() -> None:
+    """The first tokens, and the ends of text wherever they stand."""
+    original = stored_models.original("llama")
+    last = original.config.vocab_size - 1
+    original.config.eos_token_id = last
+    logits = logits_after(requantised(original, "q8", target(), 10), IDS)
+    assert logits.isfinite().nonzero().flatten().tolist() == [*range(9), last]
 
 
 def test_its_numbers_without_loops() -> None:

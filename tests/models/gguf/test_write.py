@@ -109,6 +109,17 @@ def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert told.exit_code and "--format is of a GGUF file's" in told.output.replace("\n", " ")
 
 
+@pytest.mark.parametrize("kind", ["F16", "Q4_0", "Q4_K"])
+def test_numbers_that_a_format_cannot_hold(kind: str, tmp_path: Path) -> None:
+    """Are refused, where infinities would be written."""
+    path = gguf_files.written(tmp_path / "a.gguf")
+    source: Any = gguf.FileSource(path)
+    source.tensor = lambda name: torch.full(source.shapes[name], 1e9)
+    with pytest.raises(ForetokenError, match=r"as large as 1e\+09.*F32"):
+        gguf.write_file(source, tmp_path / "b.gguf", kind)
+    gguf.write_file(source, tmp_path / "b.gguf", "F32")
+
+
 def test_nothing_is_left_of_what_was_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,27 @@ def test_a_score_that_is_no_number() -> None:
         assert torch.equal(parts[~lost], whole.view(lost.shape)[~lost])
 
 
+@torch.inference_mode()
+def test_a_token_that_sees_nothing() -> None:
+    """It has zeros, not what dividing by no weight would give; those beside it keep their bits."""
+    model = model_of("panels")
+    cache = model.new_cache(1, 300)
+    randomize(cache)
+    cache.lengths = [40]
+    feed, shape = chain_feed(cache, [0], [tokens(5)]), model.shape
+    size = (1, 5, shape.heads + 2 * shape.kv_heads, shape.head_dim)
+    turned = torch.randn(size, generator=torch.Generator().manual_seed(1))
+    given = {"heads": shape.heads, "scale": 0.3, "window": None, "cap": None}
+    whole = loop_attention.mix(turned, cache.layer[0], feed, **given)
+    seen = feed.seen()
+    assert seen is not None
+    seen = seen.clone()
+    seen[0, 2] = False
+    feed = dataclasses.replace(feed, _masks={(None,): seen})
+    got = loop_attention.mix(turned, cache.layer[0], feed, **given)
+    assert not got[0, 2].any() and torch.equal(got[0, [0, 1, 3, 4]], whole[0, [0, 1, 3, 4]])
+
+
 def over_all_cells(
     turned: Tensor, layer: KV, feed: Feed, row: int, token: int, window: int, cap: float | None
 ) -> Tensor:
@@ -176,6 +197,8 @@ def test_keys_and_values_of_16_bits(dtype: torch.dtype) -> None:
         -30, 3, size, generator=random_numbers
     )
     turned[0, 3, -1, :4] = torch.tensor([65519.0, 65520.0, -1e9, 2.0**-25])
+    halfway = [1 + step * 2.0**-bits for step in (1, 3) for bits in (8, 11)]
+    turned[0, 4, -1, :4] = torch.tensor(halfway)  # between two of bfloat16, and of float16
     given = {"heads": shape.heads, "scale": 0.3}
     feed = chain_feed(cache, [cache.acquire(0)], [tokens(many)])
     got = loop_attention.mix(turned, cache.layer[0], feed, **given)

@@ -134,7 +134,14 @@ def _write(out: Path, made: Source, kinds: Mapping[str, str], kind: str) -> None
 def _bytes(tensor: Tensor, kind: str) -> NDArray[Any]:
     if kind in ("F32", "F16"):
         dtype = torch.float32 if kind == "F32" else torch.float16
-        numbers: NDArray[Any] = tensor.to(dtype).contiguous().numpy()
+        narrow = tensor.to(dtype)
+        if kind == "F16" and not narrow.isfinite().all():
+            most = float(tensor.abs().max())
+            raise ForetokenError(
+                f"A matrix has numbers as large as {most:.3g}, which F16 can't hold; give --format "
+                "F32."
+            )
+        numbers: NDArray[Any] = narrow.contiguous().numpy()
         return numbers
     data: NDArray[Any] = quantise.quantised(tensor, kind).data.numpy()
     return data

@@ -65,7 +65,7 @@ def test_a_row_alone_and_among_64(kind: str) -> None:
     torch.manual_seed(0)
     before = torch.get_num_threads()
     try:
-        for outputs, inputs in [*sizes(kind), (1024, 1024)]:
+        for outputs, inputs in [*sizes(kind), (512, 2304)]:
             linear, x = (
                 blocks.product([matrix(kind, outputs, inputs)], None),
                 torch.randn(65, inputs),
@@ -81,18 +81,22 @@ def test_a_row_alone_and_among_64(kind: str) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_whole_numbers_are_added_exactly(kind: str) -> None:
-    """The largest quants times the largest numbers, and signs that cancel; of few rows, and of so
-    many that matrix tiles multiply them, where the CPU has such."""
+def largest(kind: str) -> tuple[Blocks, Tensor]:
+    """A matrix of the largest quants, and rows of the largest numbers and of signs that cancel."""
     values, size = VALUES[kind], BYTES[kind]
     raw = np.full((32, 2, size), 255, np.uint8)
     raw[1::2] = 0x80  # the lowest number of a signed byte
     for at in HEADS.get(kind, [0]):
         raw[..., at : at + 2] = np.ones((32, 2, 1), np.float16).view(np.uint8)
-    weight = Blocks(torch.from_numpy(raw.reshape(32, -1)), kind, 2 * values)
     x = torch.full((3, 2 * values), 127.0)
     x[1], x[2, ::2] = -127.0, -127.0
+    return Blocks(torch.from_numpy(raw.reshape(32, -1)), kind, 2 * values), x
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_whole_numbers_are_added_exactly(kind: str) -> None:
+    """Of few rows, and of so many that matrix tiles multiply them, where the CPU has such."""
+    weight, x = largest(kind)
     for rows in (x, x.repeat(16, 1)):
         found = blocks.product([weight], None)(rows).double()
         assert torch.equal(found, rows.double() @ numbers(weight).t())
@@ -105,14 +109,13 @@ def test_other_instructions_give_the_same_bits(
     """Without VNNI pairs of products are added in 16 bits, which must hold them; numbers next to
     zero have no scale that is finite."""
     torch.manual_seed(0)
-    cases = [(kind, *sizes(kind)[1]) for kind in ALL]
-    x = [torch.randn(9, inputs) for _, _, inputs in cases]
-    for rows in x:
-        rows[4] *= 1e-38
+    cases = [(matrix(kind, *sizes(kind)[1]), torch.randn(9, sizes(kind)[1][1])) for kind in ALL]
+    for _, x in cases:
+        x[4] *= 1e-38
+    cases += map(largest, ALL)
 
     def found() -> list[Tensor]:
-        products = [blocks.product([matrix(*case)], None) for case in cases]
-        return [product(rows) for product, rows in zip(products, x, strict=True)]
+        return [blocks.product([weight], None)(x) for weight, x in cases]
 
     native = found()
     with loops_for(flags, tmp_path_factory):
@@ -124,7 +127,7 @@ def test_matrices_of_several_kinds_in_one_product() -> None:
     a panel, all as numbers."""
     torch.manual_seed(0)
     x, width = torch.randn(3, 256), kernels.library().width()  # type: ignore[union-attr]
-    for rows in (width, width + 1):
+    for rows in (width, width + 1, width // 2):
         weights = [matrix("Q4_K", rows, 256), matrix("Q4_K", width, 256, 1)]
         weights += [matrix("Q6_K", 2 * width, 256, 2)]
         plain = torch.randn(5, 256)
@@ -157,6 +160,7 @@ def test_rows_of_a_head(kind: str) -> None:
         x = torch.randn(3, inputs)
         assert torch.equal(head(x), blocks.product([table], None)(x))
         assert embedding(rows[:6].view(2, 3)).shape == (2, 3, inputs)
+        assert embedding(rows[:0]).shape == (0, inputs)
         for wrong in (outputs, -1):
             with pytest.raises(IndexError):
                 embedding(torch.tensor([0, wrong]))

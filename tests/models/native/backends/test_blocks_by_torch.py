@@ -75,6 +75,7 @@ def test_rows_of_an_embedding(kind: str) -> None:
     table, rows = matrix(kind, outputs, inputs), torch.tensor([[3, 32], [0, 3]])
     head, embedding = slow(table), blocks_by_torch.Matrix(table.data, kind, inputs)
     assert torch.equal(embedding(rows), table(rows)) and head(torch.randn(0, inputs)).shape[0] == 0
+    assert embedding(rows[:0]).shape == (0, 2, inputs)
     for wrong in (outputs, -1):
         with pytest.raises(IndexError):
             embedding(torch.tensor([0, wrong]))
@@ -142,8 +143,9 @@ def test_matrices_of_several_kinds_in_one_product(without_loops: None) -> None:
         torch.randn(3, 256),
     )
     bias = torch.randn(21)
-    found = blocks.product(weights, bias)(x)
-    parts = [slow(w)(x) for w in weights[:2]]
+    product = blocks.product(weights, bias)
+    found, parts = product(x), [slow(w)(x) for w in weights[:2]]
+    assert product.nbytes == sum(slow(w).nbytes for w in weights[:2]) + 4 * 256 * 5
     assert torch.equal(found[:, :16], torch.cat(parts, 1) + bias[:16])
     assert torch.allclose(found[:, 16:], x @ weights[2].t() + bias[16:], atol=1e-4)
 

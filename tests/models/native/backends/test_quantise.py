@@ -14,6 +14,7 @@ from gguf import dequantize, quantize
 import gguf_files
 import stored_models
 from foretoken import LLM, SamplingParams
+from foretoken.errors import ForetokenError
 from foretoken.models.load import load_model
 from foretoken.models.native.backends import blocks, quantise
 from foretoken.models.native.backends.blocks import Blocks
@@ -65,6 +66,19 @@ def test_numbers_of_a_format_stay(kind: str) -> None:
     assert torch.equal(numbers(quantise.quantised(weight, kind)), weight)
 
 
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K"])
+def test_rows_in_parts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are quantised together, of numbers and of blocks, none is left out."""
+    weight = torch.randn(7, 256)
+    whole = quantise.quantised(weight, kind).data
+    lying = quantise.quantised(weight, "Q8_0")
+    again = quantise.quantised(lying, kind).data
+    for part in (1, 512, 3 * 256):
+        monkeypatch.setattr(quantise, "_PART", part)
+        assert torch.equal(quantise.quantised(weight, kind).data, whole)
+        assert torch.equal(quantise.quantised(lying, kind).data, again)
+
+
 def test_any_numbers_are_stored() -> None:
     """Huge, tiny, of one sign, alone in a block: never worse than leaving out the block."""
     given = torch.zeros(6, 256)
@@ -75,6 +89,27 @@ def test_any_numbers_are_stored() -> None:
         assert found.isfinite().all()
         assert ((found - given).norm(dim=1) <= given.norm(dim=1)).all()
         assert ((found - given)[2].norm() <= 0.1 * given[2].norm()).all()
+
+
+def test_small_numbers_beside_large_ones() -> None:
+    """Parts of a block whose scale is lost are no further off than zeros would be."""
+    given = torch.randn(8, 256, generator=torch.Generator().manual_seed(0)) * 1e-3
+    given[:4, 32:] = given[:4, 32:].abs() * 1e3
+    given[4:] *= 1e-3  # nothing has a scale
+    given[2], given[6] = given[2] - 2e-3, given[6].abs()
+    off = numbers(quantise.quantised(given, "Q4_K")) - given
+    for one, whole in zip(off.view(-1, 32), given.view(-1, 32), strict=True):
+        assert one.norm() <= whole.norm()
+
+
+@pytest.mark.parametrize("kind", quantise.WRITTEN)
+def test_numbers_without_a_scale_are_refused(kind: str) -> None:
+    """Scales are float16: of larger numbers than those suit, infinities would be stored."""
+    given = torch.randn(3, 256)
+    for large in (1e9, torch.inf, torch.nan):
+        given[1, 7] = large
+        with pytest.raises(ForetokenError, match=f"as large as .*{kind} has no scale; leave out"):
+            quantise.quantised(given, kind)
 
 
 @pytest.mark.parametrize("kind", quantise.WRITTEN)

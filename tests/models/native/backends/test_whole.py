@@ -40,11 +40,16 @@ KINDS: dict[str, dict[str, Any]] = {
         "intermediate_size": 172,
     },
     "large enough for two threads": {"intermediate_size": 1032},
+    "states that fill no panel": {"hidden_size": 68, "intermediate_size": 1032},
     "mistral": {"sliding_window": 6},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "qwen3": {},
     "gemma": {"num_key_value_heads": 1},
-    "gemma2": {"sliding_window": 6, "attn_logit_softcapping": 5.0},
+    "gemma2": {
+        "sliding_window": 6,
+        "attn_logit_softcapping": 5.0,
+        "intermediate_size": 100,  # that no register divides
+    },
     "gemma3_text": {
         "sliding_window": 6,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
@@ -68,6 +73,7 @@ def model_of(kind: str, backend: str = "panels") -> Transformer:
         "head_dim": 32,
         "max_position_embeddings": 256,
         "pad_token_id": None,
+        "rms_norm_eps": 0.1,  # so that it counts
     } | KINDS[kind]
     config = config_class(family)(**shape)
     model: Any = getattr(transformers, f"{CLASSES[family]}ForCausalLM")(config)
@@ -202,6 +208,33 @@ def test_padding_is_not_computed(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
         assert not out.hidden[3][row, count:].any()
 
 
+@torch.inference_mode()
+def test_what_is_no_number_stays_in_its_row() -> None:
+    """Products are of whole panels, and what fills them up is added to nobody's states."""
+    model = model_of("states that fill no panel")
+    held = model.new_cache(2, 64)
+    feed = chain_feed(held, [held.acquire(0), held.acquire(1)], [[1], [2]])
+    states = model.embed(feed.tokens)
+    whole = model.run(states, feed, held, range(6))
+    states[0, 0, 3] = torch.nan
+    got = model.run(states, feed, held, range(6))
+    assert got[0].isnan().all() and torch.equal(got[1], whole[1])
+
+
+@torch.inference_mode()
+def test_a_pass_that_reaches_beyond_the_cache() -> None:
+    """It writes into its row's last cell what has no other; what lies behind stays."""
+    model = model_of("llama")
+    held = model.new_cache(2, 64)
+    feed = chain_feed(held, [held.acquire(0)], [[1, 2, 3, 4]])
+    feed = dataclasses.replace(feed, starts=[feed.limit - 2])
+    model.run(model.embed(feed.tokens), feed, held, range(6))
+    for tensor in (tensor for layer in held.layer for tensor in layer):
+        written = tensor.any(-1)
+        last = written[0, :, feed.limit - 2 : feed.limit]
+        assert last.all() and int(written.sum()) == last.numel()
+
+
 def test_skipped_sublayers_are_skipped() -> None:
     """A draft through parts of the model is run in its runs of consecutive parts."""
     assert spans([0, 1, 4, 5, 7]) == [(0, 2), (4, 6), (7, 8)]
@@ -279,7 +312,9 @@ def test_a_pass_that_does_not_fit_is_refused() -> None:
         {"starts": [-1]},
         {"counts": [4]},
         {"limit": 99, "starts": [70]},
+        {"starts": [66]},
         {"positions": torch.tensor([[0, 1, 5000]])},
+        {"positions": torch.tensor([[0, 1, len(model.ropes[0].upto(3))]])},
         {"positions": torch.tensor([[0, -1, 1]])},
     ):
         refused("outside of the cache or model", **numbers)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from foretoken.errors import ForetokenError
 from foretoken.models.native.backends import blocks, pages
 from foretoken.models.native.backends.blocks import VALUES, Blocks
 from foretoken.models.native.layer import Linear
@@ -81,7 +82,7 @@ def _with_scales(x: Tensor, kind: str) -> Tensor:
     """[B, 32] -> bytes [B, bytes of a block]."""
     bits = BITS[kind]
     scales, whole = _symmetric(x, 2 ** (bits - 1))
-    head = scales.half().view(torch.uint8).view(-1, 2)
+    head = _head(scales, x, kind)
     if bits == 8:
         return torch.cat([head, whole.to(torch.int8).view(torch.uint8)], 1)
     quants = (whole + 2 ** (bits - 1)).to(torch.uint8)
@@ -91,6 +92,17 @@ def _with_scales(x: Tensor, kind: str) -> Tensor:
     if bits == 6:
         parts.insert(1, _packed(quants >> 4, 2))
     return torch.cat(parts, 1)
+
+
+def _head(scales: Tensor, x: Tensor, kind: str) -> Tensor:
+    """Scales [B, 1] -> bytes [B, 2]. Raises `ForetokenError` where float16 has none so large."""
+    narrow = scales.half()
+    if not narrow.isfinite().all():
+        raise ForetokenError(
+            f"A matrix has numbers as large as {float(x.abs().max()):.3g}, for which {kind} has no "
+            "scale; leave out backend or draft_backend, or write a file by --format F32."
+        )
+    return narrow.view(torch.uint8).view(-1, 2)
 
 
 def _packed(above: Tensor, bits: int) -> Tensor:
@@ -123,19 +135,21 @@ def _sums(x: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
     return (x * whole).sum(1, keepdim=True), whole.square().sum(1, keepdim=True).clamp_min(1)
 
 
-def _with_minima(x: Tensor, _: str) -> Tensor:
+def _with_minima(x: Tensor, kind: str) -> Tensor:
     """[B, 256] -> bytes [B, 144]: eight parts with a scale and a minimum of six bits each."""
     parts = x.view(-1, 32)
     scales, least = _ranged(parts)
     whole_scales, unit = _six_bits(scales.view(-1, 8))
-    whole_least, unit_least = _six_bits(least.view(-1, 8))
     scale = (whole_scales * unit).view(-1, 1)
+    # A part beside far larger ones may have no scale left: its mean is nearer than its minimum.
+    least = torch.where(scale > 0, least, -parts.mean(1, keepdim=True)).clamp_min_(0)
+    whole_least, unit_least = _six_bits(least.view(-1, 8))
     lowest = (whole_least * unit_least).view(-1, 1)
     inverse = torch.where(scale > _TINY, 1 / scale, 0)
     quants = ((parts + lowest) * inverse).round_().clamp_(0, 15).to(torch.uint8)
     pairs = quants.view(-1, 4, 2, 32)
     low = (pairs[:, :, 0] | pairs[:, :, 1] << 4).view(len(x), -1)
-    heads = [one.half().view(torch.uint8).view(-1, 2) for one in (unit, unit_least)]
+    heads = [_head(one, x, kind) for one in (unit, unit_least)]
     return torch.cat([*heads, _twelve(whole_scales, whole_least), low], 1)
 
 
