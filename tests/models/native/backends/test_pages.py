@@ -58,13 +58,13 @@ def test_freed_memory_leaves_no_holes() -> None:
 @needs("int8")
 @pytest.mark.parametrize("size", [(2048, 1024), (2047, 1023)])  # whole panels, and filled up
 def test_making_int8_weights_leaves_no_holes(size: tuple[int, int]) -> None:
-    """Of the allocator's memory it takes but small pieces: where a copy of the weights lay, scales
-    would lie next, and no later copy would fit there."""
+    """Of the allocator's memory it takes but small pieces: where a part of the weights lay, scales
+    would lie next, and no later part would fit there."""
     weight = torch.randn(size)
     with profile(profile_memory=True) as seen:
         int8.make(weight, None)
     taken = [event.self_cpu_memory_usage for event in seen.events() or ()]
-    assert 0 < max(taken) < weight.numel()
+    assert 0 < max(taken) < weight.numel() / 16
 
 
 def test_what_is_let_go_serves_again() -> None:

@@ -69,9 +69,11 @@ def _quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
     """int8 [out, in], and the scale of each output channel [out]."""
     scales = torch.linalg.vector_norm(weight, torch.inf, 1).clamp_min_(_TINY).div_(_WEIGHTS)
     whole = pages.passing(tuple(weight.shape), torch.int8)
+    levels = pages.passing((_PART, weight.shape[1]), weight.dtype)
     for start in range(0, len(weight), _PART):
         part = slice(start, start + _PART)
-        whole[part] = (weight[part] / scales[part, None]).round_()
+        rows = levels[: len(weight) - start]
+        whole[part] = torch.div(weight[part], scales[part, None], out=rows).round_()
     return whole, scales
 
 
