@@ -81,8 +81,9 @@ def test_what_is_let_go_serves_again() -> None:
         assert pages.passing((2**20,), torch.float16).data_ptr() != place  # too small for that
         assert pages.passing((2**16,), torch.float16).data_ptr() != place  # and too large for this
     assert again.fill_(3).sum() == 3 * 2**16 * 3  # what is in use stays
+    pages.passing((2**18,), torch.float16).fill_(7)  # and nothing is kept from here on
     other = pages.passing((2**18,), torch.float16)
-    assert other.data_ptr() != again.data_ptr()
+    assert not other.any() and other.data_ptr() != again.data_ptr()
 
 
 def _resident() -> int:

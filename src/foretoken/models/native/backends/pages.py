@@ -24,7 +24,8 @@ _LINE = 64  # a cache line, where each piece begins
 _LARGEST = 2**27  # bytes of what is kept to be used again
 _FREE = 3  # references to a map that no tensor has: the list's, the loop's, the count's own
 
-_spare: list[mmap.mmap] = []
+_spare: ContextVar[list[mmap.mmap] | None] = ContextVar("spare", default=None)
+"""The maps that serve again, within `reusing`."""
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -84,11 +85,13 @@ def passing(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     size = count * dtype.itemsize
     if size < _OWN_MAP or sys.platform == "win32":
         return torch.empty(shape, dtype=dtype)
-    pages = next(filter(None, (_fitting(i, size) for i in range(len(_spare)))), None)
+    spare = _spare.get()
+    found = (_fitting(spare, i, size) for i in range(len(spare))) if spare else ()
+    pages = next(filter(None, found), None)
     if pages is None:
         pages = _mapped(size)
-        if size <= _LARGEST:
-            _spare.append(pages)
+        if spare is not None and size <= _LARGEST:
+            spare.append(pages)
     return torch.frombuffer(pages, dtype=dtype, count=count).view(shape)
 
 
@@ -96,15 +99,16 @@ def passing(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 def reusing() -> Iterator[None]:
     """While the block runs, what `passing` gave and was let go serves again: a new page
     takes the system longer to give than it takes to dequantise into it."""
+    before = _spare.set([])
     try:
         yield
     finally:
-        _spare.clear()
+        _spare.reset(before)
 
 
-def _fitting(index: int, size: int) -> mmap.mmap | None:
+def _fitting(spare: list[mmap.mmap], index: int, size: int) -> mmap.mmap | None:
     """A spare map, if no tensor has it and it isn't much too large."""
-    pages = _spare[index]
+    pages = spare[index]
     free = sys.getrefcount(pages) == _FREE
     return pages if free and size <= len(pages) <= 2 * size else None
 
