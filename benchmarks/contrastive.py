@@ -2,8 +2,8 @@
 
 The target is an expert less an amateur, and the amateur drafts. Counted, in float64 with the
 bundled pair: texts that differ from plain contrastive decoding's, and the amateur's passes beyond
-one for each drafted token and one a step. Timed, with --model and --draft-model: both in turn.
-Where it was interrupted it goes on. Example:
+one for each drafted token and one a step. Timed, with --model and --draft-model: both in turn;
+seconds are of decoding alone. Where it was interrupted it goes on. Example:
 
     python benchmarks/contrastive.py --model EXPERT --draft-model AMATEUR --check
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence as Seq
-from time import perf_counter
 from typing import Any
 
 from kept import Kept, of_options
@@ -57,7 +56,13 @@ def pair(
     assert isinstance(amateur, Transformer)
     counted = Counted(amateur)
     target = Contrastive(expert, counted)
-    drafting = {"method": "sps", "model": counted, "num_speculative_tokens": given.draft_tokens}
+    drafting = {
+        "method": "sps",
+        "model": counted,
+        "num_speculative_tokens": given.draft_tokens,
+        "num_assistant_tokens_schedule": "confidence",
+        "assistant_confidence_threshold": given.confidence,
+    }
     plain = LLM(target, tokenizer=names[0], max_num_seqs=1)
     fast = LLM(target, tokenizer=names[0], max_num_seqs=1, speculative_config=drafting)
     return plain, fast, counted
@@ -102,10 +107,11 @@ def speed(given: argparse.Namespace, kept: Kept) -> dict[str, Any]:
         ways = {"plain": plain, "drafted": fast}
         done: dict[str, Any] = {}
         for way in sorted(ways, reverse=bool(number % 2)):
-            begun = perf_counter()
+            ways[way].reset_stats()
             [out] = ways[way].generate([prompts[number]], params)
+            stats = ways[way].stats
             done[way] = {
-                "seconds": perf_counter() - begun,
+                "seconds": stats.draft_time + stats.verify_time + stats.other_time,
                 "tokens": len(out.outputs[0].token_ids),
                 "passes": out.stats.passes,
             }
@@ -119,11 +125,14 @@ def speed(given: argparse.Namespace, kept: Kept) -> dict[str, Any]:
 
 def main() -> int:
     parser = options(__doc__)
-    parser.add_argument("--draft-tokens", type=int, default=4, help="of a draft (default: 4)")
+    parser.add_argument("--draft-tokens", type=int, default=8, help="at most (default: 8)")
+    parser.add_argument(
+        "--confidence", type=float, default=0.6, help="of the amateur, to draft on (default: 0.6)"
+    )
     parser.add_argument(
         "--amateur-backend", default="auto", help="how the amateur runs, plain too (auto)"
     )
-    parser.add_argument("--limit", type=int, default=6, help="prompts (default: 6)")
+    parser.add_argument("--limit", type=int, default=16, help="prompts (default: 16)")
     parser.add_argument("--max-tokens", type=int, default=64, help="of a text (default: 64)")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
@@ -142,7 +151,9 @@ def main() -> int:
     if fast["speedup"] < FASTER:
         failures.append(f"{fast['speedup']:.2f} times as fast, {FASTER:g} asked for")
     print("\n" + "\n".join(failures or [f"{fast['speedup']:.2f} times as fast"]))
-    save("contrastive", given, {"counts": counted, "speed": fast, "met": not failures})
+    drafting = ("amateur_backend", "draft_tokens", "confidence")
+    about = {name: getattr(given, name) for name in drafting}
+    save("contrastive", given, {**about, "counts": counted, "speed": fast, "met": not failures})
     kept.forget()
     return 1 if failures and given.check else 0
 
