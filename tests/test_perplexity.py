@@ -13,13 +13,14 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 
 import gguf_files
+from foretoken.bench.measure import perplexity
 from foretoken.errors import ForetokenError
 from foretoken.models.native.backends import blocks
 from foretoken.testing import TableModel, logits_after
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
-import perplexity  # noqa: E402
+import perplexity as benchmark  # noqa: E402
 
 
 def test_of_what_is_known() -> None:
@@ -32,8 +33,9 @@ def test_of_what_is_known() -> None:
         for at in range(1, len(window))
     ]
     expected = math.exp(float(torch.stack(parts).mean()))
-    found = perplexity.losses(model, windows)
-    assert found[:, 1].tolist() == [3, 2]
+    seen: list[int] = []
+    found = perplexity.losses(model, windows, lambda: seen.append(1))
+    assert found[:, 1].tolist() == [3, 2] and len(seen) == 2
     assert perplexity.perplexity(found) == pytest.approx(expected, rel=1e-5)
 
 
@@ -51,7 +53,7 @@ def test_the_interval_is_of_the_ratio() -> None:
 @pytest.mark.skipif(not blocks.has_loops(), reason="no loop for blocks was built")
 def test_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Formats differ in their weights, and little in what the arithmetic adds."""
-    monkeypatch.setattr(perplexity, "text", lambda characters: "the cat in the hat " * characters)
+    monkeypatch.setattr(benchmark, "text", lambda characters: "the cat in the hat " * characters)
     model = str(gguf_files.written(tmp_path / "a.gguf", "llama", Kind.Q8_0))
     arguments = [
         "--models",
@@ -65,7 +67,7 @@ def test_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "40",
     ]
     monkeypatch.setattr(sys, "argv", ["perplexity.py", *arguments, "--out", str(tmp_path)])
-    perplexity.main()
+    benchmark.main()
     stored, four = json.loads((tmp_path / "perplexity.json").read_text())["rows"]
     assert (stored["format"], four["format"]) == ("stored", "q4")
     assert stored["weights"] == stored["numbers"] == four["numbers"] != four["weights"]
@@ -76,8 +78,18 @@ def test_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert four["mb"] == pytest.approx(stored["mb"] * 4.5 / 8.5)
 
 
-def test_a_short_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perplexity, "text", lambda characters: "the cat")
+def test_windows(tmp_path: Path) -> None:
+    """Of the text's first tokens; a text that is too short is refused with both numbers."""
     model = str(gguf_files.written(tmp_path / "a.gguf"))
-    with pytest.raises(ForetokenError, match="ask for no more"):
-        perplexity.cut(model, 100, 10)
+    whole = perplexity.cut(model, "the cat in the hat", 100, 100, exactly=False)
+    first = perplexity.load_tokenizer(model).bos_token_id
+    start = [] if first is None else [first]
+    ids = whole[0][len(start) :]
+    cut = perplexity.cut(model, "the cat in the hat", 5, 3)
+    assert cut == [[*start, *ids[:3]], [*start, *ids[3:5]]]
+    for text, tokens, exactly, told in (
+        ("the cat", 100, True, "tokens, and 100"),
+        ("", 100, False, "0 tokens, and 2"),
+    ):
+        with pytest.raises(ForetokenError, match=told):
+            perplexity.cut(model, text, tokens, 10, exactly=exactly)

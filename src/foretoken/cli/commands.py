@@ -105,6 +105,7 @@ def _register() -> None:
         layers,
         methods,
         new_drafter,
+        perplexity,
         prune,
         ralm,
         recommend,
@@ -129,6 +130,7 @@ def _register() -> None:
     app.command("edit")(edit.edit)
     app.command("ralm")(ralm.ralm)
     app.command("certify")(certify.certify)
+    app.command("perplexity")(perplexity.perplexity)
     app.command("recommend")(recommend.recommend)
     app.command("tune")(tune.tune)
     app.command("methods")(methods.methods)
