@@ -1,53 +1,20 @@
-"""Perplexity of known distributions, and of formats."""
+"""The record of formats' perplexities."""
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from gguf import GGMLQuantizationType as Kind
 
 import gguf_files
-from foretoken.bench.measure import perplexity
-from foretoken.errors import ForetokenError
 from foretoken.models.native.backends import blocks
-from foretoken.testing import TableModel, logits_after
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import perplexity as benchmark  # noqa: E402
-
-
-def test_of_what_is_known() -> None:
-    """e to the mean of what each token after the first is worth, over all windows."""
-    model = TableModel.random(7, 3)
-    windows = [[1, 2, 3, 4], [5, 6, 0]]
-    parts = [
-        -logits_after(model, window[:at]).log_softmax(0)[window[at]]
-        for window in windows
-        for at in range(1, len(window))
-    ]
-    expected = math.exp(float(torch.stack(parts).mean()))
-    seen: list[int] = []
-    found = perplexity.losses(model, windows, lambda: seen.append(1))
-    assert found[:, 1].tolist() == [3, 2] and len(seen) == 2
-    assert perplexity.perplexity(found) == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_interval_is_of_the_ratio() -> None:
-    """Every window a hundredth worse a token: no doubt; windows that differ: the middle lies in
-    it."""
-    exact = np.array([[20.0, 10], [36.0, 12], [30.0, 11]])
-    worse = exact + np.array([[0.1, 0], [0.12, 0], [0.11, 0]])
-    assert perplexity.ratio_interval(exact, worse) == pytest.approx((math.exp(0.01),) * 2)
-    mixed = exact + np.array([[0.5, 0], [-0.3, 0], [0.1, 0]])
-    low, high = perplexity.ratio_interval(exact, mixed)
-    assert low < perplexity.perplexity(mixed) / perplexity.perplexity(exact) < high
 
 
 @pytest.mark.skipif(not blocks.has_loops(), reason="no loop for blocks was built")
@@ -76,20 +43,3 @@ def test_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0.8 < row["arithmetic"] < 1.25
         assert row["low"] <= row["arithmetic"] <= row["high"]
     assert four["mb"] == pytest.approx(stored["mb"] * 4.5 / 8.5)
-
-
-def test_windows(tmp_path: Path) -> None:
-    """Of the text's first tokens; a text that is too short is refused with both numbers."""
-    model = str(gguf_files.written(tmp_path / "a.gguf"))
-    whole = perplexity.cut(model, "the cat in the hat", 100, 100, exactly=False)
-    first = perplexity.load_tokenizer(model).bos_token_id
-    start = [] if first is None else [first]
-    ids = whole[0][len(start) :]
-    cut = perplexity.cut(model, "the cat in the hat", 5, 3)
-    assert cut == [[*start, *ids[:3]], [*start, *ids[3:5]]]
-    for text, tokens, exactly, told in (
-        ("the cat", 100, True, "tokens, and 100"),
-        ("", 100, False, "0 tokens, and 2"),
-    ):
-        with pytest.raises(ForetokenError, match=told):
-            perplexity.cut(model, text, tokens, 10, exactly=exactly)
