@@ -91,7 +91,7 @@ def perplexity(read: Read) -> str:
         [
             [
                 row["model"],
-                "its own blocks" if row["format"] == "stored" else code(row["format"]),
+                "its own blocks" if row["format"] == "blocks" else code(row["format"]),
                 f"{row['mb']:.0f}",
                 *(f"{row[name]:.2f}" for name in ("numbers", "weights", "executed")),
                 f"{row['arithmetic']:.4f} ({row['low']:.4f}–{row['high']:.4f})",

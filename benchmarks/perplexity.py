@@ -1,9 +1,9 @@
 """What quantised execution does to a model: perplexity, beside that of its numbers in float32.
 
-    FORETOKEN_DATA=folder python benchmarks/perplexity.py --models small.gguf --formats stored q4
+    FORETOKEN_DATA=folder python benchmarks/perplexity.py --models small.gguf --formats blocks q4
 
 As `foretoken perplexity` measures it (`foretoken/bench/measure/perplexity.py`), of several models,
-with a record. A file's own blocks are the format `stored`, which is the default. The text is
+with a record. The default is the format `blocks`, a GGUF file's own. The text is
 corpora/heldout.jsonl.gz, conversations and books as they come.
 """
 
@@ -20,10 +20,8 @@ import shared
 from foretoken.bench.measure import perplexity
 from foretoken.bench.suites.data import folder
 from foretoken.errors import ForetokenError
-from foretoken.models.native.backends import quantise
 from foretoken.progress import track
 
-STORED = "stored"
 WANTED = 1.005
 """How much the arithmetic may cost."""
 
@@ -31,9 +29,9 @@ WANTED = 1.005
 def main() -> None:
     parser = shared.options(__doc__)
     parser.add_argument("--models", nargs="+", required=True, metavar="MODEL")
-    known = [STORED, *quantise.BACKENDS]
+    known = perplexity.BACKENDS
     parser.add_argument(
-        "--formats", nargs="+", default=[STORED], choices=known, help=f"{STORED}, {names()}"
+        "--formats", nargs="+", default=[perplexity.STORED], choices=known, help=", ".join(known)
     )
     parser.add_argument("--name", default="perplexity", help="of the record (perplexity)")
     parser.add_argument("--tokens", type=int, default=20_000)
@@ -63,16 +61,11 @@ def line(row: dict[str, Any]) -> list[str]:
 def of_model(source: str, given: Any) -> Iterator[dict[str, Any]]:
     """A row for the blocks of a GGUF file, and one for each format."""
     windows = perplexity.cut(source, text(8 * given.tokens), given.tokens, given.window)
-    backends = [perplexity.STORED if name == STORED else name for name in given.formats]
-    with track("Windows", perplexity.passes(backends) * len(windows), True) as advance:
-        for row in perplexity.rows(source, backends, windows, advance):
+    with track("Windows", perplexity.passes(given.formats) * len(windows), True) as advance:
+        for row in perplexity.rows(source, given.formats, windows, advance):
             own = asdict(row) | {"arithmetic": row.arithmetic}
-            kind = own.pop("backend")
-            yield own | {"format": STORED if kind == perplexity.STORED else kind}
-
-
-def names() -> str:
-    return ", ".join(quantise.BACKENDS)
+            own["format"] = own.pop("backend")
+            yield own
 
 
 def text(characters: int) -> str:

@@ -26,7 +26,7 @@ def test_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "--models",
         model,
         "--formats",
-        "stored",
+        "blocks",
         "q4",
         "--tokens",
         "120",
@@ -36,7 +36,7 @@ def test_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["perplexity.py", *arguments, "--out", str(tmp_path)])
     benchmark.main()
     stored, four = json.loads((tmp_path / "perplexity.json").read_text())["rows"]
-    assert (stored["format"], four["format"]) == ("stored", "q4")
+    assert (stored["format"], four["format"]) == ("blocks", "q4")
     assert stored["weights"] == stored["numbers"] == four["numbers"] != four["weights"]
     for row in (stored, four):
         assert row["arithmetic"] == row["executed"] / row["weights"] != 1

@@ -16,7 +16,6 @@ from typing import IO, Any
 from hostile_inputs.case import Outcome, shown
 
 Line = dict[str, Any]
-_START = 300  # seconds that a start may take more than a case: it may compile the loops
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def _lines(process: subprocess.Popen[str], seconds: float) -> Iterator[Line]:
         arrived.put("")
 
     threading.Thread(target=read, daemon=True).start()
-    silent = seconds + _START
+    silent = seconds + 60  # a start takes its time
     while True:
         try:
             line = arrived.get(timeout=silent)

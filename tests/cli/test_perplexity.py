@@ -42,10 +42,11 @@ def test_a_file_and_another_format(model: str, tmp_path: Path) -> None:
         assert row["low"] <= row["arithmetic"] <= row["high"]
     code, said = run("--model", model, "--text", "-", "--window", "40", given=TEXT)
     assert not code and "q4" not in said
+    assert f"Over {own['tokens']} tokens from the text's beginning." in said
     assert f"{own['executed']:.3f} {own['arithmetic']:.4f} ({own['low']:.4f} to" in said
     code, said = run("--model", model, "--text", "-", "--tokens", "20", "--json", given=TEXT)
     [row] = json.loads(said)
-    assert not code and row["low"] is row["high"] is None
+    assert not code and row["low"] is row["high"] is None and row["tokens"] in (19, 20)
 
 
 @pytest.mark.parametrize(

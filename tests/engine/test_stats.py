@@ -38,6 +38,8 @@ def test_counts_of_a_known_run(pair: Pair) -> None:
     assert (engine.stats.tokens, engine.stats.drafted) == (40, 50)
     assert engine.stats.engine_steps == 7
     assert set(engine.stats.ms_per_step) == {"draft", "verify", "other"}
+    spent = sum(engine.stats.ms_per_step.values()) * engine.stats.engine_steps / 1000
+    assert engine.stats.decode_time == pytest.approx(spent)
     engine.reset_stats()
     assert engine.stats.tokens == 0
 

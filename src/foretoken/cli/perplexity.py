@@ -86,4 +86,6 @@ def _show(rows: list[Row]) -> None:
         values = [f"{value:.3f}" for value in (row.numbers, row.weights, row.executed)]
         range_ = "" if math.isnan(row.low) else f" ({row.low:.4f} to {row.high:.4f})"
         shown.add_row(row.backend, f"{row.mb:.0f}", *values, f"{row.arithmetic:.4f}{range_}")
-    output.console(width=100).print(shown)
+    console = output.console(width=100)
+    console.print(shown)
+    console.print(f"\nOver {rows[0].tokens:,} tokens from the text's beginning.")

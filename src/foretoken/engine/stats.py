@@ -159,6 +159,11 @@ class EngineStats(AcceptanceStats):
     other_time: float = 0.0
 
     @property
+    def decode_time(self) -> float:
+        """Seconds outside prefill."""
+        return self.draft_time + self.verify_time + self.other_time
+
+    @property
     def ms_per_step(self) -> dict[str, float]:
         """Milliseconds of an engine step outside prefill: draft, verify (the pass) and other."""
         steps = max(1, self.engine_steps)

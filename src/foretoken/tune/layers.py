@@ -93,5 +93,4 @@ class Search:
             while engine.busy:
                 engine.step()
         stats = engine.stats
-        decoding = stats.draft_time + stats.verify_time + stats.other_time
-        return decoding / stats.tokens, stats.draft_acceptance_rate
+        return stats.decode_time / stats.tokens, stats.draft_acceptance_rate

@@ -172,7 +172,7 @@ class Tuner:
                 place = (place + turn) % len(llms)
                 stats = self._serve(llms[place])
                 if turn:  # the first warms up
-                    speeds[place].append(stats.tokens / _seconds(stats))
+                    speeds[place].append(stats.tokens / stats.decode_time)
             advance()
         return [statistics.median(timed) for timed in speeds]
 
@@ -256,10 +256,6 @@ def _measured(stats: EngineStats) -> Any:
         "nodes_per_step": nodes_per_step([stats]),
         "ms_per_step": stats.ms_per_step,
     }
-
-
-def _seconds(stats: EngineStats) -> float:
-    return stats.draft_time + stats.verify_time + stats.other_time
 
 
 def _optuna() -> Any:

@@ -39,12 +39,13 @@ Done = Callable[[], None]
 
 @dataclass(frozen=True)
 class Row:
-    """Perplexities of one backend. mb: megabytes that a pass reads. arithmetic: `executed` over
-    `weights`. low, high: its 95 % bootstrap interval over windows, NaN for a single window:
-    rounding moves a perplexity up or down, by chance, more than it adds to it."""
+    """Perplexities of one backend. tokens: how many count. mb: megabytes that a pass reads.
+    arithmetic: `executed` over `weights`. low, high: its 95 % bootstrap interval over windows, NaN
+    for a single window: rounding moves a perplexity up or down, by chance, more than it adds."""
 
     model: str
     backend: str
+    tokens: int
     mb: float
     numbers: float
     weights: float
@@ -92,6 +93,7 @@ def rows(source: str, backends: Sequence[str], windows: Windows, done: Done) -> 
         yield Row(
             Path(source).stem,
             backend,
+            tokens=int(numbers[:, 1].sum()),
             mb=model.bytes_read / 1e6,
             numbers=perplexity(numbers),
             weights=perplexity(exact),
