@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence as Seq
 from dataclasses import fields
 
+import pytest
+
 from engines import GREEDY, PROMPTS, engine_of, finish, known
 from foretoken import SamplingParams
 from foretoken.engine.stats import AcceptanceStats
