@@ -20,6 +20,7 @@ from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.spellings import Conversation
 from foretoken.train import joint, processes, shards
+from foretoken.train.answers import AT_ONCE
 from foretoken.train.batches import joined
 from foretoken.train.data import digest_of
 from foretoken.train.drafter import DrafterTraining
@@ -114,7 +115,7 @@ def _held(out: Path) -> AbstractContextManager[None]:
 
 def prepare(job: Job) -> Setting:
     """Load the target and write the texts, or read them where they were written before."""
-    llm = LLM(job.target, dtype=job.dtype, device=job.device)
+    llm = LLM(job.target, dtype=job.dtype, device=job.device, max_num_seqs=AT_ONCE)
     written = texts(llm, job)
     digest = digest_of(Records.joined(list(written.values())))
     records, held_out = hold_out(llm, job, written)
