@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from foretoken import LLM, METHODS, SamplingParams
+from foretoken.models.load import load_tokenizer
 from foretoken.testing import tiny_transformers
 from foretoken.testing.checks import texts
 from on_device import DEVICE, MARKS
@@ -61,13 +62,18 @@ def other_precision() -> None:
 
 
 def trained(
-    recipe: str, checkpoints: tuple[Path, Path], out: Path, steps: int = 3, **options: Any
+    recipe: str,
+    checkpoints: tuple[Path, Path],
+    out: Path,
+    steps: int = 3,
+    shape: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Outcome:
     """A few steps on the device."""
-    shape = {"specdec": {"masks": 3, "blocks": 8, "model": str(checkpoints[1])}, **SHAPES}
+    own = {"specdec": {"masks": 3, "blocks": 8, "model": str(checkpoints[1])}, **SHAPES}
     changes = {**TINY, "steps": steps}
-    if recipe in shape:
-        changes["shape"] = shape[recipe]
+    if shape or recipe in own:
+        changes["shape"] = shape or own[recipe]
     read = read_recipe(recipe, changes)
     given: dict[str, Any] = {"device": str(DEVICE), "show": False, "every": 0.0, **options}
     return make(TRAINED.get(recipe, recipe), str(checkpoints[0]), PROMPTS, read, out, **given)
@@ -158,9 +164,10 @@ def test_stored_states(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 def test_cut_out_of_a_target(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
-    """A small model cut out of one on the GPU is trained and serves."""
-    model = tiny_transformers(97, max_length=4096, dtype=torch.float32).to(DEVICE)
-    with LLM(checkpoints[0], device=DEVICE) as llm:
-        small = prune(model, Size(1, intermediate_size=32), [[1, 2, 3, 4, 5], [9, 8, 7]])
-        write(small, llm.tokenizer, tmp_path / "small")
+    """A small model, cut out on the CPU as `foretoken prune` does, is trained and serves."""
+    model = tiny_transformers(97, max_length=4096, dtype=torch.float32)
+    small = prune(model, Size(1, intermediate_size=32), [[1, 2, 3, 4, 5], [9, 8, 7]])
+    write(small, load_tokenizer(checkpoints[0]), tmp_path / "small")
     check_serves("sps", checkpoints[0], tmp_path / "small")
+    trained("sps", checkpoints, tmp_path / "out", shape={"model": str(tmp_path / "small")})
+    check_serves("sps", checkpoints[0], tmp_path / "out")
