@@ -20,6 +20,9 @@ from foretoken.testing import Pair, related, tiny_transformers
 DEVICE = torch.device(os.environ.get("FORETOKEN_TEST_DEVICE", "cuda"))
 ON_GPU = DEVICE.type == "cuda"
 
+NEAR = 1e-4
+"""How near logits are on two devices in float64: norms are float32 inside."""
+
 MARKS = [
     pytest.mark.gpu,
     pytest.mark.skipif(ON_GPU and not torch.cuda.is_available(), reason="there is no GPU"),
