@@ -60,13 +60,16 @@ def begun(model: Transformer, hidden: tuple[int, ...] = ()) -> tuple[ModelTarget
     return target, sequences
 
 
-def drawn(rng: random.Random, rows: int) -> DraftTree:
-    """A tree for each row, of any shape, some without nodes."""
-    paths = [
+def drawn(rng: random.Random, rows: int) -> list[list[list[int]]]:
+    """The paths of a tree for each row, of any shape, some without nodes."""
+    return [
         [[rng.randrange(VOCAB) for _ in range(rng.randrange(1, 5))] for _ in range(branches)]
         for branches in (rng.randrange(8) for _ in range(rows))
     ]
-    return from_paths(paths, CPU) if any(paths) else empty(rows, CPU)
+
+
+def tree_of(paths: list[list[list[int]]], device: torch.device) -> DraftTree:
+    return from_paths(paths, device) if any(paths) else empty(len(paths), device)
 
 
 def last_path(tree: DraftTree, row: int) -> list[int]:
@@ -82,20 +85,22 @@ def last_path(tree: DraftTree, row: int) -> list[int]:
 def check_same(
     model: Transformer, kind: str = "llama", steps: int = 12, near: float = 1e-9
 ) -> None:
-    """Random trees over changing rows: every pass says what it says without the runner."""
+    """Random trees over changing rows: every pass says what it says on the CPU without a runner."""
     rng, (own, mine), (other, theirs) = random.Random(1), begun(fresh(kind)), begun(model)
     for _ in range(steps):
         some = [[0], [0, 1], [0, 1, 2], [2], [1, 2]][rng.randrange(5)]
-        tree = drawn(rng, len(some))
+        paths = drawn(rng, len(some))
+        trees = [tree_of(paths, device) for device in (CPU, model.device)]
+        tree = trees[0]
         said = [
-            target.score([rows[i] for i in some], tree).logits
-            for target, rows in ((own, mine), (other, theirs))
+            target.score([rows[i] for i in some], own_tree).logits
+            for (target, rows), own_tree in zip(((own, mine), (other, theirs)), trees, strict=True)
         ]
         for row, count in enumerate(tree.counts):
-            one, two = (logits[row, : count + 1] for logits in said if logits is not None)
+            one, two = (logits[row, : count + 1].cpu() for logits in said if logits is not None)
             assert torch.allclose(one, two, rtol=0, atol=near)
-        paths = [last_path(tree, row) for row in range(len(some))]
+        taken = [last_path(tree, row) for row in range(len(some))]
         for target, rows in ((own, mine), (other, theirs)):
-            target.commit([rows[i] for i in some], paths)
-            for i, path in zip(some, paths, strict=True):
+            target.commit([rows[i] for i in some], taken)
+            for i, path in zip(some, taken, strict=True):
                 rows[i].tokens += [5] * (len(path) + 1)

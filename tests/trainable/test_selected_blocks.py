@@ -40,6 +40,17 @@ def scored(
 
 
 @torch.no_grad()
+def test_scores_and_logits_of_two_dtypes(small: Pair) -> None:
+    """As where products run in half precision: the scores keep theirs."""
+    module, states = selected_module(small), torch.randn(3, small.target.width).double()
+    logits = small.target.head(states)
+    exact = module.selected(states, logits, torch.tensor([3, 9, 1]))
+    found = module.selected(states, logits.float(), torch.tensor([3, 9, 1]))
+    assert found.dtype == torch.float64
+    assert torch.allclose(found, exact)
+
+
+@torch.no_grad()
 def test_the_scores_by_hand(small: Pair) -> None:
     """After each token; the tree's chances are the same scores', each row after one candidate."""
     module = selected_module(small)

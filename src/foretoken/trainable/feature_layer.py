@@ -94,7 +94,7 @@ def unroll(
     for i in range(1, steps):
         following = embeddings.roll(-1 - i, 1).take_along_dim(chosen, 1)
         state = module.predict(state, following, places + i, attends)
-        outputs.append(torch.zeros_like(features).scatter(1, chosen.expand_as(state), state))
+        outputs.append(state.new_zeros(features.shape).scatter(1, chosen.expand_as(state), state))
     return torch.stack(outputs, 2)
 
 

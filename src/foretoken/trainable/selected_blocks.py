@@ -145,7 +145,7 @@ class SelectedModule(BlockModule):
         logits of their own [..., V]; -inf but for the candidates."""
         own, ids = self.candidate_selector.candidates(logits)
         scores = self.candidate_selector.scores(own, ids, states, before)
-        return torch.full_like(logits, -torch.inf).scatter(-1, ids, scores)
+        return scores.new_full(logits.shape, -torch.inf).scatter(-1, ids, scores)
 
     def transitions(self, states: Tensor, logits: Tensor, roots: Tensor) -> tuple[Tensor, Tensor]:
         """The chance of each candidate after each candidate of the place before, and their ids:

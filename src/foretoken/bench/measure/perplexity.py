@@ -133,7 +133,7 @@ def losses(model: CausalLM, windows: Windows, done: Done) -> Floats:
         feed.last = None  # logits of all
         logits = model.forward(feed, cache).logits
         assert logits is not None
-        targets = torch.tensor(window[1:])
+        targets = torch.tensor(window[1:], device=logits.device)
         total = torch.nn.functional.cross_entropy(logits[0, :-1], targets, reduction="sum")
         found.append((float(total), len(targets)))
         done()

@@ -91,4 +91,4 @@ def test_graphs_on_a_gpu(kind: str) -> None:
     """Real ones."""
     model = fresh(kind, torch.device("cuda"))
     model.run_by(Graphs, "cuda_graphs")
-    check_same(model, kind)
+    check_same(model, kind, near=1e-4)  # the other side is on the CPU, and norms are float32
