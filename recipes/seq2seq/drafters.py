@@ -24,9 +24,10 @@ import pairs
 import torch
 import torch.nn.functional as F
 from feed import Feed, Made
-from model import T5, Batch
+from model import Batch
 from prepare import MASK_ID, PAD_ID
 from torch import Tensor
+from transformers import T5ForConditionalGeneration as T5
 
 from foretoken.drafters.blockwise import BlockwiseHeads
 from foretoken.trainable.checkpoint import Facts
@@ -132,7 +133,10 @@ def glancing(base: T5, drafter: T5, progress: Callable[[], float]) -> Loss:
         with torch.no_grad():
             wrong = ((guesses(tokens).argmax(-1) != goal) & counted).sum(1, keepdim=True)
         share = GLANCED - 0.2 * progress()
-        shown = torch.rand(goal.shape, device=goal.device) * counted.sum(1, keepdim=True) < share * wrong
+        shown = (
+            torch.rand(goal.shape, device=goal.device) * counted.sum(1, keepdim=True)
+            < share * wrong
+        )
         shown &= counted
         given = torch.where(shown, goal, MASK_ID)
         logits = guesses(tokens.scatter(1, where, given))

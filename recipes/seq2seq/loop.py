@@ -50,13 +50,14 @@ def asked(parser: argparse.ArgumentParser) -> None:
 
 def device_of(name: str) -> torch.device:
     """auto: a GPU where there is one."""
+    # Batches differ in size; without this, memory is kept for each size. Read when a GPU is first
+    # used.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
         raise SystemExit("torch finds no CUDA GPU here; use --device cpu.")
     if name == "cpu" or not there:
         return torch.device("cpu")
-    # Batches differ in size; without this, memory is kept for each size.
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     torch.set_float32_matmul_precision("high")
     torch.backends.cuda.enable_cudnn_sdp(False)  # builds a plan for each shape
     return torch.device("cuda")

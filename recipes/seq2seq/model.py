@@ -55,8 +55,8 @@ class Batch(NamedTuple):
     places: Tensor
 
 
-UNSEEN = torch.finfo(torch.bfloat16).min
-"""A score that no attention is left of; float32 has it too."""
+UNSEEN = -1e9
+"""What leaves no attention; far from where bfloat16 ends, as kernels multiply scores."""
 
 
 def tokenizer_of(work: Path, task: str) -> PreTrainedTokenizerFast:

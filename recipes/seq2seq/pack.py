@@ -12,12 +12,13 @@ import json
 import shutil
 from pathlib import Path
 
-import drafters
 import pairs
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+import drafters
 
 WEIGHTS = "model.safetensors"
 NAMES = ("base", *drafters.NAMES)

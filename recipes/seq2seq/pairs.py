@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from errors import corrupt, count_for
 from foretoken.bench.suites import data
 

@@ -13,8 +13,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import drafters
 import pairs
+
+import drafters
 
 HERE = Path(__file__).parent
 Job = tuple[str, str, list[str]]

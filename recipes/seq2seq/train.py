@@ -6,7 +6,6 @@ After prepare.py. Killed, it goes on where it was. WORK/TASK/base has the result
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import loop
