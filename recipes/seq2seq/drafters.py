@@ -8,34 +8,43 @@ glancing (Qian et al. 2021): as many places as half of its mistakes are shown, t
 
 Each may be killed and goes on where it was; WORK/TASK/NAME has the result.
 
-Legend: B pairs, T written tokens, K masks, D width, V vocabulary.
+Legend: B pairs, T written tokens, K masks, X places more for them, D width, V vocabulary,
+N places, H heads.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
+import loop
 import model as models
 import pairs
 import torch
 import torch.nn.functional as F
-from loop import Budget, mixed, train
-from model import T5, Batch
+from feed import Feed, Made
+from model import Batch
 from prepare import MASK_ID, PAD_ID
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import T5ForConditionalGeneration as T5
 
 from foretoken.drafters.blockwise import BlockwiseHeads
 from foretoken.trainable.checkpoint import Facts
-from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.losses import Objective, kl_div
 
 HEADS = MASKS = 8
+PLACES = 2048  # of a batch, that heads are trained at
+DECAY = 0.8  # of the loss from one head to the next
 GLANCED = 0.5  # of the wrong places, at the beginning; falls to 0.3
 
 Loss = Callable[[int, Batch], Tensor]
 """(step, batch) -> loss."""
+
+
+def divergence(given: Tensor, wanted: Tensor) -> Tensor:
+    """[N] forward KL of logits [N, V]. Nothing here waits for a GPU."""
+    logs = given.log_softmax(-1), wanted.log_softmax(-1)
+    return F.kl_div(*logs, reduction="none", log_target=True).sum(-1)
 
 
 def distilled(base: T5, student: T5) -> Loss:
@@ -43,62 +52,66 @@ def distilled(base: T5, student: T5) -> Loss:
     shares = not any(p.requires_grad for p in student.encoder.parameters())
 
     def loss_of(step: int, batch: Batch) -> Tensor:
-        chosen = batch.goal != models.IGNORED
         with torch.no_grad():
             read = models.encoded(base, batch)
-            wanted = models.logits_of(base, models.decoded(base, batch, read, batch.before)[chosen])
+            states = models.decoded(base, batch, read, batch.before)
+            wanted = models.logits_of(base, models.at_places(states, batch.places))
         own = read if shares else models.encoded(student, batch)
         states = models.decoded(student, batch, own, batch.before)
-        return kl_div(models.logits_of(student, states[chosen]), wanted).mean()
+        return divergence(
+            models.logits_of(student, models.at_places(states, batch.places)), wanted
+        ).mean()
 
     return loss_of
 
 
-def lesson_of(base: T5, batch: Batch) -> Lesson:
-    """The base's states along what is written, as heads are trained on."""
-    last = batch.goal.masked_fill(batch.goal == models.IGNORED, PAD_ID)
-    tokens = torch.cat((batch.before[:, :1], last), 1)  # [B, T + 1]
-    real = F.pad(batch.goal != models.IGNORED, (1, 0), value=True)
-    with torch.no_grad():
-        states = models.decoded(base, batch, models.encoded(base, batch), tokens).float()
-    places = torch.arange(tokens.shape[1]).expand_as(tokens)
-    weight = real.float()
-    weight[:, 0] = 0.0  # the decoder's start isn't written
-
-    def unused(*_: object) -> Tensor:
-        raise NotImplementedError
-
-    return Lesson(
-        tokens,
-        places,
-        torch.where(real, 0, -1),
-        weight,
-        torch.where(real, HEADS, -1),
-        {-1: states},
-        lambda states: models.logits_of(base, states),
-        unused,
-        unused,
-        unused,  # type: ignore[arg-type]
-    )
-
-
 def blockwise(base: T5, heads: BlockwiseHeads) -> Loss:
-    goal = Objective({"kl_div": 1.0})
-    return lambda step, batch: heads(lesson_of(base, batch), goal)
+    """Of each head, the forward KL to what the base itself says at that head's place, at up to
+    `PLACES` places of a batch. It is the library's own loss (`head_losses`), whose chunks are
+    small enough for large vocabularies and too small for a GPU."""
+
+    def loss_of(step: int, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            read = models.encoded(base, batch)
+            states = models.decoded(base, batch, read, batch.before).float()
+        places = batch.places
+        if len(places) > PLACES:
+            places = places[torch.randint(len(places), (PLACES,), device=places.device)]
+        later, counted = ahead(batch.goal, places)
+        with torch.no_grad():
+            wanted = models.logits_of(base, models.at_places(states, later.flatten()))
+        guessed = heads.states(models.at_places(states, places)).flatten(0, 1)
+        loss = divergence(models.logits_of(base, guessed), wanted).view_as(counted)
+        weight = counted * DECAY ** torch.arange(HEADS, device=places.device)
+        return (loss * weight).sum() / len(places)
+
+    return loss_of
+
+
+def ahead(goal: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """([N, H] flat places 1 … H after these, which of them have something to write)."""
+    length = goal.shape[1]
+    steps = 1 + torch.arange(HEADS, device=places.device)
+    inside = places[:, None] % length + steps < length
+    later = torch.where(inside, places[:, None] + steps, places[:, None])
+    there = goal.flatten()[later] != models.IGNORED
+    return later, inside & there
 
 
 def blocks(batch: Batch, step: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A random place of each text, and K masks after it: (tokens [B, T + K], which of them each one
-    sees [B, T + K, T + K], where the masks stand [B, K])."""
+    """A random place of each text, and K masks after it: (tokens [B, T + X], which of them each one
+    sees [B, T + X, T + X], where the masks stand [B, K])."""
+    device = batch.goal.device
     lengths = (batch.goal != models.IGNORED).sum(1)
-    rng = torch.Generator().manual_seed(step)
-    start = (torch.rand(len(lengths), generator=rng) * lengths).long() + 1
-    where = start[:, None] + torch.arange(MASKS)
-    tokens = F.pad(batch.before, (0, MASKS), value=PAD_ID)
+    rng = torch.Generator(device).manual_seed(step)
+    start = (torch.rand(len(lengths), generator=rng, device=device) * lengths).long() + 1
+    where = start[:, None] + torch.arange(MASKS, device=device)
+    # More than there are masks, so that the width suits attention's kernels as the batch's does.
+    tokens = F.pad(batch.before, (0, models.MULTIPLE), value=PAD_ID)
     tokens = tokens.scatter(1, where, MASK_ID)
-    columns = torch.arange(tokens.shape[1])
+    columns = torch.arange(tokens.shape[1], device=device)
     inside = (columns >= start[:, None]) & (columns < start[:, None] + MASKS)
-    causal = torch.ones(len(columns), len(columns), dtype=torch.bool).tril()
+    causal = columns[:, None] >= columns
     return tokens, causal | (inside[:, :, None] & inside[:, None]), where
 
 
@@ -109,7 +122,7 @@ def glancing(base: T5, drafter: T5, progress: Callable[[], float]) -> Loss:
         with torch.no_grad():
             read = models.encoded(base, batch)
         tokens, sees, where = blocks(batch, step)
-        goal = F.pad(batch.goal, (0, MASKS), value=models.IGNORED).gather(1, where - 1)
+        goal = F.pad(batch.goal, (0, models.MULTIPLE), value=models.IGNORED).gather(1, where - 1)
         counted = goal != models.IGNORED
 
         def guesses(tokens: Tensor) -> Tensor:
@@ -120,11 +133,15 @@ def glancing(base: T5, drafter: T5, progress: Callable[[], float]) -> Loss:
         with torch.no_grad():
             wrong = ((guesses(tokens).argmax(-1) != goal) & counted).sum(1, keepdim=True)
         share = GLANCED - 0.2 * progress()
-        shown = torch.rand(goal.shape) * counted.sum(1, keepdim=True) < share * wrong
+        shown = (
+            torch.rand(goal.shape, device=goal.device) * counted.sum(1, keepdim=True)
+            < share * wrong
+        )
         shown &= counted
         given = torch.where(shown, goal, MASK_ID)
-        logits, learned = guesses(tokens.scatter(1, where, given)), counted & ~shown
-        return F.cross_entropy(logits[learned], goal[learned])
+        logits = guesses(tokens.scatter(1, where, given))
+        learned = torch.where(counted & ~shown, goal, models.IGNORED)
+        return F.cross_entropy(logits.flatten(0, 1), learned.flatten())
 
     return loss_of
 
@@ -134,8 +151,7 @@ def main() -> None:
     parser.add_argument("--task", choices=pairs.TASKS, required=True)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--minutes", type=float, default=18.0, help="of each drafter")
-    parser.add_argument("--rows", type=int, default=64, help="pairs of a step")
-    parser.add_argument("--work", type=Path, required=True)
+    loop.asked(parser)
     given = parser.parse_args()
     for name in given.only:
         make(name, given)
@@ -144,43 +160,51 @@ def main() -> None:
 NAMES = ("shallow", "student", "blockwise", "block")
 
 
+def module_of(name: str, base: T5, done: Callable[[], float]) -> tuple[Any, Loss]:
+    """A new drafter and its loss. done: how much of the training is."""
+    if name == "student":
+        module: Any = models.new(models.STUDENT, base.config.vocab_size)
+        return module, distilled(base, module)
+    if name == "shallow":
+        module = models.with_decoder(base, models.SHALLOW)
+        return module, distilled(base, module)
+    if name == "block":
+        module = models.with_decoder(base, models.BLOCK)
+        module.config.foretoken_block = {"mask_token_id": MASK_ID, "size": MASKS}
+        return module, glancing(base, module, done)
+    config = base.config
+    numbers = config.d_model, config.vocab_size, config.num_decoder_layers
+    facts = Facts(*numbers, config.num_heads, config.d_kv)
+    module = BlockwiseHeads(facts, num_heads=HEADS)
+    return module, blockwise(base, module)
+
+
 def make(name: str, given: argparse.Namespace) -> None:
     """Train one, or finish it."""
     torch.manual_seed(0)
-    folder = given.work / given.task
+    folder, device = given.work / given.task, loop.device_of(given.device)
     tokenizer = models.tokenizer_of(given.work, given.task)
-    base = T5.from_pretrained(folder / "base").eval().requires_grad_(False)
-    module: nn.Module
-    if name == "student":
-        module = models.new(models.STUDENT, len(tokenizer))
-        loss = distilled(base, module)
-    elif name == "shallow":
-        module = models.with_decoder(base, models.SHALLOW)
-        loss = distilled(base, module)
-    elif name == "block":
-        module = models.with_decoder(base, models.BLOCK)
-        module.config.foretoken_block = {"mask_token_id": MASK_ID, "size": MASKS}
-        steps = [0.0]
-        loss = glancing(base, module, lambda: steps[0])
-    else:
-        config = base.config
-        numbers = config.d_model, config.vocab_size, config.num_decoder_layers
-        facts = Facts(*numbers, config.num_heads, config.d_kv)
-        module = BlockwiseHeads(facts, num_heads=HEADS)
-        loss = blockwise(base, module)
-    batches = pairs.Batches(pairs.read(given.work, given.task, "train"), given.rows, seed=1)
+    base = models.base_of(folder / "base", device)
+    done = [0.0]
+    module, loss = module_of(name, base, lambda: done[0])
+    module.to(device)
+    made = Made(given.work, given.task, given.rows, seed=1)
+    feed = Feed(made, device, loop.workers_of(given.workers, device))
 
-    def loss_of(step: int) -> Tensor:
-        with mixed():
-            return loss(step, models.collate(tokenizer, batches.batch(step)))
+    def loss_of(step: int, batch: Batch) -> Tensor:
+        with loop.mixed(device):
+            return loss(step, batch)
 
-    print(f"{given.task}: {name}", flush=True)
-    rates = Budget(given.minutes, 0.003, 1e-3)
-    train(module, loss_of, rates, folder / f"{name}.pt")
+    def notice(share: float) -> None:
+        done[0] = share
+
+    print(f"{given.task}: {name} on {device}", flush=True)
+    rates = loop.Budget(given.minutes, 0.003, loop.for_rows(1e-3, given.rows))
+    loop.train(module, loss_of, feed, rates, folder / f"{name}.pt", notice)
     if isinstance(module, BlockwiseHeads):
-        module.save(folder / name, {})
+        module.cpu().save(folder / name, {})
     else:
-        models.save(module, tokenizer, folder / name)  # type: ignore[arg-type]
+        models.save(module, tokenizer, folder / name)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,15 @@ import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from prepare import EOS_ID, LENGTH, PAD_ID
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedTokenizerFast, T5Config
 from transformers import T5ForConditionalGeneration as T5
+from transformers.activations import NewGELUActivation
+from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 
 class Shape(NamedTuple):
@@ -33,14 +36,27 @@ BLOCK = 2  # decoder layers of a block drafter, beside the target's encoder
 IGNORED = -100
 
 
+MULTIPLE = 16
+"""Lengths are padded to multiples of it, so that few shapes occur."""
+Arrays = tuple[Any, Any]
+"""int16 [B, S] and [B, T]: ids of sources and of what is to be written, padded."""
+
+
 class Batch(NamedTuple):
-    """source, seen: [B, S] ids and which are no padding. before, goal: [B, T] what the decoder
-    reads, and what it is to write (`IGNORED` where nothing is)."""
+    """source: [B, S] ids. seen: [B, 1, 1, S] what is added to attention's scores: 0, or `UNSEEN`
+    for padding. before, goal: [B, T] what the decoder reads, and what it is to write (`IGNORED`
+    where nothing is). places: [N] where something is, in the flattened goal; known beforehand, as
+    asking a GPU for it would wait for all that it was given."""
 
     source: Tensor
     seen: Tensor
     before: Tensor
     goal: Tensor
+    places: Tensor
+
+
+UNSEEN = -1e9
+"""What leaves no attention; far from where bfloat16 ends, as kernels multiply scores."""
 
 
 def tokenizer_of(work: Path, task: str) -> PreTrainedTokenizerFast:
@@ -65,7 +81,27 @@ def new(shape: Shape, vocab: int) -> T5:
         decoder_start_token_id=PAD_ID,
         n_positions=LENGTH,
     )
-    return T5(config).train()
+    return in_fewer_kernels(T5(config).train())
+
+
+def base_of(folder: Path, device: torch.device) -> T5:
+    """A frozen model of a Hugging Face folder."""
+    model = in_fewer_kernels(T5.from_pretrained(folder, dtype=torch.float32))
+    return model.eval().requires_grad_(False).to(device)
+
+
+def in_fewer_kernels(model: T5) -> T5:
+    """The same functions and weights: norms and activations are one kernel each, where
+    transformers has six and eight. Small models wait for launches."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, T5LayerNorm):
+                norm = nn.RMSNorm(len(child.weight), eps=child.variance_epsilon)
+                norm.weight = child.weight
+                setattr(parent, name, norm)
+            elif isinstance(child, NewGELUActivation):
+                setattr(parent, name, nn.GELU(approximate="tanh"))
+    return model
 
 
 def with_decoder(base: T5, layers: int) -> T5:
@@ -73,7 +109,7 @@ def with_decoder(base: T5, layers: int) -> T5:
     which begins as the base's first and last ones."""
     config = copy.deepcopy(base.config)
     config.num_decoder_layers = layers
-    model = T5(config).train()
+    model = in_fewer_kernels(T5(config).train())
     weights = model.state_dict()
     count = base.config.num_decoder_layers
     places = [0] if layers == 1 else [round(i * (count - 1) / (layers - 1)) for i in range(layers)]
@@ -89,16 +125,42 @@ def with_decoder(base: T5, layers: int) -> T5:
     return model
 
 
-def collate(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> Batch:
-    """Padded to multiples of eight."""
-    given = {"padding": True, "truncation": True, "pad_to_multiple_of": 8, "return_tensors": "pt"}
-    sides = [tokenizer([pair[side] for pair in pairs], **given) for side in (0, 1)]
-    source, written = sides
-    ids, real = written["input_ids"], written["attention_mask"].bool()
+def ids_of(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[Any]:
+    """int16 ids of each, with its end."""
+    plain = tokenizer.backend_tokenizer
+    found = (encoding.ids for encoding in plain.encode_batch_fast(texts))
+    return [np.array([*ids[: LENGTH - 1], EOS_ID][: len(ids)], np.int16) for ids in found]
+
+
+def padded(texts: list[Any]) -> Any:
+    """int16 [B, a multiple of `MULTIPLE`]."""
+    longest = max(map(len, texts))
+    ids = np.full((len(texts), -(-longest // MULTIPLE) * MULTIPLE), PAD_ID, np.int16)
+    for row, text in enumerate(texts):
+        ids[row, : len(text)] = text
+    return ids
+
+
+def batch_of(source: Any, written: Any, device: torch.device | str = "cpu") -> Batch:
+    """Of padded ids. Nothing here waits for a GPU."""
+
+    def there(array: Any) -> Tensor:
+        tensor = torch.from_numpy(array)
+        if torch.device(device).type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(device, non_blocking=True).long()
+
+    places, read, ids = there(np.flatnonzero(written != PAD_ID)), there(source), there(written)
+    seen = torch.zeros(read.shape, device=device).masked_fill_(read == PAD_ID, UNSEEN)
+    goal = ids.masked_fill(ids == PAD_ID, IGNORED)
     before = F.pad(ids[:, :-1], (1, 0), value=PAD_ID)
-    return Batch(
-        source["input_ids"], source["attention_mask"], before, ids.masked_fill(~real, IGNORED)
-    )
+    return Batch(read, seen[:, None, None], before, goal, places)
+
+
+def collate(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> Batch:
+    """Of texts."""
+    source, written = (padded(ids_of(tokenizer, [pair[i] for pair in pairs])) for i in (0, 1))
+    return batch_of(source, written)
 
 
 def encoded(model: T5, batch: Batch) -> Tensor:
@@ -110,21 +172,26 @@ def encoded(model: T5, batch: Batch) -> Tensor:
 def decoded(
     model: T5, batch: Batch, read: Tensor, tokens: Tensor, mask: Tensor | None = None
 ) -> Tensor:
-    """[B, T, D] the decoder's normed states at these tokens. mask: [B, T, T] bool, which of them
-    each one sees; by default those up to itself."""
-    additive: Any = None
-    if mask is not None:
-        additive = torch.zeros(mask.shape).masked_fill_(~mask, torch.finfo(torch.float32).min)
-        additive = additive[:, None]
+    """[B, T, D] the decoder's normed states at these tokens. mask: [B or 1, T, T] bool, which of
+    them each one sees; by default those up to itself."""
+    if mask is None:
+        length = tokens.shape[1]
+        mask = torch.ones(1, length, length, dtype=torch.bool, device=tokens.device).tril()
+    additive = torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, UNSEEN)
     out = model.decoder(
         input_ids=tokens,
-        attention_mask=additive,
+        attention_mask=additive[:, None],
         encoder_hidden_states=read,
         encoder_attention_mask=batch.seen,
         use_cache=False,
     )
     states: Tensor = out.last_hidden_state
     return states
+
+
+def at_places(values: Tensor, places: Tensor) -> Tensor:
+    """Of [B, T, ...], those at flat places [N]."""
+    return values.flatten(0, 1).index_select(0, places)
 
 
 def logits_of(model: T5, states: Tensor) -> Tensor:
@@ -138,8 +205,8 @@ def logits_of(model: T5, states: Tensor) -> Tensor:
 def loss_of(model: T5, batch: Batch) -> Tensor:
     """The mean loss of what is to be written."""
     states = decoded(model, batch, encoded(model, batch), batch.before)
-    chosen = batch.goal != IGNORED
-    return F.cross_entropy(logits_of(model, states[chosen]), batch.goal[chosen])
+    logits = logits_of(model, at_places(states, batch.places))
+    return F.cross_entropy(logits, at_places(batch.goal, batch.places))
 
 
 def save(model: T5, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -13,8 +13,11 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from errors import corrupt, count_for
 from foretoken.bench.suites import data
@@ -97,25 +100,36 @@ def broken(sentence: str, least: float, most: float, rng: random.Random) -> Pair
 
 @dataclass(frozen=True)
 class Batches:
-    """Endless batches of `rows` pairs. rows: sentences to be broken, or pairs."""
+    """Endless batches of `rows` pairs. texts: sentences to be broken, or pairs."""
 
     texts: list[Any]
     rows: int
     seed: int = 0
 
-    def batch(self, number: int) -> list[Pair]:
-        draw, at = divmod(number, _POOL)
-        rng = random.Random(self.seed * 1_000_003 + draw)
-        chosen = rng.choices(self.texts, k=self.rows * _POOL)
-        chosen.sort(key=lambda text: len(text if isinstance(text, str) else text[0]))
-        start = rng.sample(range(_POOL), _POOL)[at] * self.rows
-        rng = random.Random(self.seed * 1_000_003 + draw * _POOL + at)
-        return [self._pair(text, rng) for text in chosen[start : start + self.rows]]
+    @cached_property
+    def _lengths(self) -> Any:
+        sources = (text if isinstance(text, str) else text[0] for text in self.texts)
+        return np.fromiter(map(len, sources), np.int32, len(self.texts))
 
-    def _pair(self, text: Any, rng: random.Random) -> Pair:
+    def draw(self, number: int) -> tuple[list[int], random.Random]:
+        """Where a batch's texts are, and the chance that breaks them."""
+        draw, at = divmod(number, _POOL)
+        chance = np.random.default_rng([self.seed, draw])
+        chosen = chance.integers(len(self.texts), size=self.rows * _POOL)
+        chosen = chosen[np.argsort(self._lengths[chosen], kind="stable")]
+        start = int(chance.permutation(_POOL)[at]) * self.rows
+        rng = random.Random(self.seed * 1_000_003 + number)
+        return chosen[start : start + self.rows].tolist(), rng
+
+    def pair(self, at: int, rng: random.Random) -> Pair:
+        text = self.texts[at]
         if isinstance(text, str):
             return broken(text, 0.0, MOST_RATE, rng)
         return text[0], text[1]
+
+    def batch(self, number: int) -> list[Pair]:
+        places, rng = self.draw(number)
+        return [self.pair(at, rng) for at in places]
 
 
 def held_out(

@@ -44,8 +44,9 @@ def train(texts: list[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def prepare(work: Path, folder: Path, task: str) -> None:
-    """Write the texts of both splits, then the tokenizer, last: it shows that all is there."""
+def prepare(work: Path, folder: Path, task: str, most: int | None = None) -> None:
+    """Write the texts of both splits, then the tokenizer, last: it shows that all is there. most:
+    texts to train on, evenly spread."""
     if (work / task / "tokenizer" / "tokenizer.json").exists():
         return
     (work / task).mkdir(parents=True, exist_ok=True)
@@ -53,6 +54,9 @@ def prepare(work: Path, folder: Path, task: str) -> None:
     rows = {split: read(folder, split) for split in ("train", "heldout")}
     known = set(rows["heldout"])
     rows["train"] = [row for row in rows["train"] if row not in known]
+    count = len(rows["train"])
+    if most is not None and most < count:
+        rows["train"] = [rows["train"][i * count // most] for i in range(most)]
     for split, kept in rows.items():
         pairs.write(work, task, split, kept)
         print(f"{task} {split}: {len(kept)} texts", flush=True)
@@ -66,9 +70,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder of {train,heldout}.jsonl.gz")
     parser.add_argument("--work", type=Path, required=True, help="folder for work files")
+    parser.add_argument("--most", type=int, help="texts of each task to train on; default: all")
     given = parser.parse_args()
+    if given.most is not None and given.most < 1:
+        raise SystemExit(f"--most is {given.most}; it must be at least 1.")
     for task in pairs.TASKS:
-        prepare(given.work, pairs.corpora(given.data), task)
+        prepare(given.work, pairs.corpora(given.data), task, given.most)
 
 
 if __name__ == "__main__":

@@ -8,23 +8,26 @@ Training) is not used. Departures: rounds run in float32 where the machine has n
 which torch's own Muon always uses and a CPU then emulates, fifty times slower; the norm that a
 matrix is divided by is at least 1e-7, where that is added to it there.
 
-A matrix whose rows are shared out over processes is gathered for its update, which all of them
-compute.
+Matrices of one shape are updated together, as a GPU spends more time on starting a small product
+than on the product. A matrix whose rows are shared out over processes is gathered for its update,
+which all of them compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from foretoken.train.recipe import Recipe
 from foretoken.train.shards import shared_like, whole
 
 QUINTIC = (3.4445, -4.775, 2.0315)  # Jordan et al.: steep at zero, then within 0.3 of one
 ROUNDS = 5
+TOGETHER = 2**24  # numbers of the matrices that are updated together, at most
 _BY_TOKEN = ("lm_head", "embed")  # names of matrices with a row for each token: AdamW's
 
 
@@ -38,16 +41,31 @@ def precision(device: str) -> torch.dtype:
 
 
 def orthogonal(x: Tensor) -> Tensor:
-    """Roughly U V^T of x = U S V^T, by Newton-Schulz rounds on [rows, columns]."""
-    wide: Tensor = x if x.shape[0] <= x.shape[1] else x.t()
+    """Roughly U V^T of x = U S V^T, by Newton-Schulz rounds on each [..., rows, columns]."""
+    wide: Tensor = x if x.shape[-2] <= x.shape[-1] else x.mT
     wide = wide.to(precision(x.device.type))
-    wide = wide / wide.norm().clamp(min=1e-7)
+    wide = wide / torch.linalg.vector_norm(wide, dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     a, b, c = QUINTIC
     for _ in range(ROUNDS):
-        gram = wide @ wide.t()
-        wide = a * wide + torch.addmm(gram, gram, gram, beta=b, alpha=c) @ wide
-    result: Tensor = wide if x.shape[0] <= x.shape[1] else wide.t()
+        gram = wide @ wide.mT
+        add = torch.addmm if x.dim() == 2 else torch.baddbmm
+        wide = a * wide + add(gram, gram, gram, beta=b, alpha=c) @ wide
+    result: Tensor = wide if x.shape[-2] <= x.shape[-1] else wide.mT
     return result.to(x.dtype)
+
+
+def alike(params: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Those that have gradients, by shape, at most `TOGETHER` numbers at a time, if not one matrix
+    alone has more; each that is shared out over processes by itself."""
+    found: dict[Any, list[Tensor]] = {}
+    for p in params:
+        if p.grad is not None:
+            kind = (p.shape, p.dtype, p.device, p.grad.dtype)
+            found.setdefault(id(p) if isinstance(p, DTensor) else kind, []).append(p)
+    for some in found.values():
+        count = max(1, TOGETHER // some[0].numel())
+        for at in range(0, len(some), count):
+            yield some[at : at + count]
 
 
 class Muon(torch.optim.Optimizer):
@@ -66,15 +84,25 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                mean = self.state[p].setdefault("mean", torch.zeros_like(p.grad))
-                mean.lerp_(p.grad, 1 - group["momentum"])
-                direction = p.grad.lerp(mean, group["momentum"])
-                update = shared_like(orthogonal(whole(direction)), p)
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.add_(update, alpha=-group["lr"] * max(1.0, p.shape[0] / p.shape[1]) ** 0.5)
+            for some in alike(group["params"]):
+                self._move(some, group)
+
+    def _move(self, some: list[Tensor], group: dict[str, Any]) -> None:
+        """Update matrices of one shape."""
+        grads = [p.grad for p in some if p.grad is not None]
+        means = [
+            self.state[p].setdefault("mean", torch.zeros_like(grad))
+            for p, grad in zip(some, grads, strict=True)
+        ]
+        shape, lr = some[0].shape, group["lr"]
+        torch._foreach_lerp_(means, grads, 1 - group["momentum"])
+        directions = torch._foreach_lerp(grads, means, group["momentum"])
+        if len(some) == 1:
+            updates = [shared_like(orthogonal(whole(directions[0])), some[0])]
+        else:
+            updates = list(orthogonal(torch.stack(directions)).unbind())
+        torch._foreach_mul_(some, 1 - lr * group["weight_decay"])
+        torch._foreach_add_(some, updates, alpha=-lr * max(1.0, shape[0] / shape[1]) ** 0.5)
 
 
 def optimizers_for(

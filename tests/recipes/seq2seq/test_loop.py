@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,15 @@ def trained(path: Path, killed_at: int | None = None) -> tuple[nn.Module, list[i
     torch.manual_seed(0)
     model, steps = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), []
 
-    def loss_of(step: int) -> Tensor:
+    def loss_of(step: int, batch: int) -> Tensor:
+        assert batch == step
         if step == killed_at:
             raise Killed
         steps.append(step)
         x = torch.randn(16, 6)  # of the step's own seed
         return (model(x) - x[:, :3].sin()).square().mean()
 
-    train(model, loss_of, Budget(0.5), path)
+    train(model, loss_of, count, Budget(0.5), path)
     return model, steps
 
 
@@ -81,3 +83,27 @@ def test_the_rate_rises_and_falls() -> None:
 
     assert rate(0.0) == 0.02 and rate(0.015) == 0.5 and rate(0.2) == 1.0 == rate(0.5)
     assert rate(0.75) == pytest.approx(0.51) and rate(1.0) == pytest.approx(0.01)
+
+
+def test_a_loss_that_is_no_number_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is stored."""
+    import loop
+
+    monkeypatch.setattr(loop, "time", Clock())
+    model = nn.Linear(2, 2)
+
+    def loss_of(step: int, batch: int) -> Tensor:
+        return model(torch.full((1, 2), float("nan"))).sum()
+
+    with pytest.raises(SystemExit, match=r"a\.pt"):
+        loop.train(model, loss_of, count, loop.Budget(0.5), tmp_path / "a.pt")
+    assert not (tmp_path / "a.pt").exists()
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    import loop
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert loop.device_of("auto").type == "cpu" == loop.device_of("cpu").type
+    with pytest.raises(SystemExit, match="--device cpu"):
+        loop.device_of("cuda")

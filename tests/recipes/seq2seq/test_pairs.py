@@ -50,6 +50,19 @@ def test_held_out_texts(corpus: Path, tmp_path: Path, task: str) -> None:
     assert not wanted & {text if isinstance(text, str) else tuple(text) for text in learned}
 
 
+def test_no_more_texts_than_asked_for(corpus: Path, tmp_path: Path) -> None:
+    """Evenly spread; held-out texts stay."""
+    import pairs
+    import prepare
+
+    prepare.prepare(tmp_path / "all", corpus, "translator")
+    prepare.prepare(tmp_path / "few", corpus, "translator", most=100)
+    every, few = (pairs.read(tmp_path / n, "translator", "train") for n in ("all", "few"))
+    assert few == every[::3] and len(every) == 300
+    held = [pairs.read(tmp_path / n, "translator", "heldout") for n in ("all", "few")]
+    assert held[0] == held[1]
+
+
 def test_the_tokenizer(corpus: Path, tmp_path: Path) -> None:
     """Any text comes back, and ends with its mark."""
     import model
