@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 HEADS = ("eagle3", "medusa", "hydra", "dflash2", "mtp")
 CUTS = {
     "middle": "--layers 15 --hidden-size 384 --intermediate-size 1024 --kv-heads 2",
-    "small": "--layers 6 --hidden-size 256 --intermediate-size 768 --kv-heads 1",
+    "small": "--layers 6 --hidden-size 288 --intermediate-size 768 --kv-heads 1",
 }
 """What is left of the target after each cut."""
 FRESH = "fresh"

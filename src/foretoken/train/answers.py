@@ -23,7 +23,7 @@ from foretoken.train import processes
 from foretoken.train.records import Records
 from foretoken.train.turns import prompt_ids
 
-AT_ONCE = 256  # conversations in a file, which are answered side by side where memory allows it
+_BLOCK = 256  # conversations in a file, which are answered together
 _KIND = "block of answers"
 
 
@@ -43,7 +43,7 @@ def write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     prompted = [each for each in conversations if each.messages]
-    blocks = [prompted[i : i + AT_ONCE] for i in range(0, len(prompted), AT_ONCE)]
+    blocks = [prompted[i : i + _BLOCK] for i in range(0, len(prompted), _BLOCK)]
     writer = _Writer(llm, params, longest)
     parts: list[Records] = []
     with track("Writing answers", len(blocks), show and processes.is_first()) as advance:
@@ -112,7 +112,7 @@ class _Writer:
         while dialogues:
             dialogues = self._prompted(dialogues)
             first = ((self.params.seed or 0) << 20) + turn
-            seeds = [first + ((number * AT_ONCE + dialogue.number) << 4) for dialogue in dialogues]
+            seeds = [first + ((number * _BLOCK + dialogue.number) << 4) for dialogue in dialogues]
             params = [replace(self.params, seed=seed) for seed in seeds]
             outputs = self.llm.generate([dialogue.prompt for dialogue in dialogues], params)
             for dialogue, output in zip(dialogues, outputs, strict=True):

@@ -20,10 +20,9 @@ from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.spellings import Conversation
 from foretoken.train import joint, processes, shards
-from foretoken.train.answers import AT_ONCE
 from foretoken.train.batches import joined
 from foretoken.train.data import digest_of
-from foretoken.train.drafter import DrafterTraining
+from foretoken.train.drafter import DrafterTraining, config_of
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import PRECISIONS, Job, Outcome, Report, Setting
 from foretoken.train.loop import evaluate, kept, note_held_out_counts, train
@@ -35,6 +34,10 @@ from foretoken.train.stored_states import stored_states
 from foretoken.train.subject import Subject
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.lesson import Estimate
+
+
+_WRITTEN = 64
+"""Texts that the target writes side by side."""
 
 
 def make(
@@ -115,7 +118,14 @@ def _held(out: Path) -> AbstractContextManager[None]:
 
 def prepare(job: Job) -> Setting:
     """Load the target and write the texts, or read them where they were written before."""
-    llm = LLM(job.target, dtype=job.dtype, device=job.device, max_num_seqs=AT_ONCE)
+    config = config_of(job.target).get_text_config()
+    llm = LLM(
+        job.target,
+        dtype=job.dtype,
+        device=job.device,
+        max_num_seqs=_WRITTEN,
+        max_model_len=min(job.recipe.length, config.max_position_embeddings),
+    )
     written = texts(llm, job)
     digest = digest_of(Records.joined(list(written.values())))
     records, held_out = hold_out(llm, job, written)

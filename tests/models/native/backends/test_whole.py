@@ -23,6 +23,7 @@ from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import Transformer
 from foretoken.trees.from_lists import from_paths
 from stored_models import CLASSES, config_class
+from whole_passes import fresh
 
 CPU = torch.device("cpu")
 VOCAB = 97
@@ -319,3 +320,9 @@ def test_a_pass_that_does_not_fit_is_refused() -> None:
     ):
         refused("outside of the cache or model", **numbers)
     refused("a mask is not", _masks={(None,): torch.ones(1, 3, 2, dtype=torch.bool)})
+
+
+def test_the_loops_are_built_only_where_they_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Building them takes a minute, which a model on a GPU or in another dtype must not wait for."""
+    monkeypatch.setattr(kernels, "library", lambda: pytest.fail("the loops were asked for"))
+    assert fresh().whole is None
