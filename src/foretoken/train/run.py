@@ -35,7 +35,6 @@ from foretoken.train.subject import Subject
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.lesson import Estimate
 
-
 _WRITTEN = 64
 """Texts that the target writes side by side."""
 

@@ -323,6 +323,6 @@ def test_a_pass_that_does_not_fit_is_refused() -> None:
 
 
 def test_the_loops_are_built_only_where_they_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Building them takes a minute, which a model on a GPU or in another dtype must not wait for."""
+    """It takes a minute, which a model on a GPU or in another dtype must not wait for."""
     monkeypatch.setattr(kernels, "library", lambda: pytest.fail("the loops were asked for"))
     assert fresh().whole is None
