@@ -82,6 +82,42 @@ def methods(target: Target) -> dict[str, dict[str, Any]]:
     return {BASELINE: {"method": BASELINE}, **drafting, **_WITHOUT, "auto": auto}
 
 
+_BRANCHES = ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
+"""A tree for a layer that predicts three tokens."""
+_SMALL = {"draft_backend": "int8"}
+PAPERS = ("eagle3-paper", "medusa-paper", "hydra-paper", "dflash2_tree")
+"""Rows with the paper's tree, whose length other places compare with and which cost most: at
+temperature 1 they are left out."""
+TRAINED: dict[str, dict[str, Any]] = {
+    "eagle3": {"method": "eagle3", "model": "smollm2-eagle3"},
+    "eagle3-chain": {
+        **{"method": "eagle3", "model": "smollm2-eagle3", "tree": "paper"},
+        **{"depth": 4, "top_k": 1, "tree_nodes": 4},
+    },
+    "eagle3-paper": {"method": "eagle3", "model": "smollm2-eagle3", "tree": "paper"},
+    "medusa": {"method": "medusa", "model": "smollm2-medusa"},
+    "medusa-paper": {"method": "medusa", "model": "smollm2-medusa", "tree": "paper"},
+    "hydra": {"method": "hydra", "model": "smollm2-hydra"},
+    "hydra-paper": {"method": "hydra", "model": "smollm2-hydra", "tree": "paper"},
+    "dflash2": {"method": "dflash2", "model": "smollm2-dflash2"},
+    "dflash2-3": {"method": "dflash2", "model": "smollm2-dflash2", "num_speculative_tokens": 3},
+    "dflash2_tree": {"method": "dflash2_tree", "model": "smollm2-dflash2"},
+    "dflash2_tree-8": {"method": "dflash2_tree", "model": "smollm2-dflash2", "tree_nodes": 8},
+    "mtp": {"method": "mtp", "model": "smollm2-mtp"},
+    "mtp-tree": {"method": "mtp", "model": "smollm2-mtp", "tree": _BRANCHES},
+    **{
+        f"{label}-{n}": {"method": "sps", "model": model, "num_speculative_tokens": n, **_SMALL}
+        for label, model in (("draft", "smollm2-draft"), ("fresh", "smollm2-draft-fresh"))
+        for n in (2, 4)
+    },
+    "auto+draft": {"method": "auto", "model": "smollm2-draft", **_SMALL},
+    "auto+eagle3": {"method": "auto:suffix,eagle3", "model": "smollm2-eagle3"},
+    "auto+dflash2": {"method": "auto:suffix,dflash2", "model": "smollm2-dflash2"},
+}
+"""Rows of the drafters that were trained for SmolLM2, which the zoo has by these models' names."""
+DRAFTERS = tuple(dict.fromkeys(config["model"] for config in TRAINED.values()))
+
+
 @dataclass(frozen=True)
 class Peer:
     """Another engine at one precision. engine: the name in peers/lineup.py. weights: how the file
