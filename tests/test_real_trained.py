@@ -73,7 +73,7 @@ def test_the_stage_becomes_a_record_and_a_table(bench: SimpleNamespace) -> None:
     real.run(bench.whole, bench.bench, [cells.OF_TRAINED])
     made = record.made(bench.whole, Path(), {}, 0.0)
     greedy, sampled = made["cells"]
-    rows = ["autoregressive", "suffix", "auto", "draft-2", "draft-4", "auto+draft"]
+    rows = ["autoregressive", "suffix", "auto", "draft-2", "draft-4", "draft-4-int8", "auto+draft"]
     assert [row["method"] for row in greedy["rows"]] == rows
     assert [row["method"] for row in sampled["rows"]] == rows
     assert (greedy["temperature"], sampled["temperature"]) == (0.0, 1.0)

@@ -245,13 +245,8 @@ def seconds(cell: Cell, pace: Pace, work: Work) -> float:
         f"{peer}: {row.method}" for peer in cell.peers for row in _peer_rows(peer, cell.target)
     ]
     rows = [*cell.rows, *named]
-    writing = (
-        sum(pace.of(row) * _weight(row) for row in rows)
-        * turns
-        * cell.tokens
-        * pace.written
-        * slower
-    )
+    each = sum(pace.of(row) * _weight(row) for row in rows) * slower
+    writing = each * turns * cell.tokens * pace.written
     return _LOAD + writing + (len(rows) + len(cell.peers)) * read * pace.prompt
 
 

@@ -132,16 +132,23 @@ class Whole:
 
     def expected(self, cell: Cell) -> float:
         """Seconds until a cell is done: from another round where there is one, else estimated."""
-        folder, pace = self.work / cell.name, GUESS[cell.target]
-        if (self.work / SETTLED).is_file() and cell.target in (own := self.settled()["paces"]):
-            pace = Pace(**own[cell.target])
+        folder = self.work / cell.name
         alike = [p for p in self.work.glob(f"{cell.kind}_round*") if (p / DONE).is_file()]
-        whole = _seconds(alike[0]) if alike else seconds(cell, pace, self.works)
+        whole = _seconds(alike[0]) if alike else seconds(cell, self._pace(cell.target), self.works)
         if not (folder / CELL).is_file():
             return whole
         units = read_json(folder / CELL, "a cell")["units"]
         served = {line["unit"] for line in read_lines(folder / CLOCK) if "unit" in line}
         return whole * (1 - len(served) / max(1, units))
+
+    def _pace(self, target: str) -> Pace:
+        """As settled; before that, by the target's own screen, or a guess."""
+        if (self.work / SETTLED).is_file() and target in (own := self.settled()["paces"]):
+            return Pace(**own[target])
+        for cell in self.screened():
+            if cell.target == target and not cell.peers and self.done(cell):
+                return pace([figures.cell([figures.read(self.work / cell.name)])])
+        return GUESS[target]
 
 
 def _seconds(folder: Path) -> float:

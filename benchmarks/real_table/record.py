@@ -17,8 +17,8 @@
     missed                    what was asked for and not found, in words
 
 A cell: stage ("screen", "grid", "whole", "precision", "trained"), target, precision, backend,
-parameters, batch_size, temperature, memory ("cold", "warm"), complete, rounds, dates, machines, commits,
-max_tokens, prompts, turns, groups (served together), prompt_tokens, written (how much of
+parameters, batch_size, temperature, memory ("cold", "warm"), complete, rounds, dates, machines,
+commits, max_tokens, prompts, turns, groups (served together), prompt_tokens, written (how much of
 max_tokens answers have), skipped, looping (prompts that plain decoding answers with a loop),
 not_run, costs, rows, best_trained (of the stage "trained": {"method", "over"}, the fastest row of a
 trained drafter over each row of none) and peers.
