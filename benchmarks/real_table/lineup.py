@@ -84,9 +84,13 @@ def methods(target: Target) -> dict[str, dict[str, Any]]:
 
 _BRANCHES = ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
 """A tree for a layer that predicts three tokens."""
+_NODES = (*_BRANCHES, (2,), (0, 0, 0, 0))
+"""A tree of eight for four heads each of which reads the tokens before its own."""
+_EIGHT = {"tree": "planned", "tree_nodes": 8}
+"""The best tree of so many nodes for the rates that the checkpoint was measured at."""
 _SMALL = {"draft_backend": "q4"}
 """Half of the time of int8, in which one row shows what that costs in acceptance."""
-PAPERS = ("eagle3-paper", "medusa-paper", "hydra-paper", "dflash2_tree")
+PAPERS = ("eagle3-paper", "medusa-paper", "dflash2_tree")
 """Rows with the paper's tree, whose length other places compare with and which cost most: at
 temperature 1 they are left out."""
 TRAINED: dict[str, dict[str, Any]] = {
@@ -98,8 +102,9 @@ TRAINED: dict[str, dict[str, Any]] = {
     "eagle3-paper": {"method": "eagle3", "model": "smollm2-eagle3", "tree": "paper"},
     "medusa": {"method": "medusa", "model": "smollm2-medusa"},
     "medusa-paper": {"method": "medusa", "model": "smollm2-medusa", "tree": "paper"},
+    "medusa-8": {"method": "medusa", "model": "smollm2-medusa", **_EIGHT},
     "hydra": {"method": "hydra", "model": "smollm2-hydra"},
-    "hydra-paper": {"method": "hydra", "model": "smollm2-hydra", "tree": "paper"},
+    "hydra-8": {"method": "hydra", "model": "smollm2-hydra", "tree": _NODES},
     "dflash2": {"method": "dflash2", "model": "smollm2-dflash2"},
     "dflash2-3": {"method": "dflash2", "model": "smollm2-dflash2", "num_speculative_tokens": 3},
     "dflash2_tree": {"method": "dflash2_tree", "model": "smollm2-dflash2"},
