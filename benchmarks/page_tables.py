@@ -308,6 +308,11 @@ def real_screen(read: Read) -> str:
     return _of_real(read, real_page.screen)
 
 
+def real_trained(read: Read) -> str:
+    """Drafters trained for a real model."""
+    return _of_real(read, real_page.trained)
+
+
 def _over_plain(row: Record | None) -> str:
     """A row's speed over plain decoding; of plain decoding, and of no row, a dash."""
     if row is None or row["method"] in PLAIN:
@@ -342,6 +347,7 @@ TABLES: dict[str, Callable[[Read], str]] = {
     "perplexity": perplexity,
     "real": real,
     "real-screen": real_screen,
+    "real-trained": real_trained,
     "serving": serving,
     "step": step,
     "trained": trained,

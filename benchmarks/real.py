@@ -10,6 +10,8 @@ to correct a text; 128 tokens.
                 batches of 1 and 4, SmolLM2's up to 16; cold and warm; three rounds
     whole       SmolLM2: all 480 questions for plain, the best and auto
     precision   float16 and float32 for a few rows; the 0.5B as a target
+    trained     SmolLM2: drafters that were trained for it, beside plain and the best untrained
+                methods; 60 official questions, first turns, half of them at temperature 1
     memory      the peak of one conversation of 2,000 tokens, as stored and in float16
 
 real_table/cells.py says what is left out where --hours don't suffice. Rows of a cell answer each
@@ -37,13 +39,14 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import transformers
 from real_table.archive import pack, unpack
-from real_table.cells import Cell
+from real_table.cells import OF_TRAINED, Cell
 from real_table.engines import checkpoint
 from real_table.lineup import PAIR, PEERS, SMALL, TARGETS
 from real_table.progress import DONE, STAGES, Whole
 from real_table.prompts import official
 from real_table.record import MEMORY, hashes, made, title
 from real_table.serve import Bench, serve
+from real_table.trained import settle
 from shared import RESULTS, table
 
 from foretoken.bench.measure.environment import environment
@@ -70,6 +73,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="prompts of a stage, to try it out")
     parser.add_argument("--threads", type=int, default=environment()["cores"], help="default: all")
     parser.add_argument("--work", type=Path, default=cache_folder() / "real", help="the answers")
+    parser.add_argument("--drafters", type=Path, help="the trained ones' folder (default: the zoo)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where real.json goes")
     parser.add_argument("--check", action="store_true", help="fail where something is missed")
     given = parser.parse_args()
@@ -104,12 +108,14 @@ def main() -> int:
     whole = Whole(
         given.work, tuple(given.targets), tuple(given.peers), official(), given.hours, given.limit
     )
-    bench = Bench(given.models or Path(), given.work, given.threads, until)
+    bench = Bench(given.models or Path(), given.work, given.threads, until, given.drafters)
     with held(given.work):
         if given.limit is None:  # what is only tried out is not kept
             unpack(given.out / "real", given.work)
         found = hashes(bench.models, whole.targets)
         whole.keep(found)
+        if OF_TRAINED in given.stages:
+            settle(whole, given.drafters)
         run(whole, bench, given.stages)
         left = ahead(whole)
         record = made(whole, bench.models, found, sum(left.values()))
@@ -134,7 +140,7 @@ def run(whole: Whole, bench: Bench, stages: list[str]) -> None:
             print(f"The {whole.hours:g} hours are used up; {cell.name} and what follows is left.")
             return
         print(f"{cell.name}: about {whole.expected(cell) / 60:.0f} minutes", flush=True)
-        if serve(cell, whole.prompts(cell.stage), bench):
+        if serve(cell, whole.asked(cell), bench):
             (bench.folder(cell) / DONE).touch()
     if "memory" in stages and bench.left():
         measure_memory(whole, bench)

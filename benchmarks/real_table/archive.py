@@ -17,12 +17,13 @@ from pathlib import Path
 from foretoken.bench.run.resume import check_same
 from foretoken.files import read_json, replacing
 from foretoken.machine import features, processor
-from real_table.progress import DONE, PLAN, SETTLED
+from real_table.cells import OF_TRAINED, Cell
+from real_table.progress import DONE, OPENED, PLAN, SETTLED
 from real_table.record import MEMORY
 from real_table.serve import CELL
 
 ENDING = ".tar.xz"
-_WHOLE = (PLAN, SETTLED, MEMORY)
+_WHOLE = (PLAN, SETTLED, OPENED, MEMORY)
 
 
 def unpack(archive: Path, work: Path) -> None:
@@ -59,6 +60,17 @@ def pack(work: Path, archive: Path) -> None:
     for name in _WHOLE:
         if (work / name).is_file():
             shutil.copy(work / name, archive)
+    if (work / OPENED).is_file():
+        _only_of_now(work, archive)
+
+
+def _only_of_now(work: Path, archive: Path) -> None:
+    """Remove what was measured of earlier trained drafters."""
+    cells = read_json(work / OPENED, "the trained drafters")["cells"]
+    names = {f"{Cell.from_json(cell).name}{ENDING}" for cell in cells}
+    for path in archive.glob(f"{OF_TRAINED}_*{ENDING}"):
+        if path.name not in names:
+            path.unlink()
 
 
 def _cells(work: Path) -> Iterator[Path]:

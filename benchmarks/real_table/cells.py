@@ -23,12 +23,23 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from foretoken.bench.record import BASELINE
-from real_table.lineup import COPY, NARROW, OTHER_SIZE, PEERS, TARGETS, methods
+from real_table.lineup import (
+    COPY,
+    NARROW,
+    OTHER_SIZE,
+    PAPERS,
+    PEERS,
+    TARGETS,
+    TRAINED,
+    methods,
+)
 
 STORED = "as stored"
 """The precision of weights that are multiplied as their file has them, which is the default."""
 ROUNDS = 3
-TOKENS = {"screen": 64}
+OF_TRAINED = "trained"
+"""The stage of drafters that were trained for a target."""
+TOKENS = {"screen": 64, OF_TRAINED: 96}
 """Of an answer; in other stages `ANSWER`."""
 ANSWER = 128
 COLD, WARM = "cold", "warm"
@@ -48,7 +59,7 @@ _SLOWER = {STORED: 1.0, "float16": 2.3, "float32": 4.5}
 @dataclass(frozen=True)
 class Cell:
     """Rows measured together. peers: names of `lineup.PEERS`, of which all rows are measured, or
-    those that `beside` names with their peer."""
+    those that `beside` names with their peer. of: tells cells of other trained drafters apart."""
 
     stage: str
     target: str
@@ -60,12 +71,13 @@ class Cell:
     peers: tuple[str, ...] = ()
     beside: tuple[tuple[str, str], ...] = ()
     round: int = 1
+    of: str = ""
 
     @property
     def kind(self) -> str:
         """The cell without its round and its rows, as the name of a folder."""
         parts = [self.stage, self.target, self.precision, f"batch{self.batch_size}"]
-        parts += [f"t{self.temperature:g}", self.memory]
+        parts += [f"t{self.temperature:g}", self.memory, *([self.of] if self.of else [])]
         peers = () if self.beside else self.peers
         return "_".join([*parts, *(peer.replace(" ", "-") for peer in peers)])
 
@@ -225,14 +237,27 @@ Work = Mapping[str, tuple[int, int]]
 def seconds(cell: Cell, pace: Pace, work: Work) -> float:
     """About how long a round of a cell takes."""
     read, turns = work[cell.stage]
+    if halved(cell):
+        read, turns = read // 2, turns // 2
     slower = (_DRAWN if cell.temperature else 1.0) * _BATCH[cell.batch_size]
     slower *= _SLOWER[cell.precision]
     named = [f"{peer}: {row}" for peer, row in cell.beside] or [
         f"{peer}: {row.method}" for peer in cell.peers for row in _peer_rows(peer, cell.target)
     ]
     rows = [*cell.rows, *named]
-    writing = sum(pace.of(row) for row in rows) * turns * cell.tokens * pace.written * slower
+    each = sum(pace.of(row) * _weight(row) for row in rows) * slower
+    writing = each * turns * cell.tokens * pace.written
     return _LOAD + writing + (len(rows) + len(cell.peers)) * read * pace.prompt
+
+
+def _weight(row: str) -> float:
+    """How much longer than plain decoding a trained drafter's row may take: an estimate."""
+    return 4.0 if row in PAPERS else 1.4 if row in TRAINED else 1.0
+
+
+def halved(cell: Cell) -> bool:
+    """Whether half of the stage's questions are enough: at temperature 1 of trained drafters."""
+    return cell.stage == OF_TRAINED and cell.temperature > 0
 
 
 def _peer_rows(peer: str, target: str) -> list[Any]:

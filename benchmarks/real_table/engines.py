@@ -16,6 +16,7 @@ from lineup import ENGINES, PLAIN
 from protocol import Failed, Worker
 from run import HERE, script
 
+from foretoken.models import bundled
 from foretoken.models.gguf import is_named, write_folder
 from foretoken.models.load import find, read_config
 from real_table.cells import Cell
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 def checkpoint(name: str, bench: Bench) -> Path:
     """What `LLM` reads: the model's own file, or the folder of a bundled one."""
     return bench.models / name if is_named(name) else find(name)
+
+
+def drafter(name: str, folder: Path | None) -> Path | None:
+    """Where a trained drafter lies: in the folder, or else in the zoo; None where it doesn't."""
+    if folder is None:
+        return bundled.path(name) if name in bundled.names() else None
+    return folder / name if (folder / name / "config.json").is_file() else None
 
 
 def dequantised(path: Path, bench: Bench) -> Path:

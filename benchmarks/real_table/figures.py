@@ -24,11 +24,13 @@ import numpy as np
 
 from foretoken.bench.measure.bootstrap import Floats
 from foretoken.bench.measure.costs import Costs
-from foretoken.bench.measure.ideal import ideal
+from foretoken.bench.measure.ideal import ideal, machine
 from foretoken.bench.measure.metrics import looping, measure, without_failures
+from foretoken.bench.measure.simulate import measured_drafting, step_ms
 from foretoken.bench.record import BASELINE, Answer, Measured
 from foretoken.bench.run.resume import Samples
-from real_table.cells import Cell
+from real_table.cells import OF_TRAINED, Cell
+from real_table.lineup import TRAINED
 from real_table.serve import CELL, COSTS, PEERS, read_lines
 
 RESAMPLES = 2_000
@@ -93,8 +95,22 @@ def cell(rounds: Sequence[Round]) -> dict[str, Any]:
         "not_run": about["not_run"],
         "costs": costs,
         "rows": [_row(method, rounds, costs) for method in methods],
+        "best_trained": _best_trained(rounds, methods) if first.stage == OF_TRAINED else None,
         "peers": _peers(rounds),
     }
+
+
+def _best_trained(rounds: Sequence[Round], methods: Sequence[str]) -> dict[str, Any] | None:
+    """The fastest row of a trained drafter, and its speed over each row of none; None where no
+    answer of one is there."""
+    answers = {m: [a for r in rounds for a in _of(r, m)] for m in methods}
+    over = {m: _over(answers[m], answers[BASELINE]) for m in methods if m in TRAINED}
+    rated = {method: found["ratio"] for method, found in over.items() if found}
+    if not rated:
+        return None
+    best = max(rated, key=lambda method: rated[method])
+    beside = {m: _over(answers[best], answers[m]) for m in methods if m not in TRAINED}
+    return {"method": best, "over": {m: found for m, found in beside.items() if found}}
 
 
 def _machines(rounds: Sequence[Round]) -> list[dict[str, Any]]:
@@ -187,11 +203,21 @@ def _part(
 def _ideal(
     method: str, found: Measured, base: Measured, costs: Costs | None, size: int
 ) -> float | None:
-    """The speedup that the tokens a pass allow at the passes' measured costs; None where what the
-    drafter runs is not passes of a known cost."""
-    if costs is None or method not in costs["drafts"] or not found["target_passes"]:
+    """The speedup that the tokens a pass allow at the passes' measured costs. What a trained
+    drafter runs is not passes of a known cost: there it is what drafting took by the clock; None
+    for others of which it isn't known."""
+    if costs is None or not found["target_passes"]:
         return None
+    if method not in costs["drafts"]:
+        return _ideal_by_clock(found, base, costs, method) if method in TRAINED else None
     return ideal(found, base, costs, method, size)["from_pass_costs"]
+
+
+def _ideal_by_clock(found: Measured, base: Measured, costs: Costs, method: str) -> float | None:
+    """Drafting counts with the milliseconds of a step that the engine's clock has for it."""
+    own, steps = machine(costs, method, base), measured_drafting(found)  # of drafts: nothing
+    step = step_ms(steps, own, 1) + found["ms_per_step"]["draft"]
+    return steps.tokens * own.plain_ms(1) / step
 
 
 def _over(mine: Iterable[Answer], plain: Iterable[Answer]) -> dict[str, Any] | None:

@@ -82,6 +82,49 @@ def methods(target: Target) -> dict[str, dict[str, Any]]:
     return {BASELINE: {"method": BASELINE}, **drafting, **_WITHOUT, "auto": auto}
 
 
+_BRANCHES = ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
+"""A tree for a layer that predicts three tokens."""
+_NODES = (*_BRANCHES, (2,), (0, 0, 0, 0))
+"""A tree of eight for four heads each of which reads the tokens before its own."""
+_EIGHT = {"tree": "planned", "tree_nodes": 8}
+"""The best tree of so many nodes for the rates that the checkpoint was measured at."""
+_SMALL = {"draft_backend": "q4"}
+"""Half of the time of int8, in which one row shows what that costs in acceptance."""
+PAPERS = ("eagle3-paper", "medusa-paper", "dflash2_tree")
+"""Rows with the paper's tree, whose length other places compare with and which cost most: at
+temperature 1 they are left out."""
+TRAINED: dict[str, dict[str, Any]] = {
+    "eagle3": {"method": "eagle3", "model": "smollm2-eagle3"},
+    "eagle3-chain": {
+        **{"method": "eagle3", "model": "smollm2-eagle3", "tree": "paper"},
+        **{"depth": 4, "top_k": 1, "tree_nodes": 4},
+    },
+    "eagle3-paper": {"method": "eagle3", "model": "smollm2-eagle3", "tree": "paper"},
+    "medusa": {"method": "medusa", "model": "smollm2-medusa"},
+    "medusa-paper": {"method": "medusa", "model": "smollm2-medusa", "tree": "paper"},
+    "medusa-8": {"method": "medusa", "model": "smollm2-medusa", **_EIGHT},
+    "hydra": {"method": "hydra", "model": "smollm2-hydra"},
+    "hydra-8": {"method": "hydra", "model": "smollm2-hydra", "tree": _NODES},
+    "dflash2": {"method": "dflash2", "model": "smollm2-dflash2"},
+    "dflash2-3": {"method": "dflash2", "model": "smollm2-dflash2", "num_speculative_tokens": 3},
+    "dflash2_tree": {"method": "dflash2_tree", "model": "smollm2-dflash2"},
+    "dflash2_tree-8": {"method": "dflash2_tree", "model": "smollm2-dflash2", "tree_nodes": 8},
+    "mtp": {"method": "mtp", "model": "smollm2-mtp"},
+    "mtp-tree": {"method": "mtp", "model": "smollm2-mtp", "tree": _BRANCHES},
+    **{
+        f"{label}-{n}": {"method": "sps", "model": model, "num_speculative_tokens": n, **_SMALL}
+        for label, model in (("draft", "smollm2-draft"), ("fresh", "smollm2-draft-fresh"))
+        for n in (2, 4)
+    },
+    "draft-4-int8": {"method": "sps", "model": "smollm2-draft", "draft_backend": "int8"},
+    "auto+draft": {"method": "auto", "model": "smollm2-draft", **_SMALL},
+    "auto+eagle3": {"method": "auto:suffix,eagle3", "model": "smollm2-eagle3"},
+    "auto+dflash2": {"method": "auto:suffix,dflash2", "model": "smollm2-dflash2"},
+}
+"""Rows of the drafters that were trained for SmolLM2, which the zoo has by these models' names."""
+DRAFTERS = tuple(dict.fromkeys(config["model"] for config in TRAINED.values()))
+
+
 @dataclass(frozen=True)
 class Peer:
     """Another engine at one precision. engine: the name in peers/lineup.py. weights: how the file

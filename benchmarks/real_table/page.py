@@ -8,8 +8,8 @@ from typing import Any
 from page_markdown import NONE, code, markdown, ranged, tokens_a_second
 
 from foretoken.bench.record import BASELINE
-from real_table.cells import COLD, STORED
-from real_table.lineup import PLAIN
+from real_table.cells import COLD, OF_TRAINED, STORED
+from real_table.lineup import DRAFTERS, PLAIN, TRAINED
 
 Record = Mapping[str, Any]
 FASTEST = 5
@@ -22,18 +22,22 @@ TITLES = {
 }
 
 
+NOT_MEASURED = "*Drafters trained for SmolLM2 have not been measured on it yet.*"
+
+
 def best(record: Record) -> str:
     """One sequence at a time: of each target our fastest methods and `auto`, and each other
     engine's plain decoding and fastest method; from the grid, or before that from the screen."""
-    own = [cell for cell in record["cells"] if not cell["peers"]] or record["cells"]
+    cells = [cell for cell in record["cells"] if cell["stage"] != OF_TRAINED]
+    own = [cell for cell in cells if not cell["peers"]] or cells
     machines = " and ".join(dict.fromkeys(map(_machine, own)))
     intro = (
         f"One sequence at a time, on {machines}, {record['environment']['date'][:10]}; in brackets "
         "95 % intervals. Weights are multiplied as their files have them, where an engine can. "
-        f"{_whose(record['cells'])} ([record](benchmarks/results/real.json))."
+        f"{_whose(cells)} ([record](benchmarks/results/real.json))."
     )
-    targets = dict.fromkeys(cell["target"] for cell in record["cells"])
-    return "\n\n".join([intro, *(_best(record["cells"], target) for target in targets)])
+    targets = dict.fromkeys(cell["target"] for cell in cells)
+    return "\n\n".join([intro, *(_best(cells, target) for target in targets)])
 
 
 def _whose(cells: Sequence[Record]) -> str:
@@ -165,3 +169,70 @@ def _screened(row: Record | None) -> tuple[str, str]:
     if row is None or row["mean_acceptance_length"] is None:
         return NONE, NONE
     return f"{row['mean_acceptance_length']:.2f}", _over(row, row["method"], "over_plain")
+
+
+def trained(record: Record) -> str:
+    """Drafters trained for SmolLM2 beside plain decoding and the best methods without training, at
+    both temperatures, the fastest at temperature 0 first; and what training estimated."""
+    cells = {c["temperature"]: c for c in record["cells"] if c["stage"] == OF_TRAINED}
+    greedy, sampled = cells.get(0.0), cells.get(1.0)
+    if greedy is None:
+        return NOT_MEASURED
+    at_1 = {row["method"]: row for row in sampled["rows"]} if sampled else {}
+    rows = sorted(greedy["rows"], key=lambda row: -(row["tokens_per_second"] or 0.0))
+    head = ["", *("tokens a pass", "tokens/s", "over plain", "ideal")]
+    head += [f"at temperature 1: {name}" for name in ("tokens a pass", "over plain", "ideal")]
+    lines = [[_named(r), *_at_0(r), *_at_1(at_1.get(r["method"]))] for r in rows]
+    parts = [_asked(greedy, sampled), markdown(head, lines), _cards(record["trained"])]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _asked(greedy: Record, sampled: Record | None) -> str:
+    drawn = f"; {sampled['prompts']} of them at temperature 1" if sampled else ""
+    begun = "" if greedy["complete"] else " The measurement is not complete."
+    return (
+        f"{TITLES[greedy['target']]}; {greedy['prompts']} Spec-Bench questions{drawn}, at most "
+        f"{greedy['max_tokens']} tokens, one sequence at a time, on {_machine(greedy)}, "
+        f"{greedy['dates'][-1][:10]}; in brackets 95 % intervals. The ideal is the speed over "
+        "plain decoding that the tokens a pass allow at the measured costs of passes and drafts "
+        f"([record](../benchmarks/results/real.json)).{begun}"
+    )
+
+
+def _named(row: Record) -> str:
+    return "plain" if row["method"] == BASELINE else code(row["method"])
+
+
+def _at_0(row: Record) -> list[str]:
+    speed = row["tokens_per_second"]
+    return [
+        _two(row["mean_acceptance_length"]),
+        NONE if speed is None else tokens_a_second(speed),
+        _over(row, row["method"], "over_plain"),
+        _two(row["ideal"]),
+    ]
+
+
+def _at_1(row: Record | None) -> list[str]:
+    if row is None:
+        return [NONE] * 3
+    length, _, *others = _at_0(row)
+    return [length, *others]
+
+
+def _two(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
+
+
+def _cards(about: Record) -> str:
+    """Each drafter's size, and what training estimated and served of the answers it held out."""
+    methods = {row["model"]: row["method"] for row in reversed(TRAINED.values())}
+    lines = [
+        [f"`{name}`", code(methods[name]), f"{own['bytes'] / 1e6:.0f}"]
+        + [_two(own[part]) for part in ("estimated", "served")]
+        for name in DRAFTERS
+        if (own := about["drafters"].get(name)) is not None
+    ]
+    lacking = f"\n\nNot there: {', '.join(about['missing'])}." if about["missing"] else ""
+    head = ["drafter", "method", "MB", "held out: estimated", "served"]
+    return (markdown(head, lines, 2) if lines else "") + lacking

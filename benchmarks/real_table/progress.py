@@ -14,10 +14,12 @@ from foretoken.files import read_json, write_json
 from real_table import figures, prompts
 from real_table.cells import (
     GUESS,
+    OF_TRAINED,
     Cell,
     Choice,
     LeftOut,
     Pace,
+    halved,
     screen,
     seconds,
     settle,
@@ -25,8 +27,8 @@ from real_table.cells import (
 from real_table.lineup import PEERS, PLAIN
 from real_table.serve import CELL, CLOCK, read_lines
 
-PLAN, SETTLED, DONE = "plan.json", "settled.json", "done"
-STAGES = ("screen", "grid", "whole", "precision")
+PLAN, SETTLED, OPENED, DONE = "plan.json", "settled.json", "trained.json", "done"
+STAGES = ("screen", "grid", "whole", "precision", OF_TRAINED)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,9 @@ class Whole:
     def prompts(self, stage: str) -> list[prompts.Prompt]:
         return prompts.of_stage(stage, self.suite, self.limit)
 
+    def asked(self, cell: Cell) -> list[prompts.Prompt]:
+        return prompts.of_stage(cell.stage, self.suite, self.limit, halved(cell))
+
     @property
     def works(self) -> dict[str, tuple[int, int]]:
         """What there is to read and to answer in each stage."""
@@ -74,11 +79,19 @@ class Whole:
         return (self.work / cell.name / DONE).is_file()
 
     def cells(self) -> list[Cell]:
-        """Everything to run, in order: the screen, and once that is done the rest."""
-        cells = self.screened()
-        if all(map(self.done, cells)):
-            cells = cells + [Cell.from_json(one) for one in self.settled()["cells"]]
+        """Everything to run, in order: the screen, the trained drafters that there are, and once
+        the screen is done the rest."""
+        screened = self.screened()
+        cells = [*screened, *(Cell.from_json(one) for one in self.trained()["cells"])]
+        if all(map(self.done, screened)):
+            cells += [Cell.from_json(one) for one in self.settled()["cells"]]
         return cells
+
+    def trained(self) -> dict[str, Any]:
+        """What `trained.settle` found, with no cells where it was never asked for."""
+        path = self.work / OPENED
+        nothing: dict[str, Any] = {"cells": [], "drafters": {}, "missing": []}
+        return read_json(path, "the trained drafters") if path.is_file() else nothing
 
     def settled(self) -> dict[str, Any]:
         """What follows from the screen: made once, then read. Raises `ForetokenError`."""
@@ -119,16 +132,23 @@ class Whole:
 
     def expected(self, cell: Cell) -> float:
         """Seconds until a cell is done: from another round where there is one, else estimated."""
-        folder, pace = self.work / cell.name, GUESS[cell.target]
-        if (self.work / SETTLED).is_file() and cell.target in (own := self.settled()["paces"]):
-            pace = Pace(**own[cell.target])
+        folder = self.work / cell.name
         alike = [p for p in self.work.glob(f"{cell.kind}_round*") if (p / DONE).is_file()]
-        whole = _seconds(alike[0]) if alike else seconds(cell, pace, self.works)
+        whole = _seconds(alike[0]) if alike else seconds(cell, self._pace(cell.target), self.works)
         if not (folder / CELL).is_file():
             return whole
         units = read_json(folder / CELL, "a cell")["units"]
         served = {line["unit"] for line in read_lines(folder / CLOCK) if "unit" in line}
         return whole * (1 - len(served) / max(1, units))
+
+    def _pace(self, target: str) -> Pace:
+        """As settled; before that, by the target's own screen, or a guess."""
+        if (self.work / SETTLED).is_file() and target in (own := self.settled()["paces"]):
+            return Pace(**own[target])
+        for cell in self.screened():
+            if cell.target == target and not cell.peers and self.done(cell):
+                return pace([figures.cell([figures.read(self.work / cell.name)])])
+        return GUESS[target]
 
 
 def _seconds(folder: Path) -> float:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from foretoken.bench.suites.suite import Prompt, Suite, find_suite, load_suite
+from real_table.cells import OF_TRAINED
 
 OWN = Path(__file__).with_name("prompts.jsonl")
 EVERY = 8
@@ -29,20 +30,26 @@ def official() -> Suite:
     return find_suite("spec-bench", download=False)
 
 
-def of_stage(stage: str, suite: Suite, limit: int | None = None) -> list[Prompt]:
+def of_stage(
+    stage: str, suite: Suite, limit: int | None = None, half: bool = False
+) -> list[Prompt]:
     """A stage's prompts, tasks in turn; at most `limit`.
 
-    whole: all questions. screen: three prompts a task, their first turn. Else every eighth question
+    whole: all questions. screen: three prompts a task, their first turn. trained: every eighth
+    question of each task, or every sixteenth with `half`, first turns. Else every eighth question
     of each task, and our own.
     """
     if stage == "whole":
         return suite.round_robin()[:limit]
-    own_prompts = own().prompts
+    own_prompts = () if stage == OF_TRAINED else own().prompts
     tasks: dict[str, list[Prompt]] = {}
     for prompt in suite.prompts:
         tasks.setdefault(prompt.task, []).append(prompt)
-    kept = [p for prompts in tasks.values() for p in prompts[::EVERY]]
+    every = 2 * EVERY if half else EVERY
+    kept = [p for prompts in tasks.values() for p in prompts[::every]]
     both = replace(suite, prompts=(*kept, *own_prompts)).round_robin()
+    if stage == OF_TRAINED:
+        return [replace(prompt, turns=prompt.turns[:1]) for prompt in both][:limit]
     return (_screened(both) if stage == "screen" else both)[:limit]
 
 

@@ -10,15 +10,18 @@
     left_out                  [{"cell", "rows", "hours"}]: what the hours did not allow
     peers_left_out            engine -> why it could not be started
     choices                   target -> what the screen decided: {"rows", "best", "beside"}
+    trained                   the drafters that were trained, {"drafters", "missing"}: see
+                              real_table/trained.py
     memory                    [{"target", "method", "tokens", "peak_mib", "backend"}]
     cells                     a cell each: see `figures.cell`
     missed                    what was asked for and not found, in words
 
-A cell: stage ("screen", "grid", "whole", "precision"), target, precision, backend, parameters,
-batch_size, temperature, memory ("cold", "warm"), complete, rounds, dates, machines, commits,
-max_tokens, prompts, turns, groups (served together), prompt_tokens, written (how much of
+A cell: stage ("screen", "grid", "whole", "precision", "trained"), target, precision, backend,
+parameters, batch_size, temperature, memory ("cold", "warm"), complete, rounds, dates, machines,
+commits, max_tokens, prompts, turns, groups (served together), prompt_tokens, written (how much of
 max_tokens answers have), skipped, looping (prompts that plain decoding answers with a loop),
-not_run, costs, rows and peers.
+not_run, costs, rows, best_trained (of the stage "trained": {"method", "over"}, the fastest row of a
+trained drafter over each row of none) and peers.
 
 A row: engine "foretoken", method, config, prompts, tokens, target_passes, tokens_per_second,
 over_plain {"ratio", "ci95"}, mean_acceptance_length, draft_acceptance_rate, ms_per_step, ideal,
@@ -42,8 +45,8 @@ from typing import Any
 
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.record import BASELINE
-from real_table import figures
-from real_table.cells import Cell
+from real_table import figures, trained
+from real_table.cells import OF_TRAINED, Cell
 from real_table.lineup import OTHER_SIZE, PAIR, SMALL, TARGETS
 from real_table.progress import SETTLED, Whole
 from real_table.prompts import OWN
@@ -97,6 +100,7 @@ def made(whole: Whole, models: Path, found: Mapping[str, str], left: float) -> d
         ],
         "peers_left_out": _peers_left_out(whole),
         "choices": whole.settled()["choices"] if (whole.work / SETTLED).is_file() else {},
+        OF_TRAINED: {k: v for k, v in whole.trained().items() if k != "cells"},
         "memory": _json(whole.work / MEMORY, {"rows": []})["rows"],
         "cells": list(_cells(whole)),
     }
@@ -142,6 +146,7 @@ def missed(record: Mapping[str, Any]) -> Iterator[str]:
     for cell in record["cells"]:
         yield from (f"{title(cell)}: {text}" for text in _of_cell(cell))
     yield from _best(record["cells"])
+    yield from trained.missed(record)
     for name, reason in record["peers_left_out"].items():
         yield f"{name} is left out: {reason}"
     if not record["memory"]:

@@ -30,9 +30,9 @@ from foretoken.bench.run.runner import Runner
 from foretoken.bench.suites.suite import Prompt
 from foretoken.files import write_json
 from foretoken.models.load import load_model
-from real_table.cells import STORED, WARM, Cell
-from real_table.engines import checkpoint, started
-from real_table.lineup import DRAFT, INT8, LYING, TARGETS, methods, rows
+from real_table.cells import OF_TRAINED, STORED, WARM, Cell
+from real_table.engines import checkpoint, drafter, started
+from real_table.lineup import DRAFT, DRAFTERS, INT8, LYING, TARGETS, TRAINED, methods, rows
 
 CELL, PEERS, COSTS, CLOCK = "cell.json", "peers.jsonl", "costs.jsonl", "clock.jsonl"
 HOLD, RESTING = "pause", "resting"
@@ -48,12 +48,13 @@ _COST_ROUNDS = 8
 
 @dataclass
 class Bench:
-    """Where models and answers are. left: whether there is time for so many seconds more."""
+    """Where models and answers are. drafters: the folder of trained ones, by default the zoo."""
 
     models: Path
     work: Path
     threads: int
     until: float | None = None
+    drafters: Path | None = None
     longest: float = field(default=0.0, init=False)
 
     def folder(self, cell: Cell) -> Path:
@@ -128,7 +129,7 @@ class _Serving:
             "skipped": skipped,
             "not_run": {**self.runner.not_run},
             "versions": {peer: worker.versions for peer, worker in self.workers.items()},
-            "configs": _said(methods(TARGETS[self.cell.target]), self.cell),
+            "configs": _said(_table(self.cell), self.cell),
             "peer_rows": [[row.engine, row.kind, row.note, row.options] for row in self.peers],
         }
         write_json(self.folder / CELL, about)
@@ -263,9 +264,8 @@ def units(prompts: Sequence[Prompt], cell: Cell) -> Iterator[Unit]:
 
 def _runner(cell: Cell, bench: Bench) -> Runner:
     """The cell's methods around one copy of the target and one of its draft model."""
-    target = TARGETS[cell.target]
+    target, table = TARGETS[cell.target], _table(cell)
     drafts = _Drafts(cell, bench)
-    table = methods(target)
     configs = {row: drafts.filled(table[row]) for row in cell.rows if row != BASELINE}
     plan = Plan(
         model=checkpoint(target.model, bench),
@@ -283,6 +283,11 @@ def _runner(cell: Cell, bench: Bench) -> Runner:
     return Runner(plan)
 
 
+def _table(cell: Cell) -> dict[str, dict[str, Any]]:
+    """Every row's config; the trained drafters' only in their stage."""
+    return {**methods(TARGETS[cell.target]), **(TRAINED if cell.stage == OF_TRAINED else {})}
+
+
 _SIZE = "draft_vocab_size"  # which a model is loaded with
 
 
@@ -298,6 +303,8 @@ class _Drafts:
         """A row's config with the model in the place of its name."""
         if (named := config.get("model")) is None:
             return config
+        if named in DRAFTERS:
+            return {**config, "model": str(drafter(named, self._bench.drafters))}
         others = {key: value for key, value in config.items() if key != _SIZE}
         return {**others, "model": self._load(named, config.get(_SIZE))}
 
@@ -322,7 +329,7 @@ def _said(table: dict[str, dict[str, Any]], cell: Cell) -> dict[str, dict[str, A
 
 
 def _given(config: dict[str, Any], cell: Cell) -> dict[str, Any]:
-    if "model" not in config:
+    if config.get("model") not in (DRAFT, LYING, INT8):  # none, or a trained one's own name
         return config
     backend = _draft_backends(cell)[config["model"]]
     return {**config, "model": TARGETS[cell.target].draft, "draft_backend": backend}
