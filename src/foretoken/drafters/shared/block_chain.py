@@ -17,6 +17,7 @@ from foretoken.errors.values import check_range
 from foretoken.length import Fixed
 from foretoken.trainable.block_layers import BlockModel, BlockModule
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.narrow import loaded
 from foretoken.trainable.rank_trees import tree_acceptance
 from foretoken.tree import MOST_NODES
 
@@ -37,7 +38,7 @@ class BlockChain(ChainDrafter):
         self.module.check_source(self.model)
 
     def bind(self, access: Access) -> None:
-        module = self.module.load(self.model, access)
+        module: BlockModule = loaded(self.module, self.model, access)
         self.length = Fixed(self._length(module))
         self._lm: BlockModel = module.serving(access)
         self.wants = replace(self.wants, hidden=module.reads)

@@ -23,6 +23,7 @@ from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.narrow import loaded
 from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.best_first import Branches
 from foretoken.trees.from_lists import from_parents
@@ -55,7 +56,7 @@ class BlockTree(BaseDrafter):
         return self.tree_nodes
 
     def bind(self, access: Access) -> None:
-        module = self.module.load(self.model, access)
+        module: BlockModule = loaded(self.module, self.model, access)
         self._module, self._places = module, self._levels(module)
         self._access, self._lm = access, module.serving(access)
         self.wants = replace(self.wants, hidden=module.reads)

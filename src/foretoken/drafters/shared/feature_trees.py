@@ -34,6 +34,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.feature_layer import FeatureModel
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.narrow import loaded
 from foretoken.trainable.rank_trees import Paths, check_paths, fitting_paths, tree_acceptance
 from foretoken.tree import MOST_NODES, DraftTree, Kind
 from foretoken.trees.grow import Frontier, beam, expand, sample, widths_of
@@ -78,7 +79,7 @@ class FeatureDrafter(BaseDrafter):
         self.tree_builder: TreeBuilder
 
     def bind(self, access: Access) -> None:
-        module: Any = self.module.load(self.model, access)
+        module: Any = loaded(self.module, self.model, access)
         self._module = module
         self._model = FeatureModel(module, module.layer_shape, access)
         self._tree = self.tree_builder.fitted(access.vocab_size)

@@ -30,6 +30,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained, VocabularyLayers, weight_of
 from foretoken.trainable.head_losses import heads_loss, ranks_at_roots
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.narrow import loaded
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.rank_trees import (
     Paths,
@@ -130,7 +131,7 @@ class HeadTree(BaseDrafter):
         self.module.check_source(self.model)
 
     def bind(self, access: Access) -> None:
-        self._heads: Any = self.module.load(self.model, access)
+        self._heads: Any = loaded(self.module, self.model, access)
         self._access, self._states = access, self._heads.root_states(access)
         self.wants = replace(self.wants, last=self._states.last)
         self._given = self.paths(self._heads)

@@ -1,0 +1,58 @@
+"""A drafter's linear layers beside a target in blocks: 8 bits, and the target's text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken import LLM, SamplingParams
+from foretoken.models.native.backends import blocks
+from foretoken.trainable.narrow import NarrowLinear
+
+PROMPTS = ["Translate to German: the cat sleeps.", "What is 12 + 30?"]
+DRAFTERS = ("eagle3", "eagle", "mtp", "dflash", "medusa", "hydra")
+pytestmark = pytest.mark.skipif(not blocks.has_loops(), reason="this machine can't build the loops")
+
+
+def served(backend: str, method: str) -> LLM:
+    """The bundled target with a bundled drafter."""
+    config = {"method": method, "model": f"mini-{method}"}
+    return LLM("mini", backend=backend, dtype="float32", speculative_config=config)
+
+
+def narrow(llm: LLM) -> int:
+    """How many of the drafter's layers are in blocks."""
+    drafter: Any = llm.engine.drafter
+    holders = (drafter, *vars(drafter).values())
+    found = {id(held): held for x in holders for held in (x, *getattr(x, "__dict__", {}).values())}
+    modules = [each for each in found.values() if isinstance(each, torch.nn.Module)]
+    layers = {id(part): part for module in modules for part in module.modules()}
+    return sum(isinstance(layer, NarrowLinear) for layer in layers.values())
+
+
+@pytest.mark.parametrize("method", DRAFTERS)
+def test_beside_blocks_the_text_is_the_targets(method: str) -> None:
+    """Greedy, and drafts are accepted as before."""
+    params = SamplingParams(temperature=0, max_tokens=24)
+    plain = LLM("mini", backend="q8", dtype="float32").generate(PROMPTS, params)
+    llm = served("q8", method)
+    assert narrow(llm) > 0
+    outputs = llm.generate(PROMPTS, params)
+    assert [x.token_ids for x in outputs] == [x.token_ids for x in plain]
+
+
+def test_beside_other_weights_nothing_is_rounded() -> None:
+    """A target that isn't in blocks has a drafter with the weights of its file."""
+    assert narrow(served("plain", "eagle3")) == 0
+    assert narrow(served("auto", "medusa")) == 0
+
+
+def test_products_are_close() -> None:
+    """Rounding to 8 bits moves a product by less than a hundredth of its size."""
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(96, 64), torch.randn(2, 3, 96)
+    wanted, found = layer(x), NarrowLinear(layer)(x)
+    assert found.shape == wanted.shape
+    assert (found - wanted).norm() < 0.01 * wanted.norm()
