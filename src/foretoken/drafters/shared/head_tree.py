@@ -30,8 +30,8 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained, VocabularyLayers, weight_of
 from foretoken.trainable.head_losses import heads_loss, ranks_at_roots
 from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.narrow import loaded
 from foretoken.trainable.losses import Objective
+from foretoken.trainable.narrow import loaded
 from foretoken.trainable.rank_trees import (
     Paths,
     fitting_paths,
