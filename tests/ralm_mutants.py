@@ -58,8 +58,8 @@ RETRIEVAL: dict[str, Mutant] = {
     ),
     "near ties are left out": Mutant(
         "foretoken.apps.ralm.dense:Dense._best",
-        "contenders(roughly.astype(np.float64), k, error)",
-        "contenders(roughly.astype(np.float64), k)",
+        "contenders(roughly, k, error)",
+        "contenders(roughly, k)",
         ("apps/ralm/test_dense.py::test_the_order_is_exact",),
     ),
     "of equals the last document": Mutant(

@@ -11,7 +11,6 @@ import torch
 
 from foretoken import ForetokenError
 from foretoken.apps.knn import Neighbours
-from foretoken.apps.knn.datastore import contenders
 from foretoken.testing import Pair
 
 
@@ -54,12 +53,6 @@ def test_a_query_alone_finds_the_same(neighbours: Neighbours) -> None:
     for query, ids, far in zip(queries, together, distances, strict=True):
         [alone], [again] = neighbours.search(query[None], 7)
         assert (alone.tolist(), again.tolist()) == (ids.tolist(), far.tolist())
-
-
-def test_few_are_measured() -> None:
-    scores = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
-    assert len(contenders(scores, 256, 0.0)) == 256
-    assert 256 <= len(contenders(scores, 256, 1e-3)) < 400
 
 
 def test_files(neighbours: Neighbours, tmp_path: Path) -> None:

@@ -7,22 +7,13 @@ import pytest
 
 from foretoken import ForetokenError
 from foretoken.apps.ralm import Bm25, Dense
-from foretoken.apps.ralm.retriever import LocalCache, checked, contenders, ranked
+from foretoken.apps.ralm.retriever import LocalCache, checked, ranked
 
 
 def test_equals_are_ordered_by_id() -> None:
     ids, scores = np.array([7, 3, 5, 1]), np.array([1.0, 2.0, 2.0, 0.0])
     assert ranked(ids, scores, 3) == [3, 5, 7]
     assert ranked(ids, scores, 9) == [3, 5, 7, 1]
-
-
-def test_contenders() -> None:
-    """Nobody who could be among the best is left out: neither equals nor the nearly equal."""
-    scores = np.array([3.0, 1.0, 2.0, 2.0, 0.5])
-    assert contenders(scores, 2).tolist() == [0, 2, 3]
-    assert contenders(scores, 1, error=0.5).tolist() == [0, 2, 3]
-    assert contenders(scores, 1, error=0.4).tolist() == [0]
-    assert contenders(scores, 9).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_the_cache_guesses_as_the_corpus_would(bm25: Bm25, dense: Dense) -> None:

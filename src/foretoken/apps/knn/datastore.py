@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from foretoken.apps.contenders import contenders
 from foretoken.errors import ForetokenError, one_line
 from foretoken.files import replacing
 from foretoken.models.feed import chain_feed
@@ -32,7 +33,6 @@ from foretoken.progress import track_late
 Ids = NDArray[np.intp]
 Distances = NDArray[np.float64]
 
-_GROUP = 64  # scores of which only the best is looked at first
 _WINDOWS = 8  # texts of a pass
 
 
@@ -136,22 +136,3 @@ class Neighbours:
         distances = np.square(self.keys[ids] - query).sum(-1)
         chosen = np.sort(np.lexsort((ids, distances))[:k])
         return ids[chosen], distances[chosen]
-
-
-def contenders(scores: NDArray[np.float32], k: int, error: float) -> Ids:
-    """The ids of all that may be among the k best of scores [N], each wrong by at most `error`.
-
-    The k-th best of the groups' best scores is no better than the k-th best of all, and cheaper.
-    """
-    if k >= len(scores):
-        return np.arange(len(scores))
-    groups = len(scores) // _GROUP
-    if groups >= 2 * k:
-        best = scores[: groups * _GROUP].reshape(_GROUP, groups).max(0)
-        likely = np.flatnonzero(scores >= np.partition(best, groups - k)[groups - k] - 2 * error)
-    else:
-        likely = np.arange(len(scores))
-    among = scores[likely]
-    lowest = np.partition(among, len(among) - k)[len(among) - k]
-    chosen: Ids = likely[among >= lowest - 2 * error]
-    return chosen

@@ -15,9 +15,11 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from foretoken.apps.ralm.retriever import Ids, Scores, checked, contenders, ranked
+from foretoken.apps.contenders import contenders
+from foretoken.apps.ralm.retriever import Ids, Scores, checked, ranked
 from foretoken.errors import ForetokenError, described, shown
 
 Embed = Callable[[Seq[str]], Any]
@@ -52,7 +54,9 @@ class Dense:
         return vector
 
     def search(self, queries: Seq[Vector], k: int) -> list[list[int]]:
-        roughly = np.stack(queries) @ self.vectors.T  # [B, N]
+        # Several queries read the vectors once in torch's product, which numpy's takes twice for.
+        several = torch.from_numpy(np.stack(queries))
+        roughly = (several @ torch.from_numpy(self.vectors).T).numpy()  # [B, N]
         return [self._best(query, row, k) for query, row in zip(queries, roughly, strict=True)]
 
     def scores(self, query: Vector, ids: Ids) -> Scores:
@@ -62,7 +66,7 @@ class Dense:
 
     def _best(self, query: Vector, roughly: Vector, k: int) -> list[int]:
         error = self._wrong_by * float(np.linalg.norm(query.astype(np.float64)))
-        ids = contenders(roughly.astype(np.float64), k, error)
+        ids = contenders(roughly, k, error)
         return ranked(ids, self.scores(query, ids), k)
 
     def _embedded(self, texts: Seq[str]) -> Any:

@@ -76,14 +76,6 @@ def ranked(ids: Ids, scores: Scores, k: int) -> list[int]:
     return chosen
 
 
-def contenders(scores: NDArray[Any], k: int, error: float = 0.0) -> Ids:
-    """The ids of all that may be among the `k` best of scores [N], each of which is wrong by at
-    most `error`."""
-    k = min(k, len(scores))
-    lowest = np.partition(scores, len(scores) - k)[len(scores) - k]
-    return np.flatnonzero(scores >= lowest - 2 * error)
-
-
 def checked(documents: Any) -> tuple[str, ...]:
     """The corpus. Raises `ForetokenError` where it is no list of texts, or empty."""
     texts: tuple[str, ...] = typed("documents", documents, Seq[str])

@@ -1,0 +1,29 @@
+"""Who may be among the best of many scores that are nearly right, cheaply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GROUP = 64  # scores of which only the best is looked at first
+
+
+def contenders(scores: NDArray[Any], k: int, error: float = 0.0) -> NDArray[np.intp]:
+    """The ids of all that may be among the k best of scores [N], each wrong by at most `error`.
+
+    The k-th best of the groups' best scores is no better than the k-th best of all, and cheaper.
+    """
+    if k >= len(scores):
+        return np.arange(len(scores))
+    groups = len(scores) // _GROUP
+    if groups >= 2 * k:
+        best = scores[: groups * _GROUP].reshape(_GROUP, groups).max(0)
+        likely = np.flatnonzero(scores >= np.partition(best, groups - k)[groups - k] - 2 * error)
+    else:
+        likely = np.arange(len(scores))
+    among = scores[likely]
+    lowest = np.partition(among, len(among) - k)[len(among) - k]
+    chosen: NDArray[np.intp] = likely[among >= lowest - 2 * error]
+    return chosen

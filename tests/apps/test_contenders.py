@@ -1,0 +1,22 @@
+"""Who may be among the best."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from foretoken.apps.contenders import contenders
+
+
+def test_contenders() -> None:
+    """Nobody who could be among the best is left out: neither equals nor the nearly equal."""
+    scores = np.array([3.0, 1.0, 2.0, 2.0, 0.5])
+    assert contenders(scores, 2).tolist() == [0, 2, 3]
+    assert contenders(scores, 1, error=0.5).tolist() == [0, 2, 3]
+    assert contenders(scores, 1, error=0.4).tolist() == [0]
+    assert contenders(scores, 9).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_few_are_measured() -> None:
+    scores = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
+    assert len(contenders(scores, 256, 0.0)) == 256
+    assert 256 <= len(contenders(scores, 256, 1e-3)) < 400
