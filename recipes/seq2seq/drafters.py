@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import loop
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 from feed import Feed, Made
 from model import Batch
 from prepare import MASK_ID, PAD_ID
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import T5ForConditionalGeneration as T5
 
@@ -151,6 +153,9 @@ def main() -> None:
     parser.add_argument("--task", choices=pairs.TASKS, required=True)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--minutes", type=float, default=18.0, help="of each drafter")
+    parser.add_argument(
+        "--begin", type=Path, help="a folder as --work: go on from its drafters' weights"
+    )
     loop.asked(parser)
     given = parser.parse_args()
     for name in given.only:
@@ -179,6 +184,16 @@ def module_of(name: str, base: T5, done: Callable[[], float]) -> tuple[Any, Loss
     return module, blockwise(base, module)
 
 
+def begin(module: torch.nn.Module, folder: Path) -> None:
+    """Take a trained drafter's weights. Those that are shared stand in the file once."""
+    left = module.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    tied = {
+        name for name in left.missing_keys if "embed_tokens" in name or name == "lm_head.weight"
+    }
+    if left.unexpected_keys or set(left.missing_keys) - tied:
+        raise SystemExit(f"{folder} has other weights than this drafter; begin without it.")
+
+
 def make(name: str, given: argparse.Namespace) -> None:
     """Train one, or finish it."""
     torch.manual_seed(0)
@@ -187,6 +202,8 @@ def make(name: str, given: argparse.Namespace) -> None:
     base = models.base_of(folder / "base", device)
     done = [0.0]
     module, loss = module_of(name, base, lambda: done[0])
+    if given.begin is not None:
+        begin(module, given.begin / given.task / name)
     module.to(device)
     made = Made(given.work, given.task, given.rows, seed=1)
     feed = Feed(made, device, loop.workers_of(given.workers, device))
