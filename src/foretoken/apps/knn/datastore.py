@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from foretoken.apps.contenders import contenders
+from foretoken.apps.search import contenders, products
 from foretoken.errors import ForetokenError, one_line
 from foretoken.files import replacing
 from foretoken.models.feed import chain_feed
@@ -122,7 +122,7 @@ class Neighbours:
         ids, and their squared distances, both in the order of ids."""
         exact = np.asarray(queries, np.float64)
         rough = np.ascontiguousarray(exact, np.float32)
-        scores = (torch.from_numpy(rough) @ torch.from_numpy(self.keys).T).numpy() - self.halves
+        scores = products(self.keys, rough) - self.halves
         found = [self._nearest(*row, k) for row in zip(exact, scores, strict=True)]
         return [ids for ids, _ in found], [distances for _, distances in found]
 

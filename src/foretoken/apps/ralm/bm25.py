@@ -18,8 +18,8 @@ from math import inf, log1p
 import numpy as np
 from numpy.typing import NDArray
 
-from foretoken.apps.contenders import contenders
 from foretoken.apps.ralm.retriever import Ids, Scores, checked, ranked
+from foretoken.apps.search import contenders
 from foretoken.errors.values import check_range
 
 Query = Counter[int]

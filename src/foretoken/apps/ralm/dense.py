@@ -15,11 +15,10 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from foretoken.apps.contenders import contenders
 from foretoken.apps.ralm.retriever import Ids, Scores, checked, ranked
+from foretoken.apps.search import contenders, products
 from foretoken.errors import ForetokenError, described, shown
 
 Embed = Callable[[Seq[str]], Any]
@@ -54,9 +53,7 @@ class Dense:
         return vector
 
     def search(self, queries: Seq[Vector], k: int) -> list[list[int]]:
-        # Several queries read the vectors once in torch's product, which numpy's takes twice for.
-        several = torch.from_numpy(np.stack(queries))
-        roughly = (several @ torch.from_numpy(self.vectors).T).numpy()  # [B, N]
+        roughly = products(self.vectors, np.stack(queries))
         return [self._best(query, row, k) for query, row in zip(queries, roughly, strict=True)]
 
     def scores(self, query: Vector, ids: Ids) -> Scores:

@@ -1,10 +1,10 @@
-"""Who may be among the best."""
+"""Products of many vectors, and who may be among the best."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from foretoken.apps.contenders import contenders
+from foretoken.apps.search import contenders, products
 
 
 def test_contenders() -> None:
@@ -20,3 +20,14 @@ def test_few_are_measured() -> None:
     scores = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
     assert len(contenders(scores, 256, 0.0)) == 256
     assert 256 <= len(contenders(scores, 256, 1e-3)) < 400
+
+
+def test_products() -> None:
+    """One query's and several queries' are nearly the exact ones."""
+    random = np.random.default_rng(0)
+    vectors, queries = (random.normal(size=(n, 48)).astype(np.float32) for n in (500, 3))
+    exact = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    for some in (queries[:1], queries):
+        found = products(vectors, some)
+        assert found.shape == (len(some), 500) and found.flags.c_contiguous
+        np.testing.assert_allclose(found, exact[: len(some)], atol=1e-4)
