@@ -13,6 +13,7 @@ from page_values import DERIVED, Record, geometric, regrets
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
+import page_applications as applications
 import tables as peers
 from real_table import page as real_page
 
@@ -340,14 +341,17 @@ TABLES: dict[str, Callable[[Read], str]] = {
     "draft": draft,
     "drafters": drafters,
     "ladder": ladder,
+    "offloaded": applications.offloaded,
     "online": online,
     "other-engines": other_engines,
     "other-engines-large": other_engines_large,
     "passes": passes,
     "perplexity": perplexity,
+    "ralm": applications.ralm,
     "real": real,
     "real-screen": real_screen,
     "real-trained": real_trained,
+    "seq2seq": applications.seq2seq,
     "serving": serving,
     "step": step,
     "trained": trained,

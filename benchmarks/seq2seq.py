@@ -14,16 +14,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from foretoken import LLM, SamplingParams
+from foretoken.bench.measure.bootstrap import interval
+from foretoken.bench.measure.environment import environment
 from foretoken.files import write_file
 from foretoken.progress import track
 
@@ -79,7 +80,8 @@ def measure(work: Path, task: str, count: int) -> dict[str, Any]:
     }
     texts: dict[str, list[str]] = {name: [] for name in llms}
     ids: dict[str, list[list[int]]] = {name: [] for name in llms}
-    seconds, tokens, passes = (dict.fromkeys(llms, 0.0) for _ in range(3))
+    seconds: dict[str, list[float]] = {name: [] for name in llms}  # of each text
+    tokens, passes = (dict.fromkeys(llms, 0.0) for _ in range(2))
     params = SamplingParams(temperature=0, max_tokens=200)
     for llm in llms.values():
         llm.generate(asked[0][0], params)  # what is done once
@@ -89,7 +91,7 @@ def measure(work: Path, task: str, count: int) -> dict[str, Any]:
             for name in names[at % len(names) :] + names[: at % len(names)]:
                 began = time.perf_counter()
                 output = llms[name].generate(source, params)[0]
-                seconds[name] += time.perf_counter() - began
+                seconds[name].append(time.perf_counter() - began)
                 tokens[name] += output.stats.tokens
                 passes[name] += output.stats.passes
                 texts[name].append(output.outputs[0].text)
@@ -100,9 +102,7 @@ def measure(work: Path, task: str, count: int) -> dict[str, Any]:
         name: {
             "config": {k: v for k, v in configs[name].items() if k != "model"},
             "tokens_a_pass": round(tokens[name] / passes[name], 3),
-            "times_plain": round(
-                tokens[name] / seconds[name] / (tokens[PLAIN] / seconds[PLAIN]), 3
-            ),
+            **_speed(seconds[PLAIN], seconds[name], tokens[name] / tokens[PLAIN]),
             "identical_to_plain": sum(a == b for a, b in zip(ids[name], ids[PLAIN], strict=True)),
             "exact_match": round(
                 sum(a == b for a, b in zip(texts[name], references, strict=True)) / len(asked), 4
@@ -119,6 +119,22 @@ def measure(work: Path, task: str, count: int) -> dict[str, Any]:
     }
 
 
+def _speed(plain: list[float], own: list[float], longer: float) -> dict[str, Any]:
+    """Tokens a second over plain decoding's, with an interval over the texts. plain, own: seconds
+    of each text; longer: tokens over plain's."""
+    times, found = (
+        longer * sum(plain) / sum(own),
+        interval(
+            np.array([plain, own]).T,
+            lambda sums: longer * sums[..., 0] / sums[..., 1],
+            tail=0.025,
+            resamples=10_000,
+        ),
+    )
+    ends = None if found is None else [round(end, 3) for end in found]
+    return {"times_plain": round(times, 3), "times_plain_ci95": ends}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="where recipes/seq2seq left them")
@@ -127,8 +143,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     record = {
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
-        "torch": torch.__version__,
+        "benchmark": "seq2seq",
+        "environment": environment(),
         "tasks": {task: measure(given.work, task, given.count) for task in given.tasks},
     }
     write_file(given.out, json.dumps(record, indent=1) + "\n")

@@ -21,9 +21,13 @@ several of the texts below.
 
 """
 TRAINED = "It was trained on these texts."
-DRAFTER = (
-    "It was trained on answers of `mini` to prompts from these texts; `mini` learned from them all."
-)
+DRAFTERS = {
+    "mini": "It was trained on answers of `mini` to prompts from these texts; `mini` learned from "
+    "them all.",
+    "smollm2": "It was trained on answers of SmolLM2-135M-Instruct (Apache-2.0; its GGUF file in "
+    "Q4_1, dequantised) to prompts from these texts.",
+}
+"""What a drafter learned from, by its target."""
 
 
 def licence(text: str) -> str:

@@ -35,9 +35,10 @@ def test_bundled_drafters_are_found() -> None:
     [own] = drafts(None, ["mini"])
     assert own.small == "mini-draft" and own.named == {}
     assert own.bundled["eagle2"] == "mini-eagle" and own.bundled["dflash_tree"] == "mini-dflash"
-    there = {name for name in zoo.names() if name not in ("mini", "mini-draft")}
+    there = {name for name in zoo.names() if name.startswith("mini-")} - {"mini-draft"}
     assert {*own.bundled.values()} == there
     assert method_of(zoo.path("mini-mtp")) == "mtp" and own.bundled["mtp"] == "mini-mtp"
+    assert bundled_drafters("smollm2-135m-instruct")["eagle3"] == "smollm2-eagle3"
     assert bundled_drafters("other") == {}
 
 

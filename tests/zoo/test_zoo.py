@@ -20,7 +20,7 @@ def prompts() -> list[dict]:
 
 
 def test_names_and_paths() -> None:
-    """Eight names, each with a folder; an unknown one names its neighbour."""
+    """Each name has a folder; an unknown one names its neighbour."""
     assert zoo.names() == [
         "mini",
         "mini-dflash",
@@ -30,6 +30,10 @@ def test_names_and_paths() -> None:
         "mini-hydra",
         "mini-medusa",
         "mini-mtp",
+        "smollm2-eagle3",
+        "smollm2-hydra",
+        "smollm2-medusa",
+        "smollm2-mtp",
     ]
     assert (zoo.path("mini") / "model.safetensors").exists()
     with pytest.raises(ValueError, match="Did you mean 'mini-draft'"):
@@ -37,9 +41,9 @@ def test_names_and_paths() -> None:
 
 
 def test_bundle_is_small_and_names_no_machine() -> None:
-    """At most 40 MiB, and no path of the machine that made it."""
+    """At most 90 MiB, and no path of the machine that made it."""
     files = [f for f in zoo.path("mini").parent.rglob("*") if f.is_file()]
-    assert sum(f.stat().st_size for f in files) <= 40 * 2**20
+    assert sum(f.stat().st_size for f in files) <= 90 * 2**20
     for file in files:
         if file.suffix in {".json", ".md", ".jinja"} and file.name != "tokenizer.json":
             text = file.read_text("utf-8")

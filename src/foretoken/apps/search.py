@@ -22,9 +22,11 @@ def products(vectors: NDArray[np.float32], queries: NDArray[np.float32]) -> NDAr
     query, where torch takes twice as long, and torch for several, where numpy does.
     """
     if len(queries) == 1:
-        return (vectors @ queries[0])[None]
+        alone: NDArray[np.float32] = vectors @ queries[0]
+        return alone[None]
     columns = torch.from_numpy(vectors) @ torch.from_numpy(queries).T
-    return columns.T.contiguous().numpy()
+    several: NDArray[np.float32] = columns.T.contiguous().numpy()
+    return several
 
 
 def contenders(scores: NDArray[Any], k: int, error: float = 0.0) -> NDArray[np.intp]:

@@ -40,10 +40,10 @@ def show(
     if as_json:
         output.write_json(rows)
         return
+    wide = max(len(row["name"]) for row in rows)
     for row in rows:
-        output.write(
-            f"{row['name']:<12} {row['parameters_read'] / 1e6:>6.1f} M parameters  {row['path']}"
-        )
+        size = f"{row['parameters_read'] / 1e6:>6.1f} M parameters"
+        output.write(f"{row['name']:<{wide}} {size}  {row['path']}")
 
 
 def _read(folder: Path) -> int:
