@@ -35,6 +35,33 @@ READING_SOURCES: dict[str, Mutant] = {
         "None",
         (f"{HERE}/test_target.py::test_a_source_is_read_once_a_request",),
     ),
+    "a draft model takes the states of another source": Mutant(
+        f"{SEQ2SEQ}.encoder:Lent.read",
+        "pad_sequence(known, batch_first=True)",
+        "pad_sequence(known[::-1], batch_first=True)",
+        (
+            f"{HERE}/test_encoder.py::test_states_are_the_targets_of_the_same_source",
+            f"{HERE}/test_encoder.py::test_a_draft_model_follows_as_if_it_had_read_the_sources",
+        ),
+    ),
+    "a draft model takes the states of padding": Mutant(
+        f"{SEQ2SEQ}.encoder:Encoder.read",
+        "row[: len(source)]",
+        "row",
+        (f"{HERE}/test_encoder.py::test_states_are_the_targets_of_the_same_source",),
+    ),
+    "encoders are one where their tables are": Mutant(
+        f"{SEQ2SEQ}.encoder:Origin.makes",
+        "[*pairs, (tables[0], tables[1])]",
+        "[(tables[0], tables[1])]",
+        (f"{HERE}/test_encoder.py::test_an_encoder_that_differs_reads_by_itself",),
+    ),
+    "samples of a draft model get no copy of the source": Mutant(
+        "foretoken.models.drafting.draft_model:DraftModel.fork",
+        "self._cache.copy_source(source, target)",
+        "None",
+        (f"{HERE}/test_encoder.py::test_samples_of_a_request_share_it_too",),
+    ),
     "a source is no reference": Mutant(
         "foretoken.sampling.sequence:Sequence.references",
         "[self.source] * bool(self.source) + list(self.params.references)",

@@ -70,7 +70,8 @@ class Access(Protocol):
     amateur: the `CausalLM` whose logits a contrastive target takes from its own, else None. A
     drafter that drafts with it hands its logits over, in a tree's `amateur_logits`, and spares the
     target that model's pass. opening: what every text of an encoder–decoder begins with, else
-    nothing; sequences then have a `source`.
+    nothing; sequences then have a `source`. encoder: what reads it, and hands its states to a draft
+    model with the same one; else None.
 
     A *draft pass* is a drafter's pass through the target. It writes its keys and values after each
     committed length, where the next pass over that sequence overwrites them.
@@ -93,6 +94,7 @@ class Access(Protocol):
     budget: Any
     amateur: Any
     opening: tuple[int, ...]
+    encoder: Any
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., T] -> [..., T, D] (level c)."""

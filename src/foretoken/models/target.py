@@ -58,6 +58,7 @@ class ModelTarget:
         self.device, self.dtype, self.backend = model.device, model.dtype, model.backend
         self.source, self.tokenizer = model.source, tokenizer
         self.opening: tuple[int, ...] = ()
+        self.encoder: Any = None
         self.amateur = model.amateur if isinstance(model, Contrastive) else None
         self.trust_remote_code = trust_remote_code
         self.nodes, self.hidden = nodes, tuple(hidden)

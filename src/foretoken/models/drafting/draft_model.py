@@ -15,6 +15,7 @@ Legend: B sequences, M nodes of a level, N tree nodes, S = N + 1 slots, V vocabu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,6 +39,8 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
 from foretoken.trees.grow import Frontier
 
+_log = logging.getLogger(__name__)
+
 _CHUNK = 512  # tokens that a pass catches up, all rows together
 _MISSING = 16  # rows that lack more catch up by themselves, so that the others need no padding
 _UNUSED = 256  # rows by which an embedding may be padded for speed
@@ -50,7 +53,7 @@ class Surroundings(Protocol):
     vocab_size: of the tokens that it drafts. max_length: of the texts that it reads. slots:
     sequences at a time. trust_remote_code: whether code that comes with a draft model may run.
     budget: that the model's cache joins. opening: what every text of an encoder–decoder begins
-    with, else nothing.
+    with, else nothing. encoder: the target's, where it has one.
     """
 
     vocab_size: int
@@ -62,6 +65,7 @@ class Surroundings(Protocol):
     trust_remote_code: bool
     budget: CacheBudget
     opening: tuple[int, ...]
+    encoder: Any
 
 
 class DraftModel:
@@ -102,11 +106,8 @@ class DraftModel:
         self._cache.forget()
 
     def begin(self, sequence: Sequence) -> None:
-        """Take a cache slot, with what is known of the prompt, and read the source, if there is
-        one."""
-        slot = self._cache.acquire(sequence.id, Text.of(sequence), sequence.reusable)
-        if isinstance(self.lm, Seq2Seq) and isinstance(self._cache, SourcedCache):
-            self.lm.read([sequence.source], [slot], self._cache)
+        """Take a cache slot, with what is known of the prompt."""
+        self._cache.acquire(sequence.id, Text.of(sequence), sequence.reusable)
 
     def holds(self, sequence: Sequence) -> bool:
         return self._cache.owns(sequence.id)
@@ -114,6 +115,8 @@ class DraftModel:
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         """Copy what is cached of the prompt."""
         source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
+        if isinstance(self._cache, SourcedCache):
+            self._cache.copy_source(source, target)
         length = min(self._cache.lengths[source], copy.prompt_length - 1)
         if self._cache.keeps(source, length):  # else the copy reads its prompt
             self._cache.copy(source, target, length)
@@ -250,7 +253,8 @@ class DraftModel:
         return F.pad(logits, (0, missing), value=-torch.inf) if missing else logits
 
     def _catch_up(self, sequences: Seq[Sequence], gap: int) -> None:
-        """Run tokens until at most `gap` before each root are pending."""
+        """Run tokens until at most `gap` before each root are pending, after their sources."""
+        self._read_sources(sequences)
         while late := [s for s in sequences if self.pending(s) > gap]:
             if not self._read(late):
                 return
@@ -258,6 +262,7 @@ class DraftModel:
     def _read(self, sequences: Seq[Sequence], chunk: int | None = None) -> bool:
         """Run pending tokens before the roots in one pass: up to `chunk` of each sequence, by
         default an equal share of `_CHUNK`. Returns whether there were any."""
+        self._read_sources(sequences)
         share = chunk or max(1, _CHUNK // max(1, len(sequences)))
         slots, tokens = [], []
         for sequence in sequences:
@@ -272,6 +277,15 @@ class DraftModel:
             self._forward(chain_feed(self._cache, slots, tokens, logits=False))
             self._keep(slots, tokens)
         return bool(slots)
+
+    def _read_sources(self, sequences: Seq[Sequence]) -> None:
+        """Read those that are not read yet, if there are any: first after the target, which may
+        have an encoder in common with this model."""
+        if isinstance(self.lm, Seq2Seq) and isinstance(self._cache, SourcedCache):
+            read = self._cache.source_lengths(self._slots(sequences))
+            unread = [s for s, length in zip(sequences, read, strict=True) if not length]
+            if unread:
+                self.lm.read([s.source for s in unread], self._slots(unread), self._cache)
 
 
 def as_causal_lm(
@@ -309,11 +323,12 @@ def as_causal_lm(
 
 
 def _of_its_kind(lm: CausalLM, access: Surroundings) -> CausalLM:
-    """The draft model. Raises `ForetokenError` where it reads a source and the target doesn't, or
-    the other way round, and where their texts begin differently."""
+    """The draft model, with the target's encoder where its own is the same. Raises
+    `ForetokenError` where it reads a source and the target doesn't, or the other way round, and
+    where their texts begin differently."""
     opening = lm.opening if isinstance(lm, Seq2Seq) else ()
     if opening == access.opening:
-        return lm
+        return _sharing(lm, access)
     if opening and access.opening:
         raise ForetokenError(
             f"The draft model's texts begin with the tokens {list(opening)} and the target's with "
@@ -325,6 +340,16 @@ def _of_its_kind(lm: CausalLM, access: Surroundings) -> CausalLM:
         f"The draft model is {drafting} and the target is {wanted}, so they don't read the same; "
         f"draft with {wanted}, or by a method without a draft model, such as 'pld'."
     )
+
+
+def _sharing(lm: CausalLM, access: Surroundings) -> CausalLM:
+    """The model, reading by the target's encoder if its own makes the same states."""
+    if not isinstance(lm, Seq2Seq) or access.encoder is None:
+        return lm
+    if not lm.encoder.origin.makes(access.encoder.origin):
+        return lm
+    _log.info("The draft model's encoder is the target's, which reads each source for both.")
+    return lm.reading_by(access.encoder.lend())
 
 
 def is_of(lm: CausalLM, model: Any) -> bool:

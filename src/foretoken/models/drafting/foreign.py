@@ -51,6 +51,7 @@ class _Texts:
         self.slots, self.device = access.slots, access.device
         self.dtype, self.backend = access.dtype, access.backend
         self.trust_remote_code, self.opening = access.trust_remote_code, access.opening
+        self.encoder = None  # which reads sources in the target's tokens
         self.budget = CacheBudget(
             widest=access.budget.widest, longer=_LONGER, dtype=access.budget.dtype
         )

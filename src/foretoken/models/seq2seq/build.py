@@ -24,6 +24,7 @@ from foretoken.models.native.build import Parts
 from foretoken.models.native.layer import EmbeddingTable, Linear
 from foretoken.models.native.norm import Norm
 from foretoken.models.seq2seq.beginning import Beginning
+from foretoken.models.seq2seq.encoder import Encoder, Origin
 from foretoken.models.seq2seq.family import FAMILIES, SIDES, Family, LayerNames, Shape
 from foretoken.models.seq2seq.model import Seq2Seq
 from foretoken.models.seq2seq.stack import (
@@ -83,19 +84,19 @@ def build_seq2seq(
     parts = Parts(stored, expected, make, kept, dtype, device, shape.eps, False)
     building = _Building(parts, config, family, shape)
     table, head = building.ends()
-    read = parts.bytes_read
-    encoder, source_kv = building.stack("encoder"), building.source_kv()
+    read, runs = parts.bytes_read, (dtype, device, name)
+    reads, source_kv = building.stack("encoder"), building.source_kv()
     parts.bytes_read = read  # a pass runs the decoder only
     return Seq2Seq(
         shape,
         table,
-        encoder,
+        Encoder(table, shape.embedding_scale, reads, _origin(config, shape, runs, source)),
         source_kv,
         building.stack("decoder"),
         head,
         building.logits_bias(beginning),
         beginning,
-        (dtype, device, name),
+        runs,
         (parts.count, parts.bytes_read),
         eos_ids(config),
         source,
@@ -237,6 +238,18 @@ def sinusoids(count: int, width: int) -> Tensor:
     angles = np.arange(count)[:, None] / rates
     table = np.concatenate((np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])), 1)
     return torch.from_numpy(table.astype(np.float32))
+
+
+def _origin(
+    config: Any, shape: Shape, runs: tuple[torch.dtype, torch.device, str], source: Path | None
+) -> Origin:
+    """What the encoder is made of, the numbers that only the decoder reads left out."""
+    numbers = shape._replace(decoder=shape.encoder, output_scale=1.0)
+    farthest = getattr(config, "relative_attention_max_distance", None)
+    at, tables = FAMILIES[config.model_type].stack.format("encoder"), (*_TABLES, _HEAD)
+    own = [name for name in tensors(config, shape) if name.startswith(f"{at}.")]
+    settings = (config.model_type, numbers, farthest, *runs)
+    return Origin(settings, tables, tuple(name for name in own if name not in tables), source)
 
 
 def tensors(config: Any, shape: Shape) -> dict[str, tuple[int, ...]]:

@@ -10,6 +10,7 @@ Legend: B rows, T tokens, S tokens of the longest source, V vocabulary, D width.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from pathlib import Path
@@ -27,6 +28,7 @@ from foretoken.models.native.layer import Embedding, Linear
 from foretoken.models.native.transformer import at_places
 from foretoken.models.seq2seq.beginning import Beginning
 from foretoken.models.seq2seq.cache import SourcedCache
+from foretoken.models.seq2seq.encoder import Encoder, Reader
 from foretoken.models.seq2seq.family import Shape
 from foretoken.models.seq2seq.stack import Stack
 
@@ -40,7 +42,7 @@ class Seq2Seq:
         self,
         shape: Shape,
         embedding: Embedding,
-        encoder: Stack,
+        encoder: Encoder,
         source_kv: list[Linear],
         decoder: Stack,
         lm_head: Linear,
@@ -65,8 +67,15 @@ class Seq2Seq:
         self.dtype, self.device, self.backend = runs
         self.parameters, self.bytes_read = sizes
         self.eos_ids, self.source = frozenset(eos_ids), source
-        self._embedding, self._encoder, self._decoder = embedding, encoder, decoder
+        self.encoder: Reader = encoder
+        self._embedding, self._decoder = embedding, decoder
         self._source_kv, self._lm_head, self._logits_bias = source_kv, lm_head, logits_bias
+
+    def reading_by(self, encoder: Reader) -> Seq2Seq:
+        """The same model with this encoder in place of its own."""
+        model = copy.copy(self)
+        model.encoder = encoder
+        return model
 
     def new_cache(
         self, slots: int, max_length: int, *, spare: int = 0, budget: CacheBudget | None = None
@@ -89,7 +98,7 @@ class Seq2Seq:
             raise _no_source()
         feed = chain_feed(cache.sources, slots, sources, logits=False)
         lengths = [len(source) for source in sources]
-        states = self._encoder.encode(self.embed(feed.tokens), feed.positions, lengths)
+        states = self.encoder.read(feed, sources)
         for kv, layer in zip(self._source_kv, cache.sources.layer, strict=True):
             new = kv(states).view(*states.shape[:2], 2, self.kv_heads, self.head_dim)
             write(layer, new, feed)

@@ -30,7 +30,7 @@ class Seq2SeqTarget(ModelTarget):
     def __init__(self, model: Seq2Seq, *given: Any, **options: Any) -> None:
         """As a `ModelTarget`."""
         super().__init__(model, *given, **options)
-        self.opening = model.opening
+        self.opening, self.encoder = model.opening, model.encoder
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         super().fork(sequence, copy)
