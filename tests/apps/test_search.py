@@ -23,11 +23,11 @@ def test_few_are_measured() -> None:
 
 
 def test_products() -> None:
-    """One query's and several queries' are nearly the exact ones."""
+    """One query's, a few's and many queries' are nearly the exact ones."""
     random = np.random.default_rng(0)
-    vectors, queries = (random.normal(size=(n, 48)).astype(np.float32) for n in (500, 3))
+    vectors, queries = (random.normal(size=(n, 48)).astype(np.float32) for n in (500, 19))
     exact = queries.astype(np.float64) @ vectors.T.astype(np.float64)
-    for some in (queries[:1], queries):
+    for some in (queries[:1], queries[:3], queries):
         found = products(vectors, some)
         assert found.shape == (len(some), 500) and found.flags.c_contiguous
         np.testing.assert_allclose(found, exact[: len(some)], atol=1e-4)
