@@ -6,6 +6,7 @@ Legend: N vectors, Q queries, D numbers of a vector.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,21 @@ _TOGETHER = 8  # queries
 _GROUP = 64  # scores of which only the best is looked at first
 
 
-def products(vectors: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
-    """[N, D] and [Q, D] -> the inner products [Q, N], rounded as float32 products are.
+def products(
+    vectors: NDArray[np.float32], queries: NDArray[np.float32]
+) -> Iterator[NDArray[np.float32]]:
+    """[N, D] and [Q, D] -> each query's inner products [N], rounded as float32 products are.
 
     A pass over the vectors takes as long as reading them, for up to `_TOGETHER` queries. One is
-    multiplied as two, as a product by a single vector doesn't use all cores.
+    multiplied as two, as a product by a single vector doesn't use all cores. It is torch that
+    multiplies: numpy's threads spin for a while after a product, and slow what comes next.
     """
-    given = torch.from_numpy(queries)
-    rows = given.repeat(2, 1) if len(given) == 1 else given
-    stored = torch.from_numpy(vectors)
-    parts = [(stored @ some.T).T.contiguous() for some in rows.split(_TOGETHER)]
-    found: NDArray[np.float32] = torch.cat(parts)[: len(given)].numpy()
-    return found
+    stored, given = torch.from_numpy(vectors), torch.from_numpy(queries)
+    for some in given.split(_TOGETHER):
+        columns = stored @ (some.repeat(2, 1) if len(some) == 1 else some).T
+        for i in range(len(some)):
+            row: NDArray[np.float32] = columns[:, i].contiguous().numpy()
+            yield row
 
 
 def contenders(scores: NDArray[Any], k: int, error: float = 0.0) -> NDArray[np.intp]:

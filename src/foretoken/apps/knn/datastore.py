@@ -122,8 +122,8 @@ class Neighbours:
         ids, and their squared distances, both in the order of ids."""
         exact = np.asarray(queries, np.float64)
         rough = np.ascontiguousarray(exact, np.float32)
-        scores = products(self.keys, rough) - self.halves
-        found = [self._nearest(*row, k) for row in zip(exact, scores, strict=True)]
+        rows = zip(exact, products(self.keys, rough), strict=True)
+        found = [self._nearest(query, row - self.halves, k) for query, row in rows]
         return [ids for ids, _ in found], [distances for _, distances in found]
 
     def _nearest(

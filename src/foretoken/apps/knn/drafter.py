@@ -30,6 +30,7 @@ from foretoken.access import Access, Wants
 from foretoken.apps.knn.datastore import Distances, Ids, Neighbours
 from foretoken.apps.knn.model import KnnModel
 from foretoken.apps.ralm.stride import FixedStride, OptimalStride, Round, Stride
+from foretoken.apps.search import products
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
@@ -164,7 +165,8 @@ class _Memory:
 
     def nearest(self, query: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], Distances]:
         """[K] tokens and [K] squared distances of the entries nearest to a query [D], about."""
-        scores = self._keys @ query - self._halves
+        [scores] = products(self._keys, query[None])
+        scores = scores - self._halves
         if k < len(scores):
             kept = np.argpartition(scores, len(scores) - k)[len(scores) - k :]
             scores, tokens = scores[kept], self._tokens[kept]

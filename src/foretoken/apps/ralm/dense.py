@@ -57,8 +57,8 @@ class Dense:
         return [self._best(query, row, k) for query, row in zip(queries, roughly, strict=True)]
 
     def scores(self, query: Vector, ids: Ids) -> Scores:
-        products = self.vectors[ids].astype(np.float64) * query
-        total: Scores = products.sum(-1)
+        terms = self.vectors[ids].astype(np.float64) * query
+        total: Scores = terms.sum(-1)
         return total
 
     def _best(self, query: Vector, roughly: Vector, k: int) -> list[int]:
