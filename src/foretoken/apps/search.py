@@ -6,7 +6,6 @@ Legend: N vectors, Q queries, D numbers of a vector.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,24 +13,30 @@ import torch
 from numpy.typing import NDArray
 
 _TOGETHER = 8  # queries
+_BLOCK = 2**16  # vectors
 _GROUP = 64  # scores of which only the best is looked at first
 
 
 def products(
     vectors: NDArray[np.float32], queries: NDArray[np.float32]
-) -> Iterator[NDArray[np.float32]]:
+) -> list[NDArray[np.float32]]:
     """[N, D] and [Q, D] -> each query's inner products [N], rounded as float32 products are.
 
-    A pass over the vectors takes as long as reading them, for up to `_TOGETHER` queries. One is
-    multiplied as two, as a product by a single vector doesn't use all cores. It is torch that
-    multiplies: numpy's threads spin for a while after a product, and slow what comes next.
+    A pass over the vectors takes as long as reading them, for up to `_TOGETHER` queries. Odd
+    numbers of them are filled up, as a product by a single vector doesn't use all cores. It is
+    torch that multiplies: numpy's threads spin for a while after a product, and slow what comes
+    next.
     """
-    stored, given = torch.from_numpy(vectors), torch.from_numpy(queries)
-    for some in given.split(_TOGETHER):
-        columns = stored @ (some.repeat(2, 1) if len(some) == 1 else some).T
-        for i in range(len(some)):
-            row: NDArray[np.float32] = columns[:, i].contiguous().numpy()
-            yield row
+    stored, found = torch.from_numpy(vectors), list[NDArray[np.float32]]()
+    for some in torch.from_numpy(queries).split(_TOGETHER):
+        columns = torch.cat((some, some[-1:])).T if len(some) % 2 else some.T
+        rows = [torch.empty(len(stored)) for _ in some]
+        for first, block in enumerate(stored.split(_BLOCK)):
+            part = block @ columns  # small enough to stay in the cache until it is copied
+            for i, row in enumerate(rows):
+                row[first * _BLOCK : first * _BLOCK + len(block)] = part[:, i]
+        found += [row.numpy() for row in rows]
+    return found
 
 
 def contenders(scores: NDArray[Any], k: int, error: float = 0.0) -> NDArray[np.intp]:
