@@ -1,11 +1,11 @@
-"""The pages' tables of applications: retrieval, neighbours, offloading, encoder–decoders."""
+"""The pages' tables of applications: retrieval, encoder–decoders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from page_markdown import code, markdown, ranged
+from page_markdown import markdown, ranged
 
 Read = Callable[[str], dict[str, Any]]
 WAYS = {
@@ -25,27 +25,6 @@ def ralm(read: Read) -> str:
             rows.append([retriever, told, *cells, str(sums["searches"]), f"{times:.2f}"])
     head = ["retriever", "", "seconds", "of retrieval", "retrievals", "times as fast"]
     return markdown(head, rows, words=2)
-
-
-def offloaded(read: Read) -> str:
-    """Tokens a second by method, and what was read for them."""
-    methods = read("offloaded.json")["methods"]
-    plain = methods["plain"]["tokens"] / methods["plain"]["seconds"]
-    rows = []
-    for name, done in methods.items():
-        rate = done["tokens"] / done["seconds"]
-        rows.append(
-            [
-                code(name),
-                f"{rate:.2f}",
-                f"{rate / plain:.2f}",
-                f"{done['tokens'] / done['passes']:.2f}",
-                f"{done['bytes'] / done['tokens'] / 1e9:.2f}",
-                f"{done['memory_mib']:.0f}",
-            ]
-        )
-    head = ["", "tokens/s", "times plain", "tokens a pass", "GB read a token", "MiB"]
-    return markdown(head, rows)
 
 
 def seq2seq(read: Read) -> str:

@@ -341,7 +341,6 @@ TABLES: dict[str, Callable[[Read], str]] = {
     "draft": draft,
     "drafters": drafters,
     "ladder": ladder,
-    "offloaded": applications.offloaded,
     "online": online,
     "other-engines": other_engines,
     "other-engines-large": other_engines_large,

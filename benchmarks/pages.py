@@ -140,6 +140,10 @@ def faults(page: str, read: Read = recorded) -> Iterator[str]:
     lines = difflib.unified_diff(page.splitlines(), made(page, read).splitlines(), n=0, lineterm="")
     yield from (line for line in lines if not line.startswith(("---", "+++", "@@")))
     yield from (f"without a record: {line}" for line in without_record(page, read))
+    made_here = {found.start() for found in TABLE.finditer(page)}
+    for found in re.finditer(r"(?<=<!-- table )[\w.-]+(?= -->)", page):
+        if found.start() not in made_here:
+            yield f"table {found[0]} has no text between blank lines and its end, so none is made"
 
 
 def main() -> int:

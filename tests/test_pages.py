@@ -113,6 +113,13 @@ def test_every_table_stands_on_a_page(name: str) -> None:
         pages.made(page, lambda name: {})
 
 
+def test_a_table_that_cannot_be_made_is_named() -> None:
+    """A mark without blank lines, text and end around it would never be filled."""
+    for body in ("", "\n", "\n\n", "\nx\n"):
+        page = f"<!-- table ladder -->{body}<!-- end -->\n"
+        assert any("table ladder" in line for line in pages.faults(page)), repr(body)
+
+
 def test_what_a_mark_compares() -> None:
     """The numbers before it, the last one nearest, rounded as printed; a % is a hundredth."""
     record = {"rate": 0.18403, "pair": {"low": 1.0, "ends": [0.954, 1.25]}, "many": 12345}
