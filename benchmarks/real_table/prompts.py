@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from foretoken.bench.suites.suite import Prompt, Suite, find_suite, load_suite
-from real_table.cells import OF_TRAINED
 
 OWN = Path(__file__).with_name("prompts.jsonl")
 EVERY = 8
@@ -41,14 +40,14 @@ def of_stage(
     """
     if stage == "whole":
         return suite.round_robin()[:limit]
-    own_prompts = () if stage == OF_TRAINED else own().prompts
+    own_prompts = () if stage == "trained" else own().prompts
     tasks: dict[str, list[Prompt]] = {}
     for prompt in suite.prompts:
         tasks.setdefault(prompt.task, []).append(prompt)
     every = 2 * EVERY if half else EVERY
     kept = [p for prompts in tasks.values() for p in prompts[::every]]
     both = replace(suite, prompts=(*kept, *own_prompts)).round_robin()
-    if stage == OF_TRAINED:
+    if stage == "trained":
         return [replace(prompt, turns=prompt.turns[:1]) for prompt in both][:limit]
     return (_screened(both) if stage == "screen" else both)[:limit]
 
