@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from foretoken import LLM, SamplingParams
+from foretoken.drafters.hydra import HydraHeads
+from foretoken.drafters.medusa import MedusaHeads
+from foretoken.drafters.mlp_speculator import MlpSpeculatorStages
 from foretoken.models.native.backends import blocks
+from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.narrow import NarrowLinear
 
 PROMPTS = ["Translate to German: the cat sleeps.", "What is 12 + 30?"]
+OWN_HEADS = (MedusaHeads, HydraHeads, MlpSpeculatorStages)
 DRAFTERS = ("eagle3", "eagle", "mtp", "dflash", "medusa", "hydra")
 pytestmark = pytest.mark.skipif(not blocks.has_loops(), reason="this machine can't build the loops")
 
@@ -41,6 +47,27 @@ def test_beside_blocks_the_text_is_the_targets(method: str) -> None:
     assert narrow(llm) > 0
     outputs = llm.generate(PROMPTS, params)
     assert [x.token_ids for x in outputs] == [x.token_ids for x in plain]
+
+
+@pytest.mark.parametrize(
+    "kind", [MedusaHeads, HydraHeads, MlpSpeculatorStages], ids=lambda k: k.method
+)
+def test_heads_of_their_own_are_used(kind: Any, tmp_path: Path) -> None:
+    """Language-model heads of a drafter's own propose what they did, and not the target's head."""
+    plain = LLM("mini", backend="q8", dtype="float32")
+    torch.manual_seed(0)
+    module = kind(Facts.of(plain.model), num_heads=2)
+    module.save(tmp_path, {})
+    config = {"method": kind.method, "model": str(tmp_path)}
+    llm = LLM("mini", backend="q8", dtype="float32", speculative_config=config)
+    served: Any = llm.engine.drafter
+    state = torch.randn(1, 2, module.language_model_heads()[0].shape[1])
+    wanted = module.logits(state, plain.model.head)
+    found = served._heads.logits(state, plain.model.head)
+    assert (found - wanted).norm() < 0.02 * wanted.norm()
+    params = SamplingParams(temperature=0, max_tokens=12)
+    outputs, texts = (x.generate(PROMPTS, params) for x in (llm, plain))
+    assert [x.token_ids for x in outputs] == [x.token_ids for x in texts]
 
 
 def test_beside_other_weights_nothing_is_rounded() -> None:

@@ -66,6 +66,12 @@ class MedusaHeads(Heads):
     def language_model_heads(self) -> list[Tensor]:
         return [head[-1].weight for head in self._heads()] if self.shape["own_lm_heads"] else []
 
+    def logits(self, states: Tensor, head: Any) -> Tensor:
+        if not self.shape["own_lm_heads"]:
+            return super().logits(states, head)
+        parts = [own[-1](states[..., i, :]) for i, own in enumerate(self._heads())]
+        return torch.stack(parts, -2)
+
     def head_states(self, lesson: Lesson, places: Tensor) -> Tensor:
         return self.states(lesson.hidden[-1].take_along_dim(places[..., None], 1))
 

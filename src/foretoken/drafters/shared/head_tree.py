@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.access import Access, Wants
@@ -70,13 +69,9 @@ class Heads(Trained):
                 weight.copy_(weight_of(target, self.facts.hidden_size, weight))
 
     def logits(self, states: Tensor, head: Any) -> Tensor:
-        """[..., H, D] -> [..., H, V]; head: the target's."""
-        own = self.language_model_heads()
-        if not own:
-            shared: Tensor = head(states)
-            return shared
-        parts = [F.linear(states[..., i, :], weight) for i, weight in enumerate(own)]
-        return torch.stack(parts, -2)
+        """[..., H, D] -> [..., H, V]; head: the target's, unless the heads have their own."""
+        shared: Tensor = head(states)
+        return shared
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         places = lesson.places_to_draft(self.shape["num_heads"])  # most of a row is prompts
