@@ -20,11 +20,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from kept import of_options
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
+from foretoken.bench.measure.bootstrap import interval
 from foretoken.bench.measure.memory import PeakMemory
 from foretoken.machine import cache_folder
 from foretoken.models.load import find
@@ -95,12 +97,15 @@ def one(given: argparse.Namespace, method: str) -> dict[str, Any]:
     offloaded = llm.model.offloaded  # type: ignore[attr-defined]
     read, disk, begun = offloaded.bytes_so_far, read_bytes(), perf_counter()
     params = SamplingParams(temperature=0, max_tokens=given.max_tokens, ignore_eos=True)
-    outs = [llm.generate([prompt], params)[0] for prompt in asked]
-    seconds = perf_counter() - begun
+    outs, each = [], list[float]()
+    for prompt in asked:
+        outs += llm.generate([prompt], params)
+        each.append(perf_counter() - begun - sum(each))
     small = llm.engine.drafter.small_models
     return {
         "tokens": llm.stats.tokens,
-        "seconds": seconds,
+        "seconds": sum(each),
+        "seconds_of_prompts": each,
         "passes": llm.stats.passes,
         "pass_bytes": offloaded.pass_bytes,
         "bytes": offloaded.bytes_so_far - read,
@@ -140,6 +145,17 @@ def missed(results: dict[str, dict[str, Any]], limit_mib: float) -> list[str]:
     return wrong
 
 
+def times_plain(plain: dict[str, Any], done: dict[str, Any]) -> dict[str, Any]:
+    """Plain decoding's seconds over a method's, with an interval over the prompts, of which each
+    has as many tokens."""
+    seconds = np.array([plain["seconds_of_prompts"], done["seconds_of_prompts"]]).T
+    found = interval(
+        seconds, lambda sums: sums[..., 0] / sums[..., 1], tail=0.025, resamples=10_000
+    )
+    ends = None if found is None else [round(end, 3) for end in found]
+    return {"times_plain": round(plain["seconds"] / done["seconds"], 3), "times_plain_ci95": ends}
+
+
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--weights-memory", type=int, default=10**9, help="bytes (default: 1e9)")
@@ -169,8 +185,12 @@ def main() -> int:
     table(rows)
     failures = missed(results, given.weights_memory / 2**20 + 256)  # keys, values, workspaces
     print("\n" + "\n".join(failures or ["every limit is met"]))
-    told = {name: {k: v for k, v in done.items() if k != "ids"} for name, done in results.items()}
-    save("offloaded", given, {"shape": str(SHAPE), "methods": told, "met": not failures})
+    told = {
+        name: {k: v for k, v in done.items() if k != "ids"} | times_plain(results["plain"], done)
+        for name, done in results.items()
+    }
+    asked = {"weights_memory": given.weights_memory, "prompts": given.limit}
+    save("offloaded", given, {**asked, "methods": told, "met": not failures})
     kept.forget()
     return 1 if failures and given.check else 0
 

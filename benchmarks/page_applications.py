@@ -1,11 +1,11 @@
-"""The pages' tables of applications: retrieval, encoder–decoders."""
+"""The pages' tables of applications: retrieval, offloading, encoder–decoders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from page_markdown import markdown, ranged
+from page_markdown import code, markdown, ranged
 
 Read = Callable[[str], dict[str, Any]]
 WAYS = {
@@ -25,6 +25,24 @@ def ralm(read: Read) -> str:
             rows.append([retriever, told, *cells, str(sums["searches"]), f"{times:.2f}"])
     head = ["retriever", "", "seconds", "of retrieval", "retrievals", "times as fast"]
     return markdown(head, rows, words=2)
+
+
+def offloaded(read: Read) -> str:
+    """Tokens a second by method, and what was read for them."""
+    rows = []
+    for name, done in read("offloaded.json")["methods"].items():
+        rows.append(
+            [
+                code(name),
+                f"{done['tokens'] / done['seconds']:.2f}",
+                ranged(done["times_plain"], done["times_plain_ci95"]),
+                f"{done['tokens'] / done['passes']:.2f}",
+                f"{done['bytes'] / done['tokens'] / 1e9:.2f}",
+                f"{done['memory_mib']:.0f}",
+            ]
+        )
+    head = ["", "tokens/s", "times plain", "tokens a pass", "GB read a token", "MiB"]
+    return markdown(head, rows)
 
 
 def seq2seq(read: Read) -> str:

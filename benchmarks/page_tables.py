@@ -346,6 +346,7 @@ TABLES: dict[str, Callable[[Read], str]] = {
     "other-engines-large": other_engines_large,
     "passes": passes,
     "perplexity": perplexity,
+    "offloaded": applications.offloaded,
     "ralm": applications.ralm,
     "real": real,
     "real-screen": real_screen,

@@ -18,6 +18,11 @@ def test_the_nearest_name_is_offered() -> None:
     )
 
 
+def test_letters_in_another_order_come_first() -> None:
+    """Also before a name that shares as many, and comes later in the alphabet."""
+    assert "Did you mean 'pld'?" in str(unknown("method", "pdl", ["ppd", "pld", "sps"]))
+
+
 def test_a_long_list_is_cut_to_the_nearest_names() -> None:
     """Two hundred names would hide the one that was meant."""
     names = [f"method_{number}" for number in range(200)]

@@ -56,9 +56,11 @@ _Inflate = Annotated[
     str, in_panel(_WHAT, "--inflate", help="Shapes to blow the models' cost up to, by comma.")
 ]
 _Dtypes = Annotated[str, in_panel(_WHAT, "--dtypes", help="Precisions, by comma.")]
-_Temperatures = Annotated[str, in_panel(_HOW, "--temperatures", help="By comma; 0 is greedy.")]
+_Temperatures = Annotated[
+    str, in_panel(_HOW, "--temperatures", "--temperature", help="By comma; 0 is greedy.")
+]
 _BatchSizes = Annotated[
-    str, in_panel(_HOW, "--batch-sizes", help="Prompts served together, by comma.")
+    str, in_panel(_HOW, "--batch-sizes", "--batch", help="Prompts served together, by comma.")
 ]
 _MaxTokens = Annotated[int, in_panel(_HOW, "--max-tokens", min=1, help="Most tokens of an answer.")]
 _Repeats = Annotated[

@@ -36,10 +36,12 @@ def recommend(
         in_panel(_MEASURING, "--prompts", help="A file of text or JSON lines, or - to read one."),
     ] = None,
     batch: Annotated[
-        str, in_panel(_MEASURING, "--batch", help="Sequences served together, by comma.")
+        str,
+        in_panel(_MEASURING, "--batch", "--batch-sizes", help="Sequences at once, by comma."),
     ] = "1",
     temperature: Annotated[
-        str, in_panel(_MEASURING, "--temperature", help="By comma; 0 is greedy.")
+        str,
+        in_panel(_MEASURING, "--temperature", "--temperatures", help="By comma; 0 is greedy."),
     ] = "0,1",
     seconds: Annotated[
         float, in_panel(_MEASURING, "--seconds", help="For loading and measuring together.")

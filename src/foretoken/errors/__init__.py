@@ -91,7 +91,8 @@ def caught() -> type[BaseException]:
 def unknown(kind: str, given: str, choices: Iterable[str]) -> ForetokenError:
     """The error for a name that does not exist, with the nearest one that does."""
     known, tried = sorted(set(choices)), given[:_SHOWN]
-    near = difflib.get_close_matches(tried, known, n=1, cutoff=0.5)
+    swapped = [name for name in known if sorted(name) == sorted(tried)]  # pdl for pld
+    near = swapped or difflib.get_close_matches(tried, known, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(known)
     if len(listed) > _NAMES:

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from foretoken.errors import ForetokenError
 
 _AT_ONCE = 2**23  # bytes that are in the page cache before they are dropped
@@ -45,12 +48,9 @@ class Reads:
         self._files: dict[Path, int] = {}
         weakref.finalize(self, _close, self._files)
         for file in files:
-            try:
-                opened = self._files[file] = os.open(file, os.O_RDONLY)
-                # Else the system reads more than is asked for, which would stay in its cache.
-                os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_RANDOM)
-            except OSError as error:
-                raise _unreadable(file, error) from error
+            opened = self._files[file] = _opened(file)
+            # Else the system reads more than is asked for, which would stay in its cache.
+            os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_RANDOM)
 
     def read(self, places: Mapping[str, Place], into: memoryview) -> dict[str, memoryview]:
         """The bytes of each, in a buffer. Raises `ForetokenError` where a file has shrunk or can't
@@ -76,11 +76,44 @@ class Reads:
             except OSError as error:
                 raise _unreadable(place.file, error) from error
             if not count:
-                raise ForetokenError(
-                    f"{place.file} is shorter than when it was opened; fetch it again."
-                )
+                raise _shrunk(place.file)
             _drop(file, start, count)
             done += count
+
+
+class Rows:
+    """The rows of a matrix that stays in its file, which is held open, so that no other can take
+    its place."""
+
+    def __init__(self, place: Place, count: int) -> None:
+        """count: how many it has. Raises `ForetokenError` for a file that can't be opened."""
+        self._place, self._count, self._size = place, count, place.size // count
+        self._file = _opened(place.file)
+        weakref.finalize(self, os.close, self._file)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Those rows' bytes, uint8 [N, bytes of a row] for N numbers of rows of any shape. Raises
+        IndexError for a row that isn't there, and `ForetokenError` where the file has shrunk or
+        can't be read any more."""
+        numbers = rows.reshape(-1).tolist()
+        if numbers and not 0 <= min(numbers) <= max(numbers) < self._count:
+            raise IndexError(f"rows are 0 to {self._count - 1}")
+        start, size, file = self._place.start, self._size, self._file
+        try:
+            read = bytearray().join(os.pread(file, size, start + size * row) for row in numbers)
+        except OSError as error:
+            raise _unreadable(self._place.file, error) from error
+        if len(read) != size * len(numbers):
+            raise _shrunk(self._place.file)
+        taken = torch.frombuffer(read, dtype=torch.uint8) if read else torch.empty(0).byte()
+        return taken.view(len(numbers), size)
+
+
+def _opened(file: Path) -> int:
+    try:
+        return os.open(file, os.O_RDONLY)
+    except OSError as error:
+        raise _unreadable(file, error) from error
 
 
 def _drop(file: int, start: int, size: int) -> None:
@@ -93,6 +126,10 @@ def _drop(file: int, start: int, size: int) -> None:
 def _close(files: dict[Path, int]) -> None:
     for file in files.values():
         os.close(file)
+
+
+def _shrunk(file: Path) -> ForetokenError:
+    return ForetokenError(f"{file} is shorter than when it was opened; fetch it again.")
 
 
 def _unreadable(file: Path, error: OSError) -> ForetokenError:

@@ -187,6 +187,35 @@ def _in_file(path: Path, index: int) -> int:
     return sum(4 * torch.Size(shape).numel() for shape in shapes)
 
 
+@pytest.mark.parametrize(
+    ("tied", "kept"), [(False, torch.float32), (True, torch.float32), (True, torch.bfloat16)]
+)
+def test_the_embedding_stays_in_its_file(tmp_path: Path, tied: bool, kept: torch.dtype) -> None:
+    """Also that of a head of the same numbers, which the bound holds once."""
+    model = stored_models.original("llama", num_hidden_layers=LAYERS, tie_word_embeddings=tied)
+    path = tmp_path / "model"
+    model.to(kept).save_pretrained(path)
+    whole, read = load_model(path), offloaded(path)
+    assert isinstance(whole, Transformer)
+    assert whole.embedding.nbytes > 0 and read.embedding.nbytes == 0
+    tokens = torch.tensor([[3, 0, 50], [whole.vocab_size - 1, 3, 3]])
+    assert torch.equal(read.embed(tokens), whole.embed(tokens))
+    for wrong in (-1, whole.vocab_size):
+        with pytest.raises(IndexError):
+            read.embed(torch.tensor([wrong]))
+    os.truncate(path / "model.safetensors", 2000)
+    with pytest.raises(ForetokenError, match="shorter than when it was opened"):
+        read.embed(tokens)
+
+
+def test_an_embedding_in_another_form_is_in_memory(tmp_path: Path) -> None:
+    """Dequantised rows can't be taken from the file as they are."""
+    path = file(tmp_path, Kind.Q4_0)
+    whole, read = (load(path, backend="half") for load in (load_model, offloaded))
+    assert isinstance(whole, Transformer)
+    assert read.embedding.nbytes == whole.embedding.nbytes > 0
+
+
 def test_where_all_fits(tmp_path: Path) -> None:
     """Nothing is read after loading, and the pass is one call, as without a bound."""
     path = folder(tmp_path)

@@ -7,8 +7,6 @@ Legend: N numbers.
 from __future__ import annotations
 
 import mmap
-import os
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -24,6 +22,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.gguf.reader import Stored
 from foretoken.models.native.backends import kernels, pages
 from foretoken.models.native.backends.blocks import KINDS, Blocks
+from foretoken.models.reads import Place, Rows
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
@@ -67,14 +66,12 @@ def decoded(data: NDArray[np.uint8], stored: Stored, narrow: bool) -> Tensor:
 
 class StoredBlocks(Blocks):
     """A matrix that stays in its file: all of it is read for `data`, and rows, for an embedding,
-    when they are asked for. The file is held open, so that no other can take its place."""
+    when they are asked for."""
 
     def __init__(self, path: Path, stored: Stored) -> None:
         self.kind, self.shape, self.nbytes = stored.kind.name, (stored.shape[0], stored.shape[1]), 0
         self._path, self._stored = path, stored
-        self._row = stored.size // stored.shape[0]
-        self._file = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._file)
+        self._rows = Rows(Place(path, stored.start, stored.size), stored.shape[0])
 
     @property
     def data(self) -> Tensor:
@@ -83,17 +80,7 @@ class StoredBlocks(Blocks):
     def __call__(self, rows: Tensor) -> Tensor:
         """Those rows, [..., inputs] in float32. Raises IndexError for a row that isn't there, and
         `ForetokenError` where the file has shrunk."""
-        numbers = rows.reshape(-1).tolist()
-        if numbers and not 0 <= min(numbers) <= max(numbers) < len(self):
-            raise IndexError(f"rows are 0 to {len(self) - 1}")
-        start, size, file = self._stored.start, self._row, self._file
-        read = bytearray().join(os.pread(file, size, start + size * row) for row in numbers)
-        if len(read) != size * len(numbers):
-            raise ForetokenError(
-                f"{self._path} is shorter than when it was opened; fetch it again."
-            )
-        taken = torch.frombuffer(read, dtype=torch.uint8) if read else torch.empty(0).byte()
-        return self._numbers(taken.view(len(numbers), size), rows)
+        return self._numbers(self._rows(rows), rows)
 
 
 def raw(path: Path, stored: Stored) -> Tensor:

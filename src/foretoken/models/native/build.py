@@ -66,7 +66,7 @@ def build_native(
     kept = backends.kept(name, dtype)
     parts = Parts(stored, expected, make, kept, dtype, device, config.rms_norm_eps, around_one)
     # The widest matrix first: while it is packed, nothing else is in memory yet.
-    embedding, lm_head = _ends(parts, bool(config.tie_word_embeddings), head_ids)
+    embedding, lm_head = _ends(parts, bool(config.tie_word_embeddings), head_ids, offloaded)
     looped = name != "plain" and loop_attention.supports(dtype, device, shape.head_dim)
     mixing = loop_attention.mix if looped else attention.mix
     if offloaded is None:
@@ -184,9 +184,11 @@ class Parts:
         return isinstance(one, Tensor) and isinstance(two, Tensor) and torch.equal(one, two)
 
 
-def _ends(parts: Parts, tied: bool, head_ids: Tensor | None) -> tuple[Embedding, Linear]:
+def _ends(
+    parts: Parts, tied: bool, head_ids: Tensor | None, offloaded: Offloaded | None
+) -> tuple[Embedding, Linear]:
     """The embedding, in the narrower of its dtype and the model's, and the head, or its rows
-    `head_ids`."""
+    `head_ids`. Where layers are read when they run, the embedding stays in its file as well."""
     name, matrix = _end_names(parts) if tied else (EMBEDDING, HEAD)
     [embedding] = parts.tensors([name])
     if isinstance(embedding, Blocks) and matrix == name and head_ids is None:
@@ -195,6 +197,8 @@ def _ends(parts: Parts, tied: bool, head_ids: Tensor | None) -> tuple[Embedding,
     lm_head = parts.product(head if head_ids is None else [rows_of(head[0], head_ids)], None)
     if isinstance(embedding, Blocks):
         return embedding, lm_head
+    if offloaded is not None and (rows := offloaded.embedding(name, embedding)):
+        return rows, lm_head
     narrow = min(embedding.dtype, parts.dtype, key=lambda kind: kind.itemsize)
     return EmbeddingTable(_joined([embedding], narrow, parts.device)), lm_head
 

@@ -32,7 +32,7 @@ from foretoken.models.native.backends.whole import Whole, served, whole_for
 from foretoken.models.native.check import Stored
 from foretoken.models.native.layer import Layer, Shape
 from foretoken.models.native.rope import Table
-from foretoken.models.reads import Place, Reads, buffer
+from foretoken.models.reads import Place, Reads, Rows, buffer
 
 
 class Readable(Protocol):
@@ -58,6 +58,21 @@ class Made(NamedTuple):
 
 Make = Callable[[int, Stored], Made]
 """A layer's number and what reads its tensors -> the layer, in which nothing of them is shared."""
+
+
+class EmbeddingRows:
+    """An embedding from a table [V, D] that stays in its file: a pass reads a row for each token."""
+
+    nbytes = 0
+
+    def __init__(self, place: Place, table: Tensor) -> None:
+        """table: what stands there."""
+        self._rows, self._dtype = Rows(place, len(table)), table.dtype
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Raises IndexError for a token that isn't there, and `ForetokenError` where the file can't
+        be read any more."""
+        return self._rows(tokens).view(self._dtype).view(*tokens.shape, -1)
 
 
 class _Ahead(NamedTuple):
@@ -91,11 +106,17 @@ class Offloaded:
         self._sizes: list[int] = []
         self._turn, self._passing, self._by_loops = 0, 0, True
 
+    def embedding(self, name: str, table: Tensor) -> EmbeddingRows | None:
+        """The embedding of this name, which `table` is; None where the file has it in another form,
+        so that its rows can't be taken as they are."""
+        place = self._checkpoint.place(name)
+        return EmbeddingRows(place, table) if place.size == table.nbytes else None
+
     def layers(self, make: Make, names: Seq[Seq[str]], ends: int) -> list[Layer]:
         """All layers, each of which has tensors of these names; the products of those that don't
         stay read them when they are called.
 
-        ends: bytes of embedding and head. Raises KeyError with the name of a tensor that isn't
+        ends: bytes of embedding and head, as far as they are in memory. Raises KeyError with the name of a tensor that isn't
         there, and `ForetokenError` where the memory is too small for a single layer.
         """
         self._make, self._places = make, [self._sorted(of_layer) for of_layer in names]
