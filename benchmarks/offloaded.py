@@ -101,7 +101,8 @@ def one(given: argparse.Namespace, method: str) -> dict[str, Any]:
     for prompt in asked:
         outs += llm.generate([prompt], params)
         each.append(perf_counter() - begun - sum(each))
-    small = llm.engine.drafter.small_models
+    drafter = llm.engine.drafter
+    small = [lm for part in (drafter, *drafter.parts) for lm in part.small_models]
     return {
         "tokens": llm.stats.tokens,
         "seconds": sum(each),
@@ -111,7 +112,7 @@ def one(given: argparse.Namespace, method: str) -> dict[str, Any]:
         "bytes": offloaded.bytes_so_far - read,
         "bytes_from_disk": read_bytes() - disk,
         "memory_mib": (memory.mib() or 0.0) - before,
-        "draft_model_mib": sum(lm.bytes_read for lm in small) / 2**20,
+        "draft_model_mib": sum(lm.bytes_read for lm in {*small}) / 2**20,
         "ids": [out.outputs[0].token_ids for out in outs],
     }
 

@@ -61,7 +61,7 @@ Make = Callable[[int, Stored], Made]
 
 
 class EmbeddingRows:
-    """An embedding from a table [V, D] that stays in its file: a pass reads a row for each token."""
+    """An embedding from a table [V, D] that stays in its file: of it a pass reads its tokens' rows."""
 
     nbytes = 0
 
@@ -116,8 +116,9 @@ class Offloaded:
         """All layers, each of which has tensors of these names; the products of those that don't
         stay read them when they are called.
 
-        ends: bytes of embedding and head, as far as they are in memory. Raises KeyError with the name of a tensor that isn't
-        there, and `ForetokenError` where the memory is too small for a single layer.
+        ends: bytes of embedding and head, as far as they are in memory. Raises KeyError with the
+        name of a tensor that isn't there, and `ForetokenError` where the memory is too small for a
+        single layer.
         """
         self._make, self._places = make, [self._sorted(of_layer) for of_layer in names]
         self._reads = Reads({place.file for of in self._places for place in of.values()})
