@@ -2,7 +2,8 @@
 
 The models and drafters are those of `recipes/seq2seq` in --work, which also names the held-out
 texts; sentences are broken at an edit rate of 2 to 5 %. Requests run one by one, methods in turn
-on each text, so that a slow moment meets all of them. BLEU (Papineni et al. 2002; the corpus's
+on each text, so that a slow moment meets all of them; all have one copy of the target, which a
+processor's cache can hold, as where a single method runs. BLEU (Papineni et al. 2002; the corpus's
 score with 4-grams, over words) and exact match are against the reference. A drafter that isn't
 there is named and left out. Example:
 
@@ -74,8 +75,9 @@ def bleu(texts: list[str], references: list[str]) -> float:
 def measure(work: Path, task: str, count: int) -> dict[str, Any]:
     folder, asked = work / task, pairs.held_out(work, task, count)
     configs = methods(folder)
+    first = LLM(folder / "base", max_num_seqs=1)
     llms = {
-        name: LLM(folder / "base", max_num_seqs=1, speculative_config=config)
+        name: LLM(first.model, tokenizer=first.tokenizer, max_num_seqs=1, speculative_config=config)
         for name, config in configs.items()
     }
     texts: dict[str, list[str]] = {name: [] for name in llms}

@@ -61,7 +61,7 @@ Make = Callable[[int, Stored], Made]
 
 
 class EmbeddingRows:
-    """An embedding from a table [V, D] that stays in its file: of it a pass reads its tokens' rows."""
+    """An embedding from a table [V, D] that stays in its file: a pass reads its tokens' rows."""
 
     nbytes = 0
 
