@@ -541,8 +541,31 @@ def test_the_page_says_which_engines_had_other_minutes() -> None:
         return {"rows": [plain], "peers": theirs, "machines": [machine]}
 
     own = cell(20.0)
-    assert page.elsewhere(own, [own, cell(21.5, "a")]) == ""
-    said = page.elsewhere(own, [own, cell(30.0, "a"), cell(15.0, "b"), cell(21.0, "c")])
+    assert page.elsewhere(own, [own, cell(21.5, "a")], "a") == ""
+    cells = [own, cell(30.0, "a"), cell(15.0, "b"), cell(21.0, "c")]
+    said = page.elsewhere(own, cells, "abc")
     assert "a, b: at other times; in the same minutes our plain decoding wrote 15.0 to 30.0" in said
     assert "c" not in said.split(":")[0]
-    assert "c: on 2 cores of two; in" in page.elsewhere(own, [own, cell(21.0, "c", cpu="two")])
+    said = page.elsewhere(own, [own, cell(21.0, "c", cpu="two")], "abc")
+    assert "c: on 2 cores of two; in" in said
+    said = page.elsewhere(own, cells, "ac")
+    assert "a: at other times; in the same minutes our plain decoding wrote 30.0 tokens" in said
+    assert page.elsewhere(own, cells, "c") == ""
+
+
+def test_the_page_shows_an_engine_in_its_fastest_precision() -> None:
+    """That of its fastest row, whichever method's."""
+
+    def rows(*speeds: float) -> list[dict[str, Any]]:
+        return [{"decoding": {"tokens_per_second": speed}} for speed in speeds]
+
+    peers = {
+        "llama.cpp": rows(5.0),
+        "transformers float32": rows(8.0, 9.0),
+        "transformers bfloat16": rows(7.0, 12.0),
+        "openvino int8": rows(20.0),
+        "openvino int4": rows(19.0, 3.0),
+    }
+    shown = page.fastest_precisions(peers)
+    assert list(shown) == ["llama.cpp", "transformers bfloat16", "openvino int8"]
+    assert all(shown[name] is peers[name] for name in shown)

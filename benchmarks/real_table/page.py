@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from page_markdown import NONE, code, markdown, ranged, tokens_a_second
 
 from foretoken.bench.record import BASELINE
 from real_table.cells import COLD, OF_TRAINED, STORED
-from real_table.lineup import DRAFTERS, PLAIN, TRAINED
+from real_table.lineup import DRAFTERS, PEERS, PLAIN, TRAINED
 
 Record = Mapping[str, Any]
 FASTEST = 5
@@ -42,7 +42,10 @@ def best(record: Record) -> str:
 
 def _whose(cells: Sequence[Record]) -> str:
     if _peers(cells):
-        return "Our fastest methods, and each other engine's plain decoding and its fastest method"
+        return (
+            "Our fastest methods, and each other engine's plain decoding and its fastest method, "
+            "in the precision that is fastest"
+        )
     return "Our fastest methods; other engines have not been measured on these files yet"
 
 
@@ -51,7 +54,7 @@ def _best(cells: Sequence[Record], target: str) -> str:
     own = max(greedy, key=lambda cell: len(cell["rows"]))
     at_1 = {row["method"]: row for cell in sampled for row in cell["rows"]}
     rows = [_ours(row, at_1.get(row["method"])) for row in _shown(own["rows"])]
-    others = _peers(greedy)
+    others = fastest_precisions(_peers(greedy))
     drawn = _peers(sampled)
     for engine, of_engine in others.items():
         rows += [_theirs(row, drawn.get(engine, ())) for row in _fastest(of_engine)]
@@ -59,7 +62,7 @@ def _best(cells: Sequence[Record], target: str) -> str:
     rounds = f", {own['rounds']} rounds" if own["rounds"] > 1 else ""
     title = f"**{TITLES.get(target, target)}** ({own['prompts']} prompts, {most}{rounds})"
     head = ["engine", "method", "tokens a pass", "tokens/s", "over its plain", "at temperature 1"]
-    return f"{title}\n\n{markdown(head, rows, 2)}{elsewhere(own, greedy)}"
+    return f"{title}\n\n{markdown(head, rows, 2)}{elsewhere(own, greedy, others)}"
 
 
 def _machine(cell: Record) -> str:
@@ -67,23 +70,25 @@ def _machine(cell: Record) -> str:
     return " and ".join(f"{each['cores']} cores of {each['cpu']}" for each in cell["machines"])
 
 
-def elsewhere(own: Record, cells: Sequence[Record]) -> str:
-    """Which speeds of other engines are another machine's, or of minutes in which this one was
-    faster or slower; and what ours was then."""
+def elsewhere(own: Record, cells: Sequence[Record], shown: Collection[str]) -> str:
+    """Which speeds of the engines that are shown are another machine's, or of minutes in which this
+    one was faster or slower; and what ours was then."""
     found: dict[str, list[Record]] = {}
     for cell in cells:
         alike = abs(_plainly(cell) / _plainly(own) - 1) < ALIKE
-        if cell["peers"] and not (alike and _machine(cell) == _machine(own)):
+        if not (alike and _machine(cell) == _machine(own)):
             found.setdefault(_machine(cell), []).append(cell)
     said = ""
     for machine, apart in found.items():
-        ours = sorted(map(_plainly, apart))
-        speeds = " to ".join(dict.fromkeys(map(tokens_a_second, (ours[0], ours[-1]))))
-        where = "at other times" if machine == _machine(own) else f"on {machine}"
-        said += (
-            f"\n\n{', '.join(_peers(apart))}: {where}; in the same minutes our plain decoding "
-            f"wrote {speeds} tokens/s."
-        )
+        names = [name for name in _peers(apart) if name in shown]
+        ours = sorted(_plainly(cell) for cell in apart if not {*names}.isdisjoint(_peers([cell])))
+        if names:
+            speeds = " to ".join(dict.fromkeys(map(tokens_a_second, (ours[0], ours[-1]))))
+            where = "at other times" if machine == _machine(own) else f"on {machine}"
+            said += (
+                f"\n\n{', '.join(names)}: {where}; in the same minutes our plain decoding wrote "
+                f"{speeds} tokens/s."
+            )
     return said
 
 
@@ -123,6 +128,17 @@ def _peers(cells: Sequence[Record]) -> dict[str, list[Record]]:
         if row["engine"] != "foretoken" and row["decoding"]["tokens_per_second"]:
             found.setdefault(row["engine"], []).append(row)
     return found
+
+
+def fastest_precisions(peers: Mapping[str, list[Record]]) -> dict[str, list[Record]]:
+    """Of an engine that was measured in several precisions the one with the fastest row."""
+    speed = {
+        name: max(row["decoding"]["tokens_per_second"] for row in rows)
+        for name, rows in peers.items()
+    }
+    engines = {name: PEERS[name].engine for name in peers}
+    fastest = {engines[name]: name for name in sorted(peers, key=speed.__getitem__)}
+    return {name: rows for name, rows in peers.items() if fastest[engines[name]] == name}
 
 
 def _fastest(rows: Sequence[Record]) -> list[Record]:
