@@ -27,7 +27,7 @@ NOT_MEASURED = "*Drafters trained for SmolLM2 have not been measured on it yet.*
 
 def best(record: Record) -> str:
     """One sequence at a time: of each target our fastest methods and `auto`, and each other
-    engine's plain decoding and fastest method; from the grid, or before that from the screen."""
+    engine's fastest method and plain decoding; from the grid, or before that from the screen."""
     cells = [cell for cell in record["cells"] if cell["stage"] != OF_TRAINED]
     own = [cell for cell in cells if not cell["peers"]] or cells
     machines = " and ".join(dict.fromkeys(map(_machine, own)))
@@ -43,8 +43,8 @@ def best(record: Record) -> str:
 def _whose(cells: Sequence[Record]) -> str:
     if _peers(cells):
         return (
-            "Our fastest methods, and each other engine's plain decoding and its fastest method, "
-            "in the precision that is fastest"
+            "Our fastest methods, and each other engine's fastest in its fastest precision, with "
+            "its plain decoding where that was measured beside it"
         )
     return "Our fastest methods; other engines have not been measured on these files yet"
 
