@@ -20,13 +20,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 from kept import of_options
-from shared import bundled, options, save, table
+from shared import bundled, options, save, table, times_plain
 
 from foretoken import LLM, SamplingParams
-from foretoken.bench.measure.bootstrap import interval
 from foretoken.bench.measure.memory import PeakMemory
 from foretoken.machine import cache_folder
 from foretoken.models.load import find
@@ -146,17 +144,6 @@ def missed(results: dict[str, dict[str, Any]], limit_mib: float) -> list[str]:
     return wrong
 
 
-def times_plain(plain: dict[str, Any], done: dict[str, Any]) -> dict[str, Any]:
-    """Plain decoding's seconds over a method's, with an interval over the prompts, of which each
-    has as many tokens."""
-    seconds = np.array([plain["seconds_of_prompts"], done["seconds_of_prompts"]]).T
-    found = interval(
-        seconds, lambda sums: sums[..., 0] / sums[..., 1], tail=0.025, resamples=10_000
-    )
-    ends = None if found is None else [round(end, 3) for end in found]
-    return {"times_plain": round(plain["seconds"] / done["seconds"], 3), "times_plain_ci95": ends}
-
-
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--weights-memory", type=int, default=10**9, help="bytes (default: 1e9)")
@@ -186,8 +173,10 @@ def main() -> int:
     table(rows)
     failures = missed(results, given.weights_memory / 2**20 + 256)  # keys, values, workspaces
     print("\n" + "\n".join(failures or ["every limit is met"]))
+    plain = results["plain"]["seconds_of_prompts"]
     told = {
-        name: {k: v for k, v in done.items() if k != "ids"} | times_plain(results["plain"], done)
+        name: {key: value for key, value in done.items() if key != "ids"}
+        | times_plain(plain, done["seconds_of_prompts"])
         for name, done in results.items()
     }
     asked = {"weights_memory": given.weights_memory, "prompts": given.limit}

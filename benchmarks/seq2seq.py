@@ -21,10 +21,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from shared import times_plain
 
 from foretoken import LLM, SamplingParams
-from foretoken.bench.measure.bootstrap import interval
 from foretoken.bench.measure.environment import environment
 from foretoken.files import write_file
 from foretoken.progress import track
@@ -104,7 +103,7 @@ def measure(work: Path, task: str, count: int) -> dict[str, Any]:
         name: {
             "config": {k: v for k, v in configs[name].items() if k != "model"},
             "tokens_a_pass": round(tokens[name] / passes[name], 3),
-            **_speed(seconds[PLAIN], seconds[name], tokens[name] / tokens[PLAIN]),
+            **times_plain(seconds[PLAIN], seconds[name], tokens[name] / tokens[PLAIN]),
             "identical_to_plain": sum(a == b for a, b in zip(ids[name], ids[PLAIN], strict=True)),
             "exact_match": round(
                 sum(a == b for a, b in zip(texts[name], references, strict=True)) / len(asked), 4
@@ -119,22 +118,6 @@ def measure(work: Path, task: str, count: int) -> dict[str, Any]:
         "source_bleu": round(bleu(sources, references), 2),
         "methods": rows,
     }
-
-
-def _speed(plain: list[float], own: list[float], longer: float) -> dict[str, Any]:
-    """Tokens a second over plain decoding's, with an interval over the texts. plain, own: seconds
-    of each text; longer: tokens over plain's."""
-    times, found = (
-        longer * sum(plain) / sum(own),
-        interval(
-            np.array([plain, own]).T,
-            lambda sums: longer * sums[..., 0] / sums[..., 1],
-            tail=0.025,
-            resamples=10_000,
-        ),
-    )
-    ends = None if found is None else [round(end, 3) for end in found]
-    return {"times_plain": round(times, 3), "times_plain_ci95": ends}
 
 
 def main() -> None:
