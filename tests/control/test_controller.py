@@ -14,7 +14,8 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from foretoken.control.controller import Choice, Controller, Row
+from foretoken.control.choice import Choice, Row
+from foretoken.control.controller import Controller
 from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.control.rates import History, Rates, chain, expected
 
@@ -442,3 +443,32 @@ def test_drafts_that_end_early_cost_less() -> None:
     second = control.choose(rows)
     assert second.nodes[0] > first.nodes[0]
     assert second.ms == pytest.approx(costs.passes(1, MOST)[second.nodes[0]] + 3.0, rel=0.02)
+
+
+def test_one_copy_alone_is_chosen_as_among_others() -> None:
+    """The short way to a choice finds what the long one does, at every length and belief."""
+    costs = CostModel(CPU, {"suffix": DraftCost(0.1)}, per_cell=0.001)
+    alone, usual = (Controller(["suffix"], [], costs) for _ in range(2))
+    random = np.random.default_rng(0)
+    drafted = set()
+    for step in range(400):
+        size = int(random.integers(1, MOST + 1))
+        right = bool(random.integers(2))
+        room = int(random.integers(1, MOST + 3))
+        rows = [
+            Row(room, [History(last_right=right)], {0: chain(size)}, length=step) for _ in range(2)
+        ]
+        short = alone.choose(rows[:1])
+        rows[1].gains = {0: usual._expected(rows[1], 0, chain(size))}
+        gains = [rows[1].gains[0]]
+        best = usual._best(rows[1:], gains, ())
+        long = usual._assigned(rows[1:], gains, best)
+        assert (short.takers, short.nodes) == (long.takers, long.nodes)
+        assert short.ms == pytest.approx(long.ms)
+        assert short.saved[0] == pytest.approx(long.saved[0])
+        drafted.add(short.nodes[0])
+        tests = [(d, 0, bool(random.random() < 0.6)) for d in range(min(3, size))]
+        for control in (alone, usual):
+            control.rates[0].note(tests, 2 * 4 + right)
+    assert len(drafted) > 4
+    assert alone._promised == pytest.approx(usual._promised)

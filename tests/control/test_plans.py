@@ -8,7 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from foretoken.control.controller import Choice, Controller, Row
+from foretoken.control.choice import Choice, Row
+from foretoken.control.controller import Controller
 from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.control.plans import Packed, Padded
 from foretoken.control.rates import History, Rates, chain

@@ -22,7 +22,8 @@ from time import perf_counter
 from typing import ClassVar
 
 from foretoken.access import Access, Wants
-from foretoken.control.controller import Choice, Controller, Row
+from foretoken.control.choice import Choice, Row
+from foretoken.control.controller import Controller
 from foretoken.control.cost_model import CostModel, assumed
 from foretoken.control.knowledge import Knowledge
 from foretoken.control.rates import History, shapes_of
@@ -39,7 +40,8 @@ NONE = "autoregressive"
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 _CHEAP = 0.25  # of a plain pass: a drafter of chosen tokens that costs no more is a copier
 _CHEAP_LEVELS = 4  # levels of the draft whose cost is compared with that
-_TIMED_EVERY = 2  # steps
+_TIMED_EVERY, _LATER = 2, 8  # steps; the latter once `_OFTEN` were timed
+_OFTEN = 64
 _COVERED = {"suffix": "pld"}
 """The second one's copies are also the first one's, which tells by their size how sure they are."""
 
@@ -90,7 +92,7 @@ class Auto(Wrapper):
         self._drafted: _Drafted | None = None
         self._shaped: set[int] = set()  # parts whose tree's shape is known
         self._comparing = False  # whether a copier's draft is still compared with the text
-        self._untimed = 0  # steps since one was timed
+        self._untimed = self._timed = 0  # steps since one was timed, and how many were
         self._idle_steps = self._idled = 0  # plain steps without a decision: granted, made
         self._idle_rows = 0  # their sequences
         self._running = 1  # sequences of the last step
@@ -348,8 +350,9 @@ class Auto(Wrapper):
                     history.read = len(sequence.tokens) - 1
                 else:
                     histories[number].skip_pass()
-        extra_ms = sum(control.costs.extra_ms(*draft) for draft in self._drafts(now, steps))
         accepted, drafted = [len(step.path) for step in steps], [step.drafted for step in steps]
+        drafts = self._drafts(now, steps) if computed else ()
+        extra_ms = sum(control.costs.extra_ms(*draft) for draft in drafts)
         control.record_step(choice, now.queried, accepted, extra_ms, drafted)
 
     def _drafts(self, now: _Drafted, steps: Seq[Step]) -> Iterator[tuple[str, int, int, float]]:
@@ -362,12 +365,12 @@ class Auto(Wrapper):
             yield self.names[number], len(rows), levels, 1000 * (now.drafted - now.decided)
 
     def _time(self, now: _Drafted, scored: float, cells: int, steps: Seq[Step]) -> None:
-        """Every `_TIMED_EVERY` steps, learn costs from the step. The time from the draft's end to
-        `scored` counts as the pass."""
+        """Every few steps, learn costs from the step. The time from the draft's end to `scored`
+        counts as the pass."""
         self._untimed += 1
-        if self._untimed < _TIMED_EVERY:
+        if self._untimed < (_TIMED_EVERY if self._timed < _OFTEN else _LATER):
             return
-        self._untimed, costs = 0, self.control.costs
+        self._untimed, self._timed, costs = 0, self._timed + 1, self.control.costs
         tokens = costs.size([step.drafted for step in steps])
         costs.record_pass_time(tokens, 1000 * (scored - now.drafted), cells)
         after = perf_counter() - scored
