@@ -54,6 +54,9 @@ CELLS = (
 """target/batch/temperature/prompts; in "wrong" the drafters propose what is never written."""
 COPIED, COMPUTED = (2, 4, 8, 16), (1, 2, 3, 4, 6)
 BATCHES = 24
+ROUNDS = {SMALL: 3, PAIR: 1, TOY: 3}
+"""How often each batch is answered: where a pass takes a few milliseconds, one round is too short
+to tell two methods apart that differ by three percent."""
 BEST, PLAIN, WRONG, ON_TOY = 0.95, 0.99, 0.98, 0.97
 
 
@@ -120,14 +123,14 @@ class Lineup:
     def seconds(self, group: Seq[Prompt], turn: int, tokens: int) -> dict[str, float]:
         """Of each method, in an order that rotates with the turn."""
         asked = [self._first.chat_prompt([{"role": "user", "content": p.turns[0]}]) for p in group]
-        params = SamplingParams(temperature=self._heat, max_tokens=tokens, ignore_eos=True, seed=0)
+        own = SamplingParams(temperature=self._heat, max_tokens=tokens, ignore_eos=True, seed=turn)
         if not self._warm:  # compiled loops, caches of weights
             for llm in self._llms.values():
-                seconds(llm, asked, params)
+                seconds(llm, asked, own)
             self._warm = True
         names = list(self._llms)
         order = names[turn % len(names) :] + names[: turn % len(names)]
-        return {key: seconds(self._llms[key], asked, params) for key in order}
+        return {key: seconds(self._llms[key], asked, own) for key in order}
 
 
 def _found(folder: Path, file: str | None) -> str | None:
@@ -181,7 +184,8 @@ def missed(cells: dict[str, dict[str, Any]]) -> list[str]:
 
 def measure(cell: str, cells: dict[str, dict[str, Any]], given: Namespace, until: float) -> None:
     """Go on with a cell until it is whole or the time has come, and write each batch."""
-    wanted = prompts_of(cell, given.batches)
+    rounds = ROUNDS[cell.split("/")[0]]
+    wanted = prompts_of(cell, given.batches) * rounds
     logs: dict[str, list[float]] = cells.get(cell, {}).get("log_seconds", {})
     done = len(logs.get(AUTO, ()))
     if done >= len(wanted) or perf_counter() >= until:
@@ -191,7 +195,7 @@ def measure(cell: str, cells: dict[str, dict[str, Any]], given: Namespace, until
         for turn in range(done, len(wanted)):
             for key, own in lineup.seconds(wanted[turn], turn, given.max_tokens).items():
                 logs.setdefault(key, []).append(math.log(own))
-            cells[cell] = result(logs, len(prompts_of(cell, BATCHES)))
+            cells[cell] = result(logs, rounds * len(prompts_of(cell, BATCHES)))
             save("auto_oracle", given, {"cells": cells, "met": not missed(cells)})
             advance()
             if perf_counter() >= until:

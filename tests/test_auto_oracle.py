@@ -90,8 +90,9 @@ def test_it_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
             return {BASELINE: 2.0, "pld-2": 1.5, AUTO: 1.0}
 
     monkeypatch.setattr(auto_oracle, "Lineup", Lineup)
+    monkeypatch.setitem(auto_oracle.ROUNDS, auto_oracle.SMALL, 2)
     given = Namespace(
-        batches=4, models=tmp_path, max_tokens=8, out=tmp_path, model="mini", draft_model="x"
+        batches=2, models=tmp_path, max_tokens=8, out=tmp_path, model="mini", draft_model="x"
     )
     with pytest.raises(KeyboardInterrupt):
         auto_oracle.measure(CELLS[0], {}, given, math.inf)
