@@ -48,9 +48,10 @@ def random_paths(rng: random.Random) -> list[list[int]]:
 class World:
     """A target and its sequences, driven at random."""
 
-    def __init__(self, model: CausalLM, seed: int) -> None:
+    def __init__(self, model: CausalLM, seed: int, together: bool) -> None:
         self.model, self.rng = model, random.Random(seed)
         self.target = ModelTarget(model, 4, 60, nodes=32)
+        self.target.cache._together = together
         self.alive: list[Sequence] = []
 
     def join(self) -> None:
@@ -107,12 +108,13 @@ class World:
             torch.testing.assert_close(scores.logits[0, 0], expected, atol=1e-9, rtol=0)
 
 
+@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(6))
 @torch.inference_mode()
-def test_any_history_is_a_fresh_prefill(kind: str, seed: int) -> None:
+def test_any_history_is_a_fresh_prefill(kind: str, seed: int, together: bool) -> None:
     """Joining, leaving, forking and random commits, in ragged batches and any row order."""
-    world = World(model_of(kind), seed)
+    world = World(model_of(kind), seed, together)
     world.join()
     for _ in range(14):
         move = world.rng.choice([world.join, world.leave, world.fork, world.step, world.step])
@@ -139,8 +141,8 @@ def test_a_tree_is_its_paths(kind: str) -> None:
             torch.testing.assert_close(scores.logits[row, slot], expected, atol=1e-9, rtol=0)
 
 
-def small(slots: int = 2, length: int = 6) -> KVCache:
-    return KVCache(alike(1, 1, 1), slots, length, torch.float64, CPU)
+def small(slots: int = 2, length: int = 6, together: bool = True) -> KVCache:
+    return KVCache(alike(1, 1, 1), slots, length, torch.float64, CPU, together=together)
 
 
 def filled(cache: KVCache, slot: int, cells: int, value: float) -> None:
@@ -164,6 +166,51 @@ def test_slots_are_the_first_ones() -> None:
     held.release(11)
     held.release(12)
     assert held.free == 3
+
+
+def test_a_sequence_stays_where_it_is() -> None:
+    """Where the attention reads any slot, nothing is moved, and a new owner gets the hole."""
+    held = small(3, together=False)
+    assert [held.acquire(owner) for owner in (10, 11, 12)] == [0, 1, 2]
+    for slot in range(3):
+        filled(held, slot, 3, 5 + slot)
+        held.lengths[slot] = 3
+    before = stored(held).clone()
+    held.release(10)
+    assert (held.slot(11), held.slot(12), held.free, held.lengths) == (1, 2, 1, [0, 3, 3])
+    assert torch.equal(stored(held)[:, :, 1:], before[:, :, 1:])
+    assert not stored(held)[:, :, 0].any()
+    assert held.acquire(13) == 0 and held.free == 0
+    held.release(11)
+    held.release(12)
+    assert held.acquire(14) == 1 and held.slot(13) == 0
+
+
+def test_warm_texts_stay_where_they_are() -> None:
+    """The text that a new one goes on from is taken over in its place; one that others go on from,
+    or of which a part is in common, is copied; the oldest is the first to go."""
+    held = small(3, together=False)
+    texts = [[1, 2, 3], [1, 2, 9], [4, 5, 6]]
+    for owner, tokens in enumerate(texts):
+        slot = held.acquire(owner, Text(tokens, ""), 0)
+        filled(held, slot, 3, 1.0 + owner)
+        held.lengths[slot] = 3
+    held.release(0, warm=True)
+    held.release(2, warm=True)
+    assert held.lengths == [3, 3, 3] and held.slot(1) == 1
+    before = stored(held).clone()
+    assert held.acquire(3, Text([4, 5, 6, 7], ""), 4) == 2  # takes over
+    assert held.lengths[2] == 3 and torch.equal(stored(held), before)
+    assert held.acquire(4, Text([1, 2, 9, 9], ""), 4) == 0  # the only place left; a copy of slot 1
+    assert held.lengths == [3, 3, 3] and held.free == 0
+    assert torch.equal(stored(held)[:, :, 0], before[:, :, 1])
+    assert torch.equal(stored(held)[:, :, 1:], before[:, :, 1:])
+    held.release(3, warm=True)
+    held.release(1, warm=True)
+    assert held.acquire(5, Text([8], ""), 0) == 2 and not stored(held)[:, :, 2].any()
+    assert held.lengths == [3, 3, 0]
+    held.forget()
+    assert held.lengths == [3, 0, 0] and not stored(held)[:, :, 1:].any()
 
 
 def test_a_full_cache_says_so() -> None:

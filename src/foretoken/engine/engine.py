@@ -375,7 +375,8 @@ class Engine:
             self._release(sample)
 
     def _release(self, sample: Sample) -> None:
-        """Free the sample's slots. As in the cache, the last sample moves into the free place."""
+        """Free the sample's slots. The last sample moves into the free place, as in a cache whose
+        active slots stand together."""
         sequence = sample.sequence
         self.target.budget.free(sequence.id)
         insist(partial(self._guarded.end, [sequence]), sequence)

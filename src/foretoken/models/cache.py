@@ -3,10 +3,11 @@
 Its memory is there when it is written (`memory`), so the rows may be long and many; what is in them
 counts, and a budget says how much that may become. A pass writes after the committed length;
 `commit` compacts the accepted path and forgets the rest, so decoding never copies the history.
-Active slots are always the first ones (a hole left by a finished sequence is filled by the last),
-so that a batch's attention reads a view. A layer that looks back over a window keeps that window.
+Where a batch's attention reads a view, active slots are always the first ones (a hole left by a
+finished sequence is filled by the last); else a sequence stays where it is, as moving one costs as
+much as a pass of a small model. A layer that looks back over a window keeps that window.
 
-A slot after the active ones may be *warm*: it holds what a sequence left as it ended, until its
+A slot that nobody owns may be *warm*: it holds what a sequence left as it ended, until its
 place or its memory is needed. A new sequence takes over the warm slot whose whole text its own goes
 on from; of any other text that begins alike, warm or active, it copies what they have in common.
 
@@ -80,16 +81,19 @@ class KVCache:
         spare: int = 0,
         positions: int | None = None,
         budget: CacheBudget | None = None,
+        together: bool = True,
     ) -> None:
         """A row holds texts of `max_length` tokens, and `spare` cells for what may come after them
         in a pass or be taken back. `positions`: how many the model's position embedding knows
-        (padding stays below it). dtype: of what is stored, unless the budget names another."""
+        (padding stays below it). dtype: of what is stored, unless the budget names another.
+        together: whether active slots are always the first ones."""
         stored = None if budget is None else budget.dtype
         self.shapes, self.dtype, self.device = list(shapes), stored or dtype, device
         self.max_length, self.spare = max_length + spare, spare
         self.positions = positions or self.max_length
         self._window = max((s.window for s in shapes if s.window), default=0)
         self._trims = self._window > 0
+        self._together = together
         self._widest = 0 if budget is None else budget.widest
         self._cells = self._laid_out(slots)
         pairs = zip(self._cells.tensors[::2], self._cells.tensors[1::2], strict=True)
@@ -162,15 +166,15 @@ class KVCache:
         return len(self.lengths) - len(self._slots)
 
     def acquire(self, owner: int, text: Text | None = None, most: int = 0) -> int:
-        """Give `owner` the next slot. It holds as many of the text's first tokens as another slot
+        """Give `owner` a slot. It holds as many of the text's first tokens as another slot
         has, at most `most`, and zeros: a NaN left there poisons even masked places."""
-        slot = len(self._slots)
-        if slot == len(self.lengths):
+        if not self.free:
             raise ForetokenError(
-                f"All {slot} cache slots are taken; raise max_num_seqs or send fewer at a time."
+                f"All {len(self.lengths)} cache slots are taken; raise max_num_seqs or send fewer "
+                "at a time."
             )
-        source, length = (slot, 0) if text is None else self._known(text, most)
-        self._fill(slot, source, length, 0 if text is None else len(text.tokens))
+        source, length = (0, 0) if text is None else self._known(text, most)
+        slot = self._fill(source, length, 0 if text is None else len(text.tokens))
         self._slots[owner] = slot
         if text is not None:
             self._texts[slot] = text
@@ -183,12 +187,11 @@ class KVCache:
         return owner in self._slots
 
     def release(self, owner: int, warm: bool = False) -> None:
-        """Free the owner's slot, if it has one, and move the last active one into the hole. warm:
-        whether what it holds of a text is kept."""
+        """Free the owner's slot, if it has one. warm: whether what it holds of a text is kept."""
         hole = self._slots.pop(owner, None)
-        last = len(self._slots)
         if hole is None:
             return
+        last = len(self._slots) if self._together else hole
         text = self._texts.pop(hole, None) if warm else None
         kept = [] if text is None else text.tokens[: self.lengths[hole]]
         self._cut(hole, len(kept))
@@ -213,7 +216,12 @@ class KVCache:
         return oldest is not None
 
     def _warm(self) -> list[int]:
-        return [slot for slot in self._texts if slot >= len(self._slots)]
+        idle = self._idle()
+        return [slot for slot in self._texts if slot in idle]
+
+    def _idle(self) -> set[int]:
+        """The slots that nobody owns."""
+        return {*range(len(self.lengths))}.difference(self._slots.values())
 
     def _oldest(self) -> int | None:
         return min(self._warm(), key=lambda slot: self._texts[slot].used, default=None)
@@ -228,33 +236,35 @@ class KVCache:
 
     def _known(self, text: Text, most: int) -> tuple[int, int]:
         """The slot that has most of a text's first tokens, and how many; of several a warm one."""
-        found = (0, 0, len(self._slots))
+        found, idle = (0, False, 0), self._idle()
         for slot, other in self._texts.items():
             length = text.common(other, min(most, self.lengths[slot]))
             if length and self.keeps(slot, length):
-                found = max(found, (length, slot >= len(self._slots), slot))
+                found = max(found, (length, slot in idle, slot))
         return found[2], found[0]
 
-    def _fill(self, slot: int, source: int, length: int, coming: int) -> None:
-        """Make the first slot after the active ones hold this many of another's first tokens, and
-        nothing else. coming: tokens that it is going to hold."""
-        clean = [s for s in range(slot, len(self.lengths)) if s not in self._texts]
-        oldest = self._oldest()
-        whole = source >= slot and length == self.lengths[source]
-        if length and (whole or (not clean and source == oldest)):
-            self._exchange(source, slot)
-            self._cut(slot, length)
-            del self._texts[slot]
-            return
-        room = clean[0] if clean else oldest
-        assert room is not None  # each of these slots is clean or warm
+    def _fill(self, source: int, length: int, coming: int) -> int:
+        """The slot for a new owner, which holds this many of another's first tokens, and nothing
+        else. coming: tokens that it is going to hold."""
+        clean = sorted(self._idle().difference(self._texts))
+        oldest, warm = self._oldest(), self._warm()
+        whole = source in warm and length == self.lengths[source]
+        takes_over = length > 0 and (whole or (not clean and source == oldest))
+        room = source if takes_over else clean[0] if clean else oldest
+        assert room is not None  # each slot that nobody owns is clean or warm
+        slot = len(self._slots) if self._together else room
         if room != slot:
             self._exchange(slot, room)
             source = room if source == slot else source
+        if takes_over:
+            self._cut(slot, length)
+            del self._texts[slot]
+            return slot
         self._overwrite(slot, coming)
         if length:
             self._texts[source].touch()
             self.copy(source, slot, length)
+        return slot
 
     def _overwrite(self, slot: int, coming: int) -> None:
         """Make it all zeros, and keep the pages of so many cells: to be written again, those that
@@ -317,6 +327,11 @@ class KVCache:
     def keep_windows(self) -> None:
         """Keep what windows have passed, for drafters that read whole layers."""
         self._trims = False
+
+    def stand_together(self) -> None:
+        """Keep active slots the first ones from now on, where none is active yet: for caches that
+        give each sequence the same slot."""
+        self._together = True
 
     def _trim(self, slot: int) -> None:
         """Give back what the windows have passed, also for texts that are `spare` tokens shorter:

@@ -144,6 +144,8 @@ class PairedCache(KVCache):
 
     def __init__(self, expert: KVCache, amateur: KVCache) -> None:
         self.expert, self.amateur = expert, amateur
+        for cache in (expert, amateur):
+            cache.stand_together()
         vars(self).update(vars(expert))  # the same objects
         self.max_length = min(expert.max_length, amateur.max_length)
         self.positions = min(expert.positions, amateur.positions)

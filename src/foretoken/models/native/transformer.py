@@ -134,6 +134,7 @@ class Transformer:
             spare=spare,
             positions=shape.max_length,
             budget=budget,
+            together=self.whole is None or self.runner is not None,  # the loops read any slot
         )
         if self.runner is not None:
             self.runner.prepare(cache)
