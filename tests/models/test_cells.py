@@ -72,5 +72,26 @@ def test_copies_and_exchanges(cells: Cells) -> None:
         assert torch.equal(now[1, :, 11], then[1, :, 9])
 
 
+@pytest.mark.parametrize("shapes", ["AAB", "ABA", "BAA", "AAA", "ABB"])
+def test_parts_of_one_shape_are_as_others(shapes: str) -> None:
+    """What is done to neighbours of one shape together is done to each, by numbers or tensors."""
+    stored = {"A": Stored(2, 64, None), "B": Stored(1, 16, 40)}
+    cells = Cells([stored[x] for x in shapes], 3, LENGTH, torch.float32, torch.device("cpu"))
+    for number, tensor in enumerate(cells.tensors):
+        tensor[:] = torch.arange(1, tensor.numel() + 1).view(tensor.shape) + number
+    before = kept(cells)
+    cells.move(1, 9, 3)
+    cells.move(*torch.tensor([[0, 20, 5], [0, 21, 6], [2, 9, 7]]).T)
+    cells.zero(2, 4)
+    cells.clear_after(1, 100)
+    for now, then in zip(cells.tensors, before, strict=True):
+        then[1, :, 3] = then[1, :, 9]
+        then[0, :, 5:7] = then[0, :, 20:22]
+        then[2, :, 7] = then[2, :, 9]
+        then[2, :, :4] = 0
+        then[1, :, 100:] = 0
+        assert torch.equal(now, then)
+
+
 def kept(cells: Cells) -> list[Tensor]:
     return [tensor.clone() for tensor in cells.tensors]

@@ -398,6 +398,9 @@ class KVCache:
                 if node != place
             ]
             self.lengths[slot] = start + 1 + len(path)
-        if moves:
+        if self.device.type == "cpu":  # in order, as no place is a later move's source
+            for move in moves:
+                self._cells.move(*move)
+        elif moves:
             rows, source, target = torch.tensor(moves, device=self.device).T
             self._cells.move(rows, source, target)
