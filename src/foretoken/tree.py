@@ -16,6 +16,7 @@ from enum import IntEnum
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,6 +40,16 @@ class Kind(IntEnum):
 @lru_cache(maxsize=256)
 def _chain_ancestors(slots: int, device: torch.device) -> Tensor:
     return torch.ones(slots, slots, dtype=torch.bool, device=device).tril()
+
+
+def _ancestors_on_host(parents: Tensor) -> Tensor:
+    """[B, S, S] from parents [B, N]; numpy takes a microsecond for a node, torch ten."""
+    batch, nodes = parents.shape
+    seen = np.tile(np.eye(nodes + 1, dtype=np.bool_), (batch, 1, 1))
+    rows, above = np.arange(batch), parents.numpy()
+    for node in range(nodes):
+        seen[:, node + 1] |= seen[rows, above[:, node]]
+    return torch.from_numpy(seen)
 
 
 class ResumePoint(NamedTuple):
@@ -142,6 +153,8 @@ class DraftTree:
         slots = self.nodes + 1
         if self.parents is None:
             return _chain_ancestors(slots, self.tokens.device).expand(self.batch, -1, -1)
+        if self.tokens.device.type == "cpu":
+            return _ancestors_on_host(self.parents)
         seen = torch.eye(slots, dtype=torch.bool, device=self.tokens.device).repeat(
             self.batch, 1, 1
         )

@@ -44,6 +44,8 @@ def longest_match(trees: DraftTree, scores: Scores, choose: Choose) -> Verdict:
         agrees = (trees.tokens == chosen[:, : trees.nodes]) & trees.valid
         last = agrees.long().cumprod(1).sum(1)
         return Verdict(path_to(trees, last)[0], last, chosen.gather(1, last[:, None])[:, 0])
+    if scores.certain is not None and scores.certain.device.type == "cpu":
+        return _matched_on_host(trees, scores.certain)
     rows = torch.arange(trees.batch, device=trees.tokens.device)
     last = torch.zeros_like(rows)
     alive = last[:, None] == torch.arange(trees.nodes + 1, device=rows.device)  # [B, S]
@@ -56,6 +58,30 @@ def longest_match(trees: DraftTree, scores: Scores, choose: Choose) -> Verdict:
         token = torch.where(accepts[:, None], _chosen(trees, scores, choose, last), token)
     path, lengths = path_to(trees, last)
     return Verdict(path, lengths, token[:, 0])
+
+
+def _matched_on_host(trees: DraftTree, certain: Tensor) -> Verdict:
+    """`longest_match` by lists, in a tenth of the time that a CPU takes for small tensors. certain
+    [B, S]: the token after each slot."""
+    nodes, found = trees.nodes, []
+    columns = (trees.tokens, trees.parent_slots, trees.valid, certain)
+    for tokens, parents, valid, wanted in zip(*(x.tolist() for x in columns), strict=True):
+        last, alive = 0, [0]
+        while alive:
+            last, token = alive[0], wanted[alive[0]]
+            alive = [
+                slot
+                for slot in range(1, nodes + 1)
+                if tokens[slot - 1] == token and parents[slot - 1] in alive and valid[slot - 1]
+            ]
+        path: list[int] = []
+        slot = last
+        while slot:
+            path.insert(0, slot)
+            slot = parents[slot - 1]
+        found.append([*path, *([nodes] * (nodes - len(path))), len(path), wanted[last]])
+    verdict = torch.tensor(found)
+    return Verdict(verdict[:, :nodes], verdict[:, nodes], verdict[:, nodes + 1])
 
 
 def _chosen(trees: DraftTree, scores: Scores, choose: Choose, slots: Tensor) -> Tensor:
