@@ -84,6 +84,35 @@ def test_equals_torchs_own(window: int | None, cap: float | None, history: int, 
     assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("threads", [2, 3, 4, 7])
+@pytest.mark.parametrize(("window", "cap"), [(None, None), (230, 0.7)])
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (1, 9), (1, 17), (2, 3), (3, 5)])
+@torch.inference_mode()
+def test_threads_share_a_panel_without_a_trace(
+    threads: int, window: int | None, cap: float | None, stored: torch.dtype, rows: int, width: int
+) -> None:
+    """However many threads there are, and whether they divide the heads evenly or not, every
+    number has the bits that one thread gives it."""
+    model = model_of("panels", window)
+    cache = model.new_cache(3, 500, budget=CacheBudget(dtype=stored))
+    randomize(cache)
+    cache.lengths = [411, 197, 30]
+    shape, few = model.shape, torch.get_num_threads()
+    size = (rows, width, shape.heads + 2 * shape.kv_heads, shape.head_dim)
+    turned = torch.randn(size, generator=torch.Generator().manual_seed(1))
+    given = {"heads": shape.heads, "scale": 0.3, "window": window, "cap": cap}
+    got = []
+    for count in (1, threads):
+        feed = chain_feed(cache, [*range(rows)], [tokens(width - row, row) for row in range(rows)])
+        torch.set_num_threads(count)
+        try:
+            got.append(loop_attention.mix(turned, cache.layer[0], feed, **given))
+        finally:
+            torch.set_num_threads(few)
+    assert torch.equal(*got) and got[0].any()
+
+
 @torch.inference_mode()
 def test_a_score_that_is_no_number() -> None:
     """What a broken model makes stays NaN, as in torch's own, and its neighbours' bits stay."""

@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <algorithm>
+
 #include "products.h"
 
 // e^x for x <= 0: 2^n · e^r with |r| <= ln 2 / 2, to a unit in the last place; 0 below -87. NaN stays
@@ -150,62 +152,167 @@ static void exponentials(float *scores, const uint8_t *seen, long count, long fi
 }
 
 static const long SOON = 16;  // rows of values that are fetched ahead
+static const long TOGETHER = 4;  // queries whose shares are added up side by side
+static const long WORTH = 192;  // cells from which on threads share a panel
 
-// A panel of queries (token t, head g of the group) against its key/value head. Lanes are queries while scores are summed, and places of the cache in the softmax. What is stored as
-// float32 is fetched ahead, the keys of the next group while one is multiplied.
-static void attend_panel(const Pass &p, const Division::Panel &panel, std::vector<float> &room) {
-  const long b = panel.row, head = panel.head, first = panel.first, begin = p.rows.begins[b];
-  long G = p.H / p.K, queries_left = (p.rows.begins[b + 1] - begin) * G - first;
-  long count = queries_left < WIDTH ? queries_left : WIDTH;
-  Span reach = span(p, begin + first / G, begin + (first + count - 1) / G + 1);
-  long L = reach.cells, filled = (L + LANES - 1) / LANES * LANES;
-  room.assign((L + 2 * p.W) * WIDTH + count * filled + (p.kind ? CHUNK * p.W : 0), 0.0f);
-  float *scores = room.data(), *queries = scores + L * WIDTH;  // [L][WIDTH], [W][WIDTH]
-  float *mixed = queries + p.W * WIDTH, *shares = mixed + p.W * WIDTH;  // [WIDTH][W], [..][filled]
-  float *wide = shares + count * filled;                                // [CHUNK][W]
-  float sums[WIDTH] = {0};
-  long row = (p.H + 2 * p.K) * p.W;
-  long history = ((p.slots[b] * p.K + head) * p.cells + reach.first) * p.W;
+// A panel's attention between its steps. reach: the cells that its queries see. shares [count]
+// [filled]: of each query the scores, which become its shares of the values; sums: of the shares.
+struct Desk {
+  Span reach;
+  long count, filled;
+  std::vector<float> shares;
+  float sums[WIDTH];
+};
+
+// A thread's own numbers while it is at a step.
+struct Scratch {
+  std::vector<float> numbers, wide;  // wide [CHUNK][W]: cells that are stored as 16 bits
+  float *of(long count) {
+    if ((long)numbers.size() < count) numbers.resize(count);
+    return numbers.data();
+  }
+};
+
+// The first cell that a panel sees, as a place in the cache.
+static long history(const Pass &p, const Division::Panel &panel, const Desk &desk) {
+  return ((p.slots[panel.row] * p.K + panel.head) * p.cells + desk.reach.first) * p.W;
+}
+
+// Token of query r of a panel.
+static long token(const Pass &p, const Division::Panel &panel, long r) {
+  return p.rows.begins[panel.row] + (panel.first + r) / (p.H / p.K);
+}
+
+// Where the numbers of query r of a panel begin in a row of heads.
+static long column(const Pass &p, const Division::Panel &panel, long r) {
+  long G = p.H / p.K;
+  return (panel.head * G + (panel.first + r) % G) * p.W;
+}
+
+static void lay(const Pass &p, const Division::Panel &panel, Desk &desk) {
+  long begin = p.rows.begins[panel.row], end = p.rows.begins[panel.row + 1];
+  long left = (end - begin) * (p.H / p.K) - panel.first;
+  desk.count = left < WIDTH ? left : WIDTH;
+  desk.reach = span(p, token(p, panel, 0), token(p, panel, desk.count - 1) + 1);
+  desk.filled = (desk.reach.cells + LANES - 1) / LANES * LANES;
+  size_t size = desk.count * desk.filled;
+  if (desk.shares.size() < size) desk.shares.resize(size);
+}
+
+// The scores of the cells from `from` on before `to`. Lanes are queries. What is stored as float32
+// is fetched ahead, the keys of the next group while one is multiplied.
+static void score(const Pass &p, const Division::Panel &panel, Desk &desk, long from, long to,
+                  Scratch &scratch) {
+  const long count = desk.count, row = (p.H + 2 * p.K) * p.W, first = history(p, panel, desk);
+  float *queries = scratch.of((p.W + CHUNK) * WIDTH), *scores = queries + p.W * WIDTH;
+  memset(queries, 0, 4 * p.W * WIDTH);
   for (long r = 0; r < count; r++) {
-    long t = begin + (first + r) / G, g = (first + r) % G;
-    const float *q = p.turned + t * row + (head * G + g) * p.W;
+    const float *q = p.turned + token(p, panel, r) * row + column(p, panel, r);
     for (long d = 0; d < p.W; d++) queries[d * WIDTH + r] = q[d] * p.scale;
   }
+  if (p.kind) scratch.wide.resize(CHUNK * p.W);
   auto times = count <= LANES ? multiply<1, float> : multiply<2, float>;
-  for (long j = 0, step = p.kind ? CHUNK : L; j < L; j += step) {
-    long near = L - j < step ? L - j : step;
-    const float *keys = widened(p.keys, p.kind, history + j * p.W, near, p.W, wide);
-    times({keys, p.W}, {queries, WIDTH}, scores + j * WIDTH, WIDTH, near, p.W, keys + ROWS * p.W,
+  for (long j = from; j < to; j += CHUNK) {
+    long near = to - j < CHUNK ? to - j : CHUNK;
+    const float *keys = widened(p.keys, p.kind, first + j * p.W, near, p.W, scratch.wide.data());
+    memset(scores, 0, 4 * near * WIDTH);
+    times({keys, p.W}, {queries, WIDTH}, scores, WIDTH, near, p.W, keys + ROWS * p.W,
           p.kind ? 0 : 4 * near);
+    for (long i = 0; p.cap && i < near * WIDTH; i += LANES)
+      at(scores + i) = hyperbolic(loaded(scores + i) / p.cap) * p.cap;
+    for (long r = 0; r < count; r++)
+      for (long i = 0; i < near; i++) desk.shares[r * desk.filled + j + i] = scores[i * WIDTH + r];
   }
-  for (long i = 0; p.cap && i < L * WIDTH; i += LANES)
-    at(scores + i) = hyperbolic(loaded(scores + i) / p.cap) * p.cap;
+}
+
+// The shares of up to TOGETHER queries from `from` on. Lanes are cells.
+static void weigh(const Pass &p, const Division::Panel &panel, Desk &desk, long from) {
+  const long L = desk.reach.cells, filled = desk.filled;
+  const long count = std::min(TOGETHER, desk.count - from);
+  float *own = desk.shares.data() + from * filled, sums[TOGETHER] = {0};
   for (long r = 0; r < count; r++) {
-    float *own = shares + r * filled;
-    for (long j = 0; j < L; j++) own[j] = scores[j * WIDTH + r];
-    const uint8_t *seen = p.seen ? p.seen + (begin + (first + r) / G) * p.L + reach.first : 0;
-    exponentials(own, seen, L, filled);
+    const uint8_t *seen = p.seen ? p.seen + token(p, panel, from + r) * p.L + desk.reach.first : 0;
+    exponentials(own + r * filled, seen, L, filled);
   }
-  for (long j = 0; j < L; j++)
-    for (long r = 0; r < count; r++) sums[r] += shares[r * filled + j];
+  if (count == TOGETHER)  // as many chains of sums side by side
+    for (long j = 0; j < L; j++)
+      for (long r = 0; r < TOGETHER; r++) sums[r] += own[r * filled + j];
+  else
+    for (long j = 0; j < L; j++)
+      for (long r = 0; r < count; r++) sums[r] += own[r * filled + j];
+  for (long r = 0; r < count; r++) desk.sums[from + r] = sums[r];
+}
+
+// The numbers from `from` on before `to` of what each query sees.
+static void mix(const Pass &p, const Division::Panel &panel, const Desk &desk, long from, long to,
+                Scratch &scratch) {
+  const long count = desk.count, L = desk.reach.cells, filled = desk.filled;
   const long groups = (count + ROWS - 1) / ROWS;  // each fetches a row of values for every one
+  const float *shares = desk.shares.data();
+  float *mixed = scratch.of(count * p.W);
+  memset(mixed, 0, 4 * count * p.W);
+  if (p.kind) scratch.wide.resize(CHUNK * p.W);
   for (long j = 0; j < L; j += CHUNK) {
-    long near = L - j < CHUNK ? L - j : CHUNK;
-    const float *values = widened(p.values, p.kind, history + j * p.W, near, p.W, wide);
+    long near = L - j < CHUNK ? L - j : CHUNK, first = history(p, panel, desk) + j * p.W;
+    const float *values = widened(p.values, p.kind, first, near, p.W, scratch.wide.data());
     if (p.W % WIDTH == 0)
-      for (long d = 0; d < p.W; d += WIDTH)
+      for (long d = from; d < to; d += WIDTH)
         multiply<2, float>({shares + j, filled}, {values + d, p.W}, mixed + d, p.W, count, near,
                            values + d + SOON * p.W, p.kind ? 0 : 4 * p.W * groups);
     else  // narrow heads, of whole vectors
       for (long r = 0; r < count; r++)
         for (long i = 0; i < near; i++)
-          for (long d = 0; d < p.W; d += LANES)
+          for (long d = from; d < to; d += LANES)
             at(mixed + r * p.W + d) += loaded(values + i * p.W + d) * shares[r * filled + j + i];
   }
   for (long r = 0; r < count; r++) {
-    long t = begin + (first + r) / G, g = (first + r) % G;
-    float *out = p.out + (t * p.H + head * G + g) * p.W;
-    float sum = sums[r] > 0 ? sums[r] : 1;  // a token that sees nothing is filling
-    for (long d = 0; d < p.W; d++) out[d] = mixed[r * p.W + d] / sum;
+    float *out = p.out + token(p, panel, r) * p.H * p.W + column(p, panel, r);
+    float sum = desk.sums[r] > 0 ? desk.sums[r] : 1;  // a token that sees nothing is filling
+    for (long d = from; d < to; d++) out[d] = mixed[r * p.W + d] / sum;
+  }
+}
+
+// The desks of the last panels, which the threads share: those that are left where each takes as many
+// whole ones as the others, if a sixth of the time is lost by waiting for these.
+static std::vector<Desk> shared_desks(const Division &rows, long L, long threads) {
+  long panels = rows.panels.size(), left = panels % threads, turns = panels / threads + 1;
+  bool shared = left && L >= WORTH && 6 * (threads - left) >= turns * threads;
+  return std::vector<Desk>(shared ? left : 0);
+}
+
+// A thread's part of a pass's attention; all threads are in it. Of the panels that are shared the
+// cells are, then the queries, then the numbers of the heads; each is computed as it is otherwise.
+static void attend_all(const Pass &p, std::vector<Desk> &desks) {
+  const long shared = desks.size(), whole = p.rows.panels.size() - shared;
+  const long block = p.W % WIDTH ? p.W : WIDTH, blocks = p.W / block;
+  const long chunks = (p.L + CHUNK - 1) / CHUNK, fours = WIDTH / TOGETHER;
+  const Division::Panel *panels = p.rows.panels.data(), *last = panels + whole;
+  Scratch scratch;
+  Desk desk;
+#pragma omp for schedule(dynamic)
+  for (long i = 0; i < whole; i++) {
+    lay(p, panels[i], desk);
+    score(p, panels[i], desk, 0, desk.reach.cells, scratch);
+    for (long r = 0; r < desk.count; r += TOGETHER) weigh(p, panels[i], desk, r);
+    mix(p, panels[i], desk, 0, p.W, scratch);
+  }
+  if (!shared) return;
+#pragma omp for
+  for (long i = 0; i < shared; i++) lay(p, last[i], desks[i]);
+#pragma omp for schedule(dynamic)
+  for (long i = 0; i < shared * chunks; i++) {
+    Desk &own = desks[i / chunks];
+    long from = i % chunks * CHUNK, to = std::min(from + CHUNK, own.reach.cells);
+    if (from < to) score(p, last[i / chunks], own, from, to, scratch);
+  }
+#pragma omp for schedule(dynamic)
+  for (long i = 0; i < shared * fours; i++) {
+    long from = i % fours * TOGETHER;
+    if (from < desks[i / fours].count) weigh(p, last[i / fours], desks[i / fours], from);
+  }
+#pragma omp for schedule(dynamic)
+  for (long i = 0; i < shared * blocks; i++) {
+    long from = i % blocks * block;
+    mix(p, last[i / blocks], desks[i / blocks], from, from + block, scratch);
   }
 }

@@ -81,13 +81,12 @@ int attend(const float *turned, void *keys, void *values, long kind, const int64
   if (!inside) return 1;
   Division rows(B, [T](long) { return T; }, K, H / K);
   Pass p = {turned, keys, values, kind, rows, slots, places, seen, out, H, K, W, L, cells, scale, cap};
+  std::vector<Desk> desks = shared_desks(rows, L, threads);
 #pragma omp parallel num_threads(threads)
   {
-    std::vector<float> room;
 #pragma omp for
     for (long i = 0; i < B * T; i++) write(p, i);
-#pragma omp for schedule(dynamic)
-    for (size_t i = 0; i < rows.panels.size(); i++) attend_panel(p, rows.panels[i], room);
+    attend_all(p, desks);
   }
   return 0;
 }
@@ -108,7 +107,8 @@ int layers(const Whole *given, const Layer *stack, long first, long last, int th
   }
   Room room = {floats(M * p.D), floats(M * heads), floats(M * p.H * p.W), floats(M * wide),
                floats(M * p.F), floats(M * added), std::unique_ptr<int64_t[]>(new int64_t[M]),
-               Division(p.B, [&p](long b) { return p.counts[b]; }, p.K, p.H / p.K)};
+               Division(p.B, [&p](long b) { return p.counts[b]; }, p.K, p.H / p.K), {}};
+  room.desks = shared_desks(room.rows, p.L, threads);
   for (long i = 0; i < M; i++) {
     long b = room.rows.of[i], place = p.starts[b] + i - room.rows.begins[b];
     room.places[i] = place < p.limit ? place : p.limit - 1;

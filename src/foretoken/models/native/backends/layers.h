@@ -66,6 +66,7 @@ struct Room {
   std::unique_ptr<float[]> normed, qkv, mixed, wide, active, added;
   std::unique_ptr<int64_t[]> places;
   Division rows;
+  std::vector<Desk> desks;
 };
 
 static std::unique_ptr<float[]> floats(long count) {
@@ -125,8 +126,7 @@ static void add(const Whole &p, const float *x, const Matrix &w, const float *we
 }
 
 // One thread's share of a layer's attention; ends with all threads having done theirs.
-static void attention(const Whole &p, const Layer &layer, long index, const Room &room, long who,
-                      long of) {
+static void attention(const Whole &p, const Layer &layer, long index, Room &room, long who, long of) {
   long M = p.M, row = layer.qkv.N;
 #pragma omp for
   for (long i = 0; i < M; i++)
@@ -146,10 +146,7 @@ static void attention(const Whole &p, const Layer &layer, long index, const Room
     }
     write(pass, i);
   }
-  std::vector<float> scores;
-#pragma omp for schedule(dynamic)
-  for (size_t i = 0; i < room.rows.panels.size(); i++)
-    attend_panel(pass, room.rows.panels[i], scores);
+  attend_all(pass, room.desks);
   add(p, room.mixed.get(), layer.out, layer.attention_out_norm, room, who, of);
 }
 
