@@ -160,15 +160,14 @@ class Auto(Wrapper):
             self._idled += 1
             return empty(count, self._device)
         began, control = perf_counter(), self.control
-        self._report_idle_steps()
+        if self._report_idle_steps() and self._comparing:
+            self._follow(sequences)
         copiers = control.copiers_to_query(count)
         if not copiers and (steps := control.idle_steps(count)):
             self._idle_steps, self._idled, self._idle_rows = steps, 1, count
             self._computed_before.clear()
             self.chose = [NONE] * count
             return empty(count, self._device)
-        if self._comparing:
-            self._follow(sequences)
         rooms, copies, queried = [min(x, self.num_speculative_tokens) for x in budgets], {}, {}
         for number in copiers:
             start = perf_counter()
@@ -190,10 +189,13 @@ class Auto(Wrapper):
         self._drafted = _Drafted(choice, queried, began, decided, perf_counter())
         return tree
 
-    def _report_idle_steps(self) -> None:
-        if self._idled:
-            self.control.idled(self._idle_rows, self._idled)
+    def _report_idle_steps(self) -> bool:
+        """Whether there were any, whose text no draft was compared with yet."""
+        idled = self._idled
+        if idled:
+            self.control.idled(self._idle_rows, idled)
         self._idle_steps = self._idled = 0
+        return idled > 0
 
     def _computed(
         self,
