@@ -40,8 +40,7 @@ NONE = "autoregressive"
 _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 _CHEAP = 0.25  # of a plain pass: a drafter of chosen tokens that costs no more is a copier
 _CHEAP_LEVELS = 4  # levels of the draft whose cost is compared with that
-_TIMED_EVERY, _LATER = 2, 8  # steps; the latter once `_OFTEN` were timed
-_OFTEN = 64
+_TIMED_EVERY, _LATER, _OFTEN = 2, 8, 64  # steps; the second once so many as the third were timed
 _COVERED = {"suffix": "pld"}
 """The second one's copies are also the first one's, which tells by their size how sure they are."""
 
@@ -93,8 +92,7 @@ class Auto(Wrapper):
         self._shaped: set[int] = set()  # parts whose tree's shape is known
         self._comparing = False  # whether a copier's draft is still compared with the text
         self._untimed = self._timed = 0  # steps since one was timed, and how many were
-        self._idle_steps = self._idled = 0  # plain steps without a decision: granted, made
-        self._idle_rows = 0  # their sequences
+        self._idle_steps = self._idled = self._idle_rows = 0  # plain: granted, made, of so many
         self._running = 1  # sequences of the last step
         self._computed_before: set[int] = set()  # which parts computed in the step before
         if self.lenient:
@@ -190,9 +188,8 @@ class Auto(Wrapper):
         return tree
 
     def _report_idle_steps(self) -> bool:
-        """Whether there were any, whose text no draft was compared with yet."""
-        idled = self._idled
-        if idled:
+        """Whether there were any: no draft was compared with their text yet."""
+        if idled := self._idled:
             self.control.idled(self._idle_rows, idled)
         self._idle_steps = self._idled = 0
         return idled > 0
@@ -353,8 +350,7 @@ class Auto(Wrapper):
                 else:
                     histories[number].skip_pass()
         accepted, drafted = [len(step.path) for step in steps], [step.drafted for step in steps]
-        drafts = self._drafts(now, steps) if computed else ()
-        extra_ms = sum(control.costs.extra_ms(*draft) for draft in drafts)
+        extra_ms = sum(control.costs.extra_ms(*draft) for draft in self._drafts(now, steps))
         control.record_step(choice, now.queried, accepted, extra_ms, drafted)
 
     def _drafts(self, now: _Drafted, steps: Seq[Step]) -> Iterator[tuple[str, int, int, float]]:
@@ -367,8 +363,7 @@ class Auto(Wrapper):
             yield self.names[number], len(rows), levels, 1000 * (now.drafted - now.decided)
 
     def _time(self, now: _Drafted, scored: float, cells: int, steps: Seq[Step]) -> None:
-        """Every few steps, learn costs from the step. The time from the draft's end to `scored`
-        counts as the pass."""
+        """Every few steps, learn costs. The pass is the time from the draft's end to `scored`."""
         self._untimed += 1
         if self._untimed < (_TIMED_EVERY if self._timed < _OFTEN else _LATER):
             return

@@ -375,8 +375,7 @@ class Engine:
             self._release(sample)
 
     def _release(self, sample: Sample) -> None:
-        """Free the sample's slots. The last sample moves into the free place, as in a cache whose
-        active slots stand together."""
+        """Free its slots. The last one takes its place, as in a cache that is kept together."""
         sequence = sample.sequence
         self.target.budget.free(sequence.id)
         insist(partial(self._guarded.end, [sequence]), sequence)

@@ -3,9 +3,8 @@
 Its memory is there when it is written (`memory`), so the rows may be long and many; what is in them
 counts, and a budget says how much that may become. A pass writes after the committed length;
 `commit` compacts the accepted path and forgets the rest, so decoding never copies the history.
-Where a batch's attention reads a view, active slots are always the first ones (a hole left by a
-finished sequence is filled by the last); else a sequence stays where it is, as moving one costs as
-much as a pass of a small model. A layer that looks back over a window keeps that window.
+Where a batch's attention reads a view, active slots are always the first ones (the last one fills a
+hole); else a sequence stays in its slot. A layer that looks back over a window keeps that window.
 
 A slot that nobody owns may be *warm*: it holds what a sequence left as it ended, until its
 place or its memory is needed. A new sequence takes over the warm slot whose whole text its own goes
@@ -166,12 +165,11 @@ class KVCache:
         return len(self.lengths) - len(self._slots)
 
     def acquire(self, owner: int, text: Text | None = None, most: int = 0) -> int:
-        """Give `owner` a slot. It holds as many of the text's first tokens as another slot
-        has, at most `most`, and zeros: a NaN left there poisons even masked places."""
+        """Give `owner` a slot. It holds as many of the text's first tokens as another slot has, at
+        most `most`, and zeros: a NaN left there poisons even masked places."""
         if not self.free:
             raise ForetokenError(
-                f"All {len(self.lengths)} cache slots are taken; raise max_num_seqs or send fewer "
-                "at a time."
+                f"All {len(self.lengths)} cache slots are taken; raise max_num_seqs or send fewer."
             )
         source, length = (0, 0) if text is None else self._known(text, most)
         slot = self._fill(source, length, 0 if text is None else len(text.tokens))
@@ -188,8 +186,7 @@ class KVCache:
 
     def release(self, owner: int, warm: bool = False) -> None:
         """Free the owner's slot, if it has one. warm: whether what it holds of a text is kept."""
-        hole = self._slots.pop(owner, None)
-        if hole is None:
+        if (hole := self._slots.pop(owner, None)) is None:
             return
         last = len(self._slots) if self._together else hole
         text = self._texts.pop(hole, None) if warm else None
@@ -216,8 +213,7 @@ class KVCache:
         return oldest is not None
 
     def _warm(self) -> list[int]:
-        idle = self._idle()
-        return [slot for slot in self._texts if slot in idle]
+        return sorted(self._idle().intersection(self._texts))
 
     def _idle(self) -> set[int]:
         """The slots that nobody owns."""
@@ -244,8 +240,7 @@ class KVCache:
         return found[2], found[0]
 
     def _fill(self, source: int, length: int, coming: int) -> int:
-        """The slot for a new owner, which holds this many of another's first tokens, and nothing
-        else. coming: tokens that it is going to hold."""
+        """A slot with this many of another's first tokens alone. coming: those it is to hold."""
         clean = sorted(self._idle().difference(self._texts))
         oldest, warm = self._oldest(), self._warm()
         whole = source in warm and length == self.lengths[source]
@@ -329,8 +324,7 @@ class KVCache:
         self._trims = False
 
     def stand_together(self) -> None:
-        """Keep active slots the first ones from now on, where none is active yet: for caches that
-        give each sequence the same slot."""
+        """Keep active slots the first ones, for caches that give a sequence the same slot."""
         self._together = True
 
     def _trim(self, slot: int) -> None:
@@ -398,7 +392,7 @@ class KVCache:
                 if node != place
             ]
             self.lengths[slot] = start + 1 + len(path)
-        if self.device.type == "cpu":  # in order, as no place is a later move's source
+        if len(slots) == 1:  # in order, as no place is a later move's source
             for move in moves:
                 self._cells.move(*move)
         elif moves:
