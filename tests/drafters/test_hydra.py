@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from foretoken.drafters.hydra import Hydra, HydraHeads
+from foretoken.errors import ForetokenError
 from foretoken.testing import Pair
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
@@ -42,6 +43,16 @@ def test_the_estimate_is_what_is_served(
     """Steps and accepted places, one by one, ends of texts and full budgets included."""
     heads = randomised(heads_cls(Facts.of(small.target), own_lm_heads=False), scale=0.03)
     check_estimate(Hydra(heads, **options), heads, small.target, records, TargetOnly())
+
+
+def test_trees_that_can_and_cant_be_grown(small: Pair, records: Records) -> None:
+    """A tree planned for rates of few counts is drafted; one without earlier siblings refused."""
+    heads = randomised(HydraHeads(Facts.of(small.target), own_lm_heads=False), scale=0.03)
+    heads.notes["rates"] = [[0.5, 0.0, 0.2], [0.1, 0.3]]
+    planned = Hydra(heads, tree="planned", tree_nodes=6)
+    check_estimate(planned, heads, small.target, records, TargetOnly())
+    with pytest.raises(ForetokenError, match="but not all of its earlier siblings"):
+        Hydra(heads, tree=[[1]]).paths(heads)
 
 
 def test_hydra_heads_see_what_was_drafted(small: Pair, records: Records) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from foretoken import ForetokenError
 from foretoken.trainable.rank_trees import plan_tree, tree_acceptance, tree_from_option
-from foretoken.trees.grow import MEDUSA_63
+from foretoken.trees.grow import MEDUSA_63, widths_of
 
 
 def test_a_tree_by_ranks() -> None:
@@ -27,7 +27,17 @@ def test_trees() -> None:
     assert tree_from_option("auto", 5, None) == MEDUSA_63[:5]
     assert tree_from_option("planned", 2, rates) == ((0,), (0, 0))
     assert tree_from_option([[0], [1]], 63, None) == ((0,), (1,))
+    with pytest.raises(ForetokenError, match=r"node \[1, 2\] but not its parent \[1\]"):
+        tree_from_option([[0], [1, 2]], 63, None)
     with pytest.raises(ForetokenError, match="no acceptance rates"):
         tree_from_option("planned", 5, None)
     with pytest.raises(ForetokenError, match="tree is 'oak'"):
         tree_from_option("oak", 5, None)
+
+
+def test_a_plan_by_few_counts_can_be_grown() -> None:
+    """A rank that happened to be right more often than an earlier one takes that along."""
+    rates = [[0.5, 0.0, 0.2], [0.1, 0.3]]
+    paths = plan_tree(rates, 5)
+    assert paths == ((0,), (1,), (2,), (0, 0), (0, 1))
+    assert widths_of(paths) == [[3], [2, 0, 0]]

@@ -71,10 +71,13 @@ def rank_rates(counts: Tensor) -> list[list[float]]:
 
 def plan_tree(rates: Seq[Seq[float]], nodes: int) -> Paths:
     """The `nodes` likeliest rank paths, where rates[i][r] is how often head i's token of rank r is
-    right; a path's probability is taken to be their product."""
+    right; a path's probability is taken to be their product. A rank is taken to be at least as
+    likely as those after it: that few counts say otherwise is chance, and a tree that grows level
+    by level has no child without its earlier siblings."""
+    falling = [[max(head[rank:]) for rank in range(len(head))] for head in rates]
 
     def following(level: int) -> list[tuple[float, int, int]]:
-        shares = rates[level] if level < len(rates) else ()
+        shares = falling[level] if level < len(falling) else ()
         return [(rate, rank, level + 1) for rank, rate in enumerate(shares) if rate > 0]
 
     best = best_first(0, following, nodes)
@@ -115,6 +118,13 @@ def check_paths(paths: Seq[Seq[int]]) -> None:
             f"tree is {shown(paths)}; it must be a list of at most {MOST_NODES} rank paths such as "
             "[[0], [1], [0, 0]], none of them empty or negative."
         )
+    nodes = {(), *map(tuple, paths)}
+    for path in nodes - {()}:
+        if path[:-1] not in nodes:
+            raise ForetokenError(
+                f"The tree has the node {list(path)} but not its parent {list(path[:-1])}; list "
+                "both."
+            )
 
 
 def fitting_paths(paths: Paths, depth: int, vocab_size: int) -> Paths:

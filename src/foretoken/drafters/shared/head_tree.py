@@ -204,7 +204,9 @@ class GrownHeadTree(HeadTree):
 
     def paths(self, heads: Heads) -> Paths:
         """The tree's paths level by level, in the order of `expand`."""
-        return tuple(sorted(super().paths(heads), key=lambda path: (len(path), path)))
+        paths = tuple(sorted(super().paths(heads), key=lambda path: (len(path), path)))
+        widths_of(paths)  # raises for a tree that can't be grown
+        return paths
 
     def draft_cost(self, timed: DraftCost) -> DraftCost:
         """Each level is a pass of its head; the timed drafts have one level."""
