@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from page_markdown import NONE, code, markdown, ranged, tokens_a_second
-from page_values import DERIVED, Record, geometric, regrets
+from page_values import DERIVED, Record
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
@@ -31,8 +31,6 @@ DRAFTED = {
 LENT = ("eagle2", "dflash_tree", "glide_cape")
 """Trained rows whose checkpoint has another method's card."""
 PLAIN = ("plain", "autoregressive")
-GOOD = 0.02
-"""A loss that counts as none, in `auto`'s table."""
 
 
 def copying(read: Read) -> str:
@@ -143,36 +141,25 @@ def _speeds(block: Record) -> dict[str, float]:
 
 
 def auto(read: Read) -> str:
-    """By the cost model: what `auto` loses against the best fixed choice, and where most."""
-    record = read("auto.json")
-    targets = list(dict.fromkeys(name.split(", ")[0] for name in record["model"]))
+    """Each cell: the best fixed choice, and `auto`, in times plain decoding's speed."""
     rows = []
-    for target in targets:
-        lost = regrets(record, target)
-        worst = max(lost, key=lambda cell: lost[cell])
-        within = sum(loss <= GOOD for loss in lost.values())
-        average = mean(max(0.0, loss) for loss in lost.values())
+    for cell, own in read("auto.json")["cells"].items():
+        target, batch, temperature, prompts = cell.split("/")
+        best = own["best"]
         rows.append(
-            [target, worst, f"{lost[worst]:.1%}", f"{average:.1%}", f"{within} of {len(lost)}"]
+            [
+                target,
+                prompts,
+                batch,
+                temperature,
+                "plain" if best in PLAIN else code(best),
+                f"{own['speedup'][best]:.2f}",
+                ranged(own["of_plain"], own["ci95"]),
+                f"{own['of_best']:.2f}",
+            ]
         )
-    head = ["target", "its worst cell", "lost there", "lost on average", "within 2 %"]
-    return markdown(head, [[cell.replace("%", " %") for cell in row] for row in rows], 2)
-
-
-def auto_clock(read: Read) -> str:
-    """By the clock: speed over plain decoding, by target, and the lowest cell."""
-    record = read("auto.json")
-    rows = []
-    for part, title in (("clock", "real drafters"), ("wrong", "drafters that are always wrong")):
-        for target in dict.fromkeys(name.split(", ")[0] for name in record[part]):
-            cells = {k: v for k, v in record[part].items() if k.startswith(f"{target}, ")}
-            low, middle, high = geometric(cells)
-            worst = min(cells, key=lambda cell: cells[cell]["speedup"])
-            _, task, batch, temperature = worst.split(", ")
-            speed = ranged(cells[worst]["speedup"], cells[worst]["ci95"])
-            there = f"{task}, batch {batch}, T {temperature}"
-            rows.append([title, target, there, speed, ranged(middle, (low, high))])
-    return markdown(["", "target", "its worst cell", "speed there", "geometric mean"], rows, 3)
+    head = ["target", "prompts", "batch", "T", "best fixed choice", "its speed", "`auto`", "of it"]
+    return markdown(head, rows, 2)
 
 
 def alignment_start(read: Read) -> str:
@@ -336,7 +323,6 @@ TABLES: dict[str, Callable[[Read], str]] = {
     "alignment-sampled": alignment_sampled,
     "alignment-start": alignment_start,
     "auto": auto,
-    "auto-clock": auto_clock,
     "copying": copying,
     "draft": draft,
     "drafters": drafters,

@@ -9,10 +9,12 @@ from foretoken.methods import METHODS
 
 def test_every_size_has_a_rate() -> None:
     """And longer copies are believed more."""
-    for prior in (*_KNOWN.values(), UNKNOWN):
+    sampled = [prior.sampled for prior in _KNOWN.values() if prior.sampled]
+    for prior in (*_KNOWN.values(), *sampled, UNKNOWN):
         assert len(prior.first) == len(SIZES) + 1
         assert list(prior.first) == sorted(prior.first)
         assert all(0 < rate < 1 for rate in prior.first) and 0 <= prior.deeper < 1
+        assert 0 < prior.again <= 1
 
 
 def test_names_are_methods() -> None:

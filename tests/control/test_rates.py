@@ -148,6 +148,21 @@ def test_below_a_right_node_is_believed_more() -> None:
     assert expected(chain(2), shared, History(), copied=True) == pytest.approx([0, 0.3, 0.54])
 
 
+def test_what_is_believed_of_sampled_text() -> None:
+    """Its own prior, where there is one; after a right draft some errors are left."""
+    shared = Rates(prior=Prior((0.3,) * 5, 0.8, sampled=Prior((0.1,) * 5, 0.2, again=0.9)))
+    alike = Rates(prior=Prior((0.3,) * 5, 0.8))
+    believed = [
+        expected(chain(2), rates, History(sampled, last_right=right), copied=True)
+        for rates in (shared, alike)
+        for sampled in (False, True)
+        for right in (False, True)
+    ]
+    greedy = [pytest.approx([0, 0.3, 0.54]), pytest.approx([0, 0.65, 1.17])]
+    assert believed[:2] == greedy and believed[4:] == 2 * greedy
+    assert believed[2:4] == [pytest.approx([0, 0.1, 0.12]), pytest.approx([0, 0.19, 0.228])]
+
+
 def test_forgetting_leaves_a_little() -> None:
     """Shares stay, their weight goes: it becomes worth a trial again."""
     shared, at = Rates(), 4 * 2 * len(SIZES)  # of computed drafts

@@ -248,14 +248,17 @@ def chances(
     accepted, plus `hope` standard errors."""
     prior, index = shared.prior, _index(rank, evidence)
     size, last_right = divmod(evidence, 2)
-    chance, weight = _RANKS[rank] * prior.first[size % len(prior.first)], prior.weight
-    if last_right:  # it will rather be right again: half as likely to be wrong as after an error
+    sampled, size = divmod(size, len(SIZES) + 1)
+    if sampled and prior.sampled is not None:
+        prior = prior.sampled
+    chance, weight = _RANKS[rank] * prior.first[size], prior.weight
+    if last_right:  # it will rather be right again
         before = _index(rank, evidence - 1)
         if shared.tested[before]:
             chance = (weight * chance + shared.accepted[before][0]) / (
                 weight + shared.tested[before][0]
             )
-        chance = 1 - (1 - chance) / 2 if rank == 0 else chance
+        chance = 1 - (1 - chance) * prior.again if rank == 0 else chance
     accepted, tested = shared.accepted[index], shared.tested[index]
     accepted_here, tested_here = history.rates.accepted[index], history.rates.tested[index]
     for depth in range(levels):

@@ -1,4 +1,4 @@
-"""The oracle of `auto`: its prompts were not learned from, pieces go on, and what lacks fails."""
+"""auto's benchmark: its prompts were not learned from, pieces go on, and what lacks fails."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
-import auto_oracle
-from auto_oracle import AUTO, BASELINE, CELLS
+import auto as auto_benchmark
+from auto import AUTO, BASELINE, CELLS
 from real_table import prompts as real
 
+from foretoken import LLM, SamplingParams
 from foretoken.bench.suites.suite import Prompt, Suite
 
 FOUND = Suite(
@@ -34,7 +35,7 @@ def questions(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_prompt_was_learned_from(cell: str) -> None:
     size = int(cell.split("/")[1])
-    groups = auto_oracle.prompts_of(cell, auto_oracle.BATCHES)
+    groups = auto_benchmark.prompts_of(cell, auto_benchmark.BATCHES)
     assert groups and all(len(group) == size for group in groups)
     asked = [p.turns[0] for group in groups for p in group]
     assert len(set(asked)) == len(asked)
@@ -56,12 +57,12 @@ def logs(auto: float, best: float, batches: int) -> dict[str, list[float]]:
 
 def cells(**other: Any) -> dict[str, Any]:
     """All as wanted, but for one cell's numbers."""
-    good = {cell: auto_oracle.result(logs(1.0, 1.0, 24), 24) for cell in CELLS}
+    good = {cell: auto_benchmark.result(logs(1.0, 1.0, 24), 24) for cell in CELLS}
     return {**good, **{key.replace("__", "/"): own for key, own in other.items()}}
 
 
 def test_what_is_wanted_of_each_cell() -> None:
-    assert not auto_oracle.missed(cells())
+    assert not auto_benchmark.missed(cells())
     for cell, auto, best, batches in (
         ("smollm2-135m/1/0/tasks", 1.0, 1.06, 24),
         ("smollm2-135m/1/0/tasks", 0.985, 0.9, 24),
@@ -69,11 +70,35 @@ def test_what_is_wanted_of_each_cell() -> None:
         ("mini/4/1/tasks", 0.96, 0.9, 24),
         ("mini/4/1/tasks", 1.0, 0.9, 23),
     ):
-        whole = {**cells(), cell: auto_oracle.result(logs(auto, best, batches), 24)}
-        [told] = auto_oracle.missed(whole)
+        whole = {**cells(), cell: auto_benchmark.result(logs(auto, best, batches), 24)}
+        [told] = auto_benchmark.missed(whole)
         assert cell in told
         del whole[cell]
-        assert auto_oracle.missed(whole) == [f"{cell} is not measured"]
+        assert auto_benchmark.missed(whole) == [f"{cell} is not measured"]
+
+
+def test_a_speed_is_a_median_with_its_interval() -> None:
+    own = {BASELINE: [1.0, 1.0, 1.0], "pld-2": [0.9, 0.8, 3.0], AUTO: [0.5, 0.7, 0.4]}
+    found = auto_benchmark.result(own, 24)
+    assert found["best"] == "pld-2" and found["speedup"]["pld-2"] == pytest.approx(math.exp(0.1))
+    assert found["of_plain"] == pytest.approx(math.exp(0.5))
+    assert found["of_best"] == pytest.approx(math.exp(0.4))
+    low, high = found["ci95"]
+    assert math.exp(0.3) <= low < found["of_plain"] < high <= math.exp(0.6) + 1e-9
+    assert auto_benchmark.result({key: each[:1] for key, each in own.items()}, 24)["ci95"] is None
+
+
+def test_what_is_forgotten() -> None:
+    """On the toy earlier answers alone; else what is known of acceptance, too."""
+    llm = LLM("mini", speculative_config={"method": "auto", "remember": False})
+    llm.generate(["One two three one two three"], SamplingParams(temperature=0, max_tokens=8))
+    drafter: Any = llm.engine.drafter
+    rates, (stored,) = drafter.control.rates[0], auto_benchmark.texts(llm)
+    stored.reset()
+    assert drafter.control.rates[0] is rates
+    [learned] = auto_benchmark.everything(llm)
+    learned.reset()
+    assert drafter.control.rates[0] is not rates
 
 
 def test_it_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -89,17 +114,17 @@ def test_it_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
                 raise KeyboardInterrupt
             return {BASELINE: 2.0, "pld-2": 1.5, AUTO: 1.0}
 
-    monkeypatch.setattr(auto_oracle, "Lineup", Lineup)
-    monkeypatch.setitem(auto_oracle.ROUNDS, auto_oracle.SMALL, 2)
+    monkeypatch.setattr(auto_benchmark, "Lineup", Lineup)
+    monkeypatch.setitem(auto_benchmark.ROUNDS, auto_benchmark.SMALL, 2)
     given = Namespace(
         batches=2, models=tmp_path, max_tokens=8, out=tmp_path, model="mini", draft_model="x"
     )
     with pytest.raises(KeyboardInterrupt):
-        auto_oracle.measure(CELLS[0], {}, given, math.inf)
-    kept = json.loads((tmp_path / "auto_oracle.json").read_text())["cells"]
+        auto_benchmark.measure(CELLS[0], {}, given, math.inf)
+    kept = json.loads((tmp_path / "auto.json").read_text())["cells"]
     assert kept[CELLS[0]]["batches"] == 2
-    auto_oracle.measure(CELLS[0], kept, given, math.inf)
-    auto_oracle.measure(CELLS[0], kept, given, math.inf)
-    auto_oracle.measure(CELLS[1], kept, given, -math.inf)
+    auto_benchmark.measure(CELLS[0], kept, given, math.inf)
+    auto_benchmark.measure(CELLS[0], kept, given, math.inf)
+    auto_benchmark.measure(CELLS[1], kept, given, -math.inf)
     assert turns == [0, 1, 2, 2, 3] and list(kept) == [CELLS[0]]
     assert kept[CELLS[0]]["of_plain"] == pytest.approx(2.0)
