@@ -173,15 +173,15 @@ class Auto(Wrapper):
             queried[number] = perf_counter() - start
         choice = self._choose(sequences, rooms, copies)
         decided = perf_counter()
-        pieces = []
-        for number, rows in choice.rows().items():
-            if number not in copies:
-                tree = self._computed(number, rows, choice, sequences, rooms, draws)
-            else:
-                tree = copies[number]
-                tree = tree if len(rows) == len(sequences) else tree.take(rows)
-            pieces.append((rows, tree.trim([choice.nodes[row] for row in rows])))
-        tree = assemble(pieces, count, self._device) if pieces else empty(count, self._device)
+        if len(taken := choice.rows()) == 1 and taken.keys() <= copies.keys():
+            tree = copies[next(iter(taken))].trim(choice.nodes)  # its rows are in their places
+        else:
+            pieces = []
+            for number, rows in taken.items():
+                copy = copies[number].take(rows) if number in copies else None
+                tree = copy or self._computed(number, rows, choice, sequences, rooms, draws)
+                pieces.append((rows, tree.trim([choice.nodes[row] for row in rows])))
+            tree = assemble(pieces, count, self._device)
         decision = decided - began - sum(queried.values())
         queried = {n: seconds + decision / len(queried) for n, seconds in queried.items()}
         self._drafted = _Drafted(choice, queried, began, decided, perf_counter())
