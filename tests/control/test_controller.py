@@ -445,6 +445,23 @@ def test_drafts_that_end_early_cost_less() -> None:
     assert second.ms == pytest.approx(costs.passes(1, MOST)[second.nodes[0]] + 3.0, rel=0.02)
 
 
+def test_a_decision_that_took_long_is_followed_by_plain_steps() -> None:
+    """As many as it takes to make it a hundredth of all time, up to 128; not after a draft."""
+    costs = CostModel({1: 10.0, 64: 600.0}, {"sps": DraftCost(level=1.0)}, fixed=True)
+    for ms, steps in ((0.1, 16), (5.0, 50), (1000.0, 128)):
+        control = Controller(["sps"], [0], costs)
+        choice = control.choose([Row(8, [History()])])
+        assert choice.nodes == [0]
+        control.charge(choice, ms)
+        assert control.idle_steps(1) == steps
+    control.charge(Choice([0], [2], 20.0), 1000.0)
+    control.idled(1, 128)
+    assert control.idle_steps(1) == 0
+    greedy = Controller(["sps"], [0], costs, share=0.0)
+    greedy.charge(greedy.choose([Row(8, [History()])]), 1000.0)
+    assert greedy.idle_steps(1) == 16
+
+
 def test_one_copy_alone_is_chosen_as_among_others() -> None:
     """The short way to a choice finds what the long one does, at every length and belief."""
     costs = CostModel(CPU, {"suffix": DraftCost(0.1)}, per_cell=0.001)

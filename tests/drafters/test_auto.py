@@ -13,6 +13,7 @@ from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.access import Wants
 from foretoken.config import AUTO, auto_parts, build, options_of
 from foretoken.control.cost_model import CostModel, DraftCost
+from foretoken.drafters import auto as auto_module
 from foretoken.drafters.auto import NONE, Auto
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
@@ -119,6 +120,25 @@ def test_a_seeds_text_by_coupled_sampling(pair: Pair) -> None:
 def test_chosen_parts_keep_the_seeds_text(pair: Pair) -> None:
     """By target-only sampling it is plain decoding's."""
     check_seeded(lambda p: auto(PromptLookup(3), PromptLookup(8, 1)), TargetOnly(), pair, slots=3)
+
+
+def test_plain_steps_in_a_run_are_timed_too(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of each run: if only drafts were timed, the machine would seem as slow as they are."""
+    timed: list[tuple[int, int]] = []
+
+    class Noting(CostModel):
+        def record_pass_time(self, tokens: int, ms: float, cells: int = 0) -> None:
+            assert 0 < ms < 10_000
+            timed.append((tokens, cells))
+
+    monkeypatch.setattr(auto_module, "_TIMED_EVERY", 10**6)
+    drafter = auto(SmallLM(pair.draft), curve=STEEP)
+    assert drafter.costs is not None
+    drafter.costs = Noting(STEEP, drafter.costs.drafts, fixed=True)
+    [output] = serve(pair.target, drafter, Speculative(), PROMPTS[:1], GREEDY)
+    assert output.stats.drafted == 0 and 1 <= len(timed) <= 4
+    assert {tokens for tokens, _ in timed} == {1}
+    assert [cells for _, cells in timed] == sorted(cells for _, cells in timed)
 
 
 def test_nothing_to_gain_is_plain_decoding(pair: Pair) -> None:

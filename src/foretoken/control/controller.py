@@ -33,6 +33,7 @@ _USES = 8  # drafts over which it is spread what a model reads that did not run 
 _ANSWER = 256  # tokens that an answer without `max_tokens` is expected to have
 _TRIAL_PAUSE = 16  # steps between considering two trials, or drafters that compute;
 _LONGEST_PAUSE = 32  # each trial that is not made doubles the pause, up to this many steps
+_IDLE = 128  # most plain steps after a decision that took long
 _OPTIMISM = 1.5  # standard errors that a trial adds to the acceptance rates
 _SAVING_RATE = 0.05  # weight of the latest query in the mean of what a copier saves
 _RARE_RATE = 0.25  # the same for a copier that is queried only now and then
@@ -207,9 +208,15 @@ class Controller:
         wider = curve(sequences * tokens) / curve(sequences) - 1
         return self.costs.drafts[self.names[part]].level * wider
 
-    def charge_trial(self, ms: float) -> None:
-        """Charge the time of considering a trial to the budget for trials."""
-        self._trial_budget -= ms
+    def charge(self, choice: Choice, ms: float) -> None:
+        """Charge the time of a decision without a query: to the budget for trials, where one was
+        considered. If nothing is drafted, plain steps follow until it is a small share of all
+        time."""
+        if choice.due:
+            self._trial_budget -= ms
+        if self._share and not any(choice.nodes):
+            plain = self.costs.passes(len(choice.nodes), self._most)[0]
+            self._idle = max(self._idle, min(_IDLE, int(ms / (self._share * plain))))
 
     def _expected(self, row: Row, part: int, shape: Shape, hope: float = 0.0) -> list[float]:
         copied = part not in self.computing

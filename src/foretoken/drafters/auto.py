@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import perf_counter
 from typing import ClassVar
 
@@ -27,11 +26,12 @@ from foretoken.control.controller import Controller
 from foretoken.control.cost_model import CostModel, assumed
 from foretoken.control.knowledge import Knowledge
 from foretoken.control.rates import History, shapes_of
+from foretoken.drafters.shared.forgetting import Forgetting
 from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
-from foretoken.protocols import Drafter, Shared, Step
+from foretoken.protocols import Drafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import MOST_NODES, DraftTree, Kind, empty
 from foretoken.trees.join import assemble
@@ -41,6 +41,7 @@ _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 _CHEAP = 0.25  # of a plain pass: a drafter of chosen tokens that costs no more is a copier
 _CHEAP_LEVELS = 4  # levels of the draft whose cost is compared with that
 _TIMED_EVERY, _LATER, _OFTEN = 2, 8, 64  # steps; the second once so many as the third were timed
+_TIMED_PLAIN = 2  # which one of a run of plain steps is timed
 _COVERED = {"suffix": "pld"}
 """The second one's copies are also the first one's, which tells by their size how sure they are."""
 
@@ -93,6 +94,7 @@ class Auto(Wrapper):
         self._comparing = False  # whether a copier's draft is still compared with the text
         self._untimed = self._timed = 0  # steps since one was timed, and how many were
         self._idle_steps = self._idled = self._idle_rows = 0  # plain: granted, made, of so many
+        self._plain_from = 0.0  # when the last one of these began
         self._running = 1  # sequences of the last step
         self._computed_before: set[int] = set()  # which parts computed in the step before
         if self.lenient:
@@ -114,7 +116,7 @@ class Auto(Wrapper):
             self.names = [name for name in served if name not in covered]
             self.drafters = [served[name] for name in self.names]
         super().bind(access)
-        self.shared = _Learned(self, self.shared)
+        self.shared = Forgetting(self.shared, self.forget)
         self._not_following = [part for part in self.drafters if not part.follows]
 
     def price(self, measure: Callable[[Mapping[str, Drafter]], CostModel]) -> None:
@@ -155,7 +157,7 @@ class Auto(Wrapper):
         count = self._running = len(sequences)
         self._drafted = None  # a step that failed may have left its own
         if self._idled < self._idle_steps and count == self._idle_rows:
-            self._idled += 1
+            self._idled, self._plain_from = self._idled + 1, perf_counter()
             return empty(count, self._device)
         began, control = perf_counter(), self.control
         if self._report_idle_steps() and self._comparing:
@@ -256,6 +258,8 @@ class Auto(Wrapper):
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         if self._idled and steps[0].tokens:
+            if self._idled == _TIMED_PLAIN:  # else only drafts would tell how fast the machine is
+                self._time_pass(perf_counter() - self._plain_from, len(steps), sequences)
             for part in self._not_following:
                 part.observe(sequences, steps)
             return
@@ -282,10 +286,11 @@ class Auto(Wrapper):
         if self._comparing:
             self._follow(sequences)
         self._learn(now, sequences, steps)
-        self._time(now, scored, sum(len(s.tokens) for s in sequences), steps)
+        self._time(now, scored, sequences, steps)
         self._computed_before = {number for number in self.control.computing if number in takers}
-        if now.choice.due and not now.queried:
-            self.control.charge_trial(1000 * (now.decided - now.began + perf_counter() - scored))
+        if not now.queried:
+            spent = now.decided - now.began + perf_counter() - scored
+            self.control.charge(now.choice, 1000 * spent)
 
     def _read(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """Prompts are read; parts that compute read those with which it is expected to pay, and
@@ -362,14 +367,20 @@ class Auto(Wrapper):
             levels = control.shapes[number].levels(max(steps[row].drafted for row in rows))
             yield self.names[number], len(rows), levels, 1000 * (now.drafted - now.decided)
 
-    def _time(self, now: _Drafted, scored: float, cells: int, steps: Seq[Step]) -> None:
+    def _time_pass(self, seconds: float, tokens: int, sequences: Seq[Sequence]) -> None:
+        cells = sum(len(sequence.tokens) for sequence in sequences)
+        self.control.costs.record_pass_time(tokens, 1000 * seconds, cells)
+
+    def _time(
+        self, now: _Drafted, scored: float, sequences: Seq[Sequence], steps: Seq[Step]
+    ) -> None:
         """Every few steps, learn costs. The pass is the time from the draft's end to `scored`."""
         self._untimed += 1
         if self._untimed < (_TIMED_EVERY if self._timed < _OFTEN else _LATER):
             return
         self._untimed, self._timed, costs = 0, self._timed + 1, self.control.costs
         tokens = costs.size([step.drafted for step in steps])
-        costs.record_pass_time(tokens, 1000 * (scored - now.drafted), cells)
+        self._time_pass(scored - now.drafted, tokens, sequences)
         after = perf_counter() - scored
         for number, seconds in now.queried.items():
             whole = 1000 * (seconds + after / len(now.queried))  # deciding is part of the query
@@ -377,24 +388,3 @@ class Auto(Wrapper):
         if self._computed_before:  # else the time includes reading missed tokens
             for draft in self._drafts(now, steps):
                 costs.record_draft_time(*draft)
-
-
-class _Learned:
-    """What `auto` shares across requests: what its parts have learned, and their acceptance rates,
-    which are in files of their own."""
-
-    def __init__(self, auto: Auto, parts: Shared | None) -> None:
-        self._auto, self._parts = auto, parts
-
-    def reset(self) -> None:
-        self._auto.forget()
-        if self._parts is not None:
-            self._parts.reset()
-
-    def save(self, path: str | Path) -> None:
-        if self._parts is not None:
-            self._parts.save(path)
-
-    def load(self, path: str | Path) -> None:
-        if self._parts is not None:
-            self._parts.load(path)

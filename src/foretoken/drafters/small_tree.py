@@ -25,9 +25,9 @@ from torch import Tensor
 
 from foretoken.access import Access, Wants
 from foretoken.control.cost_model import CostModel
+from foretoken.drafters.shared.forgetting import Forgetting
 from foretoken.drafters.shared.planned_tree import (
     TreePlanner,
-    WithPlanner,
     by_level,
     check_tree,
     parents_of,
@@ -135,7 +135,7 @@ class SmallTree(BaseDrafter):
             self.tree_depth,
             lambda plan: widths_of(plan.paths),
         )
-        self.shared = planner if self._counts is None else WithPlanner(self._counts, planner)
+        self.shared = planner if self._counts is None else Forgetting(self._counts, planner.reset)
         return planner
 
     def _set_depth(self, levels: int) -> None:

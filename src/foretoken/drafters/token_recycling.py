@@ -26,9 +26,9 @@ from torch import Tensor
 from foretoken.access import Access, Wants
 from foretoken.control.cost_model import CostModel
 from foretoken.drafters.shared.depth import draft_depth
+from foretoken.drafters.shared.forgetting import Forgetting
 from foretoken.drafters.shared.planned_tree import (
     TreePlanner,
-    WithPlanner,
     check_tree,
     whole,
 )
@@ -90,7 +90,9 @@ class TokenRecycling(BaseDrafter):
             lambda plan: _Levels(template_of(plan.paths), access.device),
         )
         planned = self.tree == AUTO
-        self.shared: Shared = WithPlanner(self._matrix, self._planner) if planned else self._matrix
+        self.shared: Shared = (
+            Forgetting(self._matrix, self._planner.reset) if planned else self._matrix
+        )
 
     def price(self, measure: Callable[[Mapping[str, Drafter]], CostModel]) -> None:
         if self.tree == AUTO:

@@ -57,6 +57,7 @@ _LENGTHS = (1, 4)  # of drafts that are timed
 _ROUNDS = 8  # at most; drafts are timed at least twice, passes at least once
 _ENOUGH = 0.2  # seconds, after which no further round begins
 _PERIOD = 16  # tokens, after which the text repeats
+_DRAFT = "draft, early ends by level"  # how a draft's cost is found; a file of another way is stale
 _PER_LEVEL = 1.5  # a long draft that takes this many times the short one's time costs by the level
 _AGREES = 1.5  # the factor by which a time may differ from the cached one
 _SEEN = 256  # tokens whose embeddings tell a model from others
@@ -90,7 +91,8 @@ def measured(loop: Loop, parts: Mapping[str, Drafter]) -> CostModel:
     drafts: dict[str, DraftCost] = {}
     for name, part in parts.items():
         guess = _estimated(model, part, passes[1])
-        drafts[name] = _draft(loop, part, _File.of([*here, *_identity(part)]), until, passes, guess)
+        file = _File.of([*here, *_identity(part), _DRAFT])
+        drafts[name] = _draft(loop, part, file, until, passes, guess)
     own = _weights(model)
     of = {name: "\n".join([*own, *_identity(part), *_small(part)]) for name, part in parts.items()}
     packed = isinstance(model, Transformer) and model.packs
@@ -243,7 +245,7 @@ def _draft(
         return guess
     with _text(loop) as sequence:
         rounds = _rounds(lambda: [x for n in _LENGTHS for x in _step(loop, part, sequence, n)], 2)
-    ms = _line(*map(median, zip(*rounds, strict=True)))
+    ms = _line(*map(median, zip(*rounds, strict=True)), by_level=bool(part.small_models))
     file.write(ms)
     return DraftCost(**ms)
 
@@ -279,9 +281,14 @@ def _step(loop: Loop, part: Drafter, sequence: Sequence, nodes: int) -> tuple[fl
     return levels, 1000 * clock.draft
 
 
-def _line(few: float, short: float, many: float, long: float) -> dict[str, float]:
+def _line(
+    few: float, short: float, many: float, long: float, *, by_level: bool
+) -> dict[str, float]:
     """`DraftCost` from the levels and milliseconds of two drafts; it has a cost per level only
-    where the deeper draft clearly takes longer."""
+    where the deeper draft clearly takes longer. by_level: a model runs for each level; then drafts
+    that ended early, both at the same one, tell what a level costs."""
+    if many <= few and by_level:
+        return {"call": 0.0, "level": max(short, long) / max(1.0, few)}
     if many <= few or long < _PER_LEVEL * short:
         return {"call": max(short, long)}
     level = (long - short) / (many - few)

@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.errors import ForetokenError, shown
-from foretoken.protocols import Drafter, Shared, Step
+from foretoken.protocols import Drafter, Step
 from foretoken.trees.plan import AUTO, PAPER, SiblingCounts, TreePlan, TreeTable
 
 LARGEST = 128
@@ -171,18 +171,6 @@ class TreePlanner(Generic[T]):
         """Raises `ForetokenError` for a file that is damaged or counts other ranks."""
         self._counts.load(path)
         self._restart()
-
-
-class WithPlanner:
-    """A drafter's own `Shared` and a planner's counts, which are reset with it and not saved."""
-
-    def __init__(self, own: Shared, planner: TreePlanner[T]) -> None:
-        self._own, self._planner = own, planner
-        self.save, self.load = own.save, own.load
-
-    def reset(self) -> None:
-        self._own.reset()
-        self._planner.reset()
 
 
 def by_level(levels: int) -> Callable[[DraftCost], DraftCost]:
