@@ -3,8 +3,8 @@
 In each cell plain decoding, every method at every length, and `auto` answer the same prompts, a
 batch at a time, in turn and in a rotating order. Before each batch drafters forget earlier answers,
 and `auto` what it knows of acceptance; on the toy, whose answers take 40 ms, that stays, as in a
-server. Seconds are of decoding alone. A speed is the median over the batches, with a bootstrap
-interval over them.
+server. Seconds are of decoding alone; where a target's batches are answered several times, the
+median counts. A speed is that over all batches together, with a bootstrap interval over them.
 
 No prompt is one of those from which auto's first beliefs come (real.py's screen): tasks are other
 Spec-Bench questions, six tasks in turn; editing is requests to edit code and to correct texts. The
@@ -26,16 +26,17 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from itertools import product
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from real_table import prompts as real
-from scipy import stats
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
 from foretoken.access import Access
+from foretoken.bench.measure.bootstrap import interval
 from foretoken.bench.record import BASELINE
 from foretoken.bench.suites.suite import Prompt
 from foretoken.drafters.auto import Auto
@@ -187,29 +188,34 @@ def seconds(
     return llm.stats.decode_time
 
 
-def result(logs: dict[str, list[float]], wanted: int) -> dict[str, Any]:
-    """From the logarithms of seconds by method, a batch of prompts each, of so many `wanted`."""
-    gains = {key: np.subtract(logs[BASELINE], own) for key, own in logs.items()}
-    speedups = {key: math.exp(float(np.median(own))) for key, own in gains.items()}
+def result(logs: dict[str, list[float]], batches: int, rounds: int) -> dict[str, Any]:
+    """From the logarithms of seconds by method, round after round of so many batches."""
+    spent = {key: _spent(own, batches) for key, own in logs.items()}
+    speedups = {key: float(spent[BASELINE].sum() / own.sum()) for key, own in spent.items()}
     best = max((key for key in logs if key != AUTO), key=lambda key: speedups[key])
     return {
         "speedup": speedups,
         "best": best,
         "of_best": speedups[AUTO] / speedups[best],
+        "of_best_ci95": _ends(spent[best], spent[AUTO]),
         "of_plain": speedups[AUTO],
-        "ci95": _ends(gains[AUTO]),
+        "of_plain_ci95": _ends(spent[BASELINE], spent[AUTO]),
         "batches": len(logs[AUTO]),
-        "wanted": wanted,
+        "wanted": batches * rounds,
         "log_seconds": logs,
     }
 
 
-def _ends(gains: Any) -> list[float] | None:
-    """The 95 % interval of a speedup, the median of these logarithms; None of fewer than two."""
-    if len(gains) < 2:
-        return None
-    found = stats.bootstrap((gains,), np.median, method="percentile", rng=0).confidence_interval
-    return [math.exp(found.low), math.exp(found.high)]
+def _spent(logs: Seq[float], batches: int) -> Any:
+    """[batches] the seconds of each batch, the median of its rounds."""
+    places = range(min(batches, len(logs)))
+    return np.exp([median(logs[place::batches]) for place in places])
+
+
+def _ends(others: Any, own: Any) -> tuple[float, float] | None:
+    """The 95 % interval of a speed in times another's, by the seconds [batches] of both."""
+    pairs = np.stack((others, own), 1)
+    return interval(pairs, lambda sums: sums[..., 0] / sums[..., 1], tail=0.025, resamples=2_000)
 
 
 def missed(cells: dict[str, dict[str, Any]]) -> list[str]:
@@ -230,7 +236,8 @@ def missed(cells: dict[str, dict[str, Any]]) -> list[str]:
 def measure(cell: str, cells: dict[str, dict[str, Any]], given: Namespace, until: float) -> None:
     """Go on with a cell until it is whole or the time has come, and write each batch."""
     rounds = ROUNDS[cell.split("/")[0]]
-    wanted = prompts_of(cell, given.batches) * rounds
+    batches = prompts_of(cell, given.batches)
+    wanted = batches * rounds
     logs: dict[str, list[float]] = cells.get(cell, {}).get("log_seconds", {})
     done = len(logs.get(AUTO, ()))
     if done >= len(wanted) or perf_counter() >= until:
@@ -240,7 +247,7 @@ def measure(cell: str, cells: dict[str, dict[str, Any]], given: Namespace, until
         for turn in range(done, len(wanted)):
             for key, own in lineup.seconds(wanted[turn], turn, given.max_tokens).items():
                 logs.setdefault(key, []).append(math.log(own))
-            cells[cell] = result(logs, rounds * len(prompts_of(cell, BATCHES)))
+            cells[cell] = result(logs, len(batches), rounds)
             keep(given, cells)
             advance()
             if perf_counter() >= until:
@@ -251,7 +258,7 @@ def show(cells: dict[str, dict[str, Any]]) -> None:
     rows = [["target/batch/temperature/prompts", "auto/plain", "95 %", "best fixed", "auto/best"]]
     for cell, own in cells.items():
         best = f"{own['best']} {own['speedup'][own['best']]:.3f}"
-        ends = "-".join(f"{end:.3f}" for end in own["ci95"] or ())
+        ends = "-".join(f"{end:.3f}" for end in own["of_plain_ci95"] or ())
         rows.append([cell, f"{own['of_plain']:.3f}", ends, best, f"{own['of_best']:.3f}"])
     table(rows)
 

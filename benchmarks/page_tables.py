@@ -154,8 +154,8 @@ def auto(read: Read) -> str:
                 temperature,
                 "plain" if best in PLAIN else code(best),
                 f"{own['speedup'][best]:.2f}",
-                ranged(own["of_plain"], own["ci95"]),
-                f"{own['of_best']:.2f}",
+                ranged(own["of_plain"], own["of_plain_ci95"]),
+                ranged(own["of_best"], own["of_best_ci95"]),
             ]
         )
     head = ["target", "prompts", "batch", "T", "best fixed choice", "its speed", "`auto`", "of it"]

@@ -57,7 +57,7 @@ def logs(auto: float, best: float, batches: int) -> dict[str, list[float]]:
 
 def cells(**other: Any) -> dict[str, Any]:
     """All as wanted, but for one cell's numbers."""
-    good = {cell: auto_benchmark.result(logs(1.0, 1.0, 24), 24) for cell in CELLS}
+    good = {cell: auto_benchmark.result(logs(1.0, 1.0, 24), 24, 1) for cell in CELLS}
     return {**good, **{key.replace("__", "/"): own for key, own in other.items()}}
 
 
@@ -70,22 +70,27 @@ def test_what_is_wanted_of_each_cell() -> None:
         ("mini/4/1/tasks", 0.96, 0.9, 24),
         ("mini/4/1/tasks", 1.0, 0.9, 23),
     ):
-        whole = {**cells(), cell: auto_benchmark.result(logs(auto, best, batches), 24)}
+        whole = {**cells(), cell: auto_benchmark.result(logs(auto, best, batches), 24, 1)}
         [told] = auto_benchmark.missed(whole)
         assert cell in told
         del whole[cell]
         assert auto_benchmark.missed(whole) == [f"{cell} is not measured"]
 
 
-def test_a_speed_is_a_median_with_its_interval() -> None:
-    own = {BASELINE: [1.0, 1.0, 1.0], "pld-2": [0.9, 0.8, 3.0], AUTO: [0.5, 0.7, 0.4]}
-    found = auto_benchmark.result(own, 24)
-    assert found["best"] == "pld-2" and found["speedup"]["pld-2"] == pytest.approx(math.exp(0.1))
-    assert found["of_plain"] == pytest.approx(math.exp(0.5))
-    assert found["of_best"] == pytest.approx(math.exp(0.4))
-    low, high = found["ci95"]
-    assert math.exp(0.3) <= low < found["of_plain"] < high <= math.exp(0.6) + 1e-9
-    assert auto_benchmark.result({key: each[:1] for key, each in own.items()}, 24)["ci95"] is None
+def test_a_speed_is_of_all_batches_each_the_median_of_its_rounds() -> None:
+    seconds = {
+        BASELINE: [1.0, 2.0, 3.0, 2.0, 1.0, 2.0],
+        "pld-2": [0.5, 2.5, 0.5, 2.5, 50.0, 2.5],
+        AUTO: [1.0, 1.0, 90.0, 1.0, 1.0, 1.0],
+    }
+    own = {key: [math.log(each) for each in row] for key, row in seconds.items()}
+    found = auto_benchmark.result(own, 2, 3)
+    assert found["best"] == BASELINE and found["speedup"]["pld-2"] == pytest.approx(1.0)
+    assert found["of_plain"] == found["of_best"] == pytest.approx(1.5)
+    low, high = found["of_plain_ci95"]
+    assert 1.0 <= low < 1.5 < high <= 2.0 and found["batches"] == found["wanted"] == 6
+    first = auto_benchmark.result({key: row[:1] for key, row in own.items()}, 2, 3)
+    assert first["of_plain_ci95"] is None and first["batches"] == 1 and first["best"] == "pld-2"
 
 
 def test_what_is_forgotten() -> None:
