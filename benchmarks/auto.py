@@ -98,8 +98,8 @@ def configs(draft: Any, wrong: int | None) -> dict[str, dict[str, Any]]:
     return {**found, AUTO: {"method": AUTO, **given}}
 
 
-def prompts_of(cell: str, batches: int) -> list[list[Prompt]]:
-    """The cell's prompts, a batch each: at most so many batches, all full."""
+def prompts_of(cell: str) -> list[list[Prompt]]:
+    """The cell's prompts, a batch each: at most `BATCHES`, all full."""
     name, size, _, kind = cell.split("/")
     if name == TOY:
         found = bundled()
@@ -118,7 +118,7 @@ def prompts_of(cell: str, batches: int) -> list[list[Prompt]]:
         places = [i for i in range(max(map(len, tasks.values()))) if i % real.EVERY]
         found = [task[i] for i in places for task in tasks.values() if i < len(task)]
     groups = [found[i : i + int(size)] for i in range(0, len(found), int(size))]
-    return [group for group in groups if len(group) == int(size)][:batches]
+    return [group for group in groups if len(group) == int(size)][:BATCHES]
 
 
 class Lineup:
@@ -234,10 +234,11 @@ def missed(cells: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def measure(cell: str, cells: dict[str, dict[str, Any]], given: Namespace, until: float) -> None:
-    """Go on with a cell until it is whole or the time has come, and write each batch."""
+    """Go on with a cell until it has all batches, or as many as are given, or the time has come;
+    write each batch."""
     rounds = ROUNDS[cell.split("/")[0]]
-    batches = prompts_of(cell, given.batches)
-    wanted = batches * rounds
+    batches = prompts_of(cell)
+    wanted = (batches * rounds)[: given.batches]
     logs: dict[str, list[float]] = cells.get(cell, {}).get("log_seconds", {})
     done = len(logs.get(AUTO, ()))
     if done >= len(wanted) or perf_counter() >= until:
@@ -272,11 +273,9 @@ def main() -> int:
     parser.add_argument("--cells", nargs="+", default=list(CELLS), help="those to measure, or none")
     parser.add_argument("--models", type=Path, default=cache_folder() / "models", help="GGUF files")
     parser.add_argument("--list", action="store_true", help="name the cells")
-    parser.add_argument(
-        "--batches", type=int, default=BATCHES, help=f"of prompts in a cell (default: {BATCHES})"
-    )
+    parser.add_argument("--batches", type=int, help="of a cell, all rounds together (default: all)")
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer (default: 64)")
-    parser.add_argument("--quick", action="store_true", help="six batches of prompts")
+    parser.add_argument("--quick", action="store_true", help="six batches of a cell")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop after these")
     parser.add_argument("--fresh", action="store_true", help="keep nothing of earlier runs")
     parser.add_argument("--check", action="store_true", help="fail unless all is as wanted")

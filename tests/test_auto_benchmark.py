@@ -35,7 +35,7 @@ def questions(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_prompt_was_learned_from(cell: str) -> None:
     size = int(cell.split("/")[1])
-    groups = auto_benchmark.prompts_of(cell, auto_benchmark.BATCHES)
+    groups = auto_benchmark.prompts_of(cell)
     assert groups and all(len(group) == size for group in groups)
     asked = [p.turns[0] for group in groups for p in group]
     assert len(set(asked)) == len(asked)
@@ -121,8 +121,9 @@ def test_it_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr(auto_benchmark, "Lineup", Lineup)
     monkeypatch.setitem(auto_benchmark.ROUNDS, auto_benchmark.SMALL, 2)
+    monkeypatch.setattr(auto_benchmark, "BATCHES", 2)
     given = Namespace(
-        batches=2, models=tmp_path, max_tokens=8, out=tmp_path, model="mini", draft_model="x"
+        batches=None, models=tmp_path, max_tokens=8, out=tmp_path, model="mini", draft_model="x"
     )
     with pytest.raises(KeyboardInterrupt):
         auto_benchmark.measure(CELLS[0], {}, given, math.inf)
@@ -133,3 +134,22 @@ def test_it_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     auto_benchmark.measure(CELLS[1], kept, given, -math.inf)
     assert turns == [0, 1, 2, 2, 3] and list(kept) == [CELLS[0]]
     assert kept[CELLS[0]]["of_plain"] == pytest.approx(2.0)
+
+
+def test_a_part_of_a_cell_is_not_the_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Fewer batches are measured where they are asked for, and the check says how many lack."""
+
+    class Lineup:
+        def __init__(self, *_: Any) -> None:
+            return
+
+        def seconds(self, *_: Any) -> dict[str, float]:
+            return {BASELINE: 1.0, AUTO: 1.0}
+
+    monkeypatch.setattr(auto_benchmark, "Lineup", Lineup)
+    given = Namespace(
+        batches=6, models=tmp_path, max_tokens=8, out=tmp_path, model="mini", draft_model="x"
+    )
+    measured: dict[str, Any] = {}
+    auto_benchmark.measure(CELLS[0], measured, given, math.inf)
+    assert f"{CELLS[0]}: 6 of 72 batches are measured" in auto_benchmark.missed(measured)

@@ -182,16 +182,15 @@ def test_the_key_of_a_cached_table(pair: Pair) -> None:
 def test_levels_count_where_depth_costs() -> None:
     """Of two timed drafts: a call alone where the deeper one is hardly slower, else a price a
     level."""
-    for by_level in (False, True):
-        assert costs._line(1, 2.0, 4, 2.5, by_level=by_level) == {"call": 2.5}
-        assert costs._line(1, 2.0, 4, 8.0, by_level=by_level) == {"call": 0.0, "level": 2.0}
-    assert costs._line(2, 3.0, 2, 9.0, by_level=False) == {"call": 9.0}
+    assert costs._line(1, 2.0, 4, 2.5) == {"call": 2.5}
+    assert costs._line(1, 2.0, 4, 8.0) == {"call": 0.0, "level": 2.0}
+    assert costs._line(2, 3.0, 2, 9.0) == {"call": 9.0}
 
 
 def test_drafts_that_end_early_tell_what_a_level_costs(pair: Pair) -> None:
     """A small model that is unsure stops after its first token, however long the draft may be."""
-    assert costs._line(2, 3.0, 2, 9.0, by_level=True) == {"call": 0.0, "level": 4.5}
-    assert costs._line(0, 3.0, 0, 2.0, by_level=True) == {"call": 0.0, "level": 3.0}
+    assert costs._early(2, 9.0) == {"call": 0.0, "level": 4.5}
+    assert costs._early(0, 3.0) == {"call": 0.0, "level": 3.0}
     unsure = SmallLM(
         pair.draft,
         16,

@@ -245,7 +245,9 @@ def _draft(
         return guess
     with _text(loop) as sequence:
         rounds = _rounds(lambda: [x for n in _LENGTHS for x in _step(loop, part, sequence, n)], 2)
-    ms = _line(*map(median, zip(*rounds, strict=True)), by_level=bool(part.small_models))
+    few, short, many, long = map(median, zip(*rounds, strict=True))
+    early = many <= few and bool(part.small_models)
+    ms = _early(few, max(short, long)) if early else _line(few, short, many, long)
     file.write(ms)
     return DraftCost(**ms)
 
@@ -281,14 +283,15 @@ def _step(loop: Loop, part: Drafter, sequence: Sequence, nodes: int) -> tuple[fl
     return levels, 1000 * clock.draft
 
 
-def _line(
-    few: float, short: float, many: float, long: float, *, by_level: bool
-) -> dict[str, float]:
+def _early(levels: float, ms: float) -> dict[str, float]:
+    """`DraftCost` of small models that ended a draft at such a level, however many it could have:
+    they run for each one, so a deeper draft costs more."""
+    return {"call": 0.0, "level": ms / max(1.0, levels)}
+
+
+def _line(few: float, short: float, many: float, long: float) -> dict[str, float]:
     """`DraftCost` from the levels and milliseconds of two drafts; it has a cost per level only
-    where the deeper draft clearly takes longer. by_level: a model runs for each level; then drafts
-    that ended early, both at the same one, tell what a level costs."""
-    if many <= few and by_level:
-        return {"call": 0.0, "level": max(short, long) / max(1.0, few)}
+    where the deeper draft clearly takes longer."""
     if many <= few or long < _PER_LEVEL * short:
         return {"call": max(short, long)}
     level = (long - short) / (many - few)
