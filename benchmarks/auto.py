@@ -63,6 +63,8 @@ CELLS = (
 """target/batch/temperature/prompts; in "wrong" the drafters propose what is never written."""
 COPIED, COMPUTED = (2, 4, 8, 16), (1, 2, 3, 4, 6)
 BATCHES = 24
+ANSWERS = {SMALL: 96, PAIR: 48, TOY: 96}
+"""A cell has at most so many batches, and batches of at most so many answers."""
 ROUNDS = {SMALL: 3, PAIR: 1, TOY: 3}
 """How often each batch is answered: where a pass takes a few milliseconds, one round is too short
 to tell two methods apart that differ by three percent."""
@@ -99,7 +101,7 @@ def configs(draft: Any, wrong: int | None) -> dict[str, dict[str, Any]]:
 
 
 def prompts_of(cell: str) -> list[list[Prompt]]:
-    """The cell's prompts, a batch each: at most `BATCHES`, all full."""
+    """The cell's prompts, a batch each, all full."""
     name, size, _, kind = cell.split("/")
     if name == TOY:
         found = bundled()
@@ -118,7 +120,8 @@ def prompts_of(cell: str) -> list[list[Prompt]]:
         places = [i for i in range(max(map(len, tasks.values()))) if i % real.EVERY]
         found = [task[i] for i in places for task in tasks.values() if i < len(task)]
     groups = [found[i : i + int(size)] for i in range(0, len(found), int(size))]
-    return [group for group in groups if len(group) == int(size)][:BATCHES]
+    most = min(BATCHES, ANSWERS[name] // int(size))
+    return [group for group in groups if len(group) == int(size)][:most]
 
 
 class Lineup:
