@@ -146,17 +146,28 @@ def test_greedy_is_a_one_hot_and_best_agrees() -> None:
     assert tie.probs[0, 0].argmax() == 5
 
 
-def test_padding_is_not_read() -> None:
-    """Its logits may be anything; those of a real place may not."""
-    logits, greedy = logits_of(3, rows=3), SamplingParams(temperature=0)
-    counts, sequences = [1, 4, 3], [sequence(greedy) for _ in range(3)]
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=0),
+        SamplingParams(temperature=1),
+        SamplingParams(temperature=0.7, min_p=0.05),
+        SamplingParams(temperature=1, top_k=3, top_p=0.8),
+    ],
+    ids=["greedy", "sampled", "min_p", "truncated"],
+)
+def test_padding_is_not_read(params: SamplingParams) -> None:
+    """Its logits may be anything, and it becomes a point mass; those of a real place may not."""
+    logits = logits_of(3, rows=3)
+    counts, sequences = [1, 4, 3], [sequence(params) for _ in range(3)]
     whole = fold(logits.clone(), sequences, lambda: [PATHS] * 3)
     logits[0, 1:], logits[2, 3:] = torch.nan, torch.inf
     folded = fold(logits, sequences, lambda: [PATHS] * 3, counts)
-    assert folded.certain is not None and whole.certain is not None and not folded.bad.any()
+    assert not folded.bad.any() and (folded.certain is not None) == params.greedy
     for row, count in enumerate(counts):
-        assert torch.equal(folded.certain[row, :count], whole.certain[row, :count])
-        assert not folded.certain[row, count:].any()
+        assert torch.equal(folded.probs[row, :count], whole.probs[row, :count])
+        assert folded.probs[row, count:, 0].eq(1).all()
+        assert not folded.probs[row, count:, 1:].any()
     logits[1, 2] = torch.nan  # a real place
     folded = fold(logits, sequences, lambda: [PATHS] * 3, counts)
     assert folded.bad.nonzero().tolist() == [[1, 2]]

@@ -60,8 +60,8 @@ def fold(
 ) -> Folded:
     """Turn raw logits [B, M, V] into the distribution each sequence samples from, place by place.
 
-    counts: places of each sequence, where those after them are padding, whose logits may be
-    anything; on a CPU they are not read where all sequences are greedy.
+    counts: places of each sequence; those after them are padding, whose logits may be anything. On
+    a CPU they are not read, and the distributions there are point masses.
 
     `contexts` is called only if some sequence's distribution depends on the tokens before a place.
     Half-precision logits are folded in float32.
@@ -74,7 +74,9 @@ def fold(
     if all(s.params.greedy for s in sequences):
         top, bad = _peaks(logits, counts)
         return Folded(logits, None, bad, top, errors)
-    probs, peak = _sampling_distribution(logits, sequences)
+    if counts is not None and (min(counts) == logits.shape[1] or logits.device.type != "cpu"):
+        counts = None
+    probs, peak = _sampling_distribution(logits, sequences, counts)
     bad = ~torch.isfinite(peak)
     greedy = [s.params.greedy for s in sequences]
     if any(greedy):
@@ -129,20 +131,26 @@ def _column(values: list[float], like: Tensor, places: int) -> Tensor:
     return column.repeat_interleave(places)[:, None]
 
 
-def _sampling_distribution(logits: Tensor, sequences: Seq[Sequence]) -> tuple[Tensor, Tensor]:
+def _sampling_distribution(
+    logits: Tensor, sequences: Seq[Sequence], counts: Seq[int] | None
+) -> tuple[Tensor, Tensor]:
     """([B, M, V] temperature, min_p, top_k and top_p with each row's own numbers; [B, M] the
-    highest logits)."""
+    highest logits, 0 in padding)."""
     params = [s.params for s in sequences]
     flat = logits.reshape(-1, logits.shape[-1])  # [R, V]
     places = flat.shape[0] // max(1, len(params))
     temperatures = [max(p.temperature or 1.0, _COLDEST) for p in params]
     temperature = _column(temperatures, logits, places)
     floor = _column([p.min_p for p in params], logits, places).log()
-    floors = any(p.min_p > 0 for p in params)
-    distribution, peak = torch.empty_like(flat), flat.new_empty(flat.shape[0], 1)
-    for part in _parts(flat):
+    floors, scales = any(p.min_p > 0 for p in params), any(t != 1 for t in temperatures)
+    distribution, peak = torch.empty_like(flat), flat.new_zeros(flat.shape[0], 1)
+    if counts is not None:
+        distribution.zero_()[:, 0] = 1  # as padding stays
+    for part in _parts(flat, counts, places):
         torch.amax(flat[part], -1, keepdim=True, out=peak[part])
-        scaled = (flat[part] - peak[part]).div_(temperature[part])  # never above 0: no overflow
+        scaled = flat[part]  # softmax subtracts the peak itself
+        if floors or scales:
+            scaled = (scaled - peak[part]).div_(temperature[part])  # never above 0: no overflow
         if floors:
             scaled.masked_fill_(scaled < floor[part], -torch.inf)
         torch.softmax(scaled, -1, out=distribution[part])
@@ -152,10 +160,18 @@ def _sampling_distribution(logits: Tensor, sequences: Seq[Sequence]) -> tuple[Te
     return distribution, peak.view(logits.shape[:-1])
 
 
-def _parts(flat: Tensor) -> list[slice]:
-    """Rows [R, V] in parts that a CPU's cache holds, so that only the first step reads memory."""
-    rows = flat.shape[0] if flat.device.type != "cpu" else max(1, _CACHED // flat.shape[1])
-    return [slice(at, at + rows) for at in range(0, flat.shape[0], rows)]
+def _parts(flat: Tensor, counts: Seq[int] | None, places: int) -> list[slice]:
+    """Rows [R, V], padding left out, in parts that a CPU's caches hold, so that only the first step
+    reads memory: a row for each thread, or more where they are short."""
+    most = flat.shape[0]
+    if flat.device.type == "cpu":
+        most = max(torch.get_num_threads(), _CACHED // flat.shape[1])
+    spans = [(0, flat.shape[0])]
+    if counts is not None:
+        spans = [(row * places, row * places + count) for row, count in enumerate(counts)]
+    return [
+        slice(at, min(at + most, end)) for begin, end in spans for at in range(begin, end, most)
+    ]
 
 
 def _truncate(distribution: Tensor, params: list[SamplingParams]) -> None:
@@ -173,7 +189,7 @@ def _truncate(distribution: Tensor, params: list[SamplingParams]) -> None:
     k = k.clamp(max=vocab).repeat_interleave(places)  # [R]
     top_p = _column([p.top_p for p in params], distribution, places)[:, 0]
     least = torch.zeros_like(top_p)
-    rows = ((k < vocab) | (top_p < 1)).nonzero()[:, 0]
+    rows = (((k < vocab) | (top_p < 1)) & (flat[:, 0] < 1)).nonzero()[:, 0]  # padding needs no cut
     width = max([_TRIED, *(p.top_k for p in params)])
     while len(rows):
         width = min(width, vocab)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from foretoken.protocols import Verifier
+from foretoken.draws import KeyedDraws
+from foretoken.protocols import Scores, Verifier
 from foretoken.testing.rules import Shape, rule_distribution
-from foretoken.tree import Kind
+from foretoken.tree import Kind, chains
 from foretoken.verify.block import Block
 from foretoken.verify.k_seq import KSeq
 from foretoken.verify.multi_candidate import MultiCandidate
+from foretoken.verify.speculative import Speculative
 from foretoken.verify.traversal import Traversal
 from rule_tables import AUX, CHOSEN, DRAWN, REST, TREE_KINDS, off, tables
 
@@ -36,3 +39,22 @@ def test_chains_agree_with_the_way_of_trees(rule: Verifier, kind: Kind) -> None:
     )
     assert (short.distribution - loop.distribution).abs().max() <= 1e-12
     assert (short.accepted - loop.accepted).abs().max() <= 1e-12
+
+
+class Refusing(KeyedDraws):
+    """As rounding would once in a while: what is certain fails its test."""
+
+    def accept(self, probability: torch.Tensor, tests: torch.Tensor | None = None) -> torch.Tensor:
+        return probability > 1
+
+
+@pytest.mark.parametrize("rule", [Speculative(), Block()])
+def test_a_rejection_that_leaves_nothing(rule: Verifier) -> None:
+    """The token comes from p itself, never one of probability 0; a row that drafted nothing has
+    its own p."""
+    device = torch.device("cpu")
+    trees, p = chains([[2], []], device), torch.zeros(2, 2, 4)
+    p[0, :, 2] = p[1, :, 1] = 1
+    scores = Scores(p.log(), p, torch.zeros(2, 2, dtype=torch.bool))
+    verdict = rule(trees, scores, Refusing([1, 2], [5, 5], device))
+    assert verdict.lengths.tolist() == [0, 0] and verdict.token.tolist() == [2, 1]

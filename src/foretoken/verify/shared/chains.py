@@ -76,14 +76,17 @@ def _final_distribution(
     rows = torch.arange(trees.batch, device=lengths.device)
     p = probs[rows, lengths]  # [B, V]
     node = lengths.clamp(max=trees.nodes - 1)  # the rejected one, if any
-    if proposals is None:
-        residual = p.scatter(-1, trees.tokens.gather(1, node[:, None]), 0.0)
-    else:
-        residual = (p * owed[:, None]).sub_(proposals[rows, node]).clamp_(min=0)
-    rejected = (lengths < trees.nodes) & trees.valid[rows, node]
+    rejected = ((lengths < trees.nodes) & trees.valid[rows, node])[:, None]
     # Where p and q agree up to rounding nothing is left over: a rejection there has probability 0
     # and only rounding can lead here, so p is as good a distribution as any.
-    whole = ~rejected[:, None] | (residual.sum(-1, keepdim=True) <= 0)
+    if proposals is None:  # in place, as copies of large vocabularies take their time
+        chosen = trees.tokens.gather(1, node[:, None])
+        chance = p.gather(1, chosen)
+        p.scatter_(1, chosen, chance.masked_fill(rejected, 0))
+        p.scatter_add_(1, chosen, chance * (p.sum(-1, keepdim=True) <= 0))
+        return p[:, None]
+    residual = (p * owed[:, None]).sub_(proposals[rows, node]).clamp_(min=0)
+    whole = ~rejected | (residual.sum(-1, keepdim=True) <= 0)
     return torch.where(whole, p, residual)[:, None]
 
 
