@@ -71,11 +71,12 @@ def fold(
     errors: Errors = {}
     if any(s.params.edits for s in sequences):
         logits, errors = edited(logits, sequences, contexts)
+    # On a GPU a call for each row would cost more than padding does.
+    if counts is not None and (min(counts) == logits.shape[1] or logits.device.type != "cpu"):
+        counts = None
     if all(s.params.greedy for s in sequences):
         top, bad = _peaks(logits, counts)
         return Folded(logits, None, bad, top, errors)
-    if counts is not None and (min(counts) == logits.shape[1] or logits.device.type != "cpu"):
-        counts = None
     probs, peak = _sampling_distribution(logits, sequences, counts)
     bad = ~torch.isfinite(peak)
     greedy = [s.params.greedy for s in sequences]
@@ -91,8 +92,7 @@ def fold(
 
 def _peaks(logits: Tensor, counts: Seq[int] | None) -> tuple[Tensor, Tensor]:
     """The likeliest tokens [B, M], 0 for padding, and whether there is none [B, M] bool."""
-    # On a GPU a call for each row would cost more than padding does.
-    if counts is None or min(counts) == logits.shape[1] or logits.device.type != "cpu":
+    if counts is None:
         top = likeliest(logits)
         peak = logits.gather(-1, top[..., None])[..., 0]  # NaN, if there is one, wins a maximum
         return top, peak.isfinite().logical_not_()
