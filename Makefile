@@ -24,10 +24,10 @@ demo: $(RUN)  ## plain and speculative decoding side by side on the bundled mode
 docs: $(DOCS)  ## the documentation as a site in build/site; a link that leads nowhere fails
 	$(BIN)/mkdocs build --strict --config-file site/mkdocs.yaml
 
-test: lint $(BROWSER)  ## lint, types, import rules and tests but slow ones; installs a browser
+test: lint $(BROWSER) $(DOCS)  ## lint, types, import rules and tests but slow ones; installs a browser
 	$(PYTEST) -m "not slow"
 
-test-all: lint $(BROWSER) asan hostile soak  ## with slow tests, hostile inputs and a soak; records its result
+test-all: lint $(BROWSER) $(DOCS) asan hostile soak  ## with slow tests, hostile inputs and a soak; records its result
 	$(PYTEST) --record-run tests/last-full-run.json
 
 # 200 checkpoints, each damaged in one way, and 400 matrices; needs gcc's libasan.
@@ -70,7 +70,7 @@ $(DEV): $(RUN)
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
 
-# What makes the site. Where it is installed, the tests build it too.
+# What makes the site, which the tests build too.
 $(DOCS): $(RUN)
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[docs]'
 	@touch $@

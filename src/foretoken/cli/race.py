@@ -70,17 +70,17 @@ def show(console: Console, racers: Seq[Written]) -> None:
     last, times = max(racer.seconds for racer in racers), slowed(racers)
     coloured = in_colour(console)
     if not console.is_terminal:
-        console.print(_picture(racers, last, coloured))
+        console.print(picture(racers, last, coloured))
         return
     began = perf_counter()
-    with Live(_picture(racers, 0.0, coloured), console=console, auto_refresh=False) as live:
+    with Live(picture(racers, 0.0, coloured), console=console, auto_refresh=False) as live:
         while (now := (perf_counter() - began) / times) < last:
-            live.update(_picture(racers, now, coloured), refresh=True)
+            live.update(picture(racers, now, coloured), refresh=True)
             time.sleep(1 / _PICTURES)
-        live.update(_picture(racers, last, coloured), refresh=True)
+        live.update(picture(racers, last, coloured), refresh=True)
 
 
-def _picture(racers: Seq[Written], seconds: float, coloured: bool) -> RenderableType:
+def picture(racers: Seq[Written], seconds: float, coloured: bool) -> RenderableType:
     """The answers as they stood after so many seconds, side by side."""
     grid = Table.grid(expand=True)
     for _ in racers:

@@ -39,7 +39,7 @@ def lines(layout: Layout, width: int = _FULL_WIDTH) -> RenderableType:
     for head in (layout.heads[i] for i in places):
         text = head.short or "\n".join(filter(None, (head.over, head.text)))
         side: Literal["left", "right"] = "left" if head.left else "right"
-        shown.add_column(text, justify=side, no_wrap=not head.left)
+        shown.add_column(text, justify=side, no_wrap=not head.left, overflow="fold")
     for at, group in enumerate(layout.groups):
         if at:
             shown.add_row()
