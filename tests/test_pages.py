@@ -230,7 +230,13 @@ def theirs(engine: str, method: str, speed: float, ratio: float) -> dict[str, An
 def cell(stage: str, temperature: float, rows: list[Any], **others: Any) -> dict[str, Any]:
     settings = {"batch_size": 1, "precision": "as stored", "memory": "cold", "peers": []}
     settings["machines"] = [{"cpu": "AMD EPYC", "cores": 2}]
-    asked = {"max_tokens": 64, "prompts": 24, "rounds": 1, "target": "smollm2-135m"}
+    asked = {
+        "max_tokens": 64,
+        "prompts": 24,
+        "rounds": 1,
+        "complete": True,
+        "target": "smollm2-135m",
+    }
     return {"stage": stage, "temperature": temperature, "rows": rows, **settings, **asked, **others}
 
 

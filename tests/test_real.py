@@ -569,3 +569,17 @@ def test_the_page_shows_an_engine_in_its_fastest_precision() -> None:
     shown = page.fastest_precisions(peers)
     assert list(shown) == ["llama.cpp", "transformers bfloat16", "openvino int8"]
     assert all(shown[name] is peers[name] for name in shown)
+
+
+@pytest.mark.parametrize(
+    ("complete", "rounds", "shown"), [(True, 1, 80), (False, 1, 24), (False, 2, 80)]
+)
+def test_the_page_shows_what_all_prompts_answered(complete: bool, rounds: int, shown: int) -> None:
+    """Of the grid once its first round is whole, and until then of the screen."""
+    known = json.loads((BENCHMARKS / "results" / "real.json").read_text(encoding="utf-8"))
+    known["cells"] = [
+        {**cell, "complete": complete, "rounds": rounds} if cell["stage"] == "grid" else cell
+        for cell in known["cells"]
+        if cell["target"] == "smollm2-135m"
+    ]
+    assert f"({shown} prompts, " in page.best(known)

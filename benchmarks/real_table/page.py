@@ -98,9 +98,11 @@ def _plainly(cell: Record) -> float:
 
 
 def _alone(cells: Sequence[Record], target: str, temperature: float) -> list[Record]:
-    """The target's cells of one sequence as stored and cold, of the latest stage that has any."""
+    """The target's cells of one sequence as stored and cold, of the latest stage in which
+    all prompts were answered; of one that has just begun only where there is no other."""
     asked = {"target": target, "batch_size": 1, "precision": STORED, "memory": COLD}
     found = [cell for cell in cells if all(cell[key] == value for key, value in asked.items())]
+    found = [cell for cell in found if cell["complete"] or cell["rounds"] > 1] or found
     stages = [cell["stage"] for cell in found if cell["temperature"] == 0]
     stage = next((name for name in ("grid", "screen") if name in stages), "")
     return [c for c in found if c["stage"] == stage and c["temperature"] == temperature]
