@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 import torch
 
+from browsing import started
 from foretoken.testing import Pair, native, related, tiny_pair, tiny_transformers
 from mutation import noticed
 from source_mutants import BY_TEST, MUTANTS
@@ -30,6 +31,12 @@ TEMPLATE = "{% for m in messages %}{{ m['role'][0] }}: {{ m['content'] }}\n{% en
 def mutant(request: pytest.FixtureRequest) -> str | None:
     """The name of the mistake that is put into the code for this run of the test, if any is."""
     return getattr(request, "param", None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Any]:
+    with started() as chromium:
+        yield chromium
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from browsing import SCREENSHOTS, SIZES, Watched, started
+from browsing import SCREENSHOTS, SIZES, Watched
 from test_site import SITE, build, needs_mkdocs
 
 pytestmark = needs_mkdocs
@@ -38,12 +38,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
     server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with started() as chromium:
-        yield chromium
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -6,7 +6,6 @@ The pictures lie in build/screenshots afterwards.
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -21,7 +20,7 @@ SCHEMES = {"light": DEFAULT_TERMINAL_THEME, "dark": MONOKAI}
 
 
 def screen(width: int) -> Console:
-    """A terminal with colours that keeps what is printed; a picture of it has no other width."""
+    """A terminal with colours that keeps what is printed."""
     return Console(
         file=io.StringIO(), width=width, record=True, force_terminal=True, color_system="truecolor"
     )
@@ -31,7 +30,7 @@ def keep_pictures(console: Console, name: str) -> list[str]:
     """Of both schemes; the printed lines, without trailing blanks."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for scheme, theme in SCHEMES.items():
-        path: Path = SCREENSHOTS / f"{name}-{console.width}-{scheme}.svg"
+        path = SCREENSHOTS / f"{name}-{console.width}-{scheme}.svg"
         console.save_svg(str(path), title="foretoken demo", theme=theme, clear=False)
     return [line.rstrip() for line in console.export_text().splitlines()]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from browsing import SCREENSHOTS, SIZES, Watched, started
+from browsing import SCREENSHOTS, SIZES, Watched
 from foretoken.engine.engine import Engine
 from foretoken.serve.playground import page as written
 from served import Served, serving, toy
 
 ANSWERED = "#send:enabled"
 MARKDOWN = files("foretoken.serve").joinpath("page", "markdown.js").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with started() as chromium:
-        yield chromium
 
 
 def opened(browser: Any, served: Served, size: str = "wide", scheme: str = "light") -> Watched:

@@ -5,14 +5,13 @@ The screenshots lie in build/screenshots afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import synthetic
-from browsing import SCREENSHOTS, SIZES, Watched, started
+from browsing import SCREENSHOTS, SIZES, Watched
 from foretoken.bench.record import Results
 from foretoken.bench.report.page import write_report
 
@@ -40,12 +39,6 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         few(second, "autoregressive", "lookahead"),
     )
     return write_report(folder, reference=True)[1]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with started() as chromium:
-        yield chromium
 
 
 def opened(browser: Any, file: Path, size: str, scheme: str) -> Watched:
