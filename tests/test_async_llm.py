@@ -279,3 +279,51 @@ def test_options_of_a_loaded_llm(llm: LLM) -> None:
     with pytest.raises(ForetokenError, match="max_num_seqs"):
         AsyncLLM(llm, max_num_seqs=2)
     assert repr(AsyncLLM(llm)).startswith("AsyncLLM(")
+
+
+def test_aborted_before_it_was_added(llm: LLM) -> None:
+    """Its request is ended as soon as it is there."""
+
+    async def ask() -> RequestOutput:
+        front = AsyncLLM(llm)
+        there, go = threading.Event(), threading.Event()
+
+        def hold(_: Any) -> None:
+            there.set()
+            go.wait()
+
+        llm.worker.submit(hold)
+        await asyncio.to_thread(there.wait)
+        stream = asyncio.create_task(front.submit("ab", LONG, "b"))
+        while not front.load.waiting:
+            await asyncio.sleep(0)
+        ending = asyncio.create_task(front.abort("b"))
+        await asyncio.sleep(0.01)
+        go.set()
+        output = None
+        async for output in await stream:  # noqa: B007
+            pass
+        await ending
+        assert output is not None
+        return output
+
+    output = asyncio.run(ask())
+    assert output.outputs[0].finish_reason == "cancelled" and len(output.token_ids) < 20
+
+
+def test_a_name_that_is_used_again(llm: LLM) -> None:
+    """Closing what had it before leaves the new request known."""
+
+    async def ask() -> None:
+        front = AsyncLLM(llm)
+        first = await front.submit("ab", SHORT, "x")
+        async for _ in first:
+            pass
+        async with await front.submit("ab", LONG, "x") as second:
+            first.close()
+            assert sum(front.load) == 1
+            await front.abort("x")
+            output = [output async for output in second][-1]
+            assert output.outputs[0].finish_reason == "cancelled"
+
+    asyncio.run(ask())

@@ -178,6 +178,18 @@ def test_a_faster_target_comes_first() -> None:
     assert kept.keys() == {c.kind for c in [*firsts, *small]}
 
 
+def test_the_faster_targets_grid_is_run_first() -> None:
+    """In each round; what follows keeps the order of the stages."""
+    found = cells.settle(CHOICES, {}, WORKS, 1e9)[0]
+    for number in range(1, cells.ROUNDS + 1):
+        grids = [(c.stage, c.target) == ("grid", lineup.SMALL) for c in found if c.round == number]
+        assert any(grids) and grids == sorted(grids, reverse=True)
+    kinds = list(dict.fromkeys(c.kind for c in found))
+    wanted = [cell.kind for cell in cells.grid(CHOICES)]
+    small = [k for k in wanted if k.startswith(f"grid_{lineup.SMALL}")]
+    assert kinds == small + [kind for kind in wanted if kind not in small]
+
+
 def test_cells_are_read_back() -> None:
     """As they were written."""
     for cell in cells.grid({lineup.PAIR: CHOICE, lineup.SMALL: CHOICE}):

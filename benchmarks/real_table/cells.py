@@ -13,7 +13,9 @@ runs every method once; from it follows what the other stages run, and that is s
   cells in the order of `ORDER`, to all rows or as many as fit. Whatever is left out is named in the
   record.
 
-All first rounds run before all second ones, so that rounds are hours apart.
+All first rounds run before all second ones, so that rounds are hours apart. In a round the faster
+target's grid comes first, whose cells take minutes where the other's take hours; then what is left
+in the order of `ORDER`.
 """
 
 from __future__ import annotations
@@ -303,7 +305,9 @@ def settle(
         widen(cell, _WIDTHS[1:] if cell.kind in first else _WIDTHS[-1:])
     for cell in wanted:
         widen(cell, _WIDTHS)
+    fastest = min(choices, key=lambda target: speeds[target])
     chosen = [kept[cell.kind] for cell in wanted if cell.kind in kept]
+    chosen.sort(key=lambda cell: (cell.stage, cell.target) != ("grid", fastest))
     in_turn = [rounds(c)[n] for n in range(ROUNDS) for c in chosen if n < len(rounds(c))]
     lacking = ((cell, missing(cell, kept.get(cell.kind))) for cell in wanted)
     return in_turn, [LeftOut(cell.kind, rows, cost(cell) / 3600) for cell, rows in lacking if rows]

@@ -164,7 +164,8 @@ class AsyncLLM:
     def leave(self, stream: OutputStream) -> None:
         """Forget a stream."""
         with self._changing:
-            self._streams.pop(stream.key, None)
+            if self._streams.get(stream.key) is stream:  # else one that has taken its name
+                del self._streams[stream.key]
 
 
 class OutputStream:
@@ -181,6 +182,7 @@ class OutputStream:
         self._owner, self._given, self._observer = owner, given, observer
         self._newest = _Newest(asyncio.get_running_loop())
         self._shown = Streamed(owner.llm.tokenizer, given.params)
+        self._added: Future[Request] | None = None
         self._request: Request | None = None
         self._ended = False
 
@@ -202,20 +204,15 @@ class OutputStream:
         """Queue the request. Raises `ForetokenError` where it can't be served."""
         self._owner.join(self)
         try:
-            added = self._worker.begin(self._given, self._receive)
+            added = self._added = self._worker.begin(self._given, self._receive)
             try:
                 self._request = await asyncio.wrap_future(added)
             except asyncio.CancelledError:
-                added.add_done_callback(self._forsake)
+                self._worker.forsake(added)
                 raise
         except BaseException:
             self._owner.leave(self)
             raise
-
-    def _forsake(self, added: Future[Request]) -> None:
-        """End a request that was added for nobody."""
-        if not added.cancelled() and added.exception() is None:
-            self._worker.cancel([added.result().id])
 
     def _receive(self, output: RequestOutput) -> None:
         """On the engine's thread."""
@@ -242,11 +239,17 @@ class OutputStream:
     async def abort(self) -> None:
         """End the request; the iterator's next output is its last."""
 
+        added = self._added
+        if added is None:
+            return  # it waits for nothing yet
+
         def end(engine: Engine) -> None:
-            if self.number is None:
+            """After `added`, as orders are carried out in turn."""
+            if added.cancelled() or added.exception() is not None:
                 return
-            self._worker.leave(self.number)  # nothing comes after the last output
-            if (output := engine.cancel(self.number)) is not None:
+            number = added.result().id
+            self._worker.leave(number)  # nothing comes after the last output
+            if (output := engine.cancel(number)) is not None:
                 self._receive(output)
 
         with contextlib.suppress(ForetokenError):  # closed: everything has ended

@@ -301,9 +301,9 @@ class LLM:
                     output = arrived.get()
                     done[places.pop(output.request_id)] = output
                     advance()
-        finally:
-            if places:
-                self._worker.cancel(places)
+        except BaseException:
+            self._worker.cancel(places)  # what is added by then, though it may not be there yet
+            raise
         return [done[place] for place in range(len(prompts))]
 
     def score(
@@ -354,23 +354,22 @@ class LLM:
         """Yield one request's output each time it grows; `.outputs[i].text` is the text so far.
 
         A prompt is one that `generate` takes, or a conversation. Closing the iterator, or dropping
-        it, cancels the request; other calls are served meanwhile. While it runs, text that could
-        still become part of a stop string is withheld. An error is in the last output, as `.error`.
+        it, cancels the request. Text that could still become part of a stop string is withheld. An
+        error is in the last output, as `.error`.
         """
         [chosen] = self._params(sampling_params, 1)
         given = encoded(reader.single(prompt), chosen, self.tokenizer)
         arrived: SimpleQueue[RequestOutput] = SimpleQueue()
-        request = self._worker.begin(given, lambda output: arrived.put(output.copy())).result()
-        shown_so_far = Streamed(self.tokenizer, given.params)
+        added = self._worker.begin(given, lambda output: arrived.put(output.copy()))
+        shown_so_far, ended = Streamed(self.tokenizer, given.params), False
         try:
-            while True:
+            added.result()
+            while not ended:
                 output = shown_so_far.read(arrived.get())
                 ended = output.finished  # what is yielded is the caller's
                 yield output
-                if ended:
-                    return
         finally:
-            self._worker.cancel([request.id])
+            self._worker.forsake(added)
 
     @staticmethod
     def _params(

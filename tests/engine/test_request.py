@@ -51,6 +51,23 @@ def test_what_a_sample_writes() -> None:
     assert mine.finished and mine.snapshot().text == "hey"
 
 
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize("stop", ["y", "z"])
+def test_the_token_that_ends_a_text_is_no_part_of_it(stop: str, include: bool) -> None:
+    """But where it is asked for: neither a request's own token nor the model's end."""
+    more: dict[str, Any] = {"include_stop_str_in_output": include, "skip_special_tokens": False}
+    [sample] = request(stop_token_ids=BYTES.encode(stop), stop="no", **more).samples
+    said = sample.check([*BYTES.encode("ha"), *(BYTES.encode("y") if stop == "y" else [5])])
+    assert said.tokens[-1] in (5, *BYTES.encode("y")) and said.finish_reason == "stop"
+    assert said.text == "ha" + BYTES.decode(said.tokens[-1:]) * include
+
+
+def test_a_criterion_s_last_token_stays() -> None:
+    params = SamplingParams(temperature=0, max_tokens=9)
+    mine = Request([1], params, None, 7, 9, frozenset({5}), BYTES, lambda ids: len(ids) > 1)
+    assert mine.samples[0].check(BYTES.encode("hey")).text == "he"
+
+
 def test_checking_writes_nothing() -> None:
     """What a tokenizer or criterion raises while a block is read leaves the output as it was."""
     [sample] = request(stop="x").samples

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,45 @@ def test_a_bounded_queue(pair: Pair) -> None:
     with LLM(pair.target, eos_ids=(), max_num_seqs=2, max_queued=1) as llm:
         *served, refused = llm.generate(TEXTS[:4], GREEDY)
         assert [len(output.token_ids) for output in served] == [20] * 3
-        assert "1 sequences wait" in str(refused.error) and "max_queued is 1" in str(refused.error)
+        said = str(refused.error)
+        assert "2 sequences would wait" in said and "max_queued is 1" in said
+        four, three = (replace(GREEDY, n=n, temperature=1.0) for n in (4, 3))
+        assert "2 sequences would wait" in str(llm.generate(TEXTS[:1], four)[0].error)
+        assert len(llm.generate(TEXTS[:1], three)[0].outputs) == 3
+
+
+@pytest.mark.parametrize("way", ["generate", "stream"])
+def test_an_interrupt_before_the_request_was_added(
+    llm: LLM, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not served for nobody."""
+    worker, go, before = llm._worker, threading.Event(), llm.stats.tokens
+    begin = worker.begin
+
+    def interrupted(work: Any) -> None:
+        worker.submit(work)
+        raise KeyboardInterrupt
+
+    def begun(*given: Any) -> Any:
+        added = begin(*given)
+        known, times = added.result, iter([True])
+
+        def result() -> Any:
+            if next(times, False):
+                raise KeyboardInterrupt
+            return known()
+
+        monkeypatch.setattr(added, "result", result)
+        return added
+
+    worker.submit(lambda _: go.wait())
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "call", interrupted)
+        patch.setattr(worker, "begin", begun)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(TEXTS[0], LONG) if way == "generate" else list(llm.stream(TEXTS[0], LONG))
+    go.set()
+    assert at_rest(llm) and llm.stats.tokens - before < 10
 
 
 def test_closing(pair: Pair) -> None:

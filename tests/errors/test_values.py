@@ -156,3 +156,11 @@ def test_sets_where_the_order_is_nothing() -> None:
     assert typed("x", [np.int64(3)], Collection[int]) == (3,)
     with pytest.raises(ForetokenError, match=r"x is \{1\}; it must be a list of whole numbers"):
         typed("x", {1}, Sequence[int])
+
+
+@pytest.mark.parametrize(("given", "read"), [(1.0, 1.0), (np.float32(1), 1.0), (1, 1)])
+def test_a_float_stays_one_where_it_may(given: Any, read: Any) -> None:
+    """A share of 1.0 is not one byte."""
+    found = typed("share", given, int | float | str | None)
+    assert found == read and type(found) is type(read)
+    assert type(typed("count", given, int | None)) is int

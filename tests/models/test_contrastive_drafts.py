@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from contrasts import PROMPTS, contrastive, slow_distribution, slow_text
-from foretoken import LLM, SamplingParams
+from foretoken import LLM, RequestOutput, SamplingParams
 from foretoken.config import build
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.small_lm import SmallLM
@@ -173,6 +173,25 @@ def test_a_row_that_drafts_nothing(models: Pair, monkeypatch: pytest.MonkeyPatch
     params = [replace(COLD, max_tokens=limit) for limit in (1, 6, 24)]
     serve(both.target, SmallLM(both.draft, 3), Speculative(), PROMPTS, params)
     assert amateur == [1] * sum(expert)
+
+
+def test_a_row_that_copies_a_prediction(models: Pair) -> None:
+    """While it does, the amateur's drafts for others are none of its text."""
+    both = contrastive(models)
+    params = replace(COLD, max_tokens=60, logprobs=0)
+    plain = serve(both.target, Nothing(), TargetOnly(), PROMPTS[:2], params)
+
+    def logprobs(output: RequestOutput) -> list[float]:
+        entries = output.outputs[0].logprobs or []
+        return [e[t].logprob for e, t in zip(entries, output.token_ids, strict=True)]
+
+    for cut in range(4, 40, 4):
+        predicting = replace(params, prediction=plain[0].token_ids[:cut])
+        rows = [predicting, params]
+        drafted = serve(both.target, SmallLM(both.draft, 3), Speculative(), PROMPTS[:2], rows)
+        for found, expected in zip(drafted, plain, strict=True):
+            assert found.token_ids == expected.token_ids
+            assert logprobs(found) == pytest.approx(logprobs(expected), abs=1e-9)
 
 
 @pytest.mark.parametrize("make", [SmallLM, NowAndThen])

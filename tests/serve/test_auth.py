@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import httpx
 import openai
 import pytest
 from openai import OpenAI
 
+from foretoken.serve.auth import ApiKeys
 from served import serving, toy
 
 
@@ -24,3 +28,19 @@ def test_keys() -> None:
             assert httpx.post(served.url + path).status_code == 401
         basic = httpx.get(f"{url}/models", headers={"Authorization": "Basic first"})
         assert basic.status_code == 401 and basic.headers["x-request-id"]
+
+
+def test_paths_behind_a_proxy() -> None:
+    """What it takes off them is put before them again, and they are open or not as without it."""
+    reached: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope["path"])
+
+    async def nothing(*_: Any) -> Any: ...
+
+    paths = ["/llm/", "/llm/health", "/llm/metrics", "/llm/v1/models", "/llm/llm/health"]
+    for path in paths:
+        scope = {"type": "http", "method": "GET", "path": path, "root_path": "/llm", "headers": []}
+        asyncio.run(ApiKeys(app, ("k",))(scope, nothing, nothing))
+    assert reached == paths[:3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
@@ -256,3 +257,23 @@ def test_a_raw_stream_ends_with_done(http: httpx.Client) -> None:
     events = answer.text.split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""]
     assert all(event.startswith("data: ") for event in events[:-1])
+
+
+def test_what_is_told_of_the_prompt(http: httpx.Client, served: Served) -> None:
+    """As in vLLM beside the choices, in a stream with the first chunk."""
+    body = {**FIXED, "prompt_logprobs": 1, "return_token_ids": True}
+    whole = http.post("/v1/chat/completions", json=body).json()
+    ids = served.llm.chat_prompt(SAID)
+    assert whole["prompt_token_ids"] == ids and len(whole["prompt_logprobs"]) == len(ids)
+    first, *others = whole["prompt_logprobs"]
+    expected = offline(served, prompt_logprobs=1).prompt_logprobs
+    assert first is None
+    for token, told, known in zip(ids[1:], others, expected[1:], strict=True):
+        assert told[str(token)]["logprob"] == pytest.approx(known[token].logprob)
+        assert told[str(token)]["rank"] == known[token].rank
+    with http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as answer:
+        lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: {")]
+    opening, *rest = map(json.loads, lines)
+    told = {name: whole[name] for name in ("prompt_token_ids", "prompt_logprobs")}
+    assert {name: opening[name] for name in told} == told
+    assert not any(name in chunk for chunk in rest for name in told)

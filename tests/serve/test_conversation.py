@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from conftest import letters
+from foretoken import ForetokenError
 from foretoken.serve.conversation import conversation_ids
 from foretoken.serve.errors import ApiError
 from foretoken.serve.schema import Templated
@@ -33,3 +34,24 @@ def test_a_message_to_be_continued() -> None:
     turns = [*SAID, {"role": "assistant", "content": "so"}]
     body = Templated(continue_final_message=True)
     assert conversation_ids(body, turns, tokenizer) == tokenizer("x;so")["input_ids"]
+
+
+def test_messages_as_a_client_gives_them_back() -> None:
+    """What is null was left out; calls that a template doesn't read are refused."""
+    tokenizer = letters()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content or '' }}{% if 'tool_calls' in m %}"
+        "{{ m.tool_calls | length }}{% endif %}{% if 'name' in m %}?{% endif %};{% endfor %}"
+    )
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    nothing = {"tool_calls": None, "name": None, "refusal": None}
+    turns = [
+        {"role": "user", "content": "x", "name": None},
+        {"role": "assistant", "content": "so", **nothing},
+        {"role": "assistant", "content": None, **nothing, "tool_calls": [call]},
+    ]
+    assert conversation_ids(Templated(), turns, tokenizer) == tokenizer("x;so;1;")["input_ids"]
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }};{% endfor %}"
+    assert conversation_ids(Templated(), turns[:2], tokenizer) == tokenizer("x;so;")["input_ids"]
+    with pytest.raises(ForetokenError, match="doesn't read tool_calls"):
+        conversation_ids(Templated(), turns, tokenizer)

@@ -9,8 +9,10 @@ import openai
 import pytest
 from openai import OpenAI
 
+from foretoken import LLM
 from foretoken.serve.errors import ApiError
 from foretoken.serve.limits import check_length
+from seq2seq_models import native_of, tiny
 from served import serving, toy
 
 
@@ -42,12 +44,29 @@ def test_bodies() -> None:
 
 
 def test_lengths() -> None:
-    check_length([1] * 9, None, 10)
-    check_length([1] * 5, 5, 10)
-    for prompt, asked in ([[1] * 10, None], [[1] * 5, 6], [[], 1]):
+    """An encoder–decoder's context bounds the prompt and the answer apart."""
+    check_length([1] * 9, None, 10, ())
+    check_length([1] * 5, 5, 10, ())
+    check_length([1] * 10, 9, 10, (0,))
+    for prompt, asked, opening in (
+        ([1] * 10, None, ()),
+        ([1] * 5, 6, ()),
+        ([], 1, ()),
+        ([], 1, (0,)),
+        ([1] * 11, 1, (0,)),
+        ([1], 10, (0,)),
+    ):
         with pytest.raises(ApiError) as caught:
-            check_length(prompt, asked, 10)
+            check_length(prompt, asked, 10, opening)
         assert caught.value.status == 400
+
+
+def test_a_source_and_its_answer() -> None:
+    """As long as the engine takes them."""
+    body = {"prompt": [5] * 20, "max_tokens": 20, "ignore_eos": True}
+    with serving(LLM(native_of(tiny("t5")), max_model_len=24, eos_ids=())) as served:
+        answer = httpx.post(f"{served.url}/v1/completions", json=body).json()
+        assert answer["usage"]["completion_tokens"] == 20
 
 
 def test_a_client_that_goes_frees_its_slot() -> None:

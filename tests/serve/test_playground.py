@@ -93,9 +93,9 @@ def test_chat_hover_and_race(browser: Any, served: Served, size: str, scheme: st
 
 
 def race(browser: Any, server: Served) -> Any:
-    """A page with a race at temperature 1."""
+    """A page with a race at temperature 1, whose seed ends no answer early."""
     page = opened(browser, server).page
-    configure(page, max_tokens="40")
+    configure(page, max_tokens="40", seed="1")
     page.fill("#temperature", "1")
     page.check("#race")
     send(page)
@@ -144,6 +144,7 @@ def test_stop(browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Engine, "step", slow)
     watched = opened(browser, served)
     page = watched.page
+    configure(page, seed="1")  # of another, one answer in forty ends before its third block
     send(page, wait=".strip button:nth-child(3)")
     page.click("#stop")
     page.wait_for_selector(ANSWERED)

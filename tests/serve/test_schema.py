@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from pydantic import ValidationError
 
 from foretoken.serve.errors import ApiError
-from foretoken.serve.schema import ChatBody, CompletionBody, params, read
+from foretoken.serve.schema import Body, ChatBody, CompletionBody, DetokenizeBody, params, read
 
 
 @pytest.mark.parametrize(
@@ -41,3 +44,47 @@ def test_defaults_give_way_to_what_is_asked_for() -> None:
 
 def test_unknown_fields_may_be_left_out() -> None:
     assert read(CompletionBody, b'{"prompt": "a", "x": 1}', True).prompt == "a"
+
+
+MANY = {f"x{i}": 0 for i in range(50)}
+CALLED = {"type": "function", "function": {"name": "f", **MANY}}
+WRONG: list[tuple[type[Body], dict[str, Any]]] = [
+    (ChatBody, {"messages": [0] * 50}),
+    (ChatBody, {"messages": [], "tools": [0] * 50}),
+    (ChatBody, {"messages": [], "tools": [CALLED] * 50}),
+    (ChatBody, {"messages": [], "stream_options": MANY}),
+    (CompletionBody, {"prompt": [-1] * 50}),
+    (CompletionBody, {"prompt": [*[1] * 50, *[-1] * 50]}),
+    (CompletionBody, {"prompt": ["a", *[0] * 50]}),
+    (CompletionBody, {"prompt": [[-1, -1], *[[0, -1]] * 50]}),
+    (CompletionBody, {"prompt": [[0], *[0] * 50]}),
+    (CompletionBody, {"prompt": "a", "bad_words": [0] * 50}),
+    (CompletionBody, {"prompt": "a", "allowed_token_ids": [-1] * 50}),
+    (CompletionBody, {"prompt": "a", "stop_token_ids": [-1] * 50}),
+    (CompletionBody, {"prompt": "a", "logit_bias": MANY}),
+    (CompletionBody, {"prompt": "a", "logit_bias": {str(i): "a" for i in range(50)}}),
+    (CompletionBody, {"prompt": "a", "logit_bias": {"²" * i: 0.5 for i in range(50)}}),
+    (CompletionBody, {"prompt": "a", "foretoken": MANY}),
+    (CompletionBody, {"prompt": "a", **MANY}),
+    (DetokenizeBody, {"tokens": [-1] * 50}),
+]
+
+
+@pytest.mark.parametrize(("kind", "given"), WRONG, ids=range(len(WRONG)))
+def test_one_wrong_element_is_enough(kind: type[Body], given: dict[str, Any]) -> None:
+    """A validator keeps each error that it finds, and a body has room for millions."""
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate(given)
+    assert caught.value.error_count() == 1
+
+
+def test_a_stop_that_is_wrong_twice() -> None:
+    """It is no text, and its first element is none."""
+    with pytest.raises(ValidationError) as caught:
+        CompletionBody.model_validate({"prompt": "a", "stop": [0] * 50})
+    assert caught.value.error_count() == 2
+
+
+@pytest.mark.parametrize("prompt", ["a", [], ["a", "b"], [1, 2], [[1], [2, 3]]])
+def test_forms_of_a_prompt(prompt: Any) -> None:
+    assert CompletionBody.model_validate({"prompt": prompt}).prompt == prompt

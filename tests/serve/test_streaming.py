@@ -10,7 +10,7 @@ import pytest
 
 from foretoken.engine.outputs import CompletionOutput
 from foretoken.serve.errors import ApiError
-from foretoken.serve.streaming import KEEP_ALIVE, EventStream, Gone, Told, told, while_there
+from foretoken.serve.streaming import DONE, KEEP_ALIVE, EventStream, Gone, Told, told, while_there
 
 CLOSED: list[str] = []
 
@@ -67,17 +67,24 @@ def test_everything_is_closed_as_the_client_goes(pause: float) -> None:
     assert sent(stream, leave_after=1) == ["one"]
 
 
-def test_an_error_in_the_middle_is_an_event() -> None:
+@pytest.mark.parametrize("before", ["one", None])
+def test_an_error_in_the_middle_is_an_event(before: str | None) -> None:
+    """Also where nothing but a comment was sent."""
+
     async def broken() -> AsyncGenerator[str]:
-        yield "one"
-        raise ApiError(500, "It broke.")
+        try:
+            if before is not None:
+                yield before
+            await asyncio.sleep(0.05)
+            raise ApiError(500, "It broke.")
+        finally:
+            CLOSED.append("events")
 
-    async def read() -> list[str]:
-        return [text async for text in told(broken())]
-
-    first, error, end = asyncio.run(read())
-    assert first == "one" and end == "data: [DONE]\n\n"
-    assert error.startswith('data: {"error":{"message":"It broke."')
+    bodies = sent(EventStream(told(broken()), 0.02, lambda: CLOSED.append("answer")))
+    assert KEEP_ALIVE in bodies
+    *first, error, end = [body for body in bodies if body != KEEP_ALIVE]
+    assert first == ([] if before is None else [before]) and end == ""
+    assert error.startswith('data: {"error":{"message":"It broke."') and error.endswith(DONE)
 
 
 def test_an_error_before_all_else_is_an_answer_of_its_own() -> None:

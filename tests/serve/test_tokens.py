@@ -2,9 +2,45 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import httpx
 
-from served import Served
+from foretoken.testing import ByteTokenizer
+from served import VOCAB, Served, serving, toy
+
+
+class Watched(ByteTokenizer):
+    """Remembers the threads on which it reads and writes texts."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCAB)
+        self.threads = set[str]()
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        self.threads.add(threading.current_thread().name)
+        return super().encode(text, add_special_tokens)
+
+    def decode(self, token_ids: Any, *given: Any, **options: Any) -> str:
+        self.threads.add(threading.current_thread().name)
+        return super().decode(token_ids, *given, **options)
+
+
+def test_no_text_is_read_on_the_event_loop() -> None:
+    """Where a long one would keep all other clients waiting."""
+    tokenizer = Watched()
+    bodies: dict[str, Any] = {
+        "/tokenize": {"prompt": "a b", "return_token_strs": True},
+        "/detokenize": {"tokens": [1, 2]},
+        "/v1/completions": {"prompt": "a b", "add_special_tokens": False, "max_tokens": 1},
+    }
+    with serving(toy(tokenizer=tokenizer)) as served:
+        for path, body in bodies.items():
+            tokenizer.threads.clear()
+            assert httpx.post(served.url + path, json=body).status_code == 200
+            assert tokenizer.threads, path
+            assert not any(name.endswith("(run)") for name in tokenizer.threads), path
 
 
 def test_there_and_back(http: httpx.Client, served: Served) -> None:

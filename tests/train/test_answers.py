@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.train import answers, processes
 from foretoken.train.answers import write
 from foretoken.train.data import read_conversations
-from trainings import WORDS
+from trainings import PROMPTS, WORDS
 
 
 def test_answers_are_written_once(
@@ -30,3 +31,24 @@ def test_answers_are_written_once(
     assert (again.tokens == first.tokens).all() and (again.answers == first.answers).all()
     with pytest.raises(ForetokenError, match="made for prompts"):
         write(llm, asked[1:], tmp_path, params, 200, show=False)
+
+
+def test_a_process_writes_its_own_share_first(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it waits for the others', which write theirs meanwhile."""
+
+    class Waited(Exception):
+        pass
+
+    def wait_for(file: Path) -> None:
+        assert [path.name for path in tmp_path.iterdir()] == ["answers-00001.npz"]
+        raise Waited(file.name)
+
+    monkeypatch.setattr(processes, "wait_for", wait_for)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(answers, "_BLOCK", 2)
+    params = SamplingParams(temperature=0, max_tokens=2, seed=0)
+    with pytest.raises(Waited, match="answers-00000"):
+        write(LLM(checkpoints[0]), PROMPTS[:4], tmp_path, params, 64, show=False)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig
+from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, OPTConfig
 
 from foretoken import ForetokenError
 from foretoken.drafters.medusa import Medusa
@@ -68,6 +68,21 @@ def test_a_layer_like_the_targets() -> None:
     assert wide == {**layer, "head_width": 16, "intermediate": 96}
     rest = {"intermediate": 160, "rope_theta": 5e5}
     assert with_layer_of(config(head_dim=16), {"heads": 4}) == {**rest, "heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "layer"),
+    [
+        (GPT2Config(n_embd=64, n_head=4), {"heads": 4, "kv_heads": 4, "intermediate": 256}),
+        (GPT2Config(n_embd=64, n_inner=96, n_head=4), {"intermediate": 96}),
+        (OPTConfig(hidden_size=64, ffn_dim=80, num_attention_heads=4), {"intermediate": 80}),
+        (Gemma3TextConfig(), {"rope_theta": 1e6}),
+    ],
+    ids=["GPT-2", "GPT-2 with a width", "OPT", "Gemma 3"],
+)
+def test_configurations_with_other_names(config: Any, layer: dict[str, Any]) -> None:
+    """Of the feed-forward's width; and a base of the rotation for each kind of layer."""
+    assert with_layer_of(config, {}).items() >= layer.items()
 
 
 @pytest.mark.parametrize("method", ["eagle", "eagle3", "dflash", "mtp"])

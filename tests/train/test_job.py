@@ -14,3 +14,10 @@ def test_progress_counts_estimates_since_the_best() -> None:
     again = Progress()
     again.load_state_dict(progress.state_dict())
     assert (again.step, again.best, again.stale) == (0, 1.6, 0)
+
+
+def test_of_nothing_the_newest_is_the_best() -> None:
+    """So that something is saved, whatever it is worth."""
+    progress = Progress()
+    assert progress.judge(0.0) and progress.judge(0.0)
+    assert progress.judge(1.5) and not progress.judge(0.0)

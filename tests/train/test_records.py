@@ -17,3 +17,9 @@ def test_joined_and_split() -> None:
     learned, held = both.split(1)
     assert len(learned) == 2 and held.answer(0) == [3] and both.limit == 8
     assert len(both.apart(held)) == 2 and len(both.apart(both)) == 1  # what has no prompt stays
+
+
+def test_a_part_without_texts() -> None:
+    """Its numbers are whole ones too."""
+    both = Records.joined([Records.of([([1], [2])], 4, 9), Records.of([], 4, 9)])
+    assert len(both.without_loops(0.0)) == 1 and both.prompt(0) == [1]

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from foretoken import LLM, ForetokenError
+from foretoken.spellings import Conversation
 from foretoken.train.data import digest_of
 from foretoken.train.job import Setting
 from foretoken.train.recipe import read_recipe
 from foretoken.train.records import Records
 from foretoken.train.run import make
 from foretoken.train.sources import answered, source_names, step_records, texts
-from trainings import PROMPTS, SMALL, small_lm_job, train_small_lm
+from trainings import PROMPTS, SMALL, WORDS, small_lm_job, train_small_lm
 
 
 def test_texts_at_another_temperature(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
@@ -47,6 +48,20 @@ def test_held_out_texts_where_all_answers_loop(
     assert answered(llm, held, small_lm_job(target, tmp_path, distinct=2.0)) is held
     some = answered(llm, held, small_lm_job(target, tmp_path, distinct=0.0))
     assert [some.prompt(i) for i in range(len(some))] == [[5, 6], [9]]
+
+
+def test_held_out_texts_without_prompts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """The target goes on from the first half of each, as much as there is room for."""
+    llm, target = LLM(str(checkpoints[0])), checkpoints[0]
+    held = Records.of([([], [5, 6, 7, 8]), ([], [9]), ([], [*range(90)]), ([3], [4])], 4, 97)
+    found = answered(llm, held, small_lm_job(target, tmp_path, length=40, max_tokens=8))
+    prompts = [found.prompt(i) for i in range(len(found))]
+    assert prompts == [[5, 6], [*range(32)], [3]]
+    turns = [{"role": "assistant", "content": word} for word in WORDS]
+    alone = [Conversation((), whole=(turn,), raw=True) for turn in turns]
+    out, recipe = tmp_path / "out", read_recipe("sps", SMALL)
+    assert make("sps", str(target), alone, recipe, out, source="fixed", show=False).served > 1
+    assert (out / "model.safetensors").is_file()
 
 
 def test_sources_that_cannot_be() -> None:

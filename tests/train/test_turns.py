@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from foretoken import LLM
 from foretoken.spellings import Conversation
@@ -111,3 +112,15 @@ def test_raw_texts(two_ends: LLM) -> None:
     assert records.prompt(0) == two_ends.tokenizer("One")["input_ids"]  # type: ignore[misc]
     assert records.prompt(1) == [] == prompt_ids(two_ends, alone, ())
     assert records.answer(0) == records.answer(1) == [*ids(two_ends, "two"), 0]
+
+
+def test_a_raw_text_begins_as_a_prompt_does(two_ends: LLM) -> None:
+    """With the special token that a prompt would have, and one end."""
+    tokenizer: Any = two_ends.tokenizer
+    alone = Conversation((), whole=(said("assistant", "two"),), raw=True)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|im_start|> $A <|endoftext|>",
+        special_tokens=[("<|im_start|>", *ids(two_ends, "<|im_start|>")), ("<|endoftext|>", 0)],
+    )
+    records = fixed(two_ends, [alone], 64)
+    assert records.answer(0) == [*ids(two_ends, "<|im_start|>"), *ids(two_ends, "two"), 0]

@@ -208,3 +208,17 @@ def test_wrong_pairings_are_refused(drafter: Any, rule: Verifier, message: str) 
     """At load, in one sentence."""
     with pytest.raises(ForetokenError, match=message):
         LLM(table_pair().target, speculative_config={"method": drafter, "verifier": rule})
+
+
+@pytest.mark.parametrize("rule", [rule for rule in LOOSE if not rule.reads_logits], ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_token_that_may_not_be_written_never_is(
+    rule: Verifier, temperature: float, rough: Pair
+) -> None:
+    """However loose the rule: the draft copies it, where the prompt has it."""
+    if temperature and not rule.sampling:
+        pytest.skip("serves greedy decoding only")
+    params = SamplingParams(temperature=temperature, seed=1, max_tokens=12, bad_token_ids=[3])
+    prompts = [[1, 2, 3, 1, 2], [4, 2, 3, 5, 4, 2]]
+    outputs = serve(rough.target, PromptLookup(num_speculative_tokens=1), rule, prompts, params)
+    assert all(output.error is None and 3 not in output.token_ids for output in outputs)

@@ -89,13 +89,16 @@ def export(
 
 def _to_gguf(model: str, out: Path, kind: str) -> None:
     from foretoken.models import gguf
-    from foretoken.models.load import find, read_config, tokenizer_of
+    from foretoken.models.load import find, generation_ends, read_config, tokenizer_of
+    from foretoken.models.model import eos_ids
 
     place = find(model)
     if gguf.is_named(place):
         source: Any = gguf.FileSource(place)
     else:
-        source = gguf.FolderSource(place, read_config(place), tokenizer_of(None, place, False))
+        config = read_config(place)
+        ends = generation_ends(place) or eos_ids(config)
+        source = gguf.FolderSource(place, config, tokenizer_of(None, place, False), ends)
     kinds = gguf.write_file(source, out, kind)
     output.write(f"{out} · {kind}")
     others = Counter(of for of in kinds.values() if of not in (kind, "F32"))

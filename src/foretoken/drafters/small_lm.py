@@ -18,12 +18,15 @@ from torch import Tensor
 
 from foretoken.access import Access, Wants
 from foretoken.drafters.shared.chain import ChainDrafter
+from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.length import LengthRule, schedule
 from foretoken.models.drafting.draft_model import DraftModel, is_of
 from foretoken.models.model import CausalLM
+from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.lesson import Lesson, chain_acceptance
 from foretoken.trainable.small_lm import TrainedLM
+from foretoken.tree import DraftTree
 
 
 @dataclass(eq=False)
@@ -79,6 +82,14 @@ class SmallLM(ChainDrafter):
     def hands_over(self) -> bool:
         """Whether the model that drafts is a contrastive target's amateur."""
         return self._lm.lm is self._amateur
+
+    def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        tree = super().draft(sequences, budgets, draws)
+        if self.hands_over:  # of a sequence that drafts nothing only the root's logits are wanted
+            for sequence, budget in zip(sequences, budgets, strict=True):
+                if not budget:
+                    self._lm.keep(sequence, len(sequence.tokens))
+        return tree
 
     def replace_model(self, lm: CausalLM) -> None:
         """Draft with another model of the same shape from now on."""

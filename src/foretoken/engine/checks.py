@@ -302,10 +302,11 @@ def _unsigned(ids: Tensor) -> Any:
     return ids.long().numpy().view(np.uint64)
 
 
-def check_queue(queued: int, most: int | None) -> None:
-    """queued: sequences that wait for a slot. Raises `Overloaded` where no more may wait."""
-    if most is not None and queued >= most:
+def check_queue(waiting: int, most: int | None) -> None:
+    """waiting: sequences that would wait for a slot, a new request's with them. Raises `Overloaded`
+    where not as many may wait."""
+    if most is not None and waiting > most:
         raise Overloaded(
-            f"{queued} sequences wait for a slot and max_queued is {most}; send the request later, "
-            "or raise max_queued."
+            f"{waiting} sequences would wait for a slot and max_queued is {most}; send the request "
+            "later, lower n, or raise max_queued."
         )

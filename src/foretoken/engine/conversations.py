@@ -5,6 +5,7 @@ A template is a program that comes with a model: it may fail, loop, or write wit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
@@ -39,6 +40,8 @@ def written(
     """
     turns = texts(messages)
     name = _checked(tokenizer)
+    if any(turn.get("tool_calls") for turn in turns) and not reads(tokenizer, "tool_calls"):
+        raise ForetokenError(f"{name} doesn't read tool_calls; write the calls as text.")
 
     def render() -> Any:
         own = {"add_generation_prompt": reply, "tokenize": False}
@@ -62,6 +65,13 @@ def written(
     if len(text) > _MOST:
         raise ForetokenError(f"{name} writes {len(text):,} characters, and at most {_MOST:,}{hint}")
     return text
+
+
+def reads(tokenizer: Any, variable: str) -> bool:
+    """Whether the tokenizer's chat template, or one of them, names a variable."""
+    template = tokenizer.chat_template
+    named = template.values() if isinstance(template, Mapping) else [template]
+    return any(isinstance(text, str) and re.search(rf"\b{variable}\b", text) for text in named)
 
 
 def _checked(tokenizer: Any) -> str:
@@ -107,7 +117,7 @@ def _turn(place: int, message: Any) -> dict[str, Any]:
             f"The content of message {place} is {shown(content)}; give a text, or a list of parts "
             'such as {"type": "text", "text": …}.'
         )
-    return {**message, "content": content}
+    return {**{k: v for k, v in message.items() if v is not None}, "content": content}
 
 
 def _part(place: int, part: Any) -> str:

@@ -101,7 +101,7 @@ class Engine:
         the first token for which it is true.
         """
         limit = check_request(self.target, self.verifier, prompt, params)
-        check_queue(len(self._waiting) - self.target.free, self.max_queued)
+        check_queue(len(self._waiting) + params.n - self.target.free, self.max_queued)
         seed = self._seeds.getrandbits(62) if params.seed is None else params.seed
         known = self.eos_ids, self.tokenizer, criterion, self.target.opening
         grammar = self._grammars.requested(prompt, params)

@@ -84,12 +84,14 @@ def decoded(tokenizer: Any, ids: list[int], skip_special_tokens: bool) -> str:
 
 @dataclass(slots=True)
 class Ending:
-    """Where a block ends. emitted: its tokens that count; the rest is dropped."""
+    """Where a block ends. emitted: its tokens that count; the rest is dropped. by_token: whether
+    the last of them ended it, which then is no part of the text."""
 
     emitted: int
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     text: str | None = None
+    by_token: bool = False
 
 
 class StopChecker:
@@ -143,9 +145,9 @@ class StopChecker:
                 end = at + len(stop) if self._params.include_stop_str_in_output else at
                 return Ending(place, "stop", stop, self.tracker.text[:end])
         if token in self._stop_ids:
-            return Ending(place, "stop", token)
+            return Ending(place, "stop", token, by_token=True)
         if token in self._eos or criterion_met:
-            return Ending(place, "stop")
+            return Ending(place, "stop", by_token=token in self._eos)
         if self._written >= self._limit:
             return Ending(place, "length")
         return None

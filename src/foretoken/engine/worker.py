@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TypeVar
@@ -133,6 +133,15 @@ class Worker:
 
         with contextlib.suppress(ForetokenError):  # closed: everything has ended
             self._post(order)
+
+    def forsake(self, added: Future[Request]) -> None:
+        """End a request that `begin` adds, or has added, as `cancel` does."""
+
+        def known() -> Iterator[int]:
+            if not added.cancelled() and added.exception() is None:
+                yield added.result().id
+
+        self.cancel(known())
 
     def close(self) -> None:
         """End what runs and forget the engine."""

@@ -116,8 +116,8 @@ def _mapping(value: Any, hints: Any) -> dict[Any, Any]:
 
 
 def _either(value: Any, hints: Any) -> Any:
-    """The value as the first of these types that it fits."""
-    for hint in hints:
+    """The value as the first of these types that it fits; a float stays one where it may."""
+    for hint in sorted(hints, key=lambda hint: hint is int and not isinstance(value, Integral)):
         try:
             return _convert(value, hint)
         except Exception:

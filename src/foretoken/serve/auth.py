@@ -30,7 +30,8 @@ class ApiKeys:
         await response(refused)(scope, receive, send)
 
     def _passes(self, scope: Scope) -> bool:
-        if scope["method"] == "OPTIONS" or scope["path"] in OPEN:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if scope["method"] == "OPTIONS" or path in OPEN:
             return True
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         digest = sha256(given.strip().encode()).digest()

@@ -103,9 +103,16 @@ class _Answer:
             }
             for sample in output.outputs
         ]
+        return whole | self._of_prompt(output) | self._answering.totals([output])
+
+    def _of_prompt(self, output: RequestOutput) -> dict[str, Any]:
+        """What is told of the prompt, as in vLLM beside the choices."""
+        told: dict[str, Any] = {}
         if self._body.return_token_ids:
-            whole["prompt_token_ids"] = output.prompt_token_ids
-        return whole | self._answering.totals([output])
+            told["prompt_token_ids"] = output.prompt_token_ids
+        if self._body.prompt_logprobs is not None:
+            told["prompt_logprobs"] = self._spelling.prompt(output.prompt_logprobs or [])
+        return told
 
     async def _checked(self, output: RequestOutput) -> RequestOutput:
         """`checked`; an error of the grammar of calls names the function that it comes from."""
@@ -139,14 +146,16 @@ class _Answer:
         options = self._body.stream_options
         samples = [Told() for _ in range(self._body.n)]
         calls = [self._told_calls() for _ in samples]
-        output = None
+        output, first = None, True
         async with aclosing(merged(self._answering.streams)) as outputs:
             async for _, output in outputs:
                 await self._checked(output)
                 for sample, known, called in zip(output.outputs, samples, calls, strict=True):
                     delta = known.more(sample)
                     for choice in [] if delta is None else self._choices(sample, delta, called):
-                        yield event(self._chunk([choice], output, options.continuous_usage_stats))
+                        chunk = self._chunk([choice], output, options.continuous_usage_stats)
+                        yield event(chunk | (self._of_prompt(output) if first else {}))
+                        first = False
         assert output is not None  # a request has one at least
         if options.include_usage or self._settings.force_include_usage:
             yield event(self._chunk([], output, False) | self._answering.totals([output]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from collections.abc import Sequence as Seq
 from contextlib import aclosing
@@ -38,17 +39,17 @@ async def _submit(server: Server, body: CompletionBody) -> Answering:
     most = body.max_tokens
     if most is None:
         most = server.settings.defaults.get("max_tokens", DEFAULT_TOKENS)
-    given = dict(server.settings.defaults)
+    defaults = dict(server.settings.defaults)
     if body.echo and body.logprobs is not None:
-        given["prompt_logprobs"] = body.logprobs
-    chosen = params(body, given, body.logprobs, most)
+        defaults["prompt_logprobs"] = body.logprobs
+    chosen = params(body, defaults, body.logprobs, most)
     prompts = _prompts(body.prompt)
     if not prompts:
         raise ApiError(400, "prompt is an empty list; give at least one.", "prompt")
-    encoded = [
-        await server.encoded(_as_asked(prompt, server, body), chosen, body.max_tokens)
-        for prompt in prompts
-    ]
+    encoded = []
+    for prompt in prompts:
+        given = await asyncio.to_thread(_as_asked, prompt, server, body)
+        encoded.append(await server.encoded(given, chosen, body.max_tokens))
     return await server.submit("cmpl", encoded, body)
 
 
@@ -137,7 +138,7 @@ class _Answer:
             "stop_reason": delta.stop_reason,
         }
         if self._body.prompt_logprobs is not None and delta.opens:
-            choice["prompt_logprobs"] = self._prompt_logprobs(output)
+            choice["prompt_logprobs"] = self._spelling.prompt(output.prompt_logprobs or [])
         if self._body.return_token_ids:
             choice["token_ids"] = delta.tokens
             choice |= {"prompt_token_ids": output.prompt_token_ids} if delta.opens else {}
@@ -156,19 +157,3 @@ class _Answer:
         if tokens:
             self._lengths[index] = spelt["text_offset"][-1] + len(spelt["tokens"][-1])
         return spelt
-
-    def _prompt_logprobs(self, output: RequestOutput) -> list[Any]:
-        """vLLM's: of each place, token id -> its log-probability, rank and text."""
-        return [
-            None
-            if entry is None
-            else {
-                str(token): {
-                    "logprob": value.logprob,
-                    "rank": value.rank,
-                    "decoded_token": self._spelling.token(token),
-                }
-                for token, value in entry.items()
-            }
-            for entry in output.prompt_logprobs or []
-        ]

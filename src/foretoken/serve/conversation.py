@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from typing import Any
 
 from pydantic_core import from_json
 
+from foretoken.engine.conversations import reads
 from foretoken.engine.prompts import chat_ids
 from foretoken.serve.errors import ApiError
 from foretoken.serve.schema import Templated
@@ -51,22 +50,16 @@ def conversation_ids(
     if body.continue_final_message:
         options["continue_final_message"] = True
     if body.tools and tokenizer is not None:
-        _check_reads_tools(tokenizer.chat_template)
+        if not reads(tokenizer, "tools"):
+            raise ApiError(
+                400,
+                "This model's chat template doesn't read tools; describe them in a system message.",
+                "tools",
+            )
         options["tools"] = [tool.model_dump(exclude_unset=True) for tool in body.tools]
     reply = body.add_generation_prompt and not body.continue_final_message
     turns = [_with_read_arguments(place, turn) for place, turn in enumerate(messages)]
     return chat_ids(turns, tokenizer, reply=reply, options=options, special=special)
-
-
-def _check_reads_tools(template: Any) -> None:
-    """Raise `ApiError` for a chat template that would leave tools out."""
-    named = template.values() if isinstance(template, Mapping) else [template]
-    if not any(isinstance(text, str) and re.search(r"\btools\b", text) for text in named):
-        raise ApiError(
-            400,
-            "This model's chat template doesn't read tools; describe them in a system message.",
-            "tools",
-        )
 
 
 def _with_read_arguments(place: int, turn: dict[str, Any]) -> dict[str, Any]:

@@ -28,11 +28,13 @@ async def whole_body(request: Request, most: int) -> bytes:
     return bytes(read)
 
 
-def check_length(prompt: Seq[int], asked: int | None, context: int) -> None:
-    """Raise `ApiError` where a prompt and the tokens asked for are more than the context."""
+def check_length(prompt: Seq[int], asked: int | None, context: int, opening: Seq[int]) -> None:
+    """Raise `ApiError` where a prompt and the tokens asked for are more than the context. opening:
+    of an encoder–decoder's answers, which the context bounds apart from their prompts."""
     if not prompt:
         raise ApiError(400, "The prompt is empty; give at least one token.")
-    if len(prompt) >= context or len(prompt) + (asked or 0) > context:
+    before = len(opening or prompt)
+    if len(prompt) > context or before >= context or before + (asked or 0) > context:
         more = f", and {asked} more were asked for" if asked else ""
         raise ApiError(
             400,

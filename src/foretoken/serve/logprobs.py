@@ -58,6 +58,20 @@ class Spelling:
             "text_offset": offsets,
         }
 
+    def prompt(self, entries: Seq[Entry]) -> list[dict[str, Any] | None]:
+        """A prompt's, in vLLM's spelling: token id -> its log-probability, rank and text."""
+        return [None if entry is None else self._ranked(entry) for entry in entries]
+
+    def _ranked(self, entry: Mapping[int, Logprob]) -> dict[str, Any]:
+        return {
+            str(token): {
+                "logprob": _bounded(value),
+                "rank": value.rank,
+                "decoded_token": self.token(token),
+            }
+            for token, value in entry.items()
+        }
+
     def _top(self, token: int, entry: Mapping[int, Logprob], top: int) -> dict[str, float]:
         shown = dict.fromkeys([*_likeliest(entry, top), token])
         return {self.token(other): _bounded(entry[other]) for other in shown}

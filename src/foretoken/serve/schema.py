@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import from_json
 
 from foretoken.errors import shown, unknown
@@ -21,19 +30,68 @@ MOST_SAMPLES = 128
 MOST_LOGPROBS = 20
 
 
-class Body(BaseModel):
-    """What all bodies share: no unknown fields, no conversions, no NaN."""
+def _with_one_wrong(given: Any) -> Any:
+    """A bias of logits with no more than one wrong pair."""
+    if not isinstance(given, dict):
+        return given
+    wrong = (pair for pair in given.items() if not _is_bias(*pair))
+    first = next(wrong, None)
+    return given if first is None else dict([first])
+
+
+def _is_bias(token: str, value: Any) -> bool:
+    return token.isascii() and token.isdigit() and len(token) < 10 and type(value) in (int, float)
+
+
+def _form(prompt: Any) -> str:
+    """Which of its forms a prompt has."""
+    first = prompt[0] if isinstance(prompt, list) and prompt else None
+    if isinstance(first, list):
+        return "lists"
+    if isinstance(first, str):
+        return "texts"
+    return "ids" if isinstance(prompt, list) else "text"
+
+
+# A validator keeps each error that it finds, and a body of 64 MiB has room for millions; the first
+# is all that is told. So lists fail fast, mappings have no more than one wrong pair.
+Texts = Annotated[list[str], Field(fail_fast=True)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+Bias = Annotated[dict[_IdText, float], BeforeValidator(_with_one_wrong)]
+Messages = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+Prompt = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[Texts, Tag("texts")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[list[TokenIds], Field(fail_fast=True), Tag("lists")],
+    Discriminator(_form),
+]
+
+
+class Part(BaseModel):
+    """What bodies and their parts share: no unknown fields, no conversions, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def with_one_unknown(cls, given: Any) -> Any:
+        """With no more than one unknown field."""
+        if not isinstance(given, dict) or given.keys() <= cls.model_fields.keys():
+            return given
+        first = next(name for name in given if name not in cls.model_fields)
+        return {k: value for k, value in given.items() if k in cls.model_fields or k == first}
+
+
+class Body(Part):
+    """A body of any route."""
 
     model: str | None = None
 
 
-class Function(BaseModel):
+class Function(Part):
     """What a model may call. strict: whether its arguments are constrained to its parameters'
     schema."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
@@ -41,10 +99,8 @@ class Function(BaseModel):
     strict: bool | None = None
 
 
-class Tool(BaseModel):
+class Tool(Part):
     """A function that is offered to the model."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["function"]
     function: Function
@@ -56,23 +112,19 @@ class Templated(Body):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
-    tools: list[Tool] = []
+    tools: Annotated[list[Tool], Field(fail_fast=True)] = []
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Part):
     """What a stream tells beside the text."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
     include_obfuscation: bool = False  # taken and not done: the text isn't padded
 
 
-class Extras(BaseModel):
+class Extras(Part):
     """What answers tell that no other server does. blocks: what each step drafted and wrote."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     blocks: bool = False
 
@@ -88,12 +140,12 @@ class Sampling(Body):
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: dict[_IdText, float] = {}
-    allowed_token_ids: list[TokenId] = []
-    bad_words: list[str] = []
+    logit_bias: Bias = {}
+    allowed_token_ids: TokenIds = []
+    bad_words: Texts = []
     seed: Whole | None = None
-    stop: str | list[str] = []
-    stop_token_ids: list[TokenId] = []
+    stop: str | Texts = []
+    stop_token_ids: TokenIds = []
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     max_tokens: Whole | None = None
@@ -117,7 +169,7 @@ class Sampling(Body):
 class ChatBody(Sampling, Templated):
     """POST /v1/chat/completions."""
 
-    messages: list[dict[str, Any]]
+    messages: Messages
     max_completion_tokens: Whole | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] = 0
@@ -130,7 +182,7 @@ class ChatBody(Sampling, Templated):
 class CompletionBody(Sampling):
     """POST /v1/completions."""
 
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    prompt: Prompt
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     add_special_tokens: bool = True
@@ -140,7 +192,7 @@ class TokenizeBody(Templated):
     """POST /tokenize: a text or a conversation."""
 
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 
@@ -148,7 +200,7 @@ class TokenizeBody(Templated):
 class DetokenizeBody(Body):
     """POST /detokenize."""
 
-    tokens: list[TokenId]
+    tokens: TokenIds
 
 
 B = TypeVar("B", bound=Body)

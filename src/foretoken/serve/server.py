@@ -63,7 +63,7 @@ class Server:
         """A prompt's token ids. `asked`: the tokens that were asked for by number. Raises
         `ApiError` and `ForetokenError` for what can't be served."""
         given = await asyncio.to_thread(self.llm.encoded, prompt, params)
-        check_length(given.ids, asked, self.context)
+        check_length(given.ids, asked, self.context, self.llm.llm.engine.target.opening)
         return given
 
     async def submit(self, kind: str, given: Seq[Encoded], body: Sampling) -> Answering:

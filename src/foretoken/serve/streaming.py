@@ -83,7 +83,8 @@ class EventStream(Response):
     """Sends events as they come, and a comment after each `silence` seconds without one.
 
     It begins with the first of them: an `ApiError` before anything was sent is an answer of its
-    own, with its status, so that clients tell a refusal and may ask again. The events' generator is
+    own, with its status, so that clients tell a refusal and may ask again; a later one is told by
+    the stream's last event. The events' generator is
     closed, and `close` called, whatever happens: at the end, or as the client goes.
     """
 
@@ -116,9 +117,11 @@ class EventStream(Response):
                     await lines.send(text)
             await lines.end()
         except ApiError as error:
-            if lines.begun:
-                raise
-            await response(error)(scope, receive, send)
+            if not lines.begun:
+                await response(error)(scope, receive, send)
+                return
+            await lines.send(event(body(error.status, error.message)) + DONE)
+            await lines.end()
 
 
 class _Lines:
@@ -238,16 +241,8 @@ class Told:
 
 
 async def told(events: AsyncGenerator[str]) -> AsyncGenerator[str]:
-    """The events of a stream; an error in the middle of it is one of them. Raises `ApiError` for
-    one before the first."""
-    begun = False
+    """The events of a stream, with the one that ends it."""
     async with contextlib.aclosing(events):
-        try:
-            async for text in events:
-                begun = True
-                yield text
-        except ApiError as error:
-            if not begun:
-                raise
-            yield event(body(error.status, error.message))
-        yield DONE
+        async for text in events:
+            yield text
+    yield DONE

@@ -22,17 +22,19 @@ async def tokenize(request: Request) -> Response:
     body = await server.read(request, TokenizeBody)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "Give a prompt or messages, one of the two.", "prompt")
-    ids = await asyncio.to_thread(_ids, server, body)
-    spelling = Spelling(server.tokenizer)
-    texts = [spelling.token(token) for token in ids] if body.return_token_strs else None
+    ids, texts = await asyncio.to_thread(_read, server, body)
     told = {"count": len(ids), "max_model_len": server.context, "tokens": ids, "token_strs": texts}
     return JSONResponse(told)
 
 
-def _ids(server: Server, body: TokenizeBody) -> list[int]:
+def _read(server: Server, body: TokenizeBody) -> tuple[list[int], list[str] | None]:
+    """The token ids, and if asked for their texts."""
     if body.messages is None:
-        return text_ids(body.prompt or "", server.tokenizer, body.add_special_tokens)
-    return conversation_ids(body, body.messages, server.tokenizer)
+        ids = text_ids(body.prompt or "", server.tokenizer, body.add_special_tokens)
+    else:
+        ids = conversation_ids(body, body.messages, server.tokenizer)
+    spelling = Spelling(server.tokenizer)
+    return ids, [spelling.token(token) for token in ids] if body.return_token_strs else None
 
 
 async def detokenize(request: Request) -> Response:
@@ -45,4 +47,5 @@ async def detokenize(request: Request) -> Response:
     wrong = next((token for token in body.tokens if token >= size), None)
     if wrong is not None:
         raise ApiError(400, f"{wrong} is outside of the vocabulary of {size} tokens.", "tokens")
-    return JSONResponse({"prompt": decoded(server.tokenizer, body.tokens, False)})
+    text = await asyncio.to_thread(decoded, server.tokenizer, body.tokens, False)
+    return JSONResponse({"prompt": text})

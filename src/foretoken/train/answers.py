@@ -45,11 +45,13 @@ def write(
     prompted = [each for each in conversations if each.messages]
     blocks = [prompted[i : i + _BLOCK] for i in range(0, len(prompted), _BLOCK)]
     writer = _Writer(llm, params, longest)
-    parts: list[Records] = []
-    with track("Writing answers", len(blocks), show and processes.is_first()) as advance:
-        for number, block in enumerate(blocks):
-            parts.append(writer.records(block, number, folder / f"answers-{number:05d}.npz"))
+    files = [folder / f"answers-{number:05d}.npz" for number in range(len(blocks))]
+    mine = [number for number in range(len(blocks)) if processes.is_mine(number)]
+    with track("Writing answers", len(mine), show and processes.is_first()) as advance:
+        for number in mine:  # before it waits for the others'
+            writer.records(blocks[number], number, files[number])
             advance()
+    parts = [writer.records(block, n, files[n]) for n, block in enumerate(blocks)]
     if not sum(map(len, parts)):
         raise ForetokenError(
             f"None of the {len(prompted)} prompts has {longest} tokens or fewer; give shorter ones."

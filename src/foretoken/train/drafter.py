@@ -57,12 +57,15 @@ def with_layer_of(config: Any, shape: Mapping[str, Any]) -> dict[str, Any]:
     feed-forward and the base of the rotary embedding. Of numbers of heads that it names in part,
     none is taken."""
     text = config.get_text_config()
-    heads, theta = text.num_attention_heads, (text.rope_parameters or {}).get("rope_theta")
+    rope = getattr(text, "rope_parameters", None) or {}
+    theta = rope.get("full_attention", rope).get("rope_theta")  # of Gemma 3, one for each kind
+    heads, inner = text.num_attention_heads, getattr(text, "intermediate_size", None)
+    inner = inner or getattr(text, "n_inner", None) or getattr(text, "ffn_dim", None)
     width = getattr(text, "head_dim", None) or text.hidden_size // heads
     layer = {
         "heads": heads,
         "kv_heads": getattr(text, "num_key_value_heads", None) or heads,
-        "intermediate": text.intermediate_size,
+        "intermediate": inner or 4 * text.hidden_size,
         **({"rope_theta": float(theta)} if theta else {}),
         **({} if width * heads == text.hidden_size else {"head_width": width}),
     }

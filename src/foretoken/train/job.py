@@ -30,7 +30,7 @@ class Progress:
 
     def judge(self, estimate: float) -> bool:
         """Whether this estimate is a new best."""
-        better = estimate > self.best
+        better = estimate > self.best or not self.best  # of nothing the newest is the best
         self.best, self.stale = max(estimate, self.best), 0 if better else self.stale + 1
         return better
 

@@ -42,7 +42,8 @@ class Records:
     def of(cls, pairs: Seq[tuple[Seq[int], Seq[int]]], limit: int, vocab_size: int) -> Records:
         """Records of (prompt, answer) pairs of token ids."""
         kind = np.uint16 if vocab_size <= 1 << 16 else np.uint32
-        sizes = np.array([[len(prompt), len(answer)] for prompt, answer in pairs]).reshape(-1, 2)
+        lengths = [[len(prompt), len(answer)] for prompt, answer in pairs]
+        sizes = np.array(lengths, dtype=np.int64).reshape(-1, 2)
         starts = np.concatenate(([0], sizes.sum(1).cumsum()))
         flat = [token for prompt, answer in pairs for token in (*prompt, *answer)]
         return cls(np.array(flat, dtype=kind), starts, starts[:-1] + sizes[:, 0], limit)

@@ -90,17 +90,23 @@ def hold_out(llm: LLM, job: Job, records: dict[str, Records]) -> tuple[dict[str,
 
 
 def answered(llm: LLM, held_out: Records, job: Job) -> Records:
-    """What the target writes to the prompts of a file's held-out texts, as it will when serving;
-    the texts themselves where every prompt is too long or its answer loops."""
-    recipe = job.recipe
+    """What the target writes to the prompts of a file's held-out texts, as it will when serving,
+    and after the first half of a text without a prompt; the texts themselves where every prompt is
+    too long or its answer loops."""
+    recipe, count = job.recipe, len(held_out)
     longest = recipe.length - recipe.max_tokens
-    candidates = (held_out.prompt(i) for i in range(len(held_out)))
+    candidates = (held_out.prompt(i) or _begun(held_out.answer(i), longest) for i in range(count))
     prompts = [prompt for prompt in candidates if 0 < len(prompt) <= longest]
     outputs = llm.generate(prompts, sampling(job))
     pairs = [(p, o.token_ids) for p, o in zip(prompts, outputs, strict=True) if not o.error]
     answers = Records.of(pairs, recipe.max_tokens, llm.model.vocab_size)
     answers = answers.without_loops(recipe.distinct)
     return answers if len(answers) else held_out
+
+
+def _begun(text: list[int], longest: int) -> list[int]:
+    """Its first half, of at most so many tokens."""
+    return text[: max(0, min(longest, len(text) // 2))]
 
 
 def step_records(setting: Setting, module: Trained) -> StepRecords:

@@ -53,7 +53,7 @@ def _answers(
     for i, turn in enumerate(turns):
         if turn["role"] == ASSISTANT and (conversation.raw or _asked(turns[:i])):
             prompt = prompt_ids(llm, conversation, turns[:i])
-            found.append((prompt, _answer(llm, turns[: i + 1], end)))
+            found.append((prompt, _answer(llm, turns[: i + 1], end, not prompt)))
     return found
 
 
@@ -61,12 +61,14 @@ def _asked(turns: Seq[Message]) -> bool:
     return any(turn["role"] not in (ASSISTANT, "system", "developer") for turn in turns)
 
 
-def _answer(llm: LLM, turns: Seq[Message], end: Seq[int]) -> list[int] | None:
-    """The last of the turns, as its model would write it. What is more than a text (calls of tools,
-    reasoning) is what the template writes after the beginning of an answer."""
+def _answer(llm: LLM, turns: Seq[Message], end: Seq[int], opens: bool) -> list[int] | None:
+    """The last of the turns, as its model would write it. opens: whether nothing is read before it,
+    so that it begins as a prompt does. What is more than a text (calls of tools, reasoning) is what
+    the template writes after the beginning of an answer."""
     last = turns[-1]
     if last.keys() <= {"role", "content"}:
-        return [*text_ids(last["content"], llm.tokenizer, special=False), *end]
+        ids = text_ids(last["content"], llm.tokenizer, special=opens)
+        return ids if end and ids[-1:] == [*end] else [*ids, *end]
     before = written(turns[:-1], llm.tokenizer)
     whole = written(turns, llm.tokenizer, reply=False)
     if not whole.startswith(before):

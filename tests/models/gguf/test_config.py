@@ -157,6 +157,21 @@ def test_ends_of_the_text_and_of_a_turn(tmp_path: Path) -> None:
     assert config.ends(GGUFFile(path)) == {gguf_files.VOCAB - 2, gguf_files.VOCAB - 1}
 
 
+@pytest.mark.parametrize(("text", "known"), [("<end_of_turn>", True), ("<turn>", False)])
+def test_the_end_of_a_turn_that_the_file_does_not_name(
+    text: str, known: bool, tmp_path: Path
+) -> None:
+    """It is known by its text, as in llama.cpp; where the file names one, that is the one."""
+    tokens = [*gguf_files.tokens()[:-1], text]
+    also = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.eot_token_id": None}
+    path = gguf_files.written(tmp_path / "a.gguf", "gemma3", also=also)
+    ends = {gguf_files.VOCAB - 2, *([gguf_files.VOCAB - 1] if known else [])}
+    assert config.ends(GGUFFile(path)) == ends
+    also["tokenizer.ggml.eot_token_id"] = 3
+    path = gguf_files.written(tmp_path / "b.gguf", "gemma3", also=also)
+    assert config.ends(GGUFFile(path)) == {gguf_files.VOCAB - 2, 3}
+
+
 def test_scaling_that_transformers_would_leave_out_is_refused(tmp_path: Path) -> None:
     also = {"llama.rope.scaling.type": "yarn"}
     with pytest.raises(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import stored_models
+from foretoken.cli.commands import app
 from foretoken.errors import ForetokenError
 from foretoken.models import gguf
-from foretoken.models.load import load_model, read_config
+from foretoken.models.load import find, load_model, load_tokenizer, read_config
 from foretoken.testing import logits_after
 
 IDS = stored_models.IDS
@@ -72,3 +76,23 @@ def test_a_tensor_without_a_name_is_refused(tmp_path: Path) -> None:
     stored_models.change_tensors(folder, lambda t: t.update({"model.extra": torch.zeros(3)}))
     with pytest.raises(ForetokenError, match=r"'model\.extra' has no name"):
         written(folder, tmp_path / "a.gguf")
+
+
+@pytest.mark.parametrize("ends", [[0], [0, 5], [5, 7], [0, 5, 7]])
+def test_all_ends_of_texts_are_kept(ends: list[int], tmp_path: Path) -> None:
+    """Of the generation configuration; the tokenizer's own stays one of them."""
+    folder = tmp_path / "model"
+    shutil.copytree(find("mini"), folder)
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": ends}))
+    out = tmp_path / "a.gguf"
+    done = CliRunner().invoke(app, ["export", str(folder), "--to", "gguf", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    own = load_tokenizer(folder).eos_token_id
+    assert gguf.ends_of(out) == {own, *ends}
+
+
+def test_more_ends_than_a_file_can_name(tmp_path: Path) -> None:
+    folder = stored_models.written(tmp_path / "model")
+    with pytest.raises(ForetokenError, match=r"texts end at the tokens \[1, 2, 3, 4\]"):
+        gguf.FolderSource(folder, read_config(folder), None, [1, 2, 3, 4])

@@ -109,3 +109,13 @@ def test_what_makes_no_tokenizer_is_refused(case: str, tmp_path: Path) -> None:
     file = GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=metadata))
     with pytest.raises(ForetokenError, match=message):
         tokenizer.read(file)
+
+
+@pytest.mark.parametrize("words", ["llama3", "llama-v3", "llama-bpe", "pixtral", "tekken"])
+def test_texts_whose_beginning_the_file_does_not_say(words: str, tmp_path: Path) -> None:
+    """Those of these ways of cutting text have one, as llama.cpp takes it; others have none."""
+    for named, begins in ((words, True), ("qwen2", False)):
+        also = {"tokenizer.ggml.pre": named, "tokenizer.ggml.add_bos_token": None}
+        path = gguf_files.written(tmp_path / "a.gguf", also=also)
+        made = tokenizer.read(GGUFFile(path))
+        assert (made("the")["input_ids"][0] == made.bos_token_id) is begins

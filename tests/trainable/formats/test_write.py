@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoConfig
 from typer.testing import CliRunner
 
 import consumers
@@ -302,3 +303,13 @@ def _lesson(tokens: Tensor, hidden: dict[int, Tensor], target: Path) -> Lesson:
         append=no_pass,
         kv=no_pass,
     )
+
+
+@pytest.mark.parametrize("to", ["vllm", "sglang"])
+def test_a_window_as_the_program_reads_it(
+    to: str, target: Path, small: Pair, tmp_path: Path
+) -> None:
+    """By transformers' class of the configuration, which drops one that isn't said to be used."""
+    trained("dflash, a window", tmp_path / "own", target, small)
+    read = AutoConfig.from_pretrained(exported(tmp_path / "own", to, tmp_path / "out"))
+    assert read.sliding_window == 6 and set(read.layer_types) == {"sliding_attention"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,10 @@ _KEPT = (
 class FolderSource:
     """A folder, its configuration and tokenizer as transformers reads them: a `write.Source`."""
 
-    def __init__(self, folder: Path, model_config: Any, words: Any) -> None:
-        """words: a tokenizer, or None."""
+    def __init__(
+        self, folder: Path, model_config: Any, words: Any, ends: Collection[int] = ()
+    ) -> None:
+        """words: a tokenizer, or None. ends: the ids of the tokens that end a text."""
         self._config, self._words = model_config, words
         self.architecture, self._family = _family(model_config)
         self._stored = Checkpoint(folder)
@@ -54,6 +57,7 @@ class FolderSource:
             **_numbers(self.architecture, model_config),
             **({} if words is None else vocabulary.metadata(words, size)),
         }
+        self.metadata |= _other_ends(ends, self.metadata)
 
     def _written_name(self, name: str) -> str:
         full = name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
@@ -139,6 +143,18 @@ def _numbers(architecture: str, of: Any) -> dict[str, Any]:
     if rope["rope_type"] == "yarn":
         given["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
     return {f"{architecture}.{name}": value for name, value in given.items()}
+
+
+def _other_ends(ends: Collection[int], given: Mapping[str, Any]) -> dict[str, int]:
+    """The ends of texts that the tokenizer doesn't name. Raises `ForetokenError` for too many."""
+    free = [key for key in config.ENDS if key not in given]
+    others = sorted({*ends} - {given.get(key) for key in config.ENDS})
+    if len(others) > len(free):
+        raise ForetokenError(
+            f"A GGUF file can't say that texts end at the tokens {sorted(ends)}, which are more "
+            f"than {len(config.ENDS)}; use llama.cpp's converter."
+        )
+    return dict(zip(free, others, strict=False))
 
 
 def _rope_factors(of: Any) -> Tensor | None:

@@ -43,6 +43,8 @@ WORDS: dict[str, str | None] = {
 }
 """tokenizer.ggml.pre -> what a word is."""
 
+_OPENING = ("llama3", "llama-v3", "llama-bpe", "pixtral", "tekken")
+
 
 def read(file: GGUFFile) -> Any:
     """The tokenizer, with its chat template. Raises `ForetokenError` where it can't be made."""
@@ -60,7 +62,7 @@ def read(file: GGUFFile) -> Any:
             tokenizer_object=made,
             clean_up_tokenization_spaces=False,
             chat_template=_template(file),
-            add_bos_token=bool(file.metadata.get("tokenizer.ggml.add_bos_token", kind == "llama")),
+            add_bos_token=bool(file.metadata.get("tokenizer.ggml.add_bos_token", _opens(file))),
             add_eos_token=bool(file.metadata.get("tokenizer.ggml.add_eos_token", False)),
             **_special(file, tokens),
         )
@@ -68,6 +70,12 @@ def read(file: GGUFFile) -> Any:
         raise
     except Exception as error:  # `tokenizers` has no other one
         raise file.refusal(f"its tokenizer can't be made ({one_line(error)})") from error
+
+
+def _opens(file: GGUFFile) -> bool:
+    """Whether texts begin with the token for that, where the file doesn't say: as in llama.cpp."""
+    kind, words = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("model", "pre"))
+    return kind == "llama" or words in _OPENING
 
 
 def _template(file: GGUFFile) -> str | None:

@@ -220,7 +220,8 @@ def _window(shape: Mapping[str, Any], to: str) -> dict[str, Any]:
     if window is None:
         return {"is_causal": True} if causal else {}
     kinds = ["sliding_attention"] * shape["num_layers"]
-    return {"layer_types": kinds, "sliding_window": window, "is_causal": causal}
+    sliding = {"use_sliding_window": True, "sliding_window": window}  # Qwen3's takes none without
+    return {"layer_types": kinds, **sliding, "is_causal": causal}
 
 
 _METHODS = {"eagle3": _eagle3, "dflash": _dflash, "dflash2": _dflash2}

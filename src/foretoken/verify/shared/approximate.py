@@ -30,12 +30,13 @@ def verdict(
     accepted: Tensor,
     likelihood: Tensor | None = None,
 ) -> Verdict:
-    """Accept the longest path of `accepted` [B, N] nodes; the target's own sample follows it.
+    """Accept the longest path of `accepted` [B, N] nodes, but for tokens that may not be written;
+    the target's own sample follows it.
 
     Of equally long paths the one with the highest sum of `likelihood` [B, N] is kept, or the first.
     """
     samples = draws.pick(scores.probs, trees.depths)  # [B, S] the target's own
-    accepted = accepted & trees.valid
+    accepted = accepted & trees.valid & (at_nodes(trees, scores.edited) > -torch.inf)
     last = _end_of_chain(accepted) if trees.is_chain else _deepest(trees, accepted, likelihood)
     path, lengths = path_to(trees, last)
     rows = torch.arange(trees.batch, device=last.device)
