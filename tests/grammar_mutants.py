@@ -50,8 +50,8 @@ MASKING: dict[str, Mutant] = {
     ),
     "a marker in the draft is not seen": Mutant(
         f"{CONSTRAINT}._constrained",
-        "_after(text, marker)",
-        "_after(self._output, marker)",
+        "marker.after(text, len(self._output))",
+        "marker.after(self._output, len(self._output))",
         (
             UNIT.format("reasoning_that_ends_inside_a_block"),
             SERVED.format("reasoning_may_end_anywhere_in_an_accepted_block"),

@@ -373,3 +373,48 @@ def test_sps_ends_early_in_auto() -> None:
         "num_assistant_tokens_schedule": "confidence"}) == Confidence(16, 0.5)  # fmt: skip
     assert rule(method="auto:pld,sps", num_assistant_tokens_schedule="constant") == Fixed(16)
     assert rule(method="sps") == Fixed(4)
+
+
+def test_options_of_parts_that_are_called_like_options(pair: Pair) -> None:
+    """`draft_model` is a method by vLLM's name and an option by another; a part's length is its
+    own."""
+    for more in ({"draft_model": pair.draft}, {"model": pair.draft}):
+        built: Any = build({"method": "ngram+draft_model", **more}).drafter
+        assert built.drafters[1].model is pair.draft
+    own = {"draft_model": {"num_speculative_tokens": 3}}
+    built = build({"method": "ngram+draft_model", "model": pair.draft, **own}).drafter
+    assert built.drafters[1].model is pair.draft and built.drafters[1].nodes == 3
+    for method in ("pld+sps", "auto:pld,sps"):
+        config = {"method": method, "model": pair.draft, "prompt_lookup_num_tokens": 10}
+        lookup, small = (build(config).drafter).drafters  # type: ignore[attr-defined]
+        assert lookup.num_speculative_tokens == 10
+        assert small.nodes == (4 if method == "pld+sps" else 16)
+
+
+def test_auto_leaves_a_trees_depth_alone() -> None:
+    """But where it is given for the tree itself."""
+    config: dict[str, Any] = {"method": "auto:suffix,eagle3", "model": "mini-eagle3"}
+    depths = [
+        build({**config, **more}).drafter.drafters[1].depth  # type: ignore[attr-defined]
+        for more in (
+            {},
+            {"num_speculative_tokens": 8},
+            {"depth": 4},
+            {"eagle3": {"num_speculative_tokens": 5}},
+        )
+    ]
+    assert depths == [6, 6, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"method": "mcsd", "num_speculative_nodes": 4}, "tree_nodes is 4 and needs acceptance"),
+        ({"method": "pld+sps", "weight": 0}, "weight is 0"),
+        ({"method": "sps", "prompt_lookup_num_tokens": 4}, "prompt_lookup_num_tokens"),
+    ],
+)
+def test_options_without_a_meaning(config: dict[str, Any], said: str, pair: Pair) -> None:
+    """Are refused, not left out."""
+    with pytest.raises(ForetokenError, match=said):
+        build({"model": pair.draft, **config})

@@ -126,6 +126,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "depth": {"distribution": 2},
     "top_k": {"distribution": 2},
     "tree_nodes": {"distribution": 3},
+    "small_tree.tree_nodes": {"distribution": None},  # as it has no acceptance here
     "context_window": {"": 4},
     "k_matrix": {"": ((4, 2), (0, 3)), "distribution": ((1, 1), (0, 1))},
 }

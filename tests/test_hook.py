@@ -5,6 +5,7 @@ Tiny random float64 models; batches with left padding unless a test says otherwi
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -708,3 +709,20 @@ def test_no_distribution_is_an_error(model: Any) -> None:
         model.generate(
             **INPUTS, logits_processor=[forbid], max_new_tokens=9, custom_generate=assisted()
         )
+
+
+def test_a_tuned_prompt_is_refused(model: Any) -> None:
+    """Its tokens come by another way, that a method doesn't see; LoRA's weights are the model's."""
+    peft = pytest.importorskip("peft")
+    ids = torch.tensor([[5, 9, 2, 7]])
+    own = copy.deepcopy(model)
+    options: Any = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    options["custom_generate"] = assisted()
+    tuned = peft.get_peft_model(
+        own, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    )
+    with pytest.raises(ForetokenError, match="prompt or prefix tuning"):
+        tuned.generate(input_ids=ids, **options)
+    config = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"])
+    adapted = peft.get_peft_model(copy.deepcopy(model), config)
+    assert adapted.generate(input_ids=ids, **options).shape == (1, 8)

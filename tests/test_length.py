@@ -81,7 +81,7 @@ def test_the_adaptive_threshold_follows_the_published_parameters() -> None:
         rule.observe(own, drafted, accepted)
         assert rule.threshold(own) == pytest.approx(wanted, abs=1e-15)
         if drafted:
-            assert own.state[rule][1] == rate
+            assert own.state[rule.key][1] == rate
     assert rule.threshold(own) == pytest.approx(0.8 + 0.001 * (3 - 2))
     assert rule.threshold(other) == 0.8  # each sequence has its own
     distributions = torch.tensor([[0.8005, 0.1995], [0.8005, 0.1995]], dtype=torch.float64)
@@ -168,9 +168,20 @@ def test_expected_gain_learns_per_sequence() -> None:
     assert rule.limit(good) == 8
     # Of 3 drafted and 1 accepted, 2 were tested: the third was never looked at.
     rule.observe(one := sequence(), 3, 1)
-    assert one.state[rule] == pytest.approx((0.9 * 1.6 + 1, 0.9 * 2 + 2))
+    assert one.state[rule.key] == pytest.approx((0.9 * 1.6 + 1, 0.9 * 2 + 2))
     assert ExpectedGain(8, draft_cost=0, rate=0.1).limit(new) == 8
     assert speedup(1.0, 3, 0.0) == 4.0
+
+
+def test_equal_rules_have_states_of_their_own() -> None:
+    """So that one drafter's acceptance doesn't move another's threshold."""
+    one, two = schedule("adaptive", 8), schedule("adaptive", 8)
+    assert one == two and one is not two
+    sequence = Sequence.start([1], SamplingParams(temperature=0))
+    before = two.threshold(sequence)  # type: ignore[attr-defined]
+    for _ in range(50):
+        one.observe(sequence, 8, 0)
+    assert two.threshold(sequence) == before != one.threshold(sequence)  # type: ignore[attr-defined]
 
 
 def test_schedules_by_name() -> None:

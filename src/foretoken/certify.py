@@ -7,8 +7,8 @@
   the bins are prefixes, found by splitting the likeliest one again and again. Pearson's chi-square
   compares.
 
-Probabilities of chance are corrected for the number of distribution checks (Bonferroni), so that
-one threshold holds for the whole certificate."""
+Probabilities of chance are corrected for the number of a method's distribution checks (Bonferroni),
+so that one threshold holds for all of them."""
 
 from __future__ import annotations
 

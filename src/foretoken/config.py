@@ -275,16 +275,14 @@ def _with_drafters(method: str, combiner: str, options: Mapping[str, Any]) -> di
     """The combiner's options, with the parts' drafters among them."""
     parts = auto_parts(method, options) if combiner == AUTO else list(parse(method).parts)
     _check_parts(method, parts)
-    added: dict[str, Any] = {}
+    wrapper, added = drafter_class(combiner), dict[str, Any]()
     if combiner == AUTO:
         added = {"names": parts, "lenient": method == AUTO}
-        options = {_LENGTH: drafter_class(AUTO).num_speculative_tokens, **options}
+        options = {_LENGTH: wrapper.num_speculative_tokens, **options}
     classes = {part: _part_class(part) for part in parts}
-    takers = {part: _fields(cls) for part, cls in classes.items()}
-    if combiner == AUTO:  # which limits all drafts: those of a depth of their own keep it
-        for part, cls in classes.items():
-            takers[part] = [name for name in takers[part] if not _has_own_depth(cls, name)]
-    shares = _shared_out(method, options, {**takers, combiner: _fields(drafter_class(combiner))})
+    takers = {part: _fields(cls) for part, cls in {**classes, combiner: wrapper}.items()}
+    deep = {part for part, cls in classes.items() if combiner == AUTO and _has_own_depth(cls)}
+    shares = _shared_out(method, options, takers, deep)
     drafters = [
         create_drafter(cls, part, {**_row_options(part, combiner, shares[part]), **shares[part]})
         for part, cls in classes.items()
@@ -292,9 +290,9 @@ def _with_drafters(method: str, combiner: str, options: Mapping[str, Any]) -> di
     return {**shares[combiner], **added, "drafters": drafters}
 
 
-def _has_own_depth(cls: type[Any], option: str) -> bool:
-    """Whether the option is a draft's length, which the class's tree or checkpoint sets."""
-    return option == _LENGTH and cls.__dataclass_fields__[option].default is None
+def _has_own_depth(cls: type[Any]) -> bool:
+    """Whether its tree or checkpoint sets how deep drafts are, whatever `auto` limits them to."""
+    return _LENGTH not in _fields(cls) or cls.__dataclass_fields__[_LENGTH].default is None
 
 
 def _check_parts(method: str, parts: Seq[str]) -> None:
@@ -314,19 +312,21 @@ def _check_parts(method: str, parts: Seq[str]) -> None:
 
 
 def _shared_out(
-    method: str, options: Mapping[str, Any], takers: Mapping[str, list[str]]
+    method: str, options: Mapping[str, Any], takers: Mapping[str, list[str]], deep: Collection[str]
 ) -> dict[str, dict[str, Any]]:
-    """Each taker's options: those that it has, overridden by those under its name."""
+    """Each taker's options, overridden by those under its name; a length `deep` take there only."""
     taken_by: dict[str, dict[str, Any]] = {name: {} for name in takers}
-    for key, value in options.items():
+    own = {k: v for k, v in options.items() if k in takers and isinstance(v, Mapping)}
+    for key, value in ((k, v) for k, v in options.items() if k not in own):
         having = [name for name, fields in takers.items() if option_name(key, fields) in fields]
-        if not having and not (key in takers and isinstance(value, Mapping)):
+        if OPTION_ALIASES.get(key, key) == _LENGTH:
+            having = [name for name in having if name not in deep]
+        if not having:
             names = [field for fields in takers.values() for field in _public(fields)]
-            parts = [part for part in takers if row_of(part) is not None]
-            raise unknown_option(method, key, [*parts, *names])
+            raise unknown_option(method, key, [*filter(row_of, takers), *names])
         for name in having:
             taken_by[name][key] = value
-    return {name: shared | dict(options.get(name, {})) for name, shared in taken_by.items()}
+    return {name: shared | dict(own.get(name, {})) for name, shared in taken_by.items()}
 
 
 def _row_options(name: str, combiner: str, given: Collection[str]) -> Mapping[str, Any]:

@@ -12,9 +12,10 @@ Legend: B sequences, V vocabulary; d drafted tokens, a accepted ones.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -59,9 +60,11 @@ class LengthRule(Protocol):
 
 @dataclass(frozen=True)
 class Fixed:
-    """Always drafts `tokens` tokens (Leviathan et al. 2023: gamma)."""
+    """Always drafts `tokens` tokens (Leviathan et al. 2023: gamma). key: under which sequences keep
+    the rule's state; rules that are equal have keys of their own."""
 
     tokens: int
+    key: object = field(default_factory=object, init=False, repr=False, compare=False, kw_only=True)
 
     looks: ClassVar[bool] = False
     stops_before: ClassVar[bool] = False
@@ -101,13 +104,13 @@ class Heuristic(Fixed):
         return max(self.tokens, 64)
 
     def limit(self, sequence: Sequence) -> int:
-        current: int = sequence.state.get(self, self.tokens)
+        current: int = sequence.state.get(self.key, self.tokens)
         return current
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if drafted:
             now = self.limit(sequence)
-            sequence.state[self] = (
+            sequence.state[self.key] = (
                 min(now + 2, self.most) if accepted == drafted else max(1, now - 1)
             )
 
@@ -187,12 +190,12 @@ class Adaptive(Confidence):
         elif drafted < self.tokens:
             wanted -= self.change
         threshold = self.inertia * threshold + (1 - self.inertia) * wanted
-        sequence.state[self] = threshold, rate
+        sequence.state[self.key] = threshold, rate
 
     def _state(self, sequence: Sequence) -> tuple[float, float]:
         """The threshold, and the running mean of the acceptance rate."""
         state: tuple[float, float]
-        state = sequence.state.get(self, (self.assistant_confidence_threshold, 0.0))
+        state = sequence.state.get(self.key, (self.assistant_confidence_threshold, 0.0))
         return state
 
 
@@ -242,7 +245,7 @@ class Cumulative(Confidence):
             raise unknown("after_error", self.after_error, (RATE, CONFIDENCE))
 
     def limit(self, sequence: Sequence) -> int:
-        sequence.state[self] = self.threshold(sequence), ()
+        sequence.state[self.key] = self.threshold(sequence), ()
         return self.tokens
 
     def threshold(self, sequence: Sequence) -> float:
@@ -254,13 +257,13 @@ class Cumulative(Confidence):
         for sequence, share in zip(sequences, distributions.amax(-1).tolist(), strict=True):
             threshold, path = self._state(sequence)
             path = (*path, (path[-1] if path else 1.0) * share)
-            sequence.state[self] = threshold, path
+            sequence.state[self.key] = threshold, path
             ends.append(path[-1] < threshold)
         return torch.tensor(ends, device=distributions.device)
 
     def note(self, sequence: Sequence, path: Seq[float]) -> None:
         """Remember a draft that was made otherwise, by the cumulative confidence at each token."""
-        sequence.state[self] = self.threshold(sequence), tuple(path)
+        sequence.state[self.key] = self.threshold(sequence), tuple(path)
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if not drafted:
@@ -273,12 +276,12 @@ class Cumulative(Confidence):
             threshold = (drafted - accepted) / drafted
         elif wrong:
             threshold /= max(sum(wrong) / len(wrong), _LEAST)
-        sequence.state[self] = min(max(threshold, _LEAST), _MOST), ()
+        sequence.state[self.key] = min(max(threshold, _LEAST), _MOST), ()
 
     def _state(self, sequence: Sequence) -> tuple[float, tuple[float, ...]]:
         """The threshold, and the cumulative confidence at each token of the draft so far."""
         state: tuple[float, tuple[float, ...]]
-        state = sequence.state.get(self, (self.assistant_confidence_threshold, ()))
+        state = sequence.state.get(self.key, (self.assistant_confidence_threshold, ()))
         return state
 
 
@@ -309,6 +312,9 @@ class ExpectedGain(Fixed):
                 f"draft_cost is {self.draft_cost}; it is the time of a drafter's pass divided by "
                 "that of the target's, e.g. 0.1."
             )
+        check_range(0, 1, decay=self.decay, rate=self.rate)
+        if not 0 < self.weight < math.inf:
+            raise ForetokenError(f"weight is {self.weight}; it must be above 0.")
 
     def limit(self, sequence: Sequence) -> int:
         accepted, tested = self._counts(sequence)
@@ -322,7 +328,7 @@ class ExpectedGain(Fixed):
         if drafted:
             accepted_before, tested_before = self._counts(sequence)
             tested = accepted + (accepted < drafted)
-            sequence.state[self] = (
+            sequence.state[self.key] = (
                 self.decay * accepted_before + accepted,
                 self.decay * tested_before + tested,
             )
@@ -330,7 +336,7 @@ class ExpectedGain(Fixed):
     def _counts(self, sequence: Sequence) -> tuple[float, float]:
         """(accepted, tested) tokens, older ones counting less."""
         counts: tuple[float, float]
-        counts = sequence.state.get(self, (self.rate * self.weight, self.weight))
+        counts = sequence.state.get(self.key, (self.rate * self.weight, self.weight))
         return counts
 
 

@@ -27,9 +27,10 @@ ALIASES = {
 }
 """Names of other libraries for the same method."""
 
+_LOOKUP = "prompt_lookup_num_tokens"
 OPTION_ALIASES = {
     "num_assistant_tokens": "num_speculative_tokens",
-    "prompt_lookup_num_tokens": "num_speculative_tokens",
+    _LOOKUP: "num_speculative_tokens",
     "max_matching_ngram_size": "prompt_lookup_max",
     "suffix_decoding_max_tree_depth": "max_tree_depth",
     "suffix_decoding_max_spec_factor": "max_spec_factor",
@@ -199,6 +200,8 @@ def option_name(key: str, fields: Collection[str]) -> str:
     """foretoken's name of an option; `key` may be another library's."""
     if key in fields:
         return key
+    if key == _LOOKUP and "prompt_lookup_max" not in fields:
+        return key  # the length of prompt lookup's drafts, and of no other's
     name = OPTION_ALIASES.get(key, key)
     return next((field for field in (name, *FIELDS.get(name, ())) if field in fields), name)
 

@@ -15,13 +15,13 @@ from foretoken.errors import ForetokenError, shown, unknown
 from foretoken.files import read_json
 from foretoken.machine import cache_folder
 
-SCHEMA = 1
+SCHEMA, SUFFIX = 1, ".json"
 _WHAT = "a file of foretoken tune"
 
 
 def tuned_path(name: str) -> Path:
     """The path of the file of this name in the cache folder."""
-    return cache_folder() / "tuned" / f"{name}.json"
+    return cache_folder() / "tuned" / f"{name}{SUFFIX}"
 
 
 def read_tuned(name: str | Path) -> dict[str, Any]:
@@ -32,11 +32,11 @@ def read_tuned(name: str | Path) -> dict[str, Any]:
     if not isinstance(name, (str, Path)):
         raise ForetokenError(f"tuned is {shown(name)}; give a file's path, or its name.")
     path = Path(name)
-    if path.suffix != ".json":
+    if path.suffix != SUFFIX:
         path = tuned_path(str(name))
     if not path.is_file():
-        known = [file.stem for file in path.parent.glob("*.json")]
-        if Path(name).suffix != ".json" and known:
+        known = [file.stem for file in path.parent.glob(f"*{SUFFIX}")]
+        if Path(name).suffix != SUFFIX and known:
             raise unknown("tuned method", str(name), known)
         raise ForetokenError(f"There is no {path}; make it with foretoken tune, or give a path.")
     config = read_json(path, _WHAT, schema=SCHEMA).get("speculative_config")

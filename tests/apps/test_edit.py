@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
 from edits import ASKED, FILE, scripted
 from foretoken import LLM, ForetokenError, SamplingParams
@@ -30,6 +31,28 @@ def test_a_fence_is_taken_off(before: str, tag: str) -> None:
     with scripted(f"{before}```{tag}\n{CHANGED}```\nI renamed f.") as llm:
         edited = edit(llm, FILE, ASKED)
     assert edited.text == CHANGED and edited.complete and edited.before == FILE
+
+
+def test_special_tokens_of_a_file_are_a_part_of_it() -> None:
+    """What the tokenizer takes for its own is written all the same; an end can't be gone over."""
+    text = "T = '<|user|>{q}<|assistant|>'\nx = 1\n"
+    with LLM("mini") as llm:
+        tokenizer: Any = llm.tokenizer
+        start = len(llm.chat_prompt(messages(text, ASKED)))
+        ids = tokenizer(f"```\n{text}```", add_special_tokens=False)["input_ids"]
+        assert set(ids) & set(tokenizer.all_special_ids)
+        ids.append(tokenizer.eos_token_id)
+
+        def copies(before: Any, scores: Any) -> Any:
+            scores = torch.full_like(scores, -torch.inf)
+            scores[:, ids[min(before.shape[1] - start, len(ids) - 1)]] = 0
+            return scores
+
+        params = replace(GREEDY, logits_processors=[copies])
+        edited = edit(llm, text, ASKED, params)
+        assert edited.complete and edited.text == text
+        with pytest.raises(ForetokenError, match=r"holds '<\|endoftext\|>', at which"):
+            edit(llm, f"a = '{tokenizer.eos_token}'\n", ASKED)
 
 
 def test_a_bare_answer() -> None:

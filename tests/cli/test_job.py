@@ -49,6 +49,9 @@ def test_the_record_tells_what_decides(checkpoints: tuple[Path, Path]) -> None:
     assert plain["targets"][0]["methods"] == {"pld": {"method": "pld"}}
     assert not {"device", "backend"} & {*plain}
     assert chosen == {**plain, "shard": "1/2", "device": "cpu", "backend": "plain"}
+    options = {"threads": 1, "kv_cache_memory": "1GiB", "weights_memory": "2GiB"}
+    placed = make_job(given, ModelOptions(**options))  # type: ignore[arg-type]
+    assert placed.record(None) == {**plain, **options}
     kept = make_job(replace(given, keep_loops=True), ModelOptions())
     assert kept.record(None) == {**plain, "keep_loops": True} and kept.plan.distinct_4 == 0
     asked = make_job(replace(given, template="vicuna"), ModelOptions())

@@ -56,3 +56,10 @@ def test_from_the_command_line_to_the_engine(
     assert method_config(f"tuned:{name}", None, None) == kept["speculative_config"]
     with pytest.raises(ForetokenError, match="Did you mean"):
         read_tuned(f"{name}x")
+
+
+@pytest.mark.parametrize("given", [("--out", "best"), ("--name", "best.json")])
+def test_names_and_paths_are_told_apart(given: tuple[str, str]) -> None:
+    """Before anything is searched, as what was found could not be used."""
+    done = CliRunner().invoke(app, ["tune", "--method", "pld", *given])
+    assert done.exit_code == 1 and f"{given[0]} is {given[1]}" in done.output

@@ -230,6 +230,46 @@ def test_a_trees_shape_is_learned(pair: Pair) -> None:
     assert shape.parents == (0, 0, 1, 1, 2, 2) and output.stats.drafted
 
 
+def written(engine: Engine, prompt: list[int], params: SamplingParams) -> None:
+    engine.add(prompt, params)
+    while engine.busy:
+        engine.step()
+
+
+def test_a_shape_is_learned_from_a_tree_that_nothing_cut(pair: Pair) -> None:
+    """Not from a short answer's, and again once all is forgotten."""
+    costs = CostModel({1: 1.0, 64: 1.01}, {"mcsd": DraftCost(level=0.001)}, fixed=True)
+    config = {"method": "auto:mcsd", "model": pair.draft, "costs": costs, "remember": False}
+    drafter: Any = build(config).drafter
+    engine = Engine(ModelTarget(pair.target, 2, 256), drafter, MultiCandidate())
+    short, long = (SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (3, 60))
+    for again in range(2):
+        written(engine, PROMPTS[0], short)
+        assert drafter.control.shapes[0].is_chain, again
+        written(engine, PROMPTS[0], long)
+        shape = drafter.control.shapes[0]
+        assert len(shape) == 16 and not shape.is_chain, again
+        drafter.shared.reset()
+
+
+def test_a_forked_sample_has_read_the_prompt(pair: Pair) -> None:
+    """As far as the small model's cache was copied."""
+    costs = CostModel({1: 1.0, 8: 1.2, 64: 8.0}, {"sps": DraftCost(level=0.05)}, fixed=True)
+    config = {"method": "auto:sps", "model": pair.draft, "costs": costs, "remember": False}
+    drafter: Any = build(config).drafter
+    engine = Engine(ModelTarget(pair.target, 2, 256), drafter, Speculative())
+    prompt = [i % 90 for i in range(100)]
+    params = SamplingParams(seed=1, n=2, max_tokens=40, ignore_eos=True)
+    request = engine.add(prompt, params)
+    while not all(sample.output.token_ids for sample in request.samples):
+        engine.step()
+    for sample in request.samples:
+        [history] = sample.sequence.state[drafter]
+        assert history.reads and history.read >= len(prompt) - 1
+    while engine.busy:
+        engine.step()
+
+
 def test_forgetting_between_answers(pair: Pair) -> None:
     """`shared.reset` takes what was counted, and what the parts keep; costs stay."""
     drafter = auto(SmallLM(pair.draft))

@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+from foretoken import SamplingParams
 from foretoken.drafters.eagle import TREE, Eagle
-from foretoken.testing import Pair
+from foretoken.testing import Pair, serve
 from foretoken.train.records import Records
+from foretoken.trainable import feature_layer
 from foretoken.trainable.eagle import EagleModule
+from foretoken.trainable.feature_layer import FeatureModel
+from foretoken.tree import DraftTree
 from foretoken.verify.multi_candidate import MultiCandidate
-from lessons import check_estimate, seeded
+from lessons import PROMPTS, check_estimate, seeded
 
 
 @pytest.mark.parametrize("tree", [TREE, ((0,), (0, 0), (0, 0, 0)), ((0,), (1,), (1, 0))])
@@ -19,3 +23,34 @@ def test_the_estimate_is_what_is_served(small: Pair, records: Records, tree: Any
     """Each step's acceptance, the drafter's own states along the text included."""
     module = seeded(EagleModule, small)
     check_estimate(Eagle(module, tree=tree), module, small.target, records, MultiCandidate())
+
+
+def test_states_that_wait_are_bounded(small: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long others draft; then it drafts as if it had read all of them at once."""
+
+    class Late(Eagle):
+        def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+            pairs = zip(sequences, budgets, strict=True)
+            left = [budget if len(s.tokens) > 40 else 0 for s, budget in pairs]
+            return super().draft(sequences, left, draws)
+
+    waiting: list[int] = []
+    known = FeatureModel.observe
+
+    def noted(self: Any, sequences: Any, steps: Any) -> None:
+        known(self, sequences, steps)
+        waiting.extend(len(s.state[self].waiting) for s in sequences)
+
+    monkeypatch.setattr(FeatureModel, "observe", noted)
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+
+    def run(most: int) -> Any:
+        waiting.clear()
+        monkeypatch.setattr(feature_layer, "_MOST_WAITING", most)
+        drafter = Late(seeded(EagleModule, small))
+        outputs = serve(small.target, drafter, MultiCandidate(), PROMPTS[:2], params)
+        return [(o.token_ids, o.outputs[0].accepted) for o in outputs]
+
+    few = run(8)
+    assert max(waiting) <= 8 and any(any(accepted) for _, accepted in few)
+    assert few == run(10_000) and max(waiting) > 20

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken import ForetokenError
+from foretoken import ForetokenError, SamplingParams
 from foretoken.config import build
 from foretoken.drafters.kangaroo import Kangaroo, KangarooAdapter
 from foretoken.draws import GreedyDraws
@@ -22,8 +22,10 @@ from foretoken.testing import Pair, check_greedy, serve, tiny_pair
 from foretoken.train.batches import Batches, collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
+from foretoken.trainable import shallow
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
+from foretoken.trainable.shallow import ShallowModel
 from foretoken.tree import DraftTree
 from foretoken.verify.speculative import Speculative
 from lessons import GREEDY, LIMIT, PROMPTS, check_estimate, taught, written
@@ -236,3 +238,35 @@ def test_weights_learn_and_have_the_public_names(small: Pair, records: Records) 
     other = ModelTarget(tiny_pair(23, width=16, layers=3).target, 1, 32)
     with pytest.raises(ForetokenError, match=r"hidden_size 32 and this target has 16"):
         Kangaroo(made).bind(other)
+
+
+def test_states_that_wait_are_bounded(
+    small: Pair, adapter: KangarooAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long others draft; then it drafts as if it had read all of them at once."""
+
+    class Late(Kangaroo):
+        def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+            pairs = zip(sequences, budgets, strict=True)
+            left = [budget if len(s.tokens) > 40 else 0 for s, budget in pairs]
+            return super().draft(sequences, left, draws)
+
+    waiting: list[int] = []
+    known = ShallowModel.follow
+
+    def noted(self: Any, sequences: Any, steps: Any) -> None:
+        known(self, sequences, steps)
+        waiting.extend(len(s.state[self]) for s in sequences)
+
+    monkeypatch.setattr(ShallowModel, "follow", noted)
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+
+    def run(most: int) -> Any:
+        waiting.clear()
+        monkeypatch.setattr(shallow, "_MOST_WAITING", most)
+        outputs = serve(small.target, Late(adapter, 4, 0.3), Speculative(), PROMPTS[:2], params)
+        return [(o.token_ids, o.outputs[0].accepted) for o in outputs]
+
+    few = run(8)
+    assert max(waiting) <= 8 and any(any(accepted) for _, accepted in few)
+    assert few == run(10_000) and max(waiting) > 20

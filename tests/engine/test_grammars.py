@@ -18,6 +18,7 @@ from foretoken import ForetokenError, SamplingParams
 from foretoken.config import build
 from foretoken.drafters.nothing import Nothing
 from foretoken.engine.engine import Engine
+from foretoken.engine.grammars import Spelt, _has_reasoned
 from foretoken.engine.request import Request
 from foretoken.grammar import compiling
 from foretoken.models.target import ModelTarget
@@ -384,3 +385,40 @@ def test_what_is_learned_of_a_constrained_request_is_the_models_own() -> None:
     constrained = params_of("choice", max_tokens=1)
     free = learned(replace(constrained, structured_outputs=None))
     assert learned(constrained) == free and min(free) >= 0
+
+
+class Pieces:
+    """A tokenizer of these texts."""
+
+    TEXTS = ("a", "</", "think", ">", ">\n", "</think>\n", "1")
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return "".join(self.TEXTS[token] for token in ids)
+
+
+@pytest.mark.parametrize(
+    ("text", "begins", "over"),
+    [
+        ([0, 1, 2, 3, 6], 4, False),
+        ([0, 1, 2, 4, 6], 4, False),
+        ([5, 6], 1, False),
+        ([0, 5], 2, True),
+        ([0, 3, 1, 2, 4, 1, 2, 3], 5, True),
+        ([0, 1, 2, 0, 3], None, False),
+    ],
+)
+def test_a_marker_in_whatever_tokens(text: list[int], begins: int | None, over: bool) -> None:
+    """One may have what follows the marker in it too; what was seen is not looked at again."""
+    marker = Spelt("</think>", Pieces())
+    assert marker.after(text, 0) == begins
+    for seen in range(begins or 0):
+        assert marker.after(text, seen) == begins
+    assert _has_reasoned(text, "</think>", Pieces()) is over
+
+
+def test_an_answer_after_a_marker_of_several_tokens() -> None:
+    """That the model writes together with a line's end."""
+    form = FORMS["choice"] | {"reasoning_end": "<answer>"}
+    params = SamplingParams(temperature=0, max_tokens=12, structured_outputs=form)
+    [over, still] = texts(served(params, prompts=["the<answer>\n", "the<answer> ab"]))
+    assert over in FORMS["choice"]["choice"] and still not in FORMS["choice"]["choice"]

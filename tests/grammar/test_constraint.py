@@ -10,7 +10,7 @@ from torch import Tensor
 
 from foretoken import ForetokenError, SamplingParams
 from foretoken.draws import Draws
-from foretoken.grammar.constraint import CompiledGrammar, Constraint, mask
+from foretoken.grammar.constraint import CompiledGrammar, Constraint, Ids, mask
 from foretoken.protocols import Verifier
 from foretoken.registry import build_verifier
 from foretoken.sampling.fold import fold
@@ -126,7 +126,7 @@ def test_a_whole_text_that_cannot_go_on_is_finished() -> None:
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
 def test_reasoning_that_ends_inside_a_block(place: int) -> None:
     """The grammar holds from the marker on, wherever in a draft it is."""
-    marked = replace(GRAMMAR, reasoning_end=(2, 2))
+    marked = replace(GRAMMAR, reasoning_end=Ids((2, 2)))
     draft = [*[0] * place, 2, 2, 2, 0]
     constraint = Constraint(marked, ENDLESS)
     found = allowed(constraint, [], *[draft[:size] for size in range(len(draft) + 1)])
@@ -142,7 +142,7 @@ def test_forced_tokens() -> None:
     assert constraint.forced([]) == [0, 2]
     assert constraint.forced([0]) == [2] and constraint.forced([0, 2]) == []
     assert constraint.forced([2]) == []
-    marked = Constraint(replace(forced, reasoning_end=(1,)), ENDLESS)
+    marked = Constraint(replace(forced, reasoning_end=Ids((1,))), ENDLESS)
     assert marked.forced([0]) == [] and marked.forced([0, 1]) == [0, 2]
 
 

@@ -307,3 +307,12 @@ def test_what_is_no_model(model: Any) -> None:
     if model is not None:  # then the option is missing
         with pytest.raises(ForetokenError, match=r"^A model is .*; give a checkpoint folder"):
             LLM(ours, speculative_config={"method": "sps", "model": model})
+
+
+def test_an_adapter_beside_a_model_is_refused(tmp_path: Path) -> None:
+    """transformers would apply it, and the native reader wouldn't."""
+    folder = written(tmp_path / "model")
+    (folder / "adapter_config.json").write_text("{}")
+    for model_impl in ("auto", "native", "transformers"):
+        with pytest.raises(ForetokenError, match="holds an adapter beside a model; merge it"):
+            load_model(folder, model_impl=model_impl)

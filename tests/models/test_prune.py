@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from foretoken.models.prune import prune
+from foretoken import ForetokenError
+from foretoken.models.prune import opened, prune
 from foretoken.models.target import ModelTarget
-from foretoken.testing import logits_after, native
+from foretoken.testing import logits_after, native, tiny_transformers
 from foretoken.testing.checks import PROMPTS
 from foretoken.testing.models import Pair
 from partial_target import LAYERS
@@ -44,3 +46,12 @@ def test_what_is_pruned_is_what_weighs_least(deep: Pair) -> None:
     small = prune(model, 0.5, 0.5, target)
     expected = logits_after(target.model, PROMPTS[0])
     assert torch.allclose(logits_after(small, PROMPTS[0]), expected, atol=1e-10)
+
+
+def test_adapters_beside_the_weights_are_refused() -> None:
+    """They would be left out."""
+    peft = pytest.importorskip("peft")
+    model = tiny_transformers(61)
+    model.add_adapter(peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    with pytest.raises(ForetokenError, match=r"adapters beside its weights; merge them"):
+        opened(model, "pruned")

@@ -90,3 +90,10 @@ def test_bundled_prompts() -> None:
     assert len({prompt.task for prompt in found[:7]}) == 7
     assert all(len(prompt.turns) == 1 for prompt in found)
     assert {prompt.max_tokens for prompt in texts.shortened(found, 9)} == {9}
+
+
+def test_a_mark_before_the_first_text() -> None:
+    """Which some editors write; the prompts are what they are without it."""
+    for text in ('{"prompt": "Hi"}\n{"prompt": "Ho"}', "Hi\nHo"):
+        found = {prompt.turns[0] for prompt in texts.split("\ufeff" + text, "here")}
+        assert found == {"Hi", "Ho"}

@@ -13,7 +13,9 @@ from openai import BadRequestError, OpenAI
 from foretoken import LLM, StructuredOutputsParams
 from foretoken.grammar.guidance import Guidance
 from foretoken.serve.calling import calls_grammar
-from foretoken.serve.schema import Function
+from foretoken.serve.chat import _with_choice
+from foretoken.serve.schema import ChatBody, Function
+from foretoken.serve.settings import ServerSettings
 from foretoken.serve.tools import FORMATS
 from grammar_cases import EOS
 from json_tokenizer import ids, pair, tokenizer
@@ -233,3 +235,16 @@ def test_refusals(client: Any, more: dict[str, Any], says: str) -> None:
         client.chat.completions.create(**asked)
     with pytest.raises(BadRequestError, match=says):
         list(client.chat.completions.create(**asked, stream=True))
+
+
+def test_calls_between_special_tokens() -> None:
+    """Which are left out of texts, and would take the call with them."""
+    own = deepcopy(tokenizer())
+    own.add_special_tokens({"additional_special_tokens": ["<tool_call>", "</tool_call>"]})
+    body = ChatBody(messages=[{"role": "user", "content": "?"}], tools=[PAINT])  # type: ignore[list-item]
+    own.chat_template = "{{ tools }}"
+    settings = ServerSettings(names=("toy",), tool_call_parser="hermes")
+    assert not _with_choice(body, settings, own).skip_special_tokens
+    assert _with_choice(body, settings, tokenizer()).skip_special_tokens
+    plain = body.model_copy(update={"tools": []})
+    assert _with_choice(plain, settings, own).skip_special_tokens

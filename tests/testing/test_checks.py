@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
-from foretoken.testing import (
-    check_drafter,
-)
+from foretoken.testing import Drawn, check_drafter
 
 
 def test_check_drafter_passes_honest_ones() -> None:
@@ -32,3 +32,19 @@ def test_check_drafter_fails_a_dishonest_one() -> None:
     """The distribution is off, and it says by how much."""
     with pytest.raises(AssertionError, match="is off by"):
         check_drafter(lambda pair: Dishonest(pair.draft, 2))
+
+
+class Choosy(Drawn):
+    """Leaves out its third token where that is an unlikely one."""
+
+    def draft(self, sequences, budgets, draws):  # type: ignore[no-untyped-def]
+        tree = super().draft(sequences, budgets, draws)
+        if tree.nodes < 3 or tree.proposals is None:
+            return tree
+        third = [tree.proposals[row, 2, tree.tokens[row, 2]] > 0.4 for row in range(tree.batch)]
+        return replace(tree, counts=[3 if likely else 2 for likely in third])
+
+
+def test_check_drafter_looks_at_the_third_node() -> None:
+    with pytest.raises(AssertionError, match="is off by"):
+        check_drafter(lambda pair: Choosy(pair.draft, (1, 1, 1)))

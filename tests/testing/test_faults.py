@@ -66,9 +66,9 @@ def build_small(name: str, pair: Pair) -> BuiltMethod:
         return build({"method": name, **COMBINED[name](pair)})
     if row is None or row.target:
         return build({"method": name})
-    return build(
-        {"method": name, **given(row.drafter, pair), **settings(row.drafter, "distribution")}
-    )
+    few = settings(row.drafter, "distribution")
+    few |= {"tree_nodes": 3} if "acceptance" in row.options else {}
+    return build({"method": name, **given(row.drafter, pair), **few})
 
 
 @pytest.mark.parametrize("name", [*METHODS, *(name for name in COMBINED if name not in METHODS)])

@@ -23,7 +23,8 @@ def test_trees() -> None:
     """By name, planned for rates, given; a plan takes the likeliest paths."""
     rates = [[0.6, 0.22, 0.1], [0.5, 0.3]]
     assert plan_tree(rates, 5) == ((0,), (0, 0), (1,), (0, 1), (1, 0))
-    assert tree_from_option("paper", 5, None) == MEDUSA_63
+    assert tree_from_option("paper", 63, None) == MEDUSA_63
+    assert tree_from_option("paper", 5, None) == MEDUSA_63[:5]
     assert tree_from_option("auto", 5, None) == MEDUSA_63[:5]
     assert tree_from_option("planned", 2, rates) == ((0,), (0, 0))
     assert tree_from_option([[0], [1]], 63, None) == ((0,), (1,))

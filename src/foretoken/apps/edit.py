@@ -17,7 +17,8 @@ from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from foretoken.engine.prompts import text_ids
-from foretoken.errors import ForetokenError
+from foretoken.engine.stopping import decoded
+from foretoken.errors import ForetokenError, shown
 from foretoken.progress import track
 from foretoken.sampling.params import SamplingParams
 
@@ -83,6 +84,7 @@ def edit(
     prompt = llm.chat_prompt(messages(shown, instruction))
     predicted = text_ids(_block(shown, fence), llm.tokenizer, special=False)
     _check_length(llm, len(prompt), len(predicted))
+    _check_ends(llm, predicted)
     output = _finished(llm, prompt, _bounded(params, predicted), len(predicted), use_tqdm)
     found, closed = _cut(output.text, shown, fence)
     return Edited(
@@ -123,10 +125,22 @@ def _check_length(llm: LLM, prompt: int, predicted: int) -> None:
         )
 
 
+def _check_ends(llm: LLM, predicted: Seq[int]) -> None:
+    """Raise `ForetokenError` for a file in which the model would end."""
+    for token in predicted:
+        if token in llm.engine.eos_ids:
+            raise ForetokenError(
+                f"The file holds {shown(decoded(llm.tokenizer, [token], False))}, at which this "
+                "model's texts end; give a part of the file without it."
+            )
+
+
 def _bounded(params: SamplingParams, predicted: Seq[int]) -> SamplingParams:
     """The parameters with the prediction, and with a bound on the answer."""
     most = params.max_tokens or 2 * len(predicted) + _SPARE
-    return replace(params, prediction=predicted, max_tokens=max(most, params.min_tokens))
+    most = max(most, params.min_tokens)
+    # Special tokens that the file spells out are a part of it.
+    return replace(params, prediction=predicted, max_tokens=most, skip_special_tokens=False)
 
 
 def _finished(

@@ -44,7 +44,9 @@ def bench(
         with held(settings.out):
             results = _on_ray(job, context, settings.ray) if settings.ray else job.run()
     except KeyboardInterrupt:
-        output.note(f"Interrupted; the same command resumes in {settings.out}.")
+        again = "a warm run begins anew, with another --out"
+        again = again if settings.warm else f"the same command resumes in {settings.out}"
+        output.note(f"Interrupted; {again}.")
         raise
     if as_json:
         from foretoken.bench.report.page import write_report

@@ -247,6 +247,8 @@ def _head(plain: LLM, model: str, plan: Plan, methods: Any) -> dict[str, Any]:
         "model": model,
         "implementation": type(plain.model).__name__,
         "dtype": str(plain.model.dtype).removeprefix("torch."),
+        "backend": plain.model.backend,
+        "device": str(plain.model.device),
         "methods": methods,
         "prompts": len(plan.prompts),
         "max_tokens": plan.max_tokens,

@@ -69,6 +69,7 @@ class Job:
     prompts: list[Prompt]
     parts: list[_Part]
     plan: Plan
+    threads: int | None = None
 
     def record(self, shard: str | None) -> dict[str, Any]:
         """The contents of plan.json: all settings that decide what is measured."""
@@ -103,7 +104,14 @@ class Job:
             **({"keep_loops": True} if settings.keep_loops else {}),
             **({} if plan.device == "auto" else {"device": plan.device}),
             **({} if plan.backend == "auto" else {"backend": plan.backend}),
+            **{name: value for name, value in self._of_machine.items() if value is not None},
         }
+
+    @property
+    def _of_machine(self) -> dict[str, Any]:
+        """What decides speeds, and None where nothing was asked for."""
+        memory = {"kv_cache_memory": self.plan.kv_cache_memory}
+        return {"threads": self.threads, **memory, "weights_memory": self.plan.weights_memory}
 
     def run(self) -> list[Results]:
         """Measure what is not in the folder yet."""
@@ -189,7 +197,8 @@ def make_job(settings: BenchOptions, running: ModelOptions) -> Job:
     parts = _remote_parts(settings) if settings.remote else _parts(settings, running)
     suite = find_suite(settings.suite)
     tasks = names(settings.tasks) if settings.tasks else None
-    return Job(settings, suite, select(suite, tasks, settings.limit), parts, plan)
+    prompts = select(suite, tasks, settings.limit)
+    return Job(settings, suite, prompts, parts, plan, running.threads)
 
 
 def _check_remote(settings: BenchOptions, running: ModelOptions) -> None:

@@ -37,7 +37,8 @@ def report(
 
     A run that goes on or was killed is reported as it stands.
     Two folders are compared method by method, paired over shared prompts where both have samples.
-    Worse is: a lower speedup, slower plain decoding on the same machine, or other text than before.
+    Worse is: a lower speedup, slower plain decoding on the same machine, other text than before, or
+    more prompts that failed.
 
     Example: [bold]foretoken report before after --fail-on-regression[/bold]
     """

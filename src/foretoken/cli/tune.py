@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretoken.cli import options, output
+from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
     pass
@@ -65,10 +66,18 @@ def tune(
     from foretoken.sampling.params import SamplingParams
     from foretoken.tune.options import Tuner
     from foretoken.tune.options import tune as search
-    from foretoken.tuned import tuned_path
+    from foretoken.tuned import SUFFIX, tuned_path
 
     config = _config(running, model, method, draft_model)
     label = name or f"{Path(model).name}-{config['method']}"
+    if label.endswith(SUFFIX):
+        raise ForetokenError(
+            f"--name is {label}; leave {SUFFIX} off, by which a path is told from a name."
+        )
+    if out is not None and out.suffix != SUFFIX:
+        raise ForetokenError(
+            f"--out is {out}; end it in {SUFFIX}, by which a path is told from a name."
+        )
     path = out or tuned_path(label)
     check_writable(path)
     suite = find_suite(prompts)

@@ -205,12 +205,13 @@ class Auto(Wrapper):
         rooms: Seq[int],
         draws: Draws,
     ) -> DraftTree:
-        """The draft of a part that was chosen; its first tree is made whole, to learn its shape."""
+        """The draft of a part that was chosen; its first trees are made as large as there is room
+        for, until one is whole: to learn its shape."""
         part, takers = self.drafters[number], [sequences[row] for row in rows]
         new = part.trees and number not in self._shaped
         counts = [(rooms if new else choice.nodes)[row] for row in rows]
         tree = part.draft(takers, counts, draws.take(rows)).trim(counts)
-        if new:
+        if new and max(counts) >= min(part.nodes, self.num_speculative_tokens):
             self._shaped.add(number)
             self.control.shapes[number] = max(shapes_of(tree), key=len)
         return tree
@@ -316,6 +317,12 @@ class Auto(Wrapper):
             history.read = len(sequence.tokens) - 1 if history.reads else 0
         return history.reads
 
+    def fork(self, sequence: Sequence, copy: Sequence) -> None:
+        super().fork(sequence, copy)
+        histories = self._histories(sequence), self._histories(copy)
+        for mine, theirs in zip(*histories, strict=True):
+            theirs.reads, theirs.read = mine.reads, min(mine.read, copy.prompt_length - 1)
+
     def end(self, sequences: Seq[Sequence]) -> None:
         super().end(sequences)
         if self._knowledge is not None:
@@ -328,6 +335,7 @@ class Auto(Wrapper):
         if self.costs is not None:
             self._report_idle_steps()
             self.control.reset()
+            self._shaped.clear()
 
     def _follow(self, sequences: Seq[Sequence]) -> None:
         """Compare the copiers' pending drafts with the text."""

@@ -20,6 +20,7 @@ import torch
 
 from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
 from foretoken.length import speedup
 from foretoken.protocols import Step
@@ -55,7 +56,9 @@ class Either(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(0, math.inf, level_cost=self.level_cost, weight=self.weight)
+        check_range(0, math.inf, level_cost=self.level_cost)
+        if not 0 < self.weight < math.inf:
+            raise ForetokenError(f"weight is {self.weight}; it must be above 0.")
         check_range(0, 1, rate=self.rate, decay=self.decay)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from random import Random
 
@@ -122,13 +122,12 @@ class Lookahead(BaseDrafter):
         grams = from_paths(fitting, self._device).trim(budgets)
         for state, count, budget in zip(states, grams.counts, budgets, strict=True):
             state.scored = count + state.size <= budget
-        window = from_parents(
+        told = from_parents(
             [state.tokens() if state.scored else [] for state in states],
             [state.parents() if state.scored else [] for state in states],
             self._device,
         )
-        window.kind = Kind.AUXILIARY
-        return join((grams, window))
+        return join((grams, replace(told, kind=Kind.AUXILIARY)))
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """The window's nodes are the last ones of a row, and its last level the last of these."""

@@ -45,6 +45,8 @@ from foretoken.trees.grow import Frontier, Widths, expand, sample, widths_of
 from foretoken.trees.join import assemble, join
 from foretoken.trees.plan import AUTO, PAPER, SiblingCounts, best_tree
 
+_NODES = 64  # of a tree by acceptance
+
 
 @dataclass(eq=False)
 class SmallTree(BaseDrafter):
@@ -55,14 +57,14 @@ class SmallTree(BaseDrafter):
 
     widths: children of the nodes at each depth, one number for all or one for each. replacement:
     whether drawn siblings may repeat. acceptance: instead of widths, the rate at which the b-th
-    child of a node is the accepted one; the tree is then the best of at most `tree_nodes` nodes and
-    `tree_depth` levels. num_speculative_tokens: levels; widths are cut to as many, or go on as
-    chains. tree: "paper" (this one), or "auto": at temperature 0, where no text depends on it, the
-    tree of at most so many nodes and levels that is fastest for measured costs, by rates that are
-    `acceptance` at first and then counted; as "paper" where no costs are known. learn_every: if not
-    0, rates are counted from what is accepted, and the tree of "paper" is planned again each time
-    this many drafts have been made; then the text sampled at a seed depends on the requests before
-    it (its distribution doesn't).
+    child of a node is the accepted one; the tree is then the best of at most `tree_nodes` nodes, 64
+    by default, and `tree_depth` levels. num_speculative_tokens: levels; widths are cut to as many,
+    or go on as chains. tree: "paper" (this one), or "auto": at temperature 0, where no text depends
+    on it, the tree of at most so many nodes and levels that is fastest for measured costs, by rates
+    that are `acceptance` at first and then counted; as "paper" where no costs are known.
+    learn_every: if not 0, rates are counted from what is accepted, and the tree of "paper" is
+    planned again each time this many drafts have been made; then the text sampled at a seed depends
+    on the requests before it (its distribution doesn't).
     """
 
     model: Any = None
@@ -70,7 +72,7 @@ class SmallTree(BaseDrafter):
     widths: Widths = (4, 2, 2)
     replacement: bool = False
     acceptance: Seq[float] = ()
-    tree_nodes: int = 64
+    tree_nodes: int | None = None
     tree_depth: int = 10
     tree: str = PAPER
     learn_every: int = 0
@@ -97,6 +99,12 @@ class SmallTree(BaseDrafter):
             )
         if self.learn_every and not self.acceptance:
             raise ForetokenError("learn_every needs acceptance, the rates to start from.")
+        if self.tree_nodes is not None and not self.acceptance:
+            raise ForetokenError(
+                f"tree_nodes is {self.tree_nodes} and needs acceptance, by which the best tree of "
+                "so many nodes is chosen; give these rates, or widths alone."
+            )
+        self._most = _NODES if self.tree_nodes is None else self.tree_nodes
         check_tree(self.tree)
         if self.tree == AUTO and (not self.acceptance or len(self.models) > 1):
             raise ForetokenError(
@@ -131,7 +139,7 @@ class SmallTree(BaseDrafter):
         """The planner of greedy trees; what it counts is shared too."""
         planner = TreePlanner[Widths](
             self.acceptance,
-            self.tree_nodes,
+            self._most,
             self.tree_depth,
             lambda plan: widths_of(plan.paths),
         )
@@ -148,7 +156,7 @@ class SmallTree(BaseDrafter):
         self.widths = (*widths, *[one] * (levels - len(widths)))
 
     def _plan(self, rates: Seq[float]) -> None:
-        self.widths = widths_of(best_tree(rates, self.tree_nodes, self.tree_depth).paths)
+        self.widths = widths_of(best_tree(rates, self._most, self.tree_depth).paths)
 
     def _replan(self, counts: SiblingCounts) -> None:
         """Plan a new tree if one is due; the next drafts have its shape."""
@@ -160,7 +168,7 @@ class SmallTree(BaseDrafter):
     def bind(self, access: Access) -> None:
         self._largest = _size(self.widths)
         if self.learn_every or self._planner:  # a tree that is planned again may have other nodes
-            self._largest = max(self._largest, self.tree_nodes)
+            self._largest = max(self._largest, self._most)
         self._models = [
             DraftModel(model, access, self._largest, self.draft_backend, self.draft_vocab_size)
             for model in self.models or [self.model]

@@ -6,13 +6,15 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foretoken.engine.prompts import text_ids
+from foretoken.engine.stopping import decoded
 from foretoken.errors import ForetokenError, shown
 from foretoken.grammar.compiling import Compiler, Pending, check_backend, found_backend
-from foretoken.grammar.constraint import CompiledGrammar
+from foretoken.grammar.constraint import CompiledGrammar, Ids, Marker
 from foretoken.grammar.params import StructuredOutputsParams
 from foretoken.protocols import Target
 from foretoken.sampling.params import SamplingParams
+
+_BLANK = 64  # tokens of white space after a marker at a prompt's end
 
 
 class Grammars:
@@ -31,14 +33,14 @@ class Grammars:
             return None
         if target.tokenizer is None:
             raise ForetokenError("Structured outputs need a tokenizer; pass tokenizer=… to LLM.")
-        marker = _marker(form.reasoning_end, target)
+        end, marker = form.reasoning_end, _marker(form.reasoning_end, target)
         if self._compiler is None:
             make = found_backend(self._name)
             known = target.tokenizer, target.vocab_size, self._eos_ids
             self._compiler = Compiler(lambda: make(*known))
-        over = bool(marker) and _ends_with(prompt, marker, target.tokenizer)
+        over = end is not None and _has_reasoned(prompt, end, target.tokenizer)
         pending = self._compiler.compile(form)
-        return Requested(pending, form.form, target.vocab_size, () if over else marker)
+        return Requested(pending, form.form, target.vocab_size, None if over else marker)
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Requested:
     pending: Pending
     form: str
     vocab_size: int
-    marker: tuple[int, ...]
+    marker: Marker | None
 
     def applied(self, params: SamplingParams) -> SamplingParams:
         """The parameters with the compiled grammar. Raises `ForetokenError` where there is none."""
@@ -57,25 +59,51 @@ class Requested:
         return replace(params, structured_outputs=grammar)
 
 
-def _marker(given: str | int | Seq[int] | None, target: Target) -> tuple[int, ...]:
-    """The ids of where a reasoning ends. Raises `ForetokenError` for ids outside the vocabulary."""
+class Spelt:
+    """A text, whatever tokens it is written in: one may have what follows in it too."""
+
+    def __init__(self, text: str, tokenizer: Any) -> None:
+        self._text, self._tokenizer = text, tokenizer
+        self._longest = len(text.encode()) + 1  # the most tokens that have a part of it
+        self._last: dict[int, bool] = {}  # token -> whether it may complete the text
+
+    def after(self, text: Seq[int], seen: int) -> int | None:
+        for end in range(seen + 1, len(text) + 1):
+            if self._completes(text[end - 1]):
+                tail = list(text[max(0, end - self._longest) : end])
+                if self._text in decoded(self._tokenizer, tail, False):
+                    return end
+        return None
+
+    def _completes(self, token: int) -> bool:
+        known = self._last.get(token)
+        if known is None:
+            alone = decoded(self._tokenizer, [token], False)
+            known = self._last[token] = self._text[-1] in alone or "\ufffd" in alone
+        return known
+
+
+def _marker(given: str | int | Seq[int] | None, target: Target) -> Marker | None:
+    """Where a reasoning ends. Raises `ForetokenError` for ids outside the vocabulary."""
     if given is None:
-        return ()
-    ids = [given] if isinstance(given, int) else given
-    ids = text_ids(ids, target.tokenizer, special=False) if isinstance(ids, str) else ids
+        return None
+    if isinstance(given, str):
+        return Spelt(given, target.tokenizer)
+    ids = (given,) if isinstance(given, int) else tuple(given)
     if not ids or not all(0 <= token < target.vocab_size for token in ids):
         raise ForetokenError(
-            f"reasoning_end of structured_outputs is {shown(given)}; give a text that the "
-            f"tokenizer knows, or ids below {target.vocab_size}."
+            f"reasoning_end of structured_outputs is {shown(given)}; give a text, or ids below "
+            f"{target.vocab_size}."
         )
-    return tuple(ids)
+    return Ids(ids)
 
 
-def _ends_with(prompt: Seq[int], marker: Seq[int], tokenizer: Any) -> bool:
-    """Whether nothing but white space follows the marker in the prompt."""
-    text = list(prompt)
-    for start in range(len(text) - len(marker), -1, -1):
-        end = start + len(marker)
-        if text[start:end] == list(marker):
-            return not str(tokenizer.decode(text[end:])).strip()
-    return False
+def _has_reasoned(prompt: Seq[int], given: str | int | Seq[int], tokenizer: Any) -> bool:
+    """Whether nothing but white space follows the marker's last occurrence in the prompt."""
+    if isinstance(given, str):
+        tail = decoded(tokenizer, list(prompt[-len(given.encode()) - _BLANK :]), False)
+        return given in tail and not tail.rpartition(given)[2].strip()
+    marker, last = [given] if isinstance(given, int) else [*given], 0
+    for end in range(len(marker), len(prompt) + 1):
+        last = end if list(prompt[end - len(marker) : end]) == marker else last
+    return last > 0 and not decoded(tokenizer, list(prompt[last:]), False).strip()

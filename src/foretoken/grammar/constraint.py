@@ -55,18 +55,43 @@ class Matcher(Protocol):
         """The tokens of the text that must follow in any case, as the tokenizer cuts it."""
 
 
+class Marker(Protocol):
+    """Where a reasoning ends."""
+
+    def after(self, text: Seq[int], seen: int) -> int | None:
+        """The place after its first occurrence that ends after the first `seen` tokens."""
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Certain tokens, one after the other."""
+
+    ids: tuple[int, ...]
+
+    def after(self, text: Seq[int], seen: int) -> int | None:
+        start = max(0, seen - len(self.ids) + 1)
+        while True:
+            try:
+                start = text.index(self.ids[0], start)
+            except ValueError:
+                return None
+            if tuple(text[start : start + len(self.ids)]) == self.ids:
+                return start + len(self.ids)
+            start += 1
+
+
 @dataclass(frozen=True)
 class CompiledGrammar:
     """A grammar that is ready to be used.
 
     name: what it is, for errors. vocab_size: of the target. start: a new matcher at the beginning
-    of a text, cheap (a fork of one that was made before). reasoning_end: the ids after which it
-    holds, or () where it holds from the start."""
+    of a text, cheap (a fork of one that was made before). reasoning_end: after what it holds, None
+    where it holds from the start."""
 
     name: str
     vocab_size: int
     start: Callable[[], Matcher]
-    reasoning_end: tuple[int, ...] = ()
+    reasoning_end: Marker | None = None
 
 
 class Place(NamedTuple):
@@ -91,6 +116,7 @@ class Constraint:
         self._matcher = grammar.start()
         self._matched: list[int] = []  # where the matcher is
         self._output: list[int] = []
+        self._began: int | None = None  # after which of the output's tokens it holds
         self._known: dict[Path, Place] = {}  # below the output
 
     def places(self, output: list[int], paths: Seq[Seq[int]]) -> list[Place]:
@@ -127,7 +153,11 @@ class Constraint:
             for path, place in known.items()
             if path[: len(added)] == added
         }
+        follows = output[:size] == self._output
+        self._began, seen = (self._began, size) if follows else (None, 0)
         self._output = list(output)
+        if (marker := self._grammar.reasoning_end) is not None and self._began is None:
+            self._began = marker.after(self._output, seen)
 
     def _place(self, path: Path) -> Place:
         text = self._constrained(path)
@@ -162,9 +192,13 @@ class Constraint:
         text = [*self._output, *path]
         if not self._ends.isdisjoint(text):
             return None
-        marker = self._grammar.reasoning_end
-        start = _after(text, marker) if marker else 0
-        return None if start is None else text[start:]
+        marker, start = self._grammar.reasoning_end, self._began or 0
+        if marker is not None and self._began is None:
+            found = marker.after(text, len(self._output))
+            if found is None:
+                return None
+            start = found
+        return text[start:]
 
     def _match(self, text: list[int]) -> bool:
         """Bring the matcher to a text, or as far as the grammar allows it."""
@@ -181,19 +215,6 @@ class Constraint:
                 return False
             matched.append(token)
         return True
-
-
-def _after(text: list[int], marker: tuple[int, ...]) -> int | None:
-    """The place after the first occurrence of `marker`."""
-    start = 0
-    while True:
-        try:
-            start = text.index(marker[0], start)
-        except ValueError:
-            return None
-        if tuple(text[start : start + len(marker)]) == marker:
-            return start + len(marker)
-        start += 1
 
 
 def mask(

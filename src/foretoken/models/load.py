@@ -62,6 +62,11 @@ def load_model(
     or not servable.
     """
     folder = find(source)
+    if (folder / "adapter_config.json").is_file():
+        raise ForetokenError(
+            f"{source} holds an adapter beside a model; merge it into the weights (PEFT's "
+            "merge_and_unload), or move its files away."
+        )
     here = model_impl != "transformers" and gguf.is_named(folder) and gguf.is_read_here(folder)
     config = gguf.native_config_of(folder) if here else read_config(folder, trust_remote_code)
     generation_ends(folder)  # transformers reads the file too, whatever is in it

@@ -69,7 +69,13 @@ def opened(source: Any, method: str) -> tuple[Any, check.Weights]:
             "It isn't known where the target's weights are from; name the checkpoint, e.g. "
             f'{{"method": "{method}", "checkpoint": "folder-or-hub-id"}}.'
         )
-    return source.config, source.state_dict().__getitem__
+    held = source.state_dict()
+    if any(".lora_" in name for name in held):
+        raise ForetokenError(
+            "The loaded model has adapters beside its weights; merge them (PEFT's "
+            f"merge_and_unload) before method {method!r} makes a model of its weights."
+        )
+    return source.config, held.__getitem__
 
 
 def _pruned(stored: check.Weights, small: Any, groups: int, width: int) -> check.Weights:

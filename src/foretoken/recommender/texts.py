@@ -51,6 +51,7 @@ def split(text: str, where: str, seed: int = 0) -> tuple[Prompt, ...]:
     there are none, every line. where: its name in errors. Raises `ForetokenError` where there is
     none, and for a line of JSON without a text.
     """
+    text = text.removeprefix("\ufeff")  # the mark that some editors put first
     if _is_json(text):
         found = _from_json(text, where)
     else:

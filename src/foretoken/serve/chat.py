@@ -20,8 +20,8 @@ from foretoken.serve.schema import ChatBody, params
 from foretoken.serve.server import Answering, Server, checked
 from foretoken.serve.settings import ServerSettings
 from foretoken.serve.streaming import Delta, Told, event, last, merged, respond, while_there
+from foretoken.serve.tools import TAGS, format_named, message
 from foretoken.serve.tools import Told as ToldCalls
-from foretoken.serve.tools import format_named, message
 from foretoken.serve.usage import usage
 
 
@@ -71,7 +71,11 @@ def _with_choice(body: ChatBody, settings: ServerSettings, tokenizer: Any) -> Ch
             '--tool-call-parser; or set tool_choice to "none".',
             "tools",
         )
-    return with_calls(body, settings.tool_call_parser, tokenizer)
+    made = with_calls(body, settings.tool_call_parser, tokenizer)
+    special = getattr(tokenizer, "all_special_tokens", ())
+    if TAGS.isdisjoint(special):
+        return made
+    return made.model_copy(update={"skip_special_tokens": False})  # or no call could be found
 
 
 class _Answer:

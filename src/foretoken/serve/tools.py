@@ -38,6 +38,8 @@ Format = Callable[[str, bool], Written]
 """From a text so far, and whether it has ended, to what it holds."""
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+TAGS = frozenset({_OPEN, _CLOSE})
+"""Around a call: special tokens of some tokenizers."""
 _PYTHON_TAG = "<|python_tag|>"
 _SPACE = re.compile(r"\s*")
 _BETWEEN = re.compile(r"[\s;]*")

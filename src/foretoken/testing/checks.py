@@ -26,6 +26,7 @@ from foretoken.verify.target_only import TargetOnly
 Make = Callable[[Pair], Drafter]
 Wrap = Callable[[ModelTarget], Target]
 
+_ENUMERATED = 3  # nodes of a draft, of which each draw multiplies the cases
 PROMPTS = ([5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3], [11] * 3, [60, 61, 62, 63, 60, 61, 62])
 """Token ids with something to copy."""
 
@@ -178,7 +179,9 @@ def check_drafter(
     if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY}:
         for slots in (1, len(PROMPTS)):
             check_seeded(make, rule, pair, slots=slots)
+    nodes = min(drafter.nodes, _ENUMERATED)  # where three tokens leave room for two
     for params in (SamplingParams(temperature=0.8), SamplingParams(top_k=2, presence_penalty=0.5)):
+        check_distribution(make, rule, tiny, params, rows=1, budget=nodes, steps=1)
         check_distribution(make, rule, tiny, params, rows=1)
 
 

@@ -307,9 +307,12 @@ def chi_square(
     """The p-value of Pearson's chi-square test of counts against `distribution`; 0 where a count is
     impossible.
 
-    `bin_of` groups texts; bins that expect fewer than `least` are put together.
+    `bin_of` groups texts; bins that expect fewer than `least` are put together, and with the next
+    smallest where they expect fewer in sum.
     """
     samples = sum(counts.values())
+    if not samples:
+        raise ValueError("There are no samples, so nothing is tested.")
     expected: dict[object, float] = defaultdict(float)
     observed: dict[object, float] = defaultdict(float)
     for text, p in distribution.items():
@@ -318,10 +321,17 @@ def chi_square(
         if distribution.get(text, 0.0) <= 0:
             return 0.0
         observed[bin_of(text)] += n
+    possible = sum(e > 0 for e in expected.values())
+    if possible > 1 and max(expected.values()) < least:
+        raise ValueError(f"{samples} samples are too few to tell {possible} bins apart; take more.")
     rare = [b for b, e in expected.items() if e < least]
     for b in rare:
         expected["rare"] += expected.pop(b)
         observed["rare"] += observed.pop(b, 0.0)
+    if expected.get("rare", least) < least and len(expected) > 1:
+        smallest = min((b for b in expected if b != "rare"), key=lambda b: expected[b])
+        expected[smallest] += expected.pop("rare")
+        observed[smallest] += observed.pop("rare")
     statistic = sum((observed[b] - e) ** 2 / e for b, e in expected.items() if e > 0)
     half = torch.tensor([max(1, len(expected) - 1) / 2, statistic / 2], dtype=torch.float64)
     return float(torch.special.gammaincc(half[0], half[1]))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from foretoken.grammar.constraint import CompiledGrammar, Words
+from foretoken.grammar.constraint import CompiledGrammar, Ids, Words
 
 Moves = Mapping[int, Mapping[int, int]]
 """State -> token -> the state after it. State 0 is the first."""
@@ -50,4 +50,5 @@ def automaton(
     vocab_size: int, moves: Moves, whole: Collection[int], reasoning_end: tuple[int, ...] = ()
 ) -> CompiledGrammar:
     """A grammar for `SamplingParams(structured_outputs=…)`."""
-    return CompiledGrammar("a toy", vocab_size, lambda: Automaton(moves, whole), reasoning_end)
+    marker = Ids(reasoning_end) if reasoning_end else None
+    return CompiledGrammar("a toy", vocab_size, lambda: Automaton(moves, whole), marker)

@@ -31,7 +31,8 @@ from foretoken.trainable.lesson import Lesson
 from foretoken.trees.grow import Frontier
 
 _SCORES = 2**24  # of attention at a time: 64 MiB in float32
-_SPARE = 512  # cache places after the context: nodes of a draft that starts at its end
+_SPARE = 1024  # cache places after the context: nodes of a draft that starts at its end
+_MOST_WAITING = 128  # features of a sequence, where other drafters draft
 
 
 class FeatureLayer(nn.Module):
@@ -244,9 +245,9 @@ class FeatureModel:
             kept.waiting = torch.cat((kept.waiting, new))
             if step.read:
                 kept.prompt = new[-1:].clone()
-        read = [s for s, step in zip(sequences, steps, strict=True) if step.read]
-        reading = [s for s in read if len(s.state[self].waiting) > 1]
-        if reading:
+        most = [1 if step.read else _MOST_WAITING for step in steps]
+        pairs = zip(sequences, most, strict=True)
+        if reading := [s for s, few in pairs if len(s.state[self].waiting) > few]:
             self._run_waiting(reading, 1)
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:

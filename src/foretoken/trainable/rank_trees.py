@@ -88,15 +88,13 @@ def plan_tree(rates: Seq[Seq[float]], nodes: int) -> Paths:
 
 
 def tree_from_option(tree: str | Seq[Seq[int]], nodes: int, rates: Seq[Seq[float]] | None) -> Paths:
-    """The option `tree` of a drafter: "paper" (Medusa's 63 nodes), "auto" (of these the likeliest
-    `nodes`, from which a tree is planned while serving), "planned" (of `nodes` nodes, by the
+    """The option `tree` of a drafter: "paper" (of Medusa's 63 nodes the likeliest `nodes`), "auto"
+    (these, from which a tree is planned while serving), "planned" (of `nodes` nodes, by the
     checkpoint's rates), or rank paths."""
     if not isinstance(tree, str):
         check_paths(tree)
         return tuple(tuple(path) for path in tree)
-    if tree == PAPER:
-        return MEDUSA_63
-    if tree == AUTO:
+    if tree in (PAPER, AUTO):
         return MEDUSA_63[:nodes]
     if tree != "planned":
         raise ForetokenError(

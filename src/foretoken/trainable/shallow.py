@@ -26,6 +26,7 @@ from foretoken.trainable.layer import LayerShape, attend_cached
 from foretoken.tree import ResumePoint
 
 _SPARE = 65  # cache places after the context, for drafts that reach over its end
+_MOST_WAITING = 128  # states of a sequence, where other drafters draft
 
 
 class ShallowModel:
@@ -72,8 +73,9 @@ class ShallowModel:
             places = list(range(step.read)) if step.read else [0, *step.path]
             new = self._adapter.features(step.scores.hidden)[step.row, places]
             sequence.state[self] = torch.cat((sequence.state[self], new))
-        reading = [s for s, step in zip(sequences, steps, strict=True) if step.read]
-        if reading:
+        most = [0 if step.read else _MOST_WAITING for step in steps]
+        pairs = zip(sequences, most, strict=True)
+        if reading := [s for s, few in pairs if len(s.state[self]) > few]:
             self._run_waiting(reading, None)
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:

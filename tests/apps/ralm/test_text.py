@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,7 +96,12 @@ def test_a_stop_token(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=10, stop_token_ids=[whole.output[1]])
     text = a_text(llm, params)
     text.write(0)
-    assert text.ended and text.output == whole.output[: whole.output.index(whole.output[1]) + 1]
+    ids = whole.output[: whole.output.index(whole.output[1]) + 1]
+    assert text.ended and text.output == ids
+    assert text.final() == TOKENIZER.decode(ids[:-1])
+    shown = a_text(llm, replace(params, include_stop_str_in_output=True))
+    shown.write(0)
+    assert shown.final() == TOKENIZER.decode(ids)
 
 
 def test_up_to_the_context(llm: LLM) -> None:
@@ -114,6 +120,7 @@ def test_up_to_the_context(llm: LLM) -> None:
         {"frequency_penalty": 1.0},
         {"bad_words": ["a"]},
         {"min_tokens": 2},
+        {"structured_outputs": {"regex": "a"}},
         {"logits_processor_factories": [lambda: None]},
         {"logprobs": 1},
         {"prompt_logprobs": 0},

@@ -190,6 +190,16 @@ def test_spec_bench_counts_prefill_and_weighs_questions_alike() -> None:
     assert found["mean_accepted_tokens"] == 3
 
 
+def test_spec_bench_compares_the_same_prompts() -> None:
+    """A method that fails on a slow one is no faster for that, nor is plain decoding."""
+    times = {"a": {**taking(0.5), "total": 1.0}, "b": {**taking(0.5), "total": 8.0}}
+    mine = [answer(id=i, seconds=times[i]) for i in "ab"]
+    theirs = [plain(id=i, seconds=times[i]) for i in "ab"]
+    for some, others in ((mine[:1], theirs), (mine, theirs[:1])):
+        assert metrics.spec_bench(some, others)["speedup"] == pytest.approx(1.0)
+    assert metrics.spec_bench(mine[:1], theirs[1:])["speedup"] is None
+
+
 def test_spec_bench_leaves_no_loop_out() -> None:
     """Its columns count a prompt that the others leave out."""
     answers = [answer(id=i) for i in "ab"] + [plain(id=i) for i in "ab"]

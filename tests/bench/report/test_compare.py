@@ -72,6 +72,25 @@ def test_slower_plain_decoding_counts_on_the_same_machine_only(
     assert "environment, cpu: Made-up CPU @ 2.10GHz → Another CPU" in compare(a, b).differences
 
 
+def test_a_method_that_fails_is_a_regression(make: Make) -> None:
+    """On all prompts, so that no number is left to compare, or on some; and one that can't be run
+    any more. One that was left out on purpose is none, nor is one that fails on fewer."""
+    a, b = make("a", sps=1.0), make("b", sps=1.0)
+    for failed, code in ((8, 1), (1, 1), (0, 0)):
+        results = json.loads((b / "results.json").read_text())
+        for entry in results["runs"]:
+            entry["failed"] = failed if entry["method"] == "pld" else 0
+        write_json(b / "results.json", results)
+        assert run(a, b, "--fail-on-regression").exit_code == code, failed
+    results["runs"][0]["failed"] = 0
+    results["runs"] = [entry for entry in results["runs"] if entry["method"] != "sps"]
+    write_json(b / "results.json", results)
+    assert run(a, b, "--fail-on-regression").exit_code == 0
+    write_json(b / "results.json", {**results, "not_run": {"sps": "There is no draft model."}})
+    found = run(a, b, "--fail-on-regression")
+    assert found.exit_code == 1 and "failed prompts of sps 0→not run" in found.output
+
+
 def test_what_is_only_in_one_is_named(make: Make) -> None:
     """Methods of one run alone, and settings that differ."""
     a, b = make("a", sps=1.0), make("b", lookahead=1.0, max_tokens=99)

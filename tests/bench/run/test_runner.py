@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -58,7 +59,30 @@ def test_later_turns_follow_plain_decoding(checkpoints: Pair) -> None:
 
 def test_methods_take_turns(runner: Runner) -> None:
     """No method is always first: three repeats begin with three methods."""
-    assert {runner._order()[0] for _ in runner.labels} == set(runner.labels)
+    firsts = {runner._order((0.5, 1, 0))[0] for _ in runner.labels}
+    assert firsts == set(runner.labels)
+
+
+def test_no_cell_has_a_first_method_of_its_own(
+    checkpoints: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where temperatures and batch sizes take turns as two methods do."""
+    runner = Runner(plan(checkpoints, methods={"pld": {"method": "pld"}}))
+    asked: list[str] = []
+    generate = runner._generate
+
+    def noted(label: str, questions: Any) -> Any:
+        asked.append(label)
+        return generate(label, questions)
+
+    monkeypatch.setattr(runner, "_generate", noted)
+    firsts: dict[tuple[float, int], list[str]] = {}
+    for _ in range(2):
+        for temperature, size in itertools.product((0.0, 1.0), (1, 2)):
+            asked.clear()
+            runner.serve(unit(*CHATS[:size], size=size, temperature=temperature))
+            firsts.setdefault((temperature, size), []).append(asked[0])
+    assert all(set(found) == set(runner.labels) for found in firsts.values())
 
 
 def test_methods_come_and_go(checkpoints: Pair) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from foretoken.drafters.online import Online
@@ -171,3 +172,20 @@ def test_memory_is_returned_after_a_step(
     served(drafter, small, PROMPTS_OF_23[:2])
     assert drafter.learner.version == 2 and len(returned) == 2
     assert all(name.startswith("foretoken-online") for name in returned)
+
+
+def test_weights_of_another_shape_change_nothing(small: Pair, folder: Path, tmp_path: Path) -> None:
+    """Though some of them would fit, and are read first."""
+    drafter = Online([SmallLM(str(folder), 3)], every=1, lr=1e-2)
+    served(drafter, small, PROMPTS_OF_23[:1])
+    learner = drafter.learner
+    learner.save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = {name: torch.zeros_like(weight) for name, weight in load_file(file).items()}
+    weights.pop(next(name for name in weights if "norm" in name))
+    save_file(weights, file, {"format": "pt"})
+    before = {k: v.clone() for k, v in learner.weights.student.state_dict().items()}
+    with pytest.raises(ForetokenError):
+        learner.load(tmp_path)
+    after = learner.weights.student.state_dict()
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, MistralConfig
+from transformers import LlamaConfig, MistralConfig, ModernBertDecoderConfig
 from transformers.cache_utils import DynamicCache
 
 from foretoken.errors import ForetokenError
@@ -52,6 +52,8 @@ def test_a_window_that_a_family_does_not_know() -> None:
     """Its models don't read it, whatever a config.json says."""
     assert windows(LlamaConfig(sliding_window=8)) == {"sliding_attention": None}
     assert windows(MistralConfig(sliding_window=8)) == {"sliding_attention": 8}
+    kinds = {"full_attention": None, "sliding_attention": 8}
+    assert windows(ModernBertDecoderConfig(local_attention=16)) == kinds
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,13 @@ def build(backend: str = "plain", changed: Any = None) -> Any:
     return build_seq2seq(model.config, weights.__getitem__, model.dtype, CPU, backend, start)
 
 
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_tables_that_differ_are_refused(side: str) -> None:
+    name = f"{side}.embed_tokens.weight"
+    with pytest.raises(ForetokenError, match=f"embeddings differ .*{side}"):
+        build(changed={name: tiny("t5").shared.weight + 1})
+
+
 def test_the_table_under_any_of_its_names() -> None:
     model = tiny("t5")
     weights = model.state_dict()

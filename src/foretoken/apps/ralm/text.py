@@ -27,6 +27,7 @@ _WHOLE = (
     "frequency_penalty",
     "bad_words",
     "min_tokens",
+    "structured_outputs",
     "logits_processor_factories",
     "logprobs",
     "prompt_logprobs",
@@ -133,7 +134,9 @@ class Text:
         """The text as it is shown."""
         if self.ending is not None and self.ending.text is not None:
             return self.ending.text
-        return self._decoded(self.output)
+        by_token = self.ending is not None and self.ending.by_token
+        without = by_token and not self._params.include_stop_str_in_output
+        return self._decoded(self.output[: -1 if without else None])
 
     def _checker(self) -> StopChecker:
         eos = self._llm.engine.eos_ids

@@ -150,11 +150,14 @@ def _totals(answers: Seq[Answer], plain: Seq[Answer]) -> tuple[list[float], ...]
 def spec_bench(answers: Seq[Answer], plain: Seq[Answer]) -> SpecBench:
     """The numbers as Spec-Bench defines them: prefill counts, and questions weigh alike.
 
-    One departure: theirs counts the baseline's tokens by tokenizing its text again.
+    One departure: theirs counts the baseline's tokens by tokenizing its text again. The speedup is
+    over the prompts that both have answered.
     """
     answers, plain = without_failures(answers), without_failures(plain)
-    rate, plain_rate = _per_question(answers), _per_question(plain)
-    speedup = rate / plain_rate if rate is not None and plain_rate else None
+    shared = {a.id for a in answers} & {a.id for a in plain}
+    rate = _per_question(answers)
+    both = [_per_question([a for a in of if a.id in shared]) for of in (answers, plain)]
+    speedup = both[0] / both[1] if both[0] is not None and both[1] else None
     tokens, passes = sum(a.tokens for a in answers), sum(a.passes for a in answers)
     return {
         "mean_accepted_tokens": _ratio(tokens, passes),

@@ -8,6 +8,7 @@ with, and no speedup.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
@@ -65,7 +66,7 @@ class RemoteRunner:
             "backend": "openai",
             "server": server.root,
         }
-        self._rotation = 0
+        self._served = Counter[tuple[float, int, int]]()  # temperature, batch size and turn
 
     @property
     def labels(self) -> list[str]:
@@ -114,7 +115,8 @@ class RemoteRunner:
                 for label in self.servers
                 for one in self._asked(label, unit, turn, earlier, self.plan.max_tokens)
             }
-            served = self._repeats({key: one for key, one in asked.items() if key not in over})
+            live = {key: one for key, one in asked.items() if key not in over}
+            served = self._repeats((unit.temperature, unit.batch_size, turn), live)
             over |= self._ended(served)
             for key, one in asked.items():
                 answer = one.question.failed(over[key]) if key in over else served[key]
@@ -152,12 +154,14 @@ class RemoteRunner:
             )
         return requests
 
-    def _repeats(self, asked: Mapping[Conversation, Request]) -> dict[Conversation, Answer]:
+    def _repeats(
+        self, kind: tuple[float, int, int], asked: Mapping[Conversation, Request]
+    ) -> dict[Conversation, Answer]:
         """Each server's answers, those of its median repeat; the servers take turns."""
         tries: dict[str, list[list[Answer]]] = {label: [] for label, _ in asked}
         for _ in range(self.plan.repeats):
-            self._rotation += 1
-            order = sorted(tries, key=self.labels.index, reverse=bool(self._rotation % 2))
+            self._served[kind] += 1
+            order = sorted(tries, key=self.labels.index, reverse=bool(self._served[kind] % 2))
             for label in order:
                 requests = [one for (other, _), one in asked.items() if other == label]
                 tries[label].append(self._group(label, requests))

@@ -102,7 +102,13 @@ def compare(before: Path, after: Path) -> Comparison:
     for earlier, later in pairs:
         comparison.differences += _differences(earlier, later)
         old, new = ({_name(run): run for run in part["runs"]} for part in (earlier, later))
-        comparison.only_before += [name for name in old if name not in new]
+        gone = [name for name in old if name not in new]
+        comparison.only_before += gone
+        comparison.changes += [
+            _failed(earlier, old[name], "not run")
+            for name in gone
+            if old[name]["method"] in later.get("not_run", {})
+        ]
         comparison.only_after += [name for name in new if name not in old]
         left_out = {*earlier["suite"]["left_out"], *later["suite"]["left_out"]}
         for name in [name for name in old if name in new]:
@@ -176,11 +182,20 @@ def _changes(
             worse = bool(beyond) and counts and values[1] < values[0]
             changes.append(Change(*who, what, *values, beyond, worse))
     before, after = run["identical_to_autoregressive"], other["identical_to_autoregressive"]
+    if run["failed"] != other["failed"]:
+        changes.append(_failed(part, run, other["failed"]))
     if before and after and before["different"] != after["different"]:
         worse = after["different"] > before["different"]
         texts = wording.same_text(run), wording.same_text(other)
         changes.append(Change(*who, "same text", *texts, beyond=True, regression=worse))
     return changes
+
+
+def _failed(part: Results, run: Run, after: int | str) -> Change:
+    """How many prompts a method failed on, and now fails on; "not run" is worse than any number."""
+    who = wording.short_title(part), run["method"], run["temperature"], run["batch_size"]
+    worse = isinstance(after, str) or after > run["failed"]
+    return Change(*who, "failed prompts", str(run["failed"]), str(after), True, worse)
 
 
 def _values(

@@ -337,7 +337,13 @@ class Learner:
         """Serve the weights of a checkpoint, as a new version. Raises `ForetokenError` where they
         aren't of this shape."""
         self.settle()
-        self.weights.student.read_weights(Path(path))
+        student = self.weights.student
+        before = _copied(student)
+        try:
+            student.read_weights(Path(path))
+        except ForetokenError:  # after some of them were read
+            student.load_state_dict(before)
+            raise
         self._last_version += 1
         self._store(self._last_version)
         self._restart(self._last_version)

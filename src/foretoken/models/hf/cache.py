@@ -105,10 +105,10 @@ def windows(config: Any) -> dict[str, int | None]:
 
 def _reads_window(family: type) -> bool:
     """Whether models of this configuration read `sliding_window`: a config.json may name it for
-    any, and those of transformers' own families that know it declare it."""
-    return not family.__module__.startswith("transformers.models.") or "sliding_window" in {
-        name for each in family.__mro__ for name in vars(each)
-    }
+    any, and those of transformers' own families that know it declare it, or kinds of layers."""
+    declared = {name for each in family.__mro__ for name in vars(each)}
+    known = not declared.isdisjoint({"sliding_window", "layer_types"})
+    return known or not family.__module__.startswith("transformers.models.")
 
 
 def max_length(config: Any) -> int:

@@ -250,6 +250,9 @@ def _refuse(model: Any, config: Any, processors: Seq[Any], model_kwargs: Mapping
         "output_attentions or output_hidden_states": (
             shown and asks("output_attentions", "output_hidden_states")
         ),
+        "inputs that a wrapper adds (prompt or prefix tuning)": (
+            "prepare_inputs_for_generation" in vars(model)
+        ),
         "a cache that already holds tokens (past_key_values)": (
             cache is not None and cache.get_seq_length() > 0
         ),

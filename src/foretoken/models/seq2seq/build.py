@@ -113,6 +113,13 @@ class _Building:
         """The embedding and the head, which is the same matrix unless another one is stored."""
         parts = self._parts
         name, table = self._first(*_TABLES, _HEAD)
+        for other in _TABLES:
+            with contextlib.suppress(KeyError):
+                if not parts.agree(name, other):
+                    raise ForetokenError(
+                        f"The model's embeddings differ ({name} and {other}), and one for both of "
+                        "its stacks is served; use a model whose encoder and decoder share it."
+                    )
         with contextlib.suppress(KeyError):
             if not parts.agree(name, _HEAD):
                 return EmbeddingTable(parts.joined([table])), parts.product(

@@ -22,7 +22,6 @@ _PAGE = 2**21  # a large one
 _LARGE = 2**24  # bytes of weights from which on they have a map alone
 _LINE = 64  # a cache line, where each piece begins
 _LARGEST = 2**27  # bytes of what is kept to be used again
-_FREE = 3  # references to a map that no tensor has: the list's, the loop's, the count's own
 
 _spare: ContextVar[list[mmap.mmap] | None] = ContextVar("spare", default=None)
 """The maps that serve again, within `reusing`."""
@@ -109,9 +108,19 @@ def reusing() -> Iterator[None]:
 def _fitting(spare: list[mmap.mmap], index: int, size: int) -> mmap.mmap | None:
     """A spare map, if no tensor has it and it isn't much too large."""
     pages = spare[index]
-    free = sys.getrefcount(pages) == _FREE
+    free = _references(spare, index) == _FREE
     return pages if free and size <= len(pages) <= 2 * size else None
+
+
+def _references(maps: list[mmap.mmap], index: int) -> int:
+    """As Python counts them to a map in a list, those of this function among them."""
+    pages = maps[index]
+    return sys.getrefcount(pages)
 
 
 def _mapped(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+_FREE = _references([_mapped(mmap.PAGESIZE)], 0) + 1
+"""Of a map that no tensor has, in `_fitting`, which has it by a name: versions of Python differ."""
