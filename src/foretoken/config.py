@@ -314,7 +314,7 @@ def _check_parts(method: str, parts: Seq[str]) -> None:
 def _shared_out(
     method: str, options: Mapping[str, Any], takers: Mapping[str, list[str]], deep: Collection[str]
 ) -> dict[str, dict[str, Any]]:
-    """Each taker's options, overridden by those under its name; a length `deep` take there only."""
+    """Each taker's options, those under its name first, where alone `deep` take a length."""
     taken_by: dict[str, dict[str, Any]] = {name: {} for name in takers}
     own = {k: v for k, v in options.items() if k in takers and isinstance(v, Mapping)}
     for key, value in ((k, v) for k, v in options.items() if k not in own):

@@ -47,13 +47,6 @@ class Scores:
         return probs if isinstance(probs, Tensor) else probs.probs
 
     @property
-    def edited(self) -> Tensor:
-        """[B, S, V] the logits with each sequence's edits: penalties, biases, -inf for tokens that
-        it may not write."""
-        probs = self.distribution
-        return self.logits if isinstance(probs, Tensor) else probs.logits
-
-    @property
     def certain(self) -> Tensor | None:
         """[B, S] the tokens with probability 1, where every distribution is known to have one;
         else None."""

@@ -112,7 +112,7 @@ class SpeculativeConfig(OtherNames, total=False):
     top_k: int
     tree: str | Seq[Seq[int]]
     tree_depth: int
-    tree_nodes: int
+    tree_nodes: int | None
     versions: int
     weight: float
     widths: Widths

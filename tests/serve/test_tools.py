@@ -173,7 +173,7 @@ VOCAB, END = 97, 96
 class Templated(ByteTokenizer):
     """A tokenizer whose template reads tools; it keeps what it was given."""
 
-    chat_template = "{{ tools }}"
+    chat_template = "{{ tools }}{{ tool_calls }}"
     given: dict[str, Any]
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:

@@ -33,6 +33,7 @@ class Server:
         self.llm, self.settings = llm, settings
         self.started = int(time.time())
         self.context: int = llm.llm.engine.target.max_length
+        self.opening = llm.llm.engine.target.opening
         self.metrics = Metrics(
             llm, settings.names[0], settings.metrics_prefix, self.context, settings.engine
         )
@@ -63,7 +64,7 @@ class Server:
         """A prompt's token ids. `asked`: the tokens that were asked for by number. Raises
         `ApiError` and `ForetokenError` for what can't be served."""
         given = await asyncio.to_thread(self.llm.encoded, prompt, params)
-        check_length(given.ids, asked, self.context, self.llm.llm.engine.target.opening)
+        check_length(given.ids, asked, self.context, self.opening)
         return given
 
     async def submit(self, kind: str, given: Seq[Encoded], body: Sampling) -> Answering:

@@ -61,6 +61,9 @@ def test_the_papers_tree_bounds_the_planned_one(pair: Pair) -> None:
     """Its first nodes are drafted until one is planned; more than it has is refused."""
     heads = MedusaHeads(Facts.of(pair.target), own_lm_heads=False)
     assert Medusa(heads, tree_nodes=5).paths(heads) == MEDUSA_63[:5]
-    assert len(Medusa(heads, tree="paper", tree_nodes=5).paths(heads)) == 63
+    assert Medusa(heads, tree="paper", tree_nodes=5).paths(heads) == MEDUSA_63[:5]
+    assert Medusa(heads, tree="paper").paths(heads) == MEDUSA_63
     with pytest.raises(ForetokenError, match="tree_nodes is 64 and the paper's tree"):
         Medusa(heads, tree_nodes=64)
+    with pytest.raises(ForetokenError, match="tree 'paper' is a part"):
+        Medusa(heads, tree="paper", tree_nodes=64)

@@ -43,7 +43,7 @@ from foretoken.trainable.root_states import LastStates, RootStates
 from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.grow import MEDUSA_63, Propose, expand, widths_of
 from foretoken.trees.join import assemble
-from foretoken.trees.plan import AUTO, TreePlan
+from foretoken.trees.plan import AUTO, PAPER, TreePlan
 
 
 class Heads(Trained):
@@ -118,10 +118,11 @@ class HeadTree(BaseDrafter):
 
     def __post_init__(self) -> None:
         check_range(1, MOST_NODES, tree_nodes=self.tree_nodes)
-        if self.tree == AUTO and self.tree_nodes > len(MEDUSA_63):
+        if self.tree in (AUTO, PAPER) and self.tree_nodes > len(MEDUSA_63):
             raise ForetokenError(
-                f"tree_nodes is {self.tree_nodes} and the paper's tree, from which tree 'auto' is "
-                f"planned, has {len(MEDUSA_63)} nodes; set tree to 'planned' for a larger one."
+                f"tree_nodes is {self.tree_nodes} and the paper's tree, of which tree "
+                f"{self.tree!r} is a part, has {len(MEDUSA_63)} nodes; set tree to 'planned' for a "
+                "larger one."
             )
         self.module.check_source(self.model)
 

@@ -36,12 +36,18 @@ def verdict(
     Of equally long paths the one with the highest sum of `likelihood` [B, N] is kept, or the first.
     """
     samples = draws.pick(scores.probs, trees.depths)  # [B, S] the target's own
-    accepted = accepted & trees.valid & (at_nodes(trees, scores.edited) > -torch.inf)
+    accepted = accepted & trees.valid & (at_nodes(trees, _edited(scores)) > -torch.inf)
     last = _end_of_chain(accepted) if trees.is_chain else _deepest(trees, accepted, likelihood)
     path, lengths = path_to(trees, last)
     rows = torch.arange(trees.batch, device=last.device)
     strayed = _strayed(trees, scores, draws, samples, trees.ancestors[rows, last, 1:])
     return Verdict(path, lengths, samples[rows, last], strayed)
+
+
+def _edited(scores: Scores) -> Tensor:
+    """[B, S, V] the logits with each sequence's edits: -inf for tokens that it may not write."""
+    probs = scores.distribution
+    return scores.logits if isinstance(probs, Tensor) else probs.logits
 
 
 def _strayed(
