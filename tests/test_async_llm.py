@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
@@ -300,6 +301,7 @@ def test_aborted_before_it_was_added(llm: LLM) -> None:
         ending = asyncio.create_task(front.abort("b"))
         await asyncio.sleep(0.01)
         go.set()
+        time.sleep(0.2)
         output = None
         async for output in await stream:  # noqa: B007
             pass
