@@ -43,6 +43,18 @@ def seeded(cls: Any, pair: Pair, **shape: Any) -> Any:
     return cls(Facts.of(pair.target), **shape).double().eval()
 
 
+def late(cls: Any) -> Any:
+    """A drafter that drafts nothing before a text has 40 tokens."""
+
+    class Late(cls):  # type: ignore[misc]
+        def draft(self, sequences: Any, budgets: Any, draws: Any) -> Any:
+            pairs = zip(sequences, budgets, strict=True)
+            left = [budget if len(s.tokens) > 40 else 0 for s, budget in pairs]
+            return super().draft(sequences, left, draws)
+
+    return Late
+
+
 def randomised(heads: Any, seed: int = 0, scale: float = 0.3) -> Any:
     """The heads in float64 with all weights drawn from a seed."""
     heads = heads.double()

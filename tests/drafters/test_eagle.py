@@ -13,9 +13,8 @@ from foretoken.train.records import Records
 from foretoken.trainable import feature_layer
 from foretoken.trainable.eagle import EagleModule
 from foretoken.trainable.feature_layer import FeatureModel
-from foretoken.tree import DraftTree
 from foretoken.verify.multi_candidate import MultiCandidate
-from lessons import PROMPTS, check_estimate, seeded
+from lessons import PROMPTS, check_estimate, late, seeded
 
 
 @pytest.mark.parametrize("tree", [TREE, ((0,), (0, 0), (0, 0, 0)), ((0,), (1,), (1, 0))])
@@ -27,13 +26,6 @@ def test_the_estimate_is_what_is_served(small: Pair, records: Records, tree: Any
 
 def test_states_that_wait_are_bounded(small: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long others draft; then it drafts as if it had read all of them at once."""
-
-    class Late(Eagle):
-        def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
-            pairs = zip(sequences, budgets, strict=True)
-            left = [budget if len(s.tokens) > 40 else 0 for s, budget in pairs]
-            return super().draft(sequences, left, draws)
-
     waiting: list[int] = []
     known = FeatureModel.observe
 
@@ -47,7 +39,7 @@ def test_states_that_wait_are_bounded(small: Pair, monkeypatch: pytest.MonkeyPat
     def run(most: int) -> Any:
         waiting.clear()
         monkeypatch.setattr(feature_layer, "_MOST_WAITING", most)
-        drafter = Late(seeded(EagleModule, small))
+        drafter = late(Eagle)(seeded(EagleModule, small))
         outputs = serve(small.target, drafter, MultiCandidate(), PROMPTS[:2], params)
         return [(o.token_ids, o.outputs[0].accepted) for o in outputs]
 

@@ -28,7 +28,7 @@ from foretoken.trainable.losses import Objective
 from foretoken.trainable.shallow import ShallowModel
 from foretoken.tree import DraftTree
 from foretoken.verify.speculative import Speculative
-from lessons import GREEDY, LIMIT, PROMPTS, check_estimate, taught, written
+from lessons import GREEDY, LIMIT, PROMPTS, check_estimate, late, taught, written
 
 
 @pytest.fixture(scope="module")
@@ -244,13 +244,6 @@ def test_states_that_wait_are_bounded(
     small: Pair, adapter: KangarooAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long others draft; then it drafts as if it had read all of them at once."""
-
-    class Late(Kangaroo):
-        def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
-            pairs = zip(sequences, budgets, strict=True)
-            left = [budget if len(s.tokens) > 40 else 0 for s, budget in pairs]
-            return super().draft(sequences, left, draws)
-
     waiting: list[int] = []
     known = ShallowModel.follow
 
@@ -264,7 +257,9 @@ def test_states_that_wait_are_bounded(
     def run(most: int) -> Any:
         waiting.clear()
         monkeypatch.setattr(shallow, "_MOST_WAITING", most)
-        outputs = serve(small.target, Late(adapter, 4, 0.3), Speculative(), PROMPTS[:2], params)
+        outputs = serve(
+            small.target, late(Kangaroo)(adapter, 4, 0.3), Speculative(), PROMPTS[:2], params
+        )
         return [(o.token_ids, o.outputs[0].accepted) for o in outputs]
 
     few = run(8)
