@@ -103,7 +103,7 @@ def _has_reasoned(prompt: Seq[int], given: str | int | Seq[int], tokenizer: Any)
     if isinstance(given, str):
         tail = decoded(tokenizer, list(prompt[-len(given.encode()) - _BLANK :]), False)
         return given in tail and not tail.rpartition(given)[2].strip()
-    marker, last = [given] if isinstance(given, int) else [*given], 0
-    for end in range(len(marker), len(prompt) + 1):
-        last = end if list(prompt[end - len(marker) : end]) == marker else last
+    marker, last = Ids((given,) if isinstance(given, int) else tuple(given)), 0
+    while (found := marker.after(prompt, last)) is not None:
+        last = found
     return last > 0 and not decoded(tokenizer, list(prompt[last:]), False).strip()

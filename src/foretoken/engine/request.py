@@ -225,8 +225,8 @@ class Sample:
         ending = self.stop.check(block)
         tokens, text = block[: ending.emitted], ending.text
         if text is None and ending.finish_reason is not None:
-            without = ending.by_token and not self.request.params.include_stop_str_in_output
-            text = self._decode([*self.output.token_ids, *tokens[: -1 if without else None]])
+            shown = tokens[:-1] if ending.without_last else tokens
+            text = self._decode([*self.output.token_ids, *shown])
         elif text is None and self.stop.tracker is not None:
             text = self.stop.tracker.text
         return Written(tokens, ending.finish_reason, ending.stop_reason, text)

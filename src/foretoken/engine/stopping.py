@@ -84,14 +84,14 @@ def decoded(tokenizer: Any, ids: list[int], skip_special_tokens: bool) -> str:
 
 @dataclass(slots=True)
 class Ending:
-    """Where a block ends. emitted: its tokens that count; the rest is dropped. by_token: whether
-    the last of them ended it, which then is no part of the text."""
+    """Where a block ends. emitted: its tokens that count; the rest is dropped. without_last:
+    whether the last of them is no part of the text, as it ended it."""
 
     emitted: int
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     text: str | None = None
-    by_token: bool = False
+    without_last: bool = False
 
 
 class StopChecker:
@@ -144,10 +144,11 @@ class StopChecker:
                 stop, at = match
                 end = at + len(stop) if self._params.include_stop_str_in_output else at
                 return Ending(place, "stop", stop, self.tracker.text[:end])
+        hidden = not self._params.include_stop_str_in_output
         if token in self._stop_ids:
-            return Ending(place, "stop", token, by_token=True)
+            return Ending(place, "stop", token, without_last=hidden)
         if token in self._eos or criterion_met:
-            return Ending(place, "stop", by_token=token in self._eos)
+            return Ending(place, "stop", without_last=hidden and token in self._eos)
         if self._written >= self._limit:
             return Ending(place, "length")
         return None

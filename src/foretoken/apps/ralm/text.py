@@ -134,9 +134,8 @@ class Text:
         """The text as it is shown."""
         if self.ending is not None and self.ending.text is not None:
             return self.ending.text
-        by_token = self.ending is not None and self.ending.by_token
-        without = by_token and not self._params.include_stop_str_in_output
-        return self._decoded(self.output[: -1 if without else None])
+        without_last = self.ending is not None and self.ending.without_last
+        return self._decoded(self.output[:-1] if without_last else self.output)
 
     def _checker(self) -> StopChecker:
         eos = self._llm.engine.eos_ids
