@@ -5,15 +5,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from foretoken import ForetokenError
+from foretoken import ForetokenError, files
 from foretoken.files import (
+    fingerprint,
     held,
     read_arrays,
     read_json,
@@ -182,3 +186,42 @@ def test_halves_of_surrogate_pairs(tmp_path: Path) -> None:
     assert "é 漢 😀".encode() in path.read_bytes() and b"\\ud83d" in path.read_bytes()
     write_file(path, "a \ude00 b é")
     assert path.read_text(encoding="utf-8") == "a \\ude00 b é"
+
+
+def _folder(path: Path, values: torch.Tensor) -> Path:
+    path.mkdir()
+    save_file({"weight": values}, path / "model.safetensors")
+    (path / "config.json").write_text("{}")
+    return path
+
+
+def test_a_retrained_drafter_is_another(tmp_path: Path) -> None:
+    """By its weights alone, not by its place, its dates or what else lies beside them."""
+    first = _folder(tmp_path / "first", torch.zeros(300))
+    copy = shutil.copytree(first, tmp_path / "copy", copy_function=shutil.copyfile)
+    (copy / "metrics.jsonl").write_text("{}\n")
+    other = _folder(tmp_path / "other", torch.ones(300))
+    assert fingerprint(first) == fingerprint(copy) != fingerprint(other)
+    (copy / "config.json").write_text('{"window": 5}')
+    assert fingerprint(first) != fingerprint(copy)
+
+
+@pytest.mark.parametrize("place", [0, 5, 69, 70, 499, 990, 999])
+def test_pieces_of_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    """The ends are among them, and of a small file everything; the size counts as well."""
+    monkeypatch.setattr(files, "_PIECES", 10)
+    monkeypatch.setattr(files, "_PIECE", 7)
+    for name, size in (("small", 70), ("large", 1000)):
+        (tmp_path / name).write_bytes(bytes(size))
+    small, large = fingerprint(tmp_path / "small"), fingerprint(tmp_path / "large")
+    (tmp_path / "large").write_bytes(bytes(1001))
+    assert fingerprint(tmp_path / "large") != large
+    data = bytearray(1000)
+    data[place] = 1
+    (tmp_path / "large").write_bytes(data)
+    read = any(start <= place < start + 7 for start in files._starts(1000))
+    assert (fingerprint(tmp_path / "large") != large) is read
+    assert read or place not in (0, 5, 999)
+    if place < 70:
+        (tmp_path / "small").write_bytes(data[:70])
+        assert fingerprint(tmp_path / "small") != small

@@ -47,6 +47,7 @@ def test_no_bar_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_lines_elsewhere(stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while a unit takes long; without a terminal, and on one where no bar can be drawn."""
+    monkeypatch.setattr(progress, "_SOON", 0.01)
     monkeypatch.setattr(progress, "_EVERY", 0.02)
     monkeypatch.setattr(sys, "stderr", shown := stream())
     monkeypatch.setitem(sys.modules, "rich", None)
@@ -62,8 +63,25 @@ def test_lines_elsewhere(stream: type[io.StringIO], monkeypatch: pytest.MonkeyPa
     assert shown.getvalue().count("\n") == count
 
 
+def test_the_first_line_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two seconds; the next ones half a minute apart."""
+    waits: list[float] = []
+
+    class Ending(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0)
+            return len(waits) > 3
+
+    monkeypatch.setattr(progress, "Event", Ending)
+    monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
+    with track("Reading", 1, True):
+        pass
+    assert waits == [2, 30, 30, 30] and shown.getvalue().count("\n") == 3
+
+
 def test_a_reader_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work goes on, and no stack trace comes from the side."""
+    monkeypatch.setattr(progress, "_SOON", 0.01)
     monkeypatch.setattr(progress, "_EVERY", 0.01)
     monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
     raised: list[object] = []

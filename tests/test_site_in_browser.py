@@ -40,8 +40,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", list(SIZES))
+@pytest.mark.parametrize(("size", "scheme"), zip(SIZES, ("light", "dark"), strict=True))
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page(browser: Any, address: str, name: str, size: str, scheme: str) -> None:
     """axe-core finds nothing, the page is no wider than the window, nothing is asked of another

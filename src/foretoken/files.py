@@ -9,6 +9,7 @@ nothing in the file is ever run.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
@@ -30,6 +31,8 @@ Arrays = dict[str, "NDArray[np.integer]"]
 """Whole numbers by name."""
 
 _HEADER = "header"
+_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".npz", ".json")
+_PIECES, _PIECE = 4096, 64  # of a large file: how many pieces are read, and their bytes
 _DAMAGE = (BadZipFile, EOFError, KeyError, TypeError, ValueError, zlib.error)
 
 
@@ -239,3 +242,31 @@ def _check(
                 f"{path} was made for {what} {given[2].get(what)} and this target has "
                 f"{expected}; use a {kind} of this target's."
             )
+
+
+def fingerprint(path: Path) -> str:
+    """16 hex digits of a file, or of the weights and settings directly in a folder: equal for equal
+    names and contents, anywhere. Of a large file pieces all over it are read, in which every large
+    matrix has some, so that gigabytes take no time."""
+    files = [path] if path.is_file() else _weights(path)
+    digest = hashlib.sha256()
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name if file != path else ''}\0{size}\0".encode())
+        with file.open("rb") as opened:
+            for start in _starts(size):
+                opened.seek(start)
+                digest.update(opened.read(_PIECE))
+    return digest.hexdigest()[:16]
+
+
+def _weights(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix in _WEIGHTS and file.is_file())
+
+
+def _starts(size: int) -> Iterable[int]:
+    """Where the pieces begin: one after the other in a small file; else evenly, the last at the
+    end."""
+    if size <= _PIECES * _PIECE:
+        return range(0, size, _PIECE)
+    return (round(i * (size - _PIECE) / (_PIECES - 1)) for i in range(_PIECES))

@@ -30,8 +30,8 @@ def track(what: str, total: int, show: bool) -> Iterator[Callable[[], None]]:
     """A bar on standard error with `total` units (0: unknown); the value to call advances it by
     one.
 
-    Where standard error is no terminal, or rich isn't installed, it is a line every half minute,
-    with the time left, and nothing for what is done sooner.
+    Where standard error is no terminal, or rich isn't installed, it is a line after two seconds and
+    every half minute from then on, with the time left, and nothing for what is done sooner.
     """
     if not show:
         yield lambda: None
@@ -75,7 +75,9 @@ def _lines(what: str, total: int) -> Iterator[Callable[[], None]]:
         done += 1
 
     def report() -> None:
-        while not ended.wait(_EVERY):
+        told = False
+        while not ended.wait(_EVERY if told else _SOON):
+            told = True
             with suppress(OSError, ValueError):  # nobody reads, or the stream is closed
                 line = f"{what}: {_state(done, total, perf_counter() - began)}"
                 sys.stderr.write(f"{line}\n")

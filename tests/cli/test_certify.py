@@ -46,7 +46,8 @@ def test_command_says_it_with_its_exit_status(tmp_path: Path) -> None:
         "--verifier",
         f"{__name__}:Credulous",
     ]
-    done = CliRunner().invoke(app, ["certify", *wrong, "--quick", "--prompt", "A b c a b c."])
+    few = ["--quick", "--samples", "100", "--prompt", "A b c a b c."]
+    done = CliRunner().invoke(app, ["certify", *wrong, *few])
     assert done.exit_code == 1 and "failed" in done.output
 
 
@@ -65,6 +66,23 @@ def test_a_record_is_resumed(tmp_path: Path) -> None:
     for change in (["--prompt", "D e f."], ["--num-speculative-tokens", "3"], ["--top-p", "0.9"]):
         other = CliRunner().invoke(app, [*asked, "--prompt", "A b c a b c.", *change])
         assert other.exit_code == 1 and "another --out" in " ".join(other.output.split())
+
+
+def test_a_drafter_that_was_trained_again_is_checked_again(tmp_path: Path) -> None:
+    """Its path is the same and its weights are others, so a record begun before is refused."""
+    facts, drafter = Facts.of(LLM("mini").model), tmp_path / "hydra"
+    heads = HydraHeads(facts, own_lm_heads=False)
+    heads.save(drafter, {})
+    asked = ["certify", "--method", "hydra", "--draft-model", str(drafter), "--quick"]
+    asked += ["--prompt", "A b c.", "--temperature", "1", "--samples", "100"]
+    asked += ["--out", str(tmp_path / "record.json")]
+    assert CliRunner().invoke(app, asked).exit_code == 0
+    assert CliRunner().invoke(app, asked).exit_code == 0
+    with torch.no_grad():
+        next(heads.parameters()).add_(1)
+    heads.save(drafter, {})
+    again = CliRunner().invoke(app, asked)
+    assert again.exit_code == 1 and "contents of" in again.stderr
 
 
 def test_all_builds_every_method(tmp_path: Path) -> None:

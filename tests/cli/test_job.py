@@ -48,6 +48,7 @@ def test_the_record_tells_what_decides(checkpoints: tuple[Path, Path]) -> None:
     assert plain["temperatures"] == [0.0, 1.0] and plain["shard"] is None
     assert plain["targets"][0]["methods"] == {"pld": {"method": "pld"}}
     assert not {"device", "backend"} & {*plain}
+    assert len(plain[f"contents of {checkpoints[0]}"]) == 16
     assert chosen == {**plain, "shard": "1/2", "device": "cpu", "backend": "plain"}
     options = {"threads": 1, "kv_cache_memory": "1GiB", "weights_memory": "2GiB"}
     placed = make_job(given, ModelOptions(**options))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ import pytest
 from foretoken.control.choice import Choice, Row
 from foretoken.control.controller import Controller
 from foretoken.control.cost_model import CostModel, DraftCost
-from foretoken.control.rates import History, Rates, chain, expected
+from foretoken.control.rates import History, Rates, Shape, chain, expected
 
 MOST = 16
 FLAT = {1: 10.0, 64: 11.0}
@@ -489,3 +489,23 @@ def test_one_copy_alone_is_chosen_as_among_others() -> None:
             control.rates[0].note(tests, 2 * 4 + right)
     assert len(drafted) > 4
     assert alone._promised == pytest.approx(usual._promised)
+
+
+def test_the_shape_of_trees() -> None:
+    """The largest of several; one that fills its room is the last, and one without a node that may
+    be accepted is none."""
+    control = Controller(["a", "b"], [0, 1], CostModel(FLAT, {n: DraftCost(1.0) for n in "ab"}))
+    tree, larger = Shape.of([0, 0]), Shape.of([0, 0, 1])
+    for shape in (chain(0), Shape.of([-1, -1, -1])):
+        control.learn_shape(0, shape, 8)
+        assert control.shapes[0] == chain(MOST) and control.unshaped(0)
+    for shape, known in ((tree, tree), (larger, larger), (tree, larger)):
+        control.learn_shape(0, shape, 8)
+        assert control.shapes[0] == known and control.unshaped(0)
+    for _ in range(5):
+        control.learn_shape(0, tree, 8)
+    assert not control.unshaped(0) and control.unshaped(1)
+    control.learn_shape(1, larger, 3)
+    assert not control.unshaped(1)
+    control.reset()
+    assert control.unshaped(1) and control.shapes[1] == chain(MOST)

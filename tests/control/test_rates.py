@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
 import pytest
+import torch
 
 from foretoken.control.priors import SIZES, Prior, prior_of
-from foretoken.control.rates import History, Levels, PendingDraft, Rates, Shape, chain, expected
+from foretoken.control.rates import (
+    History,
+    Levels,
+    PendingDraft,
+    Rates,
+    Shape,
+    chain,
+    expected,
+    shapes_of,
+)
+from foretoken.tree import Kind, chains
+from foretoken.trees.join import join
 
 
 def counted(rates: Rates) -> list[int]:
@@ -26,6 +39,16 @@ def test_shapes() -> None:
     assert Shape.of([0, 1, 2]) == chain(3) and chain(3).is_chain and not TREE.is_chain
     assert [chain(3).levels(n) for n in (0, 2, 3)] == [0, 2, 3]
     assert not Shape.of([-1]).is_chain
+
+
+def test_auxiliary_nodes_cant_be_accepted() -> None:
+    """Whether they are all of a tree or some of it."""
+    tree = chains([[1, 2], [3]], torch.device("cpu"))
+    assert shapes_of(tree) == [chain(2), chain(1)]
+    told = replace(tree, kind=Kind.AUXILIARY)
+    assert [shape.parents for shape in shapes_of(told)] == [(-1, -1), (-1,)]
+    both = join((tree, told))
+    assert [shape.parents for shape in shapes_of(both)] == [(0, 1, -1, -1), (0, -1)]
 
 
 def test_what_a_pass_says() -> None:

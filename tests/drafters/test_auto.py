@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from foretoken.config import AUTO, auto_parts, build, options_of
 from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters import auto as auto_module
 from foretoken.drafters.auto import NONE, Auto
+from foretoken.drafters.lookahead import Lookahead
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
+from foretoken.drafters.token_recycling import TokenRecycling
 from foretoken.engine.engine import Engine
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import BaseDrafter, Drafter
@@ -234,6 +236,45 @@ def written(engine: Engine, prompt: list[int], params: SamplingParams) -> None:
     engine.add(prompt, params)
     while engine.busy:
         engine.step()
+
+
+def test_a_first_draft_of_nothing_is_no_shape(pair: Pair) -> None:
+    """Token Recycling knows no token's successors before the first pass."""
+    drafter = auto(TokenRecycling())
+    [output] = serve(pair.target, drafter, TargetOnly(), PROMPTS[:1], GREEDY)
+    assert output.stats.drafted > 0 and len(drafter.control.shapes[0]) > 1
+
+
+@pytest.mark.parametrize("window", [2, 7])
+def test_a_window_that_is_cut_is_not_read(window: int, pair: Pair) -> None:
+    """Lookahead's auxiliary nodes are of use as a whole only, so it drafts what was chosen."""
+    [plain] = texts(serve(pair.target, PromptLookup(), TargetOnly(), PROMPTS[:1], GREEDY))
+    for curve in ({1: 1.0, 2: 1.05, 3: 3.0, 64: 200.0}, {1: 1.0, 64: 1.1}):
+        drafter = auto(Lookahead(window=window, ngram_size=3), curve=curve)
+        [output] = serve(pair.target, drafter, TargetOnly(), PROMPTS[:1], GREEDY)
+        assert output.error is None and output.token_ids == plain
+
+
+def test_predicted_tokens_are_no_cheap_pass(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass over a request's prediction counts as one over as many tokens, and what is accepted of
+    it isn't a part's."""
+    timed: list[int] = []
+
+    class Noting(CostModel):
+        def record_pass_time(self, tokens: int, ms: float, cells: int = 0) -> None:
+            timed.append(tokens)
+
+    monkeypatch.setattr(auto_module, "_TIMED_EVERY", 1)
+    monkeypatch.setattr(auto_module, "_LATER", 1)
+    prompt = PROMPTS[0]
+    [known] = texts(serve(pair.target, PromptLookup(), TargetOnly(), [prompt], GREEDY))
+    drafter = auto(SmallLM(pair.draft), curve=STEEP)
+    assert drafter.costs is not None
+    drafter.costs = Noting(STEEP, drafter.costs.drafts, fixed=True)
+    params = replace(GREEDY, prediction=known)
+    [output] = serve(pair.target, drafter, Speculative(), [prompt], params)
+    assert output.token_ids == known and output.stats.passes < 10
+    assert timed and min(timed) > 8
 
 
 def test_a_shape_is_learned_from_a_tree_that_nothing_cut(pair: Pair) -> None:

@@ -84,7 +84,7 @@ def test_one_tree_of_two_kinds(pair: Pair) -> None:
     assert tree.depths[0].tolist() == [0, 1, 2, 1, 2, 1, 2, 3, 2, 3, 4]
     small = drafter.draft(rows, [9, 6], None)  # type: ignore[arg-type]
     assert small.counts == [4, 6]
-    assert [drafter._state(row).scored for row in rows] == [False, True]
+    assert [drafter._state(row).scored for row in rows] == [0, 6]
     alone = drafter.draft(rows[1:], [60], None)  # type: ignore[arg-type]
     assert not alone.valid.any() and alone.counts == [6]
 

@@ -14,6 +14,7 @@ import torch
 from engines import GREEDY, PROMPTS, engine_of, finish, known
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.drafters.small_lm import SmallLM
+from foretoken.engine import cache_memory
 from foretoken.engine.cache_memory import Bound, bound_of, set_limit
 from foretoken.engine.engine import Engine
 from foretoken.models.budget import CacheBudget
@@ -234,3 +235,36 @@ def test_caches_of_16_bits(kind: str, impl: str, checkpoints: tuple[Path, Path])
 def test_an_unknown_dtype() -> None:
     with pytest.raises(ForetokenError, match="kv_cache_dtype 'fp8'"):
         LLM("mini", kv_cache_dtype="fp8")
+
+
+@pytest.mark.parametrize(
+    ("bound", "limit"),
+    [
+        (Bound(None, None), 63 * GIB),
+        (Bound(0.5, None), 32 * GIB),
+        (Bound(None, 0.9), 56 * GIB),
+        (Bound(40 * GIB, None), 40 * GIB),
+    ],
+)
+def test_caches_that_are_there_already(
+    bound: Bound, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU they take their memory when they are made, and it was free before: 16 GiB of weights
+    and 34 GiB of caches on 80 GiB."""
+
+    class Cache:
+        lazy, warm = False, 0
+        written = 34 * GIB
+
+        def needs(self, tokens: int) -> int:
+            return GIB
+
+    monkeypatch.setattr(cache_memory, "_memory", lambda device: (30 * GIB, 80 * GIB))
+    budget, cache = CacheBudget(), Cache()
+    budget.join(cache)  # type: ignore[arg-type]
+    if limit < cache.written:
+        with pytest.raises(ForetokenError, match=r"take 34 GiB .* may fill 32 GiB"):
+            set_limit(budget, bound, torch.device("cuda"), 100)
+        return
+    set_limit(budget, bound, torch.device("cuda"), 100)
+    assert budget.limit == limit

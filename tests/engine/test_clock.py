@@ -49,3 +49,22 @@ def test_where_time_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     target.commit([], [])
     assert (counted.verify, counted.draft) == (4, 3)
     assert counted.other == 20 - 3 - 4 - 3
+
+
+def test_queued_work_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was queued before a draft isn't its own, and what it queues is."""
+    now = [0.0]
+    monkeypatch.setattr(clock, "perf_counter", lambda: now[0])
+    counted, queued = Clock(), [8.0]
+
+    def wait() -> None:
+        now[0] += queued.pop() if queued else 0.0
+
+    class Queueing(Working):
+        def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+            queued.append(2.0)
+            return empty(len(sequences), self.device)
+
+    drafter: Any = TimedDrafter(Queueing(now), counted, wait)  # type: ignore[arg-type]
+    drafter.draft([None], [], None)
+    assert (counted.draft, now[0]) == (2, 10)

@@ -99,6 +99,27 @@ def test_a_slow_model_is_measured_over_several_starts(
     assert json.loads(text)["ms"] == {str(w): pytest.approx(56 + 4 * w) for w in costs.WIDTHS}
 
 
+def test_a_model_too_slow_to_be_timed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass that reads the first token says what there is time to learn."""
+    now = 0.0
+
+    class Slow(costs.PassProbe):
+        def __init__(self, *given: Any) -> None:
+            nonlocal now
+            super().__init__(*given)
+            now += 0.7
+
+        def run(self, width: int) -> Any:
+            nonlocal now
+            now += 0.7
+            return super().run(width)
+
+    monkeypatch.setattr(costs, "PassProbe", Slow)
+    monkeypatch.setattr(costs, "perf_counter", lambda: now)
+    llm = LLM(pair.target, speculative_config={"method": "auto", "model": pair.draft})
+    assert now == 0.7 and llm.generate([[1, 2]])[0].token_ids
+
+
 def test_widths_that_were_not_timed() -> None:
     """On the lines between and beyond those that were."""
     assert costs.completed({1: 32.0}) == {w: 32.0 + 2 * (w - 1) for w in costs.WIDTHS}

@@ -164,6 +164,25 @@ def test_cancelling(pair: Pair) -> None:
     assert engine.target.free == 2 and not engine.busy
 
 
+def test_samples_share_a_prompt_in_chunks(pair: Pair) -> None:
+    """It is read once also where a neighbour ends meanwhile, and the last one takes its place."""
+    engine = engine_of(pair, slots=4, chunk=4, length=256)
+    read: list[int] = []
+    prefill = engine.target.prefill
+
+    def counted(sequences: Any, chunk: int) -> Any:
+        read.extend(min(chunk, engine.target.pending(s)) for s in sequences)
+        return prefill(sequences, chunk)
+
+    engine.add(PROMPTS[0][:4], SamplingParams(temperature=0, max_tokens=5, ignore_eos=True))
+    engine.step()
+    engine.target.prefill = counted  # type: ignore[method-assign]
+    prompt = [1 + i % 50 for i in range(100)]
+    request = engine.add(prompt, SamplingParams(n=3, seed=3, max_tokens=8))
+    finish(engine)
+    assert len(request.samples) == 3 and sum(read) == len(prompt) - 1
+
+
 def test_samples_share_the_prompt(pair: Pair) -> None:
     """A prompt is read once for its n samples, which are numbered and different."""
     engine = engine_of(pair, slots=4)

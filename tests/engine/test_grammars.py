@@ -117,14 +117,15 @@ CHOSEN = [
 def test_chosen_drafts_write_what_plain_constrained_decoding_writes(
     form: str, temperature: float
 ) -> None:
-    """Token for token, on chains and trees, alone and in a batch, greedy and with a seed."""
+    """Token for token, on chains and trees, greedy and with a seed; alone and in a batch, by turns
+    from form to form."""
     params = params_of(form, temperature=temperature)
+    slots = 1 if (list(FORMS).index(form) + (temperature > 0)) % 2 else 4
     expected = tokens(served(params))
-    for slots in (1, 4):
-        for method in CHOSEN:
-            drafter = build({"method": method}).drafter
-            assert tokens(served(params, drafter, slots=slots)) == expected, (method, slots)
-        assert tokens(served(params, tree_of_guesses(), slots=slots)) == expected
+    for method in CHOSEN:
+        drafter = build({"method": method}).drafter
+        assert tokens(served(params, drafter, slots=slots)) == expected, method
+    assert tokens(served(params, tree_of_guesses(), slots=slots)) == expected
 
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -196,6 +196,21 @@ def test_a_bounded_queue(pair: Pair) -> None:
         assert len(llm.generate(TEXTS[:1], three)[0].outputs) == 3
 
 
+def test_a_bounded_queue_for_memory(pair: Pair) -> None:
+    """A free slot is no place where memory lacks; nothing waits for what would be admitted now."""
+    with LLM(pair.target, eos_ids=(), max_num_seqs=8) as llm:
+        longest = len(llm.generate(TEXTS[:1], GREEDY)[0].prompt_token_ids) + 20
+        needs = llm.engine.target.budget.needs(longest)
+    texts = TEXTS[:1] * 6
+    with LLM(
+        pair.target, eos_ids=(), max_num_seqs=8, max_queued=1, kv_cache_memory=2 * needs
+    ) as llm:
+        *served, first, second, third = llm.generate(texts, GREEDY)
+        assert [len(output.token_ids) for output in served] == [20] * 3
+        assert all("max_queued is 1" in str(refused.error) for refused in (first, second, third))
+        assert not llm.generate(texts[:3], GREEDY)[-1].error
+
+
 @pytest.mark.parametrize("way", ["generate", "stream"])
 def test_an_interrupt_before_the_request_was_added(
     llm: LLM, way: str, monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,17 @@ def test_all_caches_count() -> None:
     assert budget.needs(4) == 13 and budget.written == 7
 
 
+def test_how_many_fit() -> None:
+    """In turn: a short text behind one that waits waits too."""
+    budget, cache = CacheBudget(100), Cache(10)
+    assert budget.fitting([5, 5]) == 2  # nothing is stored
+    budget.join(cache)
+    budget.reserve(1, 2)
+    assert [budget.fitting(texts) for texts in ([], [8], [9], [4, 4], [4, 5, 1])] == [0, 1, 0, 2, 1]
+    budget.limit = None
+    assert budget.fitting([10**9] * 3) == 3
+
+
 def test_reserving() -> None:
     """A text fits beside those that have reserved, or not; what left is free again."""
     budget, cache = CacheBudget(100), Cache(10)

@@ -49,8 +49,7 @@ def answers(page: Any) -> list[Any]:
     return [node for node in kept[-1]["nodes"] if node["role"] == "assistant"]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", list(SIZES))
+@pytest.mark.parametrize(("size", "scheme"), zip(SIZES, ("light", "dark"), strict=True))
 def test_chat_hover_and_race(browser: Any, served: Served, size: str, scheme: str) -> None:
     """No console message, no request elsewhere, nothing wider than the screen, axe-core finds
     nothing, and both racers write what the model writes."""

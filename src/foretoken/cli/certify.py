@@ -94,7 +94,8 @@ def certify(
     trained, others = _trained(plain, drafters) if everything else [], drafters is None
     names = [Path(one["model"]).name for one in trained]
     methods = {"all": drafting.draft_model, "trained": names} if others else {"trained": names}
-    head = _head(plain, model, plan, methods if everything else config)
+    given = [{"model": drafting.draft_model}, *trained] if everything else [config or {}]
+    head = _head(plain, model, plan, methods if everything else config, given)
     checks = _read_checks(out, head)
     with TemporaryDirectory() as folder:
         if everything:
@@ -236,11 +237,16 @@ def _run(
             advance()
 
 
-def _head(plain: LLM, model: str, plan: Plan, methods: Any) -> dict[str, Any]:
-    """The head of a certificate: what is checked; only an equal one is resumed, see `_identity`."""
+def _head(
+    plain: LLM, model: str, plan: Plan, methods: Any, configs: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The head of a certificate: what is checked; only an equal one is resumed, see `_identity`.
+
+    configs: those that name files."""
     import hashlib
 
     from foretoken.bench.measure.environment import environment
+    from foretoken.bench.run.contents import contents
 
     return {
         "environment": environment(),
@@ -250,6 +256,7 @@ def _head(plain: LLM, model: str, plan: Plan, methods: Any) -> dict[str, Any]:
         "backend": plain.model.backend,
         "device": str(plain.model.device),
         "methods": methods,
+        **contents(model, configs),
         "prompts": len(plan.prompts),
         "max_tokens": plan.max_tokens,
         "samples": plan.samples,

@@ -100,12 +100,21 @@ class Job:
             "own_history": plan.own_history,
             "warm": plan.warm,
             "shard": shard,
+            **self._contents,
             **({} if plan.template is None else {"template": plan.template}),
             **({"keep_loops": True} if settings.keep_loops else {}),
             **({} if plan.device == "auto" else {"device": plan.device}),
             **({} if plan.backend == "auto" else {"backend": plan.backend}),
             **{name: value for name, value in self._of_machine.items() if value is not None},
         }
+
+    @property
+    def _contents(self) -> dict[str, str]:
+        """What the models' files hold; a server keeps its own to itself."""
+        from foretoken.bench.run.contents import contents
+
+        own = [] if self.settings.remote else self.parts
+        return {k: v for p in own for k, v in contents(p.model, p.configs.values()).items()}
 
     @property
     def _of_machine(self) -> dict[str, Any]:

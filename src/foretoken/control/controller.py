@@ -39,6 +39,7 @@ _SAVING_RATE = 0.05  # weight of the latest query in the mean of what a copier s
 _RARE_RATE = 0.25  # the same for a copier that is queried only now and then
 _WORTHWHILE = 1.5  # queries' costs that a query must save, as drafts look better than they are
 _FIRST_QUERIES = 16  # a new copier counts as if it had saved the cost of this many queries
+_SHAPES = 8  # trees of which the largest is taken for a drafter's, where none fills its room
 _NO_GAIN = [0.0]
 
 
@@ -68,6 +69,7 @@ class Controller:
         """Forget acceptance rates; costs stay known."""
         self.rates = [Rates(prior=prior_of(name)) for name in self.names]
         self.shapes = [chain(self._most) for _ in self.names]  # of what each would compute
+        self._seen = [0] * len(self.names)  # trees that shapes were learned from
         self._levels = [Levels() for _ in self.names]
         self._savings = [
             _FIRST_QUERIES * self.costs.drafts[name](1, 0) for name in self.names
@@ -80,6 +82,18 @@ class Controller:
         self._computed = True  # whether a part computed in the last step; true at first
         self._padded = Padded(self.costs, self._most)
         self._packed = Packed(self.costs, self._most) if self.costs.packed else None
+
+    def unshaped(self, part: int) -> bool:
+        """Whether its trees are to be made as large as there is room for, to learn their shape."""
+        return self._seen[part] < _SHAPES
+
+    def learn_shape(self, part: int, shape: Shape, most: int) -> None:
+        """Learn from a tree that had room for `most` nodes; the largest counts. One without nodes
+        that may be accepted says nothing."""
+        if any(parent >= 0 for parent in shape.parents):
+            if not self._seen[part] or len(shape) > len(self.shapes[part]):
+                self.shapes[part] = shape
+            self._seen[part] += _SHAPES if len(shape) >= most else 1
 
     def copiers_to_query(self, sequences: int) -> list[int]:
         """The copiers whose query pays for this many sequences, or that are due for another one."""

@@ -18,7 +18,7 @@ from itertools import accumulate
 from math import sqrt
 
 from foretoken.control.priors import SIZES, UNKNOWN, Prior
-from foretoken.tree import DraftTree
+from foretoken.tree import DraftTree, Kind
 
 _RANKS = (1.0, 0.25, 0.1, 0.05)
 """The assumed acceptance rate of an unknown node, by rank, as a share of its first sibling's;
@@ -92,9 +92,10 @@ def chain(nodes: int) -> Shape:
 
 def shapes_of(tree: DraftTree) -> list[Shape]:
     """The shape of each row's draft; nodes that can't be accepted have parent -1."""
-    if tree.is_chain and tree.kinds is None:
+    plain = tree.kinds is None and tree.kind != Kind.AUXILIARY
+    if plain and tree.is_chain:
         return [chain(count) for count in tree.counts]
-    above = tree.parent_slots if tree.kinds is None else tree.parent_slots.where(tree.valid, -1)
+    above = tree.parent_slots if plain else tree.parent_slots.where(tree.valid, -1)
     rows = zip(above.tolist(), tree.counts, strict=True)
     return [Shape.of(row[:count]) for row, count in rows]
 

@@ -90,7 +90,6 @@ class Auto(Wrapper):
         self._control: Controller | None = None
         self._knowledge: Knowledge | None = None
         self._drafted: _Drafted | None = None
-        self._shaped: set[int] = set()  # parts whose tree's shape is known
         self._comparing = False  # whether a copier's draft is still compared with the text
         self._untimed = self._timed = 0  # steps since one was timed, and how many were
         self._idle_steps = self._idled = self._idle_rows = 0  # plain: granted, made, of so many
@@ -206,14 +205,15 @@ class Auto(Wrapper):
         draws: Draws,
     ) -> DraftTree:
         """The draft of a part that was chosen; its first trees are made as large as there is room
-        for, until one is whole: to learn its shape."""
+        for, to learn its shape, but for auxiliary nodes, which say nothing once they are cut."""
         part, takers = self.drafters[number], [sequences[row] for row in rows]
-        new = part.trees and number not in self._shaped
-        counts = [(rooms if new else choice.nodes)[row] for row in rows]
+        new = part.trees and self.control.unshaped(number)
+        larger = new and Kind.AUXILIARY not in part.kinds
+        counts = [(rooms if larger else choice.nodes)[row] for row in rows]
         tree = part.draft(takers, counts, draws.take(rows)).trim(counts)
-        if new and max(counts) >= min(part.nodes, self.num_speculative_tokens):
-            self._shaped.add(number)
-            self.control.shapes[number] = max(shapes_of(tree), key=len)
+        most = min(part.nodes, self.num_speculative_tokens)
+        if new and max(counts) >= most:
+            self.control.learn_shape(number, max(shapes_of(tree), key=len), most)
         return tree
 
     def _choose(
@@ -260,7 +260,7 @@ class Auto(Wrapper):
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         if self._idled and steps[0].tokens:
             if self._idled == _TIMED_PLAIN:  # else only drafts would tell how fast the machine is
-                self._time_pass(perf_counter() - self._plain_from, len(steps), sequences)
+                self._time_pass(perf_counter() - self._plain_from, sequences, steps)
             for part in self._not_following:
                 part.observe(sequences, steps)
             return
@@ -335,7 +335,6 @@ class Auto(Wrapper):
         if self.costs is not None:
             self._report_idle_steps()
             self.control.reset()
-            self._shaped.clear()
 
     def _follow(self, sequences: Seq[Sequence]) -> None:
         """Compare the copiers' pending drafts with the text."""
@@ -362,7 +361,8 @@ class Auto(Wrapper):
                     history.read = len(sequence.tokens) - 1
                 else:
                     histories[number].skip_pass()
-        accepted, drafted = [len(step.path) for step in steps], [step.drafted for step in steps]
+        drafted = [step.drafted for step in steps]
+        accepted = [len(step.path) if step.drafted else 0 for step in steps]  # of its own drafts
         extra_ms = sum(control.costs.extra_ms(*draft) for draft in self._drafts(now, steps))
         control.record_step(choice, now.queried, accepted, extra_ms, drafted)
 
@@ -375,9 +375,10 @@ class Auto(Wrapper):
             levels = control.shapes[number].levels(max(steps[row].drafted for row in rows))
             yield self.names[number], len(rows), levels, 1000 * (now.drafted - now.decided)
 
-    def _time_pass(self, seconds: float, tokens: int, sequences: Seq[Sequence]) -> None:
-        cells = sum(len(sequence.tokens) for sequence in sequences)
-        self.control.costs.record_pass_time(tokens, 1000 * seconds, cells)
+    def _time_pass(self, seconds: float, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        costs, cells = self.control.costs, sum(len(sequence.tokens) for sequence in sequences)
+        scored = [step.tree.counts[step.row] for step in steps]  # also those of predictions
+        costs.record_pass_time(costs.size(scored), 1000 * seconds, cells)
 
     def _time(
         self, now: _Drafted, scored: float, sequences: Seq[Sequence], steps: Seq[Step]
@@ -387,8 +388,7 @@ class Auto(Wrapper):
         if self._untimed < (_TIMED_EVERY if self._timed < _OFTEN else _LATER):
             return
         self._untimed, self._timed, costs = 0, self._timed + 1, self.control.costs
-        tokens = costs.size([step.drafted for step in steps])
-        self._time_pass(scored - now.drafted, tokens, sequences)
+        self._time_pass(scored - now.drafted, sequences, steps)
         after = perf_counter() - scored
         for number, seconds in now.queried.items():
             whole = 1000 * (seconds + after / len(now.queried))  # deciding is part of the query

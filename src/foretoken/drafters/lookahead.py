@@ -121,7 +121,8 @@ class Lookahead(BaseDrafter):
             fitting.append(state.fitting(sequence.tokens[-1]))
         grams = from_paths(fitting, self._device).trim(budgets)
         for state, count, budget in zip(states, grams.counts, budgets, strict=True):
-            state.scored = count + state.size <= budget
+            whole = count + state.size
+            state.scored = whole if whole <= budget else 0
         told = from_parents(
             [state.tokens() if state.scored else [] for state in states],
             [state.parents() if state.scored else [] for state in states],
@@ -136,9 +137,9 @@ class Lookahead(BaseDrafter):
         predicted = steps[0].scores.best.tolist()  # [B][S]
         for sequence, step in zip(sequences, steps, strict=True):
             state, end = self._state(sequence), step.drafted + 1
-            if state.scored and step.drafted:
+            if 0 < state.scored == step.drafted:  # else it was cut, or another's
                 self._advance(state, predicted[step.row][end - state.width : end])
-            state.scored = False
+            state.scored = 0
         self._planner.observe(steps)
 
     def _advance(self, state: _State, new: list[int]) -> None:
@@ -166,13 +167,13 @@ class Lookahead(BaseDrafter):
 class _State:
     """sizes: those of the window. levels: the window, the oldest trajectory first, all levels
     equally wide; each of the first steps adds a level and shortens all by one guess. pool: first
-    token -> the rest of its n-grams, the latest first. scored: whether the window is in the tree
-    that the target scores. age: drafts since the sizes were chosen."""
+    token -> the rest of its n-grams, the latest first. scored: nodes of the tree that the target
+    scores, where the window is in it, else 0. age: drafts since the sizes were chosen."""
 
     sizes: Sizes
     levels: list[list[int]] = field(default_factory=list)
     pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
-    scored: bool = False
+    scored: int = 0
     age: int = _KEPT
 
     def take_sizes(self, sizes: Sizes, sequence: Sequence) -> None:

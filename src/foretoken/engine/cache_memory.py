@@ -65,7 +65,7 @@ def weights_bound(memory: int | str | None) -> int | None:
 def set_limit(budget: CacheBudget, bound: Bound, device: torch.device, length: int) -> None:
     """Give the budget its limit, once everything that takes memory is loaded, and log it. `length`:
     the longest text. Raises `ForetokenError` where the caches take more already."""
-    limit = _bytes(bound, device)
+    limit = _bytes(bound, device, 0 if budget.lazy else budget.written)
     if not budget.lazy and budget.written > limit:
         raise ForetokenError(
             f"The caches take {of(budget.written)} on {device} and may fill {of(limit)}; lower "
@@ -84,8 +84,10 @@ def set_limit(budget: CacheBudget, bound: Bound, device: torch.device, length: i
         )
 
 
-def _bytes(bound: Bound, device: torch.device) -> int:
+def _bytes(bound: Bound, device: torch.device, taken: int) -> int:
+    """taken: what the caches have of the memory already, which was free before."""
     free, total = _memory(device)
+    free += taken
     if bound.utilization is not None:
         return _utilized(bound.utilization, free, total, device)
     if bound.memory is None:

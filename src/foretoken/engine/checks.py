@@ -6,6 +6,7 @@ Legend: B sequences, N tree nodes, R proposal rows, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from foretoken.access import check_levels
 from foretoken.engine.cache_memory import of
+from foretoken.engine.request import Sample
 from foretoken.errors import ForetokenError, Overloaded, shown
 from foretoken.models.budget import CacheBudget
 from foretoken.protocols import Drafter, Target, Verifier
@@ -302,11 +304,18 @@ def _unsigned(ids: Tensor) -> Any:
     return ids.long().numpy().view(np.uint64)
 
 
-def check_queue(waiting: int, most: int | None) -> None:
-    """waiting: sequences that would wait for a slot, a new request's with them. Raises `Overloaded`
-    where not as many may wait."""
-    if most is not None and waiting > most:
+def check_queue(
+    target: Target, queue: Iterable[Sample], prompt: Seq[int], limit: int, n: int, most: int | None
+) -> None:
+    """queue: what waits already, before a request of `n` samples of at most `limit` tokens. Raises
+    `Overloaded` where more of them all find no slot, or no memory, than may wait."""
+    if most is None:
+        return
+    new = max(len(prompt), len(target.opening or prompt) + limit)
+    longest = [*(sample.longest for sample in queue), *[new] * n]
+    waiting = len(longest) - target.budget.fitting(longest[: target.free])
+    if waiting > most:
         raise Overloaded(
-            f"{waiting} sequences would wait for a slot and max_queued is {most}; send the request "
-            "later, lower n, or raise max_queued."
+            f"{waiting} sequences would wait and max_queued is {most}; send the request later, "
+            "lower n, or raise max_queued."
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -47,21 +49,30 @@ class TimedTarget:
 
 
 class TimedDrafter(BaseDrafter):
-    """A drafter whose drafts and observations count as `draft`."""
+    """A drafter whose drafts and observations count as `draft`.
 
-    def __init__(self, drafter: Drafter, clock: Clock) -> None:
-        self._drafter, self._clock = drafter, clock
+    wait: until what is queued on a device is done; without it that counts where it is waited for.
+    """
+
+    def __init__(
+        self, drafter: Drafter, clock: Clock, wait: Callable[[], None] = lambda: None
+    ) -> None:
+        self._drafter, self._clock, self._wait = drafter, clock, wait
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        began = perf_counter()
-        try:
+        with self._timed():
             return self._drafter.draft(sequences, budgets, draws)
-        finally:
-            self._clock.draft += perf_counter() - began
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
+        with self._timed():
+            self._drafter.observe(sequences, steps)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        self._wait()
         began = perf_counter()
         try:
-            self._drafter.observe(sequences, steps)
+            yield
+            self._wait()
         finally:
             self._clock.draft += perf_counter() - began

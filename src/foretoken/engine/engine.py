@@ -101,7 +101,7 @@ class Engine:
         the first token for which it is true.
         """
         limit = check_request(self.target, self.verifier, prompt, params)
-        check_queue(len(self._waiting) + params.n - self.target.free, self.max_queued)
+        check_queue(self.target, self._waiting, prompt, limit, params.n, self.max_queued)
         seed = self._seeds.getrandbits(62) if params.seed is None else params.seed
         known = self.eos_ids, self.tokenizer, criterion, self.target.opening
         grammar = self._grammars.requested(prompt, params)
@@ -191,9 +191,9 @@ class Engine:
     def _prefill(self) -> list[Sample]:
         """Read a chunk of each unread prompt; returns the samples that are ready to decode.
 
-        Samples of one request wait for the first of them and then copy its prompt.
+        Samples of one request wait for the one that has read most and then copy its prompt.
         """
-        leaders: dict[int, Sample] = {}
+        late: dict[int, list[Sample]] = {}  # by request
         ready: list[Sample] = []
         for sample in list(self._running):
             if sample.ended:  # with its request, while its siblings were looked at
@@ -204,13 +204,13 @@ class Engine:
                 self._fail(sample.request, "Copying a prompt", error)
                 continue
             if unread:
-                leaders.setdefault(sample.request.id, sample)
+                late.setdefault(sample.request.id, []).append(sample)
             else:
                 ready.append(sample)
-        if leaders:
-            share = max(1, self.chunk // len(leaders))
+        if late:
             began = perf_counter()
-            self._read(list(leaders.values()), share)
+            leaders = [min(s, key=lambda x: self.target.pending(x.sequence)) for s in late.values()]
+            self._read(leaders, max(1, self.chunk // len(leaders)))
             self.clock.prefill += perf_counter() - began
         return [sample for sample in ready if not sample.ended]
 

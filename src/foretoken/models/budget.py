@@ -8,6 +8,9 @@ that have ended is reserved by nobody, and is forgotten where a sequence needs i
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence as Seq
+from itertools import accumulate
 from typing import Protocol
 from weakref import WeakSet
 
@@ -99,6 +102,12 @@ class CacheBudget:
     def fits(self, tokens: int) -> bool:
         """Whether a text of this length fits beside those that have reserved."""
         return self.limit is None or self.reserved + self.needs(tokens) <= self.limit
+
+    def fitting(self, lengths: Seq[int]) -> int:
+        """How many texts of these lengths, in turn, fit beside those that have reserved."""
+        limit = math.inf if self.limit is None else self.limit
+        needs = [self.needs(tokens) for tokens in lengths]
+        return sum(self.reserved + taken <= limit for taken in accumulate(needs))
 
     def longest(self, most: int) -> int:
         """The longest text, of up to `most` tokens, that fits where there is no other."""

@@ -99,6 +99,7 @@ class KVCache:
         self.layer = [KV(*pair) for pair in pairs]
         self.lengths = [0] * slots
         self._slots: dict[int, int] = {}
+        self._idle = {*range(slots)}  # which nobody owns
         self._texts: dict[int, Text] = {}  # of active slots, where they share, and of warm ones
         self._ends = [0] * slots  # cells before which something may be written
         self._starts = [0] * slots  # cells before which windows have given theirs back
@@ -174,6 +175,7 @@ class KVCache:
         source, length = (0, 0) if text is None else self._known(text, most)
         slot = self._fill(source, length, 0 if text is None else len(text.tokens))
         self._slots[owner] = slot
+        self._idle.discard(slot)
         if text is not None:
             self._texts[slot] = text
         return slot
@@ -196,6 +198,7 @@ class KVCache:
             mover = next(o for o, slot in self._slots.items() if slot == last)
             self._exchange(hole, last)
             self._slots[mover] = hole
+        self._idle.add(last)
         if kept and text is not None:
             self._keep_warm(last, Text(kept, text.salt))
 
@@ -213,11 +216,13 @@ class KVCache:
         return oldest is not None
 
     def _warm(self) -> list[int]:
-        return sorted(self._idle().intersection(self._texts))
+        return sorted(self._idle.intersection(self._texts))
 
-    def _idle(self) -> set[int]:
-        """The slots that nobody owns."""
-        return {*range(len(self.lengths))}.difference(self._slots.values())
+    def _clean(self) -> int | None:
+        """The first slot that nobody owns and that holds nothing."""
+        if self._together and len(self._slots) not in self._texts:
+            return len(self._slots)
+        return min(self._idle.difference(self._texts), default=None)
 
     def _oldest(self) -> int | None:
         return min(self._warm(), key=lambda slot: self._texts[slot].used, default=None)
@@ -232,7 +237,7 @@ class KVCache:
 
     def _known(self, text: Text, most: int) -> tuple[int, int]:
         """The slot that has most of a text's first tokens, and how many; of several a warm one."""
-        found, idle = (0, False, 0), self._idle()
+        found, idle = (0, False, 0), self._idle
         for slot, other in self._texts.items():
             length = text.common(other, min(most, self.lengths[slot]))
             if length and self.keeps(slot, length):
@@ -241,11 +246,10 @@ class KVCache:
 
     def _fill(self, source: int, length: int, coming: int) -> int:
         """A slot with this many of another's first tokens alone. coming: those it is to hold."""
-        clean = sorted(self._idle().difference(self._texts))
-        oldest, warm = self._oldest(), self._warm()
+        clean, oldest, warm = self._clean(), self._oldest(), self._warm()
         whole = source in warm and length == self.lengths[source]
-        takes_over = length > 0 and (whole or (not clean and source == oldest))
-        room = source if takes_over else clean[0] if clean else oldest
+        takes_over = length > 0 and (whole or (clean is None and source == oldest))
+        room = source if takes_over else oldest if clean is None else clean
         assert room is not None  # each slot that nobody owns is clean or warm
         slot = len(self._slots) if self._together else room
         if room != slot:
@@ -275,8 +279,6 @@ class KVCache:
 
     def _exchange(self, one: int, other: int) -> None:
         """Swap what two slots hold of committed tokens; the rest is zeros afterwards."""
-        if one == other:
-            return
         runs = {slot: self._run(slot) for slot in (one, other)}
         self._cells.exchange(one, runs[one], other, runs[other])
         for values in (self.lengths, self._starts):
@@ -356,10 +358,8 @@ class KVCache:
         layer's are separate tensors, so that gradients pass through what is written there."""
         cache = copy(self)
         cache.max_length = length + more
-        cache.layer = [
-            KV(*(F.pad(x[:rows, :, :length], (0, 0, 0, more + 1)) for x in layer))
-            for layer in self.layer
-        ]
+        pad = (0, 0, 0, more + 1)
+        cache.layer = [KV(*(F.pad(x[:rows, :, :length], pad) for x in one)) for one in self.layer]
         return cache
 
     def reserve(self, slots: Seq[int], counts: Seq[int]) -> None:

@@ -9,6 +9,7 @@ Legend: K key/value heads, W numbers of a head in a cell.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from itertools import groupby
@@ -88,6 +89,9 @@ class Cells:
             cell = one.width * self._itemsize
             self._parts.append(_Part(data, start, row, cell, head, one.window is not None))
             start += slots * row
+        kinds = {(p.tensor.shape[1], p.cell, p.windowed): p for p in self._parts}
+        counts = Counter((p.tensor.shape[1], p.cell, p.windowed) for p in self._parts)
+        self._alike = [(part, counts[kind]) for kind, part in kinds.items()]
         self.tensors = [part.tensor for part in self._parts]
         self._stacks = self._stacked()
 
@@ -135,8 +139,8 @@ class Cells:
         """Bytes of the pages that neighbouring cells of a slot stand on, in layers with a window
         so many, and that of the padding's cell, if it was written."""
         return sum(
-            part.pages(windowed if part.windowed else cells) + part.pages(padded)
-            for part in self._parts
+            count * (part.pages(windowed if part.windowed else cells) + part.pages(padded))
+            for part, count in self._alike
         )
 
     def clear(self, slot: int) -> None:

@@ -152,6 +152,8 @@ def find(source: str | Path, also: Sequence[str] = ()) -> Path:
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(str(source), allow_patterns=[*FILES, *also]))
+    except ForetokenError:  # in one sentence already, as where the package is missing
+        raise
     except Exception as error:
         raise ForetokenError(
             f"Could not find {shown(str(source))} on disk or fetch it from the hub "

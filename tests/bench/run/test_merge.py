@@ -11,6 +11,7 @@ import pytest
 
 from foretoken import ForetokenError
 from foretoken.bench.record import read_results
+from foretoken.bench.run import merge as merging
 from foretoken.bench.run.merge import merge
 from foretoken.bench.run.resume import read_plan
 from foretoken.files import write_json
@@ -40,6 +41,20 @@ def test_shards_come_to_the_whole(shards: list[Path], whole: Path, tmp_path: Pat
         assert {k: mine[k] for k in same} == {k: theirs[k] for k in same}  # type: ignore[literal-required]
     assert found["suite"] == one["suite"]
     assert read_plan(tmp_path)["shard"] is None
+
+
+def test_results_come_last(
+    shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge that is killed on the way leaves nothing that looks whole."""
+
+    def full(*_: object) -> None:
+        raise ForetokenError("The disk is full.")
+
+    monkeypatch.setattr(merging, "write_file", full)
+    with pytest.raises(ForetokenError, match="full"):
+        merge(shards, tmp_path, RUN_SUITE)
+    assert not [*tmp_path.glob("results*.json")]
 
 
 def test_what_is_not_a_whole_run_is_not_merged(shards: list[Path], tmp_path: Path) -> None:

@@ -62,7 +62,10 @@ def test_it_is_transformers_own_reading(architecture: str, tmp_path: Path) -> No
         (Kind.F32, "llama", torch.float32),
         (Kind.BF16, "llama", torch.bfloat16),
         (Kind.Q8_0, "llama", torch.float16),
+        (Kind.F16, "llama", torch.float16),
         (Kind.Q8_0, "gemma3", torch.bfloat16),
+        (Kind.F16, "gemma3", torch.bfloat16),
+        (Kind.F32, "gemma3", torch.float32),
     ],
 )
 def test_the_dtype_on_a_gpu(
@@ -107,6 +110,12 @@ def test_factors_of_llama_3_are_recognised(tmp_path: Path) -> None:
     also = {"llama.rope.freq_base": theta}
     found = read(tmp_path, also=also, extra={"rope_freqs.weight": factors.numpy()})
     assert found.rope_parameters == {"rope_theta": theta, **scaling}
+    huge = also | {
+        f"llama.{name}": 2**32 - 1
+        for name in ("attention.key_length", "attention.value_length", "rope.dimension_count")
+    }
+    with pytest.raises(ForetokenError, match=r"rope_freqs\.weight is no scaling of Llama 3's"):
+        read(tmp_path, also=huge, extra={"rope_freqs.weight": factors.numpy()})
     factors[5] *= 2
     with pytest.raises(ForetokenError, match=r"rope_freqs\.weight is no scaling of Llama 3's"):
         read(tmp_path, also=also, extra={"rope_freqs.weight": factors.numpy()})
@@ -119,6 +128,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "longrope": ({"llama.rope.scaling.type": "longrope"}, "rotary scaling is 'longrope'"),
     "part of each head": ({"llama.rope.dimension_count": 16}, "rotate 16 of 32 numbers"),
     "values of another width": ({"llama.attention.value_length": 16}, "values of another width"),
+    "a width by the layer": (
+        {
+            f"llama.{name}": [32]
+            for name in ("attention.key_length", "attention.value_length", "rope.dimension_count")
+        },
+        r"its heads have a width of \[32\]",
+    ),
+    "no width": ({"llama.attention.key_length": 0}, "its heads have a width of 0"),
     "no heads": ({"llama.attention.head_count": 0}, "it has 0 heads"),
     "heads by the layer": ({"llama.attention.head_count": [4, 4]}, r"it has \[4, 4\] heads"),
     "an epsilon that is whole": (

@@ -131,6 +131,8 @@ def test_the_package_is_asked_for(served: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("foretoken.models.gguf.reader.find_spec", lambda name: None)
     with pytest.raises(ForetokenError, match=r"pip install 'foretoken\[gguf\]'"):
         LLM(served)
+    with pytest.raises(ForetokenError, match=r"pip install 'foretoken\[gguf\]'"):
+        LLM("org/name/file.gguf")
 
 
 def test_an_incomplete_file_is_refused(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-2": ("llama", {"tokenizer.ggml.pre": "smollm"}),
     "llama 3": ("llama", {"tokenizer.ggml.pre": "llama-bpe"}),
     "tekken": ("llama", {"tokenizer.ggml.pre": "tekken"}),
+    "gpt-4o": ("llama", {"tokenizer.ggml.pre": "gpt-4o"}),
+    "falcon 3": ("llama", {"tokenizer.ggml.pre": "falcon3"}),
     "a beginning": ("llama", {"tokenizer.ggml.add_bos_token": True}),
     "sentencepiece": ("llama", pieces()),
     "no beginning": ("llama", pieces(add_bos_token=False)),
@@ -109,6 +111,48 @@ def test_what_makes_no_tokenizer_is_refused(case: str, tmp_path: Path) -> None:
     file = GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=metadata))
     with pytest.raises(ForetokenError, match=message):
         tokenizer.read(file)
+
+
+def test_words_are_those_of_transformers() -> None:
+    """Every way of cutting text that its reader knows, but those of models that run by its code."""
+    from transformers.integrations.gguf import gguf_tokenizer_mapping as theirs
+
+    known = theirs.GGUF_PRE_TOKENIZER_SPLITS
+    assert {name: tokenizer.WORDS.get(name) for name in known if name != "qwen35"} == {
+        name: split for name, split in known.items() if name != "qwen35"
+    }
+
+
+def test_control_tokens_outside_ascii(tmp_path: Path) -> None:
+    """DeepSeek's marks are single tokens of the file's own ids, and are written as they are; where
+    transformers gives them ids beyond the vocabulary."""
+    begin, user = "<｜begin▁of▁sentence｜>", "<｜User｜>"
+    tokens = [*gguf_files.tokens()[:-2], begin, user]
+    count = len(tokens)
+    also = {
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * (count - 2) + [3, 3],
+        "tokenizer.ggml.pre": "deepseek-r1-qwen",
+        "tokenizer.ggml.bos_token_id": count - 2,
+        "tokenizer.ggml.eos_token_id": count - 2,
+        "tokenizer.ggml.eot_token_id": None,
+        "tokenizer.ggml.add_bos_token": True,
+    }
+    made = tokenizer.read(GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=also)))
+    ids = made(f"{user}the")["input_ids"]
+    assert ids[:2] == [count - 2, count - 1] and max(ids) < count
+    assert made.bos_token_id == count - 2 and len(made) == count
+    assert made.decode(ids) == f"{begin}{user}the"
+    assert made.decode(ids, skip_special_tokens=True) == "the"
+
+
+def test_a_token_too_long_to_cut(tmp_path: Path) -> None:
+    """Merges that a file doesn't list are found by cutting each token at each place."""
+    given = pieces()
+    tokens = [*given["tokenizer.ggml.tokens"][:-1], "a" * 2_000_000]
+    path = gguf_files.written(tmp_path / "a.gguf", also=given | {"tokenizer.ggml.tokens": tokens})
+    with pytest.raises(ForetokenError, match="token of 2000000 characters"):
+        tokenizer.read(GGUFFile(path))
 
 
 @pytest.mark.parametrize("words", ["llama3", "llama-v3", "llama-bpe", "pixtral", "tekken"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from foreign import FOREIGN, LLAMA, check_refused, drafts, made, write, written
 from foretoken import ForetokenError
@@ -34,3 +35,21 @@ def test_only_tensors_are_read(small: Pair, tmp_path: Path) -> None:
     written(tmp_path / "c", LLAMA, {"model.norm.weight": torch.ones(3)})
     with pytest.raises(ForetokenError, match="no checkpoint of a trained drafter"):
         drafts("eagle", tmp_path / "c", small.target)
+
+
+@pytest.mark.parametrize("wrong", ["shape", "ids beyond", "ids below", "ids twice"])
+def test_a_head_that_names_no_tokens(wrong: str, small: Pair, tmp_path: Path) -> None:
+    """d2t says for each token of a reduced head how far before the target's it is."""
+    foreign = FOREIGN["eagle3, usual layers"]
+    folder = write(tmp_path, foreign, made(foreign, small), small)
+    tensors = load_file(folder / foreign.file)
+    offsets = tensors["d2t"]
+    tensors["d2t"] = {
+        "shape": offsets[:-1],
+        "ids beyond": offsets + 10**6,
+        "ids below": offsets - 10**6,
+        "ids twice": -torch.arange(len(offsets)),
+    }[wrong]
+    save_file(tensors, folder / foreign.file)
+    with pytest.raises(ForetokenError, match=r"its d2t (has the shape|names tokens)"):
+        drafts("eagle3", folder, small.target)

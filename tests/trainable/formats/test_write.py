@@ -207,6 +207,15 @@ def test_what_cannot_be_written(target: Path, small: Pair, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("to", ["vllm", "sglang"])
+def test_queries_that_are_not_normed(to: str, target: Path, small: Pair, tmp_path: Path) -> None:
+    """Both norm DFlash's in any case, with weights of 1 where there are none."""
+    module = BlockModule(Facts.of(small.target), **{**BLOCK, "mask_token_id": 3, "qk_norm": False})
+    module.save(tmp_path / "own", {"target_name": str(target)})
+    with pytest.raises(ForetokenError, match="vLLM and SGLang norm them"):
+        exported(tmp_path / "own", to, tmp_path / "out")
+
+
+@pytest.mark.parametrize("to", ["vllm", "sglang"])
 def test_a_mask_of_its_own(to: str, target: Path, small: Pair, tmp_path: Path) -> None:
     """vLLM and SGLang read it from a file of its own; speculators has no place for it."""
     module = BlockModule(Facts.of(small.target), **{**BLOCK, "mask_token_id": None})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -39,6 +41,29 @@ def test_chains_agree_with_the_way_of_trees(rule: Verifier, kind: Kind) -> None:
     )
     assert (short.distribution - loop.distribution).abs().max() <= 1e-12
     assert (short.accepted - loop.accepted).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("kind", [CHOSEN, DRAWN, REST])
+@pytest.mark.parametrize("rule", [MultiCandidate(), KSeq()])
+def test_one_function_on_chains(rule: Verifier, kind: Kind) -> None:
+    """What these rules make of ragged chains is Speculative's verdict, draw for draw; so drafters
+    that make chains alone are tried with one of the three."""
+    if kind not in rule.kinds or kind not in Speculative().kinds:
+        pytest.skip("it isn't taken")
+    device, random = torch.device("cpu"), torch.Generator().manual_seed(3)
+    rows, vocab = 200, 5
+    texts = [torch.randint(vocab, (row % 4,), generator=random).tolist() for row in range(rows)]
+    p, q = (
+        torch.rand(rows, slots, vocab, generator=random, dtype=torch.float64) for slots in (4, 3)
+    )
+    p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
+    trees = replace(chains(texts, device), kind=kind, proposals=None if kind == CHOSEN else q)
+    scores = Scores(p.log(), p, torch.zeros(rows, 4, dtype=torch.bool))
+    draws = KeyedDraws(list(range(rows)), [7] * rows, device)
+    mine, theirs = (one(trees, scores, draws) for one in (rule, Speculative()))
+    for name in ("path", "lengths", "token"):
+        assert torch.equal(getattr(mine, name), getattr(theirs, name))
+    assert {*mine.lengths.tolist()} == {0, 1, 2, 3}
 
 
 class Refusing(KeyedDraws):

@@ -29,7 +29,8 @@ def merge(folders: Seq[Path], out: Path, suite: Suite) -> list[Results]:
         raise ForetokenError(f"{folders[0]} has no results; finish its shard first.")
     merged: list[Results] = []
     lines: list[str] = []
-    for name in sorted(names, key=lambda name: name != "results.json"):
+    names.sort(key=lambda name: name != "results.json")
+    for name in names:
         parts = [read_results(folder / name) for folder in folders]
         results = parts[0]
         target = results["target"]
@@ -37,10 +38,11 @@ def merge(folders: Seq[Path], out: Path, suite: Suite) -> list[Results]:
         answers = [a for shard in samples for a in shard.of(target["name"], target["dtype"])]
         fill_in(results, answers, suite, plan["repeats"])
         lines += [a.line() + "\n" for a in answers]
-        write_json(out / name, results)
         merged.append(results)
-    write_file(out / SAMPLES, "".join(lines))
     write_json(out / PLAN, plan)
+    write_file(out / SAMPLES, "".join(lines))
+    for name, results in zip(names, merged, strict=True):  # last: they say that the run is whole
+        write_json(out / name, results)
     return merged
 
 

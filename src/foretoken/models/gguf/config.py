@@ -147,9 +147,9 @@ def ends(file: GGUFFile) -> frozenset[int]:
 def dtype_of(file: GGUFFile) -> torch.dtype:
     """The dtype that a GPU runs the model in: that of the embedding, float16 for blocks; bfloat16
     for Gemma's, whose states float16 can't hold."""
-    kind = file.tensors[EMBEDDING].kind.name
-    narrow = torch.bfloat16 if file.architecture.startswith("gemma") else torch.float16
-    return blocks.FLOATS.get(kind, narrow)
+    found = blocks.FLOATS.get(file.tensors[EMBEDDING].kind.name, torch.float16)
+    gemma = file.architecture.startswith("gemma")
+    return torch.bfloat16 if gemma and found == torch.float16 else found
 
 
 class _Numbers:
@@ -179,13 +179,15 @@ def _head_dim(numbers: _Numbers, given: dict[str, Any]) -> int:
     if type(heads) is not int or type(width) is not int or not heads:
         raise numbers.file.refusal(f"it has {shown(heads)} heads and a width of {shown(width)}")
     size = numbers.get("attention.key_length", width // heads)
+    if type(size) is not int or size < 1:
+        raise numbers.file.refusal(f"its heads have a width of {shown(size)}")
     turned = numbers.get("rope.dimension_count", size)
     if not turned == size == numbers.get("attention.value_length", size):
         raise numbers.file.unserved(
             f"its heads rotate {shown(turned)} of {shown(size)} numbers, or have values of another "
             "width"
         )
-    return int(size)
+    return size
 
 
 def _rope(numbers: _Numbers, head_dim: int) -> dict[str, Any]:
@@ -221,6 +223,8 @@ def _llama3(file: GGUFFile, factors: Tensor, head_dim: int, theta: float) -> dic
     divided. Raises `ForetokenError` where none do."""
     from foretoken.models.native.rope import scaled
 
+    if len(factors) * 2 != head_dim:
+        raise _no_scaling(file)
     largest = float(factors.max())
     scaling: dict[str, Any] = {
         "rope_type": "llama3",
@@ -229,11 +233,15 @@ def _llama3(file: GGUFFile, factors: Tensor, head_dim: int, theta: float) -> dic
         **_LLAMA3,
     }
     plain = 1.0 / theta ** (torch.arange(0, head_dim, 2) / head_dim)
-    if factors.shape == plain.shape and math.isfinite(largest):
+    if math.isfinite(largest):
         frequency, _ = scaled(head_dim, theta, scaling)
         if torch.allclose(plain / factors, frequency, rtol=1e-4):
             return scaling
-    raise file.unserved(f"{ROPE_FACTORS} is no scaling of Llama 3's")
+    raise _no_scaling(file)
+
+
+def _no_scaling(file: GGUFFile) -> ForetokenError:
+    return file.unserved(f"{ROPE_FACTORS} is no scaling of Llama 3's")
 
 
 def _gemma3(numbers: _Numbers, given: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:

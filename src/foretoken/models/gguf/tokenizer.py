@@ -24,6 +24,7 @@ _SPECIAL = (
 )
 _INSTEAD = "give the model's tokenizer beside it (tokenizer=…)"
 _SPACE = "\u2581"  # SentencePiece's sign for a space
+_LONGEST = 1024  # characters of a token: cutting all of them takes as long as their squares
 
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -35,10 +36,18 @@ _TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_CASED[0]}*{_CASED[1]}+|[^\r\n\p{{L}}\p{{N}}]?{_CASED[0]}+{_CASED[1]}*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_ENDING = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_CASED[0]}*{_CASED[1]}+{_ENDING}"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_CASED[0]}+{_CASED[1]}*{_ENDING}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 WORDS: dict[str, str | None] = {
     **dict.fromkeys(("default", "gpt-2", "smollm")),  # GPT-2's, which `tokenizers` knows
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "smaug-bpe", "pixtral", "dbrx"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
+    **dict.fromkeys(("falcon3", "falcon-h1", "midm-2.0", "lfm2", "jina-v5-nano"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "kormo", "f2llmv2"), _QWEN2),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _GPT4O),
     "tekken": _TEKKEN,
 }
 """tokenizer.ggml.pre -> what a word is."""
@@ -90,7 +99,8 @@ def _byte_level(file: GGUFFile, tokens: list[str]) -> Any:
     words = file.metadata.get("tokenizer.ggml.pre", "default")
     if words not in WORDS:
         raise file.unserved(f"its way of cutting text, {shown(words)}, isn't known", _INSTEAD)
-    vocabulary = {_spelled(token): i for i, token in enumerate(tokens)}
+    whole = _whole(file, tokens)
+    vocabulary = {t if i in whole else _spelled(t): i for i, t in enumerate(tokens)}
     pairs = [(left, right) for left, _, right in map(_parted, file.strings(_MERGES))]
     made = Tokenizer(
         models.BPE(vocabulary, pairs, continuing_subword_prefix="", end_of_word_suffix="")
@@ -141,6 +151,8 @@ def _merges(
     else all that make a token, the best first by its score, and by its place without scores."""
     if _MERGES in file.metadata:
         return [(left, right) for left, _, right in map(_parted, file.strings(_MERGES))]
+    if (longest := max(map(len, vocabulary), default=0)) > _LONGEST:
+        raise file.refusal(f"it has a token of {longest} characters, and no merges")
     pairs = _pairs(vocabulary)
     if scores is None:
         return [(left, right) for left, right, _ in pairs]
@@ -184,22 +196,28 @@ def _spelled(token: str) -> str:
     return "".join(_alphabet()[byte] for byte in token.encode())
 
 
+def _whole(file: GGUFFile, tokens: list[str]) -> set[int]:
+    """The ids of tokens that stand for no text, and so are no characters of bytes: of control, and
+    those with a part of their own."""
+    control = {i for i, kind in enumerate(_kinds(file, tokens)) if kind == _CONTROL}
+    return control | {i for i in _special_ids(file, tokens).values() if i is not None}
+
+
+def _kinds(file: GGUFFile, tokens: list[str]) -> Any:
+    """The tokens' types."""
+    kinds: Any = file.metadata.get("tokenizer.ggml.token_type", [0] * len(tokens))
+    if isinstance(kinds, Strings) or len(kinds) != len(tokens):
+        raise file.refusal(f"its {len(tokens)} tokens have no list of as many types")
+    return kinds
+
+
 def _keep_whole(made: Any, file: GGUFFile, tokens: list[str]) -> None:
     """Tokens of control, and those that the model's makers added, are never cut."""
     from tokenizers import AddedToken
 
-    kinds = file.metadata.get("tokenizer.ggml.token_type", [0] * len(tokens))
-    if isinstance(kinds, Strings) or len(kinds) != len(tokens):
-        raise file.refusal(f"its {len(tokens)} tokens have no list of as many types")
-    named = list(zip(tokens, kinds, strict=True))
-    spelled = _characters() if file.metadata["tokenizer.ggml.model"] == "gpt2" else None
-    made.add_special_tokens(
-        [
-            AddedToken(token, normalized=False, special=True)
-            for token, kind in named
-            if kind == _CONTROL and (spelled is None or spelled.issuperset(token))
-        ]
-    )
+    named = list(zip(tokens, _kinds(file, tokens), strict=True))
+    control = [token for token, kind in named if kind == _CONTROL]
+    made.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in control])
     added = [token for token, kind in named if kind == _USER_DEFINED]
     made.add_tokens(
         [
@@ -212,8 +230,13 @@ def _keep_whole(made: Any, file: GGUFFile, tokens: list[str]) -> None:
 
 def _special(file: GGUFFile, tokens: list[str]) -> dict[str, str | None]:
     """The tokens with a part of their own, by transformers' names."""
+    ids = _special_ids(file, tokens)
+    return {name: None if i is None else tokens[i] for name, i in ids.items()}
+
+
+def _special_ids(file: GGUFFile, tokens: list[str]) -> dict[str, int | None]:
     ids = {name: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _SPECIAL}
     for name, i in ids.items():
         if i is not None and not (type(i) is int and 0 <= i < len(tokens)):
             raise file.refusal(f"its {name} is {shown(i)}, and it has {len(tokens)} tokens")
-    return {name: None if i is None else tokens[i] for name, i in ids.items()}
+    return ids

@@ -120,8 +120,16 @@ def vocabulary(source: Source, tensors: Tensors, reduced: int, vocab: int) -> Te
             f"its head knows {reduced} of {vocab} tokens and d2t doesn't say which"
         )
     offsets = tensors.get("d2t", torch.zeros(reduced)).long()
+    if offsets.shape != (reduced,):
+        raise source.refusal(f"its d2t has the shape {[*offsets.shape]}, and its head {reduced}")
+    ids = offsets + torch.arange(reduced)
+    if not 0 <= int(ids.min()) <= int(ids.max()) < vocab or len(ids.unique()) < reduced:
+        raise source.refusal(
+            f"its d2t names tokens {int(ids.min())} to {int(ids.max())}, {len(ids.unique())} of "
+            f"them different, and must name {reduced} different ones of {vocab}"
+        )
     covered = torch.zeros(vocab, dtype=torch.bool)
-    covered[offsets + torch.arange(reduced)] = True
+    covered[ids] = True
     return {"d2t": offsets, "t2d": covered}
 
 

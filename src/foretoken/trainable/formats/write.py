@@ -176,6 +176,11 @@ def _dflash(
             "aux_hidden_state_layer_ids": [index + 1 for index in ids],
         }
         return _speculators("dflash", layer, fields, target, shape["block_size"] - 1), tensors
+    if not shape.get("qk_norm", True):
+        raise ForetokenError(
+            "This drafter's queries and keys are not normed, and vLLM and SGLang norm them, so "
+            "most drafts would be rejected; train one with --set 'shape={qk_norm: true}'."
+        )
     if reduced:
         raise ForetokenError(
             f"This drafter has a head of {reduced} tokens, which z-lab's form has no place for; "

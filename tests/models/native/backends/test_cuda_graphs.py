@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from foretoken.engine.costs import PassProbe
 from foretoken.errors import ForetokenError
+from foretoken.models.cache import KVCache
 from foretoken.models.native.backends import cuda_graphs
 from foretoken.models.native.backends.cuda_graphs import Graphs
 from foretoken.models.native.build import run_through
@@ -37,8 +39,9 @@ def test_graphs_take_trees(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model.run_by(partial(Graphs, capture=fake_capture), "cuda_graphs")
     runner: Any = model.runner
     check_same(model, kind, steps=24)
-    assert {size[2] for size in runner._graphs} == {64, 96, 192}
-    used = [size for size, graph in runner._graphs.items() if graph.feed.positions.any()]
+    known = [(size, graph) for graphs in runner._graphs.values() for size, graph in graphs.items()]
+    assert {size[2] for size, _ in known} == {64, 96, 192}
+    used = [size for size, graph in known if graph.feed.positions.any()]
     assert {size[0] for size in used} == {1, 2, 3}
 
 
@@ -55,7 +58,6 @@ def test_the_next_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass takes the smallest that holds it; none where rows are not the first slots in order."""
     model = fresh()
     model.run_by(partial(Graphs, capture=fake_capture), "cuda_graphs")
-    runner: Any = model.runner
     target, sequences = begun(model)
     taken: list[tuple[int, ...] | None] = []
     own = cuda_graphs._size
@@ -74,8 +76,36 @@ def test_the_next_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
                 else empty(len(rows), CPU),
             )
     assert taken == [(1, 1, 192), (2, 4, 192), None, None, (3, 1, 192)]
-    other = model.new_cache(3, 100)
-    assert runner._cache is other
+
+
+def test_another_cache_takes_nothing_away() -> None:
+    """A cache that is made later, as for measuring what passes cost, has graphs of its own."""
+    model = fresh()
+    replayed: list[KVCache] = []
+
+    def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        again, result = fake_capture(run)
+        cache = run.__closure__ and next(
+            cell.cell_contents
+            for cell in run.__closure__
+            if isinstance(cell.cell_contents, KVCache)
+        )
+
+        def replay() -> None:
+            assert cache
+            replayed.append(cache)
+            again()
+
+        return replay, result
+
+    model.run_by(partial(Graphs, capture=capture), "cuda_graphs")
+    target, sequences = begun(model)
+    probe = PassProbe(model, 1, 1, 8)
+    replayed.clear()
+    with torch.inference_mode():
+        probe.run(1)
+        target.score(sequences, empty(len(sequences), CPU))
+    assert replayed == [probe._target.cache, target.cache]
 
 
 def test_graphs_need_a_gpu() -> None:

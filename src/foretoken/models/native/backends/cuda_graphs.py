@@ -1,11 +1,11 @@
 """Whole passes as CUDA graphs: one launch instead of some thirty a layer.
 
 A graph has fixed shapes and reads fixed memory. One is captured for each number of rows, tokens a
-row and length of cache in a small grid, when the cache is made; a pass is filled up to the next
-larger one. Filling stands at position 0, sees the first cell of its row and is written into the
-cache's last cell, which is never read. Who sees whom is a mask in memory, so trees are served as
-chains are. A pass outside the grid, or one whose rows are not the first slots in order, runs as
-it would without.
+row and length of cache in a small grid, when a cache is made, and lasts as long as it; a pass is
+filled up to the next larger one. Filling stands at position 0, sees the first cell of its row and
+is written into the cache's last cell, which is never read. Who sees whom is a mask in memory, so
+trees are served as chains are. A pass outside the grid, or one whose rows are not the first slots
+in order, runs as it would without.
 
 Legend: B rows, T tokens a row, L length of cache, D width, G query heads a key/value head; B', T'
 and L' those of a graph.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -103,22 +104,21 @@ class Graphs:
                 )
             capture = _cuda_capture()
         self._model, self._capture = model, capture
-        self._cache: KVCache | None = None
-        self._graphs: dict[Size, _Graph] = {}
+        self._graphs: WeakKeyDictionary[KVCache, dict[Size, _Graph]] = WeakKeyDictionary()
 
     @torch.inference_mode()
     def prepare(self, cache: KVCache) -> None:
-        """Capture every graph, over this cache; passes over another one run without."""
-        self._cache, self._graphs = cache, {}
-        for size in sizes(len(cache.lengths), cache.max_length + 1):
-            self._graphs[size] = self._captured(size, cache)
+        """Capture every graph, over this cache; those over other caches stay."""
+        grid = sizes(len(cache.lengths), cache.max_length + 1)
+        self._graphs[cache] = {size: self._captured(size, cache) for size in grid}
 
     @torch.inference_mode()
     def __call__(self, states: Tensor, feed: Feed, cache: KVCache) -> Tensor:
-        size = _size(feed, self._graphs) if cache is self._cache else None
+        graphs = self._graphs.get(cache, {})
+        size = _size(feed, graphs)
         if size is None:
             return self._model.run(states, feed, cache, range(2 * self._model.layers))
-        graph = self._graphs[size]
+        graph = graphs[size]
         rows, width = feed.tokens.shape
         graph.states[:rows, :width] = states
         graph.feed.take(feed, cache)

@@ -26,6 +26,7 @@ import torch
 from foretoken.errors import ForetokenError
 from foretoken.files import write_file
 from foretoken.machine import cache_folder
+from foretoken.progress import track
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _INCLUDED = sorted(_SOURCE.parent.glob("*.h"))
@@ -162,9 +163,12 @@ def _built(compiler: str, folder: Path) -> Path:
     """The shared object, compiled into a folder."""
     parts = [str(folder / name) for name in ("kernels.o", "kernels.so")]
     run = functools.partial(subprocess.run, check=True, capture_output=True, text=True)
-    run([compiler, *_FLAGS, "-c", str(_SOURCE), "-o", parts[0]])
-    # Without -fopenmp: it then uses the threads of the OpenMP that torch has loaded already.
-    run([compiler, "-shared", parts[0], "-o", parts[1]])
+    with track("Building the loops for this CPU", len(parts), True) as advance:
+        run([compiler, *_FLAGS, "-c", str(_SOURCE), "-o", parts[0]])
+        advance()
+        # Without -fopenmp: it then uses the threads of the OpenMP that torch has loaded already.
+        run([compiler, "-shared", parts[0], "-o", parts[1]])
+        advance()
     return Path(parts[1])
 
 
