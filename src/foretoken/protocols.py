@@ -85,7 +85,8 @@ class Step:
     this sequence's row in `tree` and `scores`. error: why there is no distribution (NaN) after the
     accepted path, where the bonus token then means nothing. strayed: accepted tokens that the
     lossless rule would have rejected. read: in prefill, which emits nothing, the prompt tokens
-    read, whose states are the row's first ones; else 0.
+    read, whose states are the row's first ones; else 0. source: how many of these, the first ones,
+    are an encoder–decoder's source, which is no part of the text and has no states.
     """
 
     tokens: list[int]
@@ -97,6 +98,13 @@ class Step:
     error: ForetokenError | None = None
     strayed: int = 0
     read: int = 0
+    source: int = 0
+
+    @property
+    def slots(self) -> list[int]:
+        """The slots of the text's tokens that now are in the cache: in prefill those that were
+        read, else the root and the accepted ones."""
+        return list(range(self.source, self.read)) if self.read else [0, *self.path]
 
 
 class Scorer(Protocol):

@@ -54,10 +54,11 @@ def prefill(target: Target, drafter: Drafter, sequences: Seq[Sequence], chunk: i
     tree = empty(len(sequences), target.device)
     none = torch.empty(len(sequences), 0, device=target.device)
     scores = Scores(none if out.logits is None else out.logits, none, none, out.hidden)
-    steps = [
-        Step([], [], 0, row, tree, scores, read=before - target.pending(sequence))
-        for row, (sequence, before) in enumerate(zip(sequences, pending, strict=True))
-    ]
+    steps = []
+    for row, (sequence, before) in enumerate(zip(sequences, pending, strict=True)):
+        source = max(0, before - (len(sequence.tokens) - 1))  # what is not the text's
+        read = before - target.pending(sequence)
+        steps.append(Step([], [], 0, row, tree, scores, read=read, source=source))
     drafter.observe(sequences, steps)
     return steps
 

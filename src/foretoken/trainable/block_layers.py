@@ -327,7 +327,7 @@ class BlockModel:
         """Take the states of what was read or accepted."""
         if not steps:
             return
-        slots_of = [list(range(step.read)) if step.read else [0, *step.path] for step in steps]
+        slots_of = [step.slots for step in steps]
         pairs = list(zip(steps, slots_of, strict=True))
         hidden = {
             layer: nn.utils.rnn.pad_sequence(

@@ -239,8 +239,7 @@ class FeatureModel:
             return
         features = self._module.features(steps[0].scores.hidden)
         for sequence, step in zip(sequences, steps, strict=True):
-            slots = list(range(step.read)) if step.read else [0, *step.path]
-            new = features[step.row, slots]
+            new = features[step.row, step.slots]
             kept = sequence.state.setdefault(self, _Features(new[:0], new[:0]))
             kept.waiting = torch.cat((kept.waiting, new))
             if step.read:

@@ -70,8 +70,7 @@ class ShallowModel:
     def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """Take the states of what was read or accepted; those of prompts run at once, together."""
         for sequence, step in zip(sequences, steps, strict=True):
-            places = list(range(step.read)) if step.read else [0, *step.path]
-            new = self._adapter.features(step.scores.hidden)[step.row, places]
+            new = self._adapter.features(step.scores.hidden)[step.row, step.slots]
             sequence.state[self] = torch.cat((sequence.state[self], new))
         most = [0 if step.read else _MOST_WAITING for step in steps]
         pairs = zip(sequences, most, strict=True)

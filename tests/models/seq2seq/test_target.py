@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 from unittest.mock import patch
@@ -10,7 +11,13 @@ import pytest
 import torch
 
 from foretoken.config import build
+from foretoken.drafters.blockwise import Blockwise, BlockwiseHeads
+from foretoken.drafters.eagle import Eagle
+from foretoken.drafters.hydra import Hydra, HydraHeads
+from foretoken.drafters.mtp import Mtp, MtpModule
 from foretoken.drafters.nothing import Nothing
+from foretoken.drafters.online import Online
+from foretoken.drafters.shared.mistakes import Example
 from foretoken.draws import GreedyDraws
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
@@ -18,11 +25,16 @@ from foretoken.models.feed import chain_feed
 from foretoken.models.seq2seq.model import Seq2Seq
 from foretoken.models.seq2seq.target import Seq2SeqTarget, target_for
 from foretoken.models.target import ModelTarget
+from foretoken.protocols import Drafter
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing.checks import check_seeded, serve, texts
 from foretoken.testing.models import Pair, tiny_pair
+from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.eagle import EagleModule
+from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.target_only import TargetOnly
+from lessons import randomised
 from seq2seq_models import EOS, NAMES, SOURCES, native_of, related, tiny, written
 
 TOKENS = 14
@@ -71,6 +83,59 @@ def test_greedy_texts_are_transformers(name: str, method: str) -> None:
         assert texts(outputs) == [text[:TOKENS] for text in expected]
         if method in COPYING:
             assert sum(output.stats.drafted for output in outputs) > 0
+
+
+READING: dict[str, Callable[[Seq2Seq], Drafter]] = {
+    "eagle": lambda model: Eagle(random_weights(EagleModule, model)),
+    "mtp": lambda model: Mtp(random_weights(MtpModule, model)),
+    "hydra++": lambda model: Hydra(random_weights(HydraHeads, model, prefix={})),
+}
+"""Drafters that keep a state of each of the text's tokens."""
+
+
+def random_weights(module: type[Trained], model: Seq2Seq, **shape: Any) -> Any:
+    return randomised(module(Facts.of(model), **shape), scale=0.03)
+
+
+@pytest.mark.parametrize("drafter", READING)
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_states_of_the_text_are_read_and_not_the_sources(name: str, drafter: str) -> None:
+    """With one token of opening and with two, whole and in chunks."""
+    native, _, expected = model_of(name)
+    for slots, chunk in ((1, 1), (3, 4), (8, 64)):
+        outputs = serve(
+            native,
+            READING[drafter](native),
+            MultiCandidate(),
+            SOURCES,
+            GREEDY,
+            slots=slots,
+            eos_ids=frozenset({EOS}),
+            chunk=chunk,
+        )
+        assert [output.error for output in outputs] == [None] * len(SOURCES)
+        assert texts(outputs) == [text[:TOKENS] for text in expected]
+        assert sum(output.stats.drafted for output in outputs) > 0
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_mistakes_stand_at_their_places_in_the_text(name: str) -> None:
+    """What `online` notes: the target's head makes of each state the token after it."""
+    native = model_of(name)[0]
+    noted: list[Example] = []
+    online = Online([Blockwise(random_weights(BlockwiseHeads, native))], every=99)
+    engine = Engine(target_for(native, 3, 64), online, TargetOnly(), eos_ids=frozenset({EOS}))
+    online.learner.note = noted.append  # type: ignore[assignment, method-assign]
+    for source in SOURCES:
+        engine.add(source, GREEDY)
+    while engine.busy:
+        engine.step()
+    assert any(example is not None for example in noted)
+    for example in filter(None, noted):
+        assert example.first == 0 and len(example.hidden[-1]) == len(example.tokens) - 1
+        own = slice(example.written, None)
+        guessed = native.head(example.hidden[-1]).argmax(-1).tolist()
+        assert guessed[example.written - 1 :] == list(example.tokens[own])
 
 
 def test_the_texts_differ() -> None:
