@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,13 +10,18 @@ import torch
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.config import build
+from foretoken.drafters.merged import Merged
 from foretoken.drafters.paced import Paced
+from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.engine.engine import Engine
 from foretoken.length import Cumulative
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.testing import Pair, logits_after
 from foretoken.tree import DraftTree
+from foretoken.verify.target_only import TargetOnly
 
+RULE = TargetOnly()
 PROMPT = [5, 9, 2, 5, 9, 2, 5]
 PROMPTS = [PROMPT, [40, 3, 3, 17, 40, 3], [1]]
 
@@ -100,9 +106,34 @@ def test_the_threshold_learns_from_each_step(pair: Pair, monkeypatch: pytest.Mon
     config = {"method": "llmcad", "model": pair.draft, "num_speculative_tokens": 6}
     with LLM(pair.target, speculative_config=config, eos_ids=()) as llm:
         llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=20))
-        assert len(seen) == llm.stats.passes
+        assert len(seen) == llm.stats.drafts
         assert sum(accepted for _, accepted in seen) >= llm.stats.accepted > 0
     assert all(accepted <= drafted <= 6 for drafted, accepted in seen)
+
+
+def test_others_drafts_are_not_its_own(pair: Pair) -> None:
+    """Beside another part in one tree, where it isn't told what of its own was accepted, and where
+    a prediction was drafted, the threshold stays."""
+    paced = Paced(pair.draft, 8, 0.01)
+    engine = Engine(ModelTarget(pair.target, 2, 128), Merged([paced, PromptLookup(2)]), RULE)
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    assert thresholds(engine, paced, params) == {0.01}
+    assert engine.stats.drafts
+    paced = Paced(pair.draft, 8, 0.01)
+    engine = Engine(ModelTarget(pair.target, 2, 128), paced, RULE)
+    wrong = replace(params, max_tokens=2, prediction=[3, 3, 3, 3, 3, 3, 3, 3])
+    assert thresholds(engine, paced, wrong) == {0.01}
+    assert engine.stats.rejected_prediction_tokens
+    assert thresholds(engine, paced, params) != {0.01}  # of its own drafts it learns
+
+
+def thresholds(engine: Engine, paced: Paced, params: SamplingParams) -> set[float]:
+    """Those of a request after each step."""
+    request, seen = engine.add(PROMPT, params), set[float]()
+    while engine.busy:
+        engine.step()
+        seen |= {paced._fallback.threshold(sample.sequence) for sample in request.samples}
+    return seen
 
 
 def test_what_is_refused(pair: Pair) -> None:

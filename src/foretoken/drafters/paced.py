@@ -104,7 +104,7 @@ class Paced(BaseDrafter):
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         self._lm.follow(sequences, steps)
         for sequence, step in zip(sequences, steps, strict=True):
-            if step.tokens:
+            if step.drafted:  # else the tree is another part's, or a prediction's
                 _, depth = step.tree.offered[step.row]
                 self._fallback.observe(sequence, depth, len(step.path))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,8 @@ from online_serving import CPU
 def done(tree: DraftTree, path: list[int], states: Tensor, read: int = 0) -> Step:
     none = torch.empty(1, 0)
     scores = Scores(none, none, none, {-1: states[None]})
-    return Step([0] * (len(path) + 1) if not read else [], path, 0, 0, tree, scores, read=read)
+    tokens = [] if read else [0] * (len(path) + 1)
+    return Step(tokens, path, tree.counts[0], 0, tree, scores, read=read)
 
 
 def numbered(first: int, count: int) -> Tensor:
@@ -30,7 +33,8 @@ def test_where_a_draft_was_wrong() -> None:
     recording.add(done(nothing, [], numbered(0, 4), read=4))  # the root is token 4
     recording.add(done(chains([[7, 8, 9]], CPU), [1], numbered(4, 4)))  # 5 right, 6 wrong
     recording.add(done(chains([[7, 8]], CPU), [1, 2], numbered(6, 3)))  # 7 and 8 right, 9 beyond
-    recording.add(done(nothing, [], numbered(9, 1)))  # 10 not drafted
+    others = replace(done(chains([[7, 8]], CPU), [], numbered(9, 1)), drafted=0)
+    recording.add(others)  # 10 another part's draft, or a prediction's
     tree = from_paths([[[1, 2], [3, 4]]], CPU)
     slots = [tree.tokens[0].tolist().index(3) + 1]
     states = torch.zeros(5, 3, dtype=torch.float64)

@@ -54,16 +54,13 @@ class Recording:
 
     def add(self, step: Step) -> None:
         """Record the states of a step or of a chunk of the prompt, and the step's mistake."""
-        count = step.read or len(step.path) + 1
-        slots: slice | list[int] = slice(count)
-        if not step.read:
-            if not step.tree.is_chain:
-                slots = [0, *step.path]
+        slots, hidden = step.slots, step.scores.hidden.items()
+        count = len(slots)
+        if step.drafted and step.error is None:  # not another part's draft, or a prediction's
             _, depth = step.tree.offered[step.row]
-            if len(step.path) < depth and step.error is None:
+            if len(step.path) < depth:
                 self.wrong.append(self.read + count)
-        hidden = step.scores.hidden.items()
-        self._chunks.append({layer: states[step.row, slots].clone() for layer, states in hidden})
+        self._chunks.append({layer: states[step.row, slots] for layer, states in hidden})
         self._stored, self.read = self._stored + count, self.read + count
         while self._stored - (first := _count(self._chunks[0])) >= self.window:
             self._chunks.popleft()
