@@ -373,6 +373,10 @@ def test_sps_ends_early_in_auto() -> None:
         "num_assistant_tokens_schedule": "confidence"}) == Confidence(16, 0.5)  # fmt: skip
     assert rule(method="auto:pld,sps", num_assistant_tokens_schedule="constant") == Fixed(16)
     assert rule(method="sps") == Fixed(4)
+    own = Fixed(2)  # has a length, which takes the place of a row's; `auto` bounds all drafts
+    assert rule(method="bild", num_assistant_tokens_schedule=own) is own
+    bounded = {"num_speculative_tokens": 4, "num_assistant_tokens_schedule": own}
+    assert rule(method="auto:pld,sps", **bounded) is own
 
 
 def test_options_of_parts_that_are_called_like_options(pair: Pair) -> None:
@@ -406,10 +410,19 @@ def test_auto_leaves_a_trees_depth_alone() -> None:
     assert depths == [6, 6, 4, 5]
 
 
+RULE = {"num_assistant_tokens_schedule": Fixed(2)}
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
         ({"method": "mcsd", "num_speculative_nodes": 4}, "tree_nodes is 4 and needs acceptance"),
+        ({"method": "mcsd", "tree_depth": 2}, "tree_depth is 2 and needs acceptance"),
+        ({"method": "sequoia", "widths": [2], "acceptance": [0.5]}, "give one of them"),
+        ({"method": "sequoia", "widths": [2], "tree_nodes": 4}, "tree_nodes is 4 and needs"),
+        ({"num_speculative_tokens": 8, **RULE}, "num_speculative_tokens is 8 and would be ignored"),
+        ({"method": "pld+sps", "num_assistant_tokens": 8, **RULE}, "is 8 and would be ignored"),
+        ({"method": "pld+sps", "sps": {"num_speculative_tokens": 8}, **RULE}, "would be ignored"),
         ({"method": "pld+sps", "weight": 0}, "weight is 0"),
         ({"method": "sps", "prompt_lookup_num_tokens": 4}, "prompt_lookup_num_tokens"),
     ],

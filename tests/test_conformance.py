@@ -127,6 +127,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "top_k": {"distribution": 2},
     "tree_nodes": {"distribution": 3},
     "small_tree.tree_nodes": {"distribution": None},  # as it has no acceptance here
+    # As the tree is given there.
+    **{
+        f"{name}.tree_nodes": {"distribution": None}
+        for name in ("medusa", "hydra", "hydra_plus", "mlp_speculator")
+    },
     "context_window": {"": 4},
     "k_matrix": {"": ((4, 2), (0, 3)), "distribution": ((1, 1), (0, 1))},
 }

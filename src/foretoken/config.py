@@ -30,6 +30,7 @@ from typing import Any, Protocol
 from foretoken.access import check_levels
 from foretoken.errors import ForetokenError, shown, unknown
 from foretoken.errors.vllm_names import CONFIG_NAMES, without_vllm_names
+from foretoken.length import check_one_length
 from foretoken.methods import METHODS, Method, Need
 from foretoken.models.load import find
 from foretoken.models.target import ModelTarget
@@ -96,10 +97,8 @@ class BuiltMethod:
         return frozenset(self.drafter.wants.levels + wrapper)
 
     def wrapped(self, target: ModelTarget) -> Target:
-        """The target, wrapped if the method does so.
-
-        Raises `ForetokenError` for a target that can't give what the wrapper needs.
-        """
+        """The target, wrapped if the method does so. Raises `ForetokenError` for one that can't
+        give what the wrapper needs."""
         if self.wrap_target is None:
             return target
         check_levels(f"Method {self.name}", self.wrap_target.levels, target.levels)
@@ -116,14 +115,11 @@ class MethodName:
 
 
 def build(config: Mapping[str, Any] | None) -> BuiltMethod:
-    """Build what a `speculative_config` describes; None decodes plainly.
+    """Build what a `speculative_config` describes; None decodes plainly. Raises `ForetokenError`
+    for an unknown name or option, and for a method that can't be built so.
 
     "verifier" overrides the method's acceptance rule. "tuned" names a result of `foretoken tune`,
-    by path or name; other keys override its options. All other keys are the method's options.
-
-    Raises:
-        ForetokenError: for an unknown name or option, and for a method that can't be built so.
-    """
+    by path or name; other keys override its options. All other keys are the method's options."""
     if config is not None and not isinstance(config, Mapping):
         raise ForetokenError(
             f'speculative_config is {shown(config)}; give a mapping, e.g. {{"method": "pld"}}.'
@@ -251,10 +247,11 @@ def _refuse_ignored(method: str, options: Collection[str]) -> None:
 def _single(method: str, options: Mapping[str, Any]) -> BuiltMethod:
     """A method that is not made of others."""
     name, row, cls = ALIASES.get(method, method), row_of(method), _part_class(method)
+    options = {**_row_options(method, None, options), **options}
     if row is None:
         drafter = create_drafter(cls, method, options)
         return BuiltMethod(drafter, _exact_verifier(drafter), name)
-    made, verifier = _create(cls, method, {**row.options, **options}), build_verifier(row.verifier)
+    made, verifier = _create(cls, method, options), build_verifier(row.verifier)
     if row.target is None:
         return BuiltMethod(made, verifier, name)
     return BuiltMethod(drafter_class(row.drafter)(), verifier, name, made)
@@ -329,10 +326,14 @@ def _shared_out(
     return {name: shared | dict(own.get(name, {})) for name, shared in taken_by.items()}
 
 
-def _row_options(name: str, combiner: str, given: Collection[str]) -> Mapping[str, Any]:
-    row = row_of(name)
+def _row_options(name: str, combiner: str | None, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the method's row sets beside the options that are given, which are checked."""
+    row, fields = row_of(name), _fields(_part_class(name))
+    if combiner != AUTO:  # whose number of tokens bounds each part's draft
+        check_one_length({option_name(key, fields): value for key, value in given.items()})
+    own = row.options_beside(given) if row else {}
     in_auto = (row and combiner == AUTO and row.joins_auto) or {}
-    return {**(row.options if row else {}), **({} if {*in_auto} & {*given} else in_auto)}
+    return own if {*in_auto} & {*given} else {**own, **in_auto}
 
 
 def _part_class(name: str) -> type[Any]:

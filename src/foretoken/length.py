@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from foretoken.errors import ForetokenError, unknown
+from foretoken.errors import ForetokenError, shown, unknown
 from foretoken.errors.values import check_range
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import MOST_NODES
@@ -346,6 +346,19 @@ def speedup(acceptance: float, tokens: int, cost: float) -> float:
     written = sum(acceptance**i for i in range(tokens + 1))
     return written / (tokens * cost + 1)
 
+
+def check_one_length(options: Mapping[str, Any]) -> None:
+    """Raise `ForetokenError` for a number of tokens beside a rule that is an object: it has one of
+    its own. options: by the names of fields."""
+    rule, tokens = (options.get(name) for name in ("num_assistant_tokens_schedule", _TOKENS))
+    if tokens is not None and isinstance(rule, LengthRule) and not isinstance(rule, type):
+        raise ForetokenError(
+            f"{_TOKENS} is {shown(tokens)} and would be ignored, as num_assistant_tokens_schedule "
+            f"is {shown(rule)}; give the number to that rule alone."
+        )
+
+
+_TOKENS = "num_speculative_tokens"
 
 SCHEDULES: dict[str, type[Fixed]] = {
     "constant": Fixed,

@@ -6,7 +6,7 @@ claims is tested. A drafter can be used without a row here. `foretoken.config` b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from typing import Any
@@ -22,16 +22,17 @@ class Need(Flag):
     DATASTORE = auto()
 
 
+_REPLACES = {"acceptance": ("widths",), "widths": ("acceptance", "tree")}  # of a row's options
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One row of the table; what it leaves out is the default below.
-
-    drafter, verifier: file names in their packages; a drafter's is the row's name by default.
-    length, tree: how long its drafts are and what shape they have, as text. target: the file in
-    `foretoken.models` whose class wraps the target; the options are then that class's. options:
-    what the row sets, by option name. joins_auto: what `auto` sets besides, unless some of it is
-    given; None where plain `auto` doesn't take the method, also where its needs are met.
-    """
+    """One row of the table; what it leaves out is the default below. drafter, verifier: file names
+    in their packages; a drafter's is the row's name by default. length, tree: how long its drafts
+    are and what shape they have, as text. target: the file in `foretoken.models` whose class wraps
+    the target; the options are then that class's. options: what the row sets, by option name.
+    joins_auto: what `auto` sets besides, unless some of it is given; None where plain `auto`
+    doesn't take the method, also where its needs are met."""
 
     name: str
     paper: str
@@ -49,6 +50,11 @@ class Method:
     def trained(self) -> bool:
         """Whether it drafts with weights that were trained for its target."""
         return Need.WEIGHTS in self.needs
+
+    def options_beside(self, given: Collection[str]) -> dict[str, Any]:
+        """What the row sets where these are given, some of which would contradict it."""
+        replaced = {own for option in given for own in _REPLACES.get(option, ())}
+        return {own: value for own, value in self.options.items() if own not in replaced}
 
 
 _ROWS = (
@@ -109,12 +115,7 @@ _ROWS = (
         tree="planned",
         verifier="multi_candidate",
         needs=Need.DRAFT_MODEL,
-        options={
-            "acceptance": (0.63, 0.09, 0.04, 0.02, 0.02, 0.01, 0.01, 0.01),
-            "tree_nodes": 64,
-            "tree_depth": 10,
-            "tree": "auto",
-        },
+        options={"acceptance": (0.63, 0.09, 0.04, 0.02, 0.02, 0.01, 0.01, 0.01), "tree": "auto"},
         paper="Chen et al. 2024",
     ),
     Method(

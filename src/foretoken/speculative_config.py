@@ -111,11 +111,11 @@ class SpeculativeConfig(OtherNames, total=False):
     tokenizer: Any
     top_k: int
     tree: str | Seq[Seq[int]]
-    tree_depth: int
+    tree_depth: int | None
     tree_nodes: int | None
     versions: int
     weight: float
-    widths: Widths
+    widths: Widths | None
     window: int
 
 

@@ -82,8 +82,27 @@ def test_shapes_of_the_papers(pair: Pair, name: str) -> None:
 def test_a_planned_tree_has_the_planners_shape(pair: Pair) -> None:
     """The widths are those of the best tree for the rates."""
     drafter = SmallTree(pair.draft, acceptance=(0.5, 0.3), tree_nodes=9, tree_depth=3)
-    assert drafter.widths == widths_of(best_tree((0.5, 0.3), 9, 3).paths)
+    assert drafter._widths == widths_of(best_tree((0.5, 0.3), 9, 3).paths)
     assert drafted(pair, drafter, WARM).nodes == 9
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"method": "sequoia", "widths": [2, 2]}, [2, 4]),
+        ({"method": "mcsd", "acceptance": [1.0], "tree_nodes": 3}, [1, 1, 1]),
+        ({"method": "specinfer", "acceptance": [1.0], "tree_depth": 2}, [1, 1]),
+        ({"method": "sequoia", "num_speculative_tokens": 2, "acceptance": [1.0]}, [1, 1]),
+        ({"method": "mcsd", "num_speculative_tokens": 2}, [4, 8]),
+    ],
+)
+def test_what_is_given_shapes_the_tree(
+    pair: Pair, config: dict[str, Any], expected: list[int]
+) -> None:
+    """Whatever the row sets otherwise."""
+    built = build({**config, "model": pair.draft})
+    for params in (WARM, GREEDY):
+        assert levels(drafted(pair, built.drafter, params)) == expected
 
 
 def test_several_models_share_a_tree(pair: Pair) -> None:
@@ -167,10 +186,10 @@ def test_learning_moves_the_tree(pair: Pair, tmp_path: Path) -> None:
         acceptance=(0.3, 0.3, 0.3), tree_nodes=6, tree_depth=6, learn_every=1
     )
     drafter = SmallTree(pair.target, **options)
-    wide = drafter.widths
+    wide = drafter._widths
     for _ in range(6):
         serve(pair.target, drafter, MultiCandidate(), [PROMPT], GREEDY)
-    assert drafter.widths == [[1]] * 6 != wide
+    assert drafter._widths == [[1]] * 6 != wide
     assert drafter.shared is not None
     drafter.shared.save(tmp_path / "counts")
     new = SmallTree(pair.target, **options)
@@ -178,7 +197,7 @@ def test_learning_moves_the_tree(pair: Pair, tmp_path: Path) -> None:
     new.shared.load(tmp_path / "counts")
     assert levels(drafted(pair, new, GREEDY)) == [1] * 6
     new.shared.reset()
-    assert drafted(pair, new, GREEDY).nodes == 6 and new.widths == wide
+    assert drafted(pair, new, GREEDY).nodes == 6 and new._widths == wide
 
 
 def test_wrong_counts_are_refused(tmp_path: Path) -> None:
@@ -204,6 +223,12 @@ def test_wrong_counts_are_refused(tmp_path: Path) -> None:
         ({"model": "a", "widths": ()}, "widths is empty"),
         ({"model": "a", "learn_every": 3}, "needs acceptance"),
         ({"model": "a", "acceptance": (0.9, 0.9)}, "at most 1 together"),
+        ({"model": "a", "acceptance": (0.5,), "widths": (2,)}, "give one of them"),
+        ({"model": "a", "tree_depth": 2}, "tree_depth is 2 and needs acceptance"),
+        (
+            {"model": "a", "acceptance": (0.5,), "tree_depth": 2, "num_speculative_tokens": 3},
+            "both are the tree's levels",
+        ),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

@@ -67,7 +67,9 @@ def build_small(name: str, pair: Pair) -> BuiltMethod:
     if row is None or row.target:
         return build({"method": name})
     few = settings(row.drafter, "distribution")
-    few |= {"tree_nodes": 3} if "acceptance" in row.options else {}
+    if "acceptance" in row.options:  # which plans the tree, instead of widths
+        few = {option: value for option, value in few.items() if option != "widths"}
+        few |= {"tree_nodes": 3}
     return build({"method": name, **given(row.drafter, pair), **few})
 
 

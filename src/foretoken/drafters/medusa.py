@@ -91,8 +91,8 @@ class Medusa(HeadTree):
     """model: a checkpoint's folder, hub id or bundled name; tree: "paper" (Medusa's 63
     nodes), "auto" (planned for measured costs, at most the likeliest `tree_nodes` of these, which
     are drafted where no costs are known), "planned" (of `tree_nodes` nodes, for the rates that the
-    checkpoint was measured at) or rank paths; num_speculative_tokens: fewer levels than the
-    checkpoint has heads."""
+    checkpoint was measured at) or rank paths; tree_nodes: 63 by default, not with rank paths;
+    num_speculative_tokens: fewer levels than the checkpoint has heads."""
 
     module: ClassVar[type[Heads]] = MedusaHeads
 

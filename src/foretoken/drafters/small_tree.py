@@ -33,7 +33,7 @@ from foretoken.drafters.shared.planned_tree import (
     parents_of,
 )
 from foretoken.draws import Draws
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 from foretoken.errors.values import check_range
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.model import CausalLM
@@ -45,7 +45,8 @@ from foretoken.trees.grow import Frontier, Widths, expand, sample, widths_of
 from foretoken.trees.join import assemble, join
 from foretoken.trees.plan import AUTO, PAPER, SiblingCounts, best_tree
 
-_NODES = 64  # of a tree by acceptance
+_NODES, _LEVELS = 64, 10  # of a tree by acceptance
+_WIDTHS = (4, 2, 2)
 
 
 @dataclass(eq=False)
@@ -55,13 +56,14 @@ class SmallTree(BaseDrafter):
     draft_vocab_size: how many tokens they may draft, the first ids and the ends of text, None for
     all.
 
-    widths: children of the nodes at each depth, one number for all or one for each. replacement:
-    whether drawn siblings may repeat. acceptance: instead of widths, the rate at which the b-th
-    child of a node is the accepted one; the tree is then the best of at most `tree_nodes` nodes, 64
-    by default, and `tree_depth` levels. num_speculative_tokens: levels; widths are cut to as many,
-    or go on as chains. tree: "paper" (this one), or "auto": at temperature 0, where no text depends
-    on it, the tree of at most so many nodes and levels that is fastest for measured costs, by rates
-    that are `acceptance` at first and then counted; as "paper" where no costs are known.
+    widths: children of the nodes at each depth, one number for all or one for each, (4, 2, 2) by
+    default. replacement: whether drawn siblings may repeat. acceptance: instead of widths, the rate
+    at which the b-th child of a node is the accepted one; the tree is then the best of at most
+    `tree_nodes` nodes, 64 by default, and `tree_depth` levels, 10 by default.
+    num_speculative_tokens: levels; widths are cut to as many, or go on as chains. tree: "paper"
+    (this one), or "auto": at temperature 0, where no text depends on it, the tree of at most so
+    many nodes and levels that is fastest for measured costs, by rates that are `acceptance` at
+    first and then counted; as "paper" where no costs are known.
     learn_every: if not 0, rates are counted from what is accepted, and the tree of "paper" is
     planned again each time this many drafts have been made; then the text sampled at a seed depends
     on the requests before it (its distribution doesn't).
@@ -69,11 +71,11 @@ class SmallTree(BaseDrafter):
 
     model: Any = None
     models: Seq[Any] = ()
-    widths: Widths = (4, 2, 2)
+    widths: Widths | None = None
     replacement: bool = False
     acceptance: Seq[float] = ()
     tree_nodes: int | None = None
-    tree_depth: int = 10
+    tree_depth: int | None = None
     tree: str = PAPER
     learn_every: int = 0
     num_speculative_tokens: int | None = None
@@ -99,12 +101,10 @@ class SmallTree(BaseDrafter):
             )
         if self.learn_every and not self.acceptance:
             raise ForetokenError("learn_every needs acceptance, the rates to start from.")
-        if self.tree_nodes is not None and not self.acceptance:
-            raise ForetokenError(
-                f"tree_nodes is {self.tree_nodes} and needs acceptance, by which the best tree of "
-                "so many nodes is chosen; give these rates, or widths alone."
-            )
+        self._check_shape()
         self._most = _NODES if self.tree_nodes is None else self.tree_nodes
+        self._levels = self.num_speculative_tokens or self.tree_depth or _LEVELS
+        self._widths: Widths = _WIDTHS if self.widths is None else self.widths
         check_tree(self.tree)
         if self.tree == AUTO and (not self.acceptance or len(self.models) > 1):
             raise ForetokenError(
@@ -112,26 +112,26 @@ class SmallTree(BaseDrafter):
                 "these and one model, or set tree to 'paper'."
             )
         if self.num_speculative_tokens is not None:
-            self._set_depth(self.num_speculative_tokens)
+            self._cut_widths(self.num_speculative_tokens)
         if self.acceptance:
             self._plan(self.acceptance)
         self._counts = SiblingCounts(self.acceptance) if self.learn_every else None
         self.shared = self._counts
         self._planned = (0, 0)
         self._planner = self._new_planner() if self.tree == AUTO else None
-        if not self.widths:
+        if not self._widths:
             raise ForetokenError(
                 "widths is empty; give the children at each depth, e.g. [4, 2, 2]."
             )
-        for width in self.widths:
+        for width in self._widths:
             check_range(1, MOST_NODES, widths=width if isinstance(width, int) else sum(width))
-        check_range(1, MOST_NODES, nodes_of_widths=_size(self.widths))
+        check_range(1, MOST_NODES, nodes_of_widths=_size(self._widths))
         self.kinds = frozenset(
             {Kind.INDEPENDENT if self.replacement else Kind.WITHOUT_REPLACEMENT}
             # Excludes rules that take all siblings for draws from one distribution.
             | ({Kind.CHOSEN} if len(self.models) > 1 else set())
         )
-        branches = _size(self.widths) > len(self.widths)
+        branches = _size(self._widths) > len(self._widths)
         self.trees = branches or len(self.models) > 1 or self.learn_every > 0
         self.trees = self.trees or self._planner is not None
 
@@ -140,23 +140,41 @@ class SmallTree(BaseDrafter):
         planner = TreePlanner[Widths](
             self.acceptance,
             self._most,
-            self.tree_depth,
+            self._levels,
             lambda plan: widths_of(plan.paths),
         )
         self.shared = planner if self._counts is None else Forgetting(self._counts, planner.reset)
         return planner
 
-    def _set_depth(self, levels: int) -> None:
-        check_range(1, MOST_NODES, num_speculative_tokens=levels)
-        self.tree_depth = levels
-        widths = list(self.widths)[:levels]
+    def _check_shape(self) -> None:
+        """Raise `ForetokenError` for options of which one would be ignored."""
+        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
+        if self.acceptance and self.widths is not None:
+            raise ForetokenError(
+                f"widths is {shown(self.widths)} and acceptance {shown(self.acceptance)}, each of "
+                "which sets the tree's shape; give one of them."
+            )
+        for name, most in (("tree_nodes", self.tree_nodes), ("tree_depth", self.tree_depth)):
+            if most is not None and not self.acceptance:
+                raise ForetokenError(
+                    f"{name} is {most} and needs acceptance, by which the best tree of so many "
+                    "nodes and levels is chosen; give these rates, or widths alone."
+                )
+        if self.tree_depth is not None and self.num_speculative_tokens is not None:
+            raise ForetokenError(
+                f"tree_depth is {self.tree_depth} and num_speculative_tokens "
+                f"{self.num_speculative_tokens}, and both are the tree's levels; give one of them."
+            )
+
+    def _cut_widths(self, levels: int) -> None:
+        widths = list(self._widths)[:levels]
         last = widths[-1] if widths else 1
         nodes = 1 if isinstance(last, int) else sum(last)  # a level's widths are one a node, or all
         one: int | tuple[int, ...] = 1 if isinstance(last, int) else (1,) * nodes
-        self.widths = (*widths, *[one] * (levels - len(widths)))
+        self._widths = (*widths, *[one] * (levels - len(widths)))
 
     def _plan(self, rates: Seq[float]) -> None:
-        self.widths = widths_of(best_tree(rates, self._most, self.tree_depth).paths)
+        self._widths = widths_of(best_tree(rates, self._most, self._levels).paths)
 
     def _replan(self, counts: SiblingCounts) -> None:
         """Plan a new tree if one is due; the next drafts have its shape."""
@@ -166,7 +184,7 @@ class SmallTree(BaseDrafter):
             self._plan(counts.rates())
 
     def bind(self, access: Access) -> None:
-        self._largest = _size(self.widths)
+        self._largest = _size(self._widths)
         if self.learn_every or self._planner:  # a tree that is planned again may have other nodes
             self._largest = max(self._largest, self._most)
         self._models = [
@@ -219,17 +237,17 @@ class SmallTree(BaseDrafter):
 
         if greedy:
             widths = (
-                self._planner.tree(len(drafting), self.widths) if self._planner else self.widths
+                self._planner.tree(len(drafting), self._widths) if self._planner else self._widths
             )
             tree = expand(propose, widths, limits, model.device)
         else:
             kind = Kind.INDEPENDENT if self.replacement else Kind.WITHOUT_REPLACEMENT
-            tree = sample(propose, self.widths, limits, model.device, draws.take(rows), kind)
+            tree = sample(propose, self._widths, limits, model.device, draws.take(rows), kind)
         return assemble([(rows, tree)], len(sequences), model.device)
 
     def _greedy_widths(self, sequences: int) -> Widths:
         planner = self._planner
-        return self.widths if planner is None else planner.tree(sequences, self.widths)
+        return self._widths if planner is None else planner.tree(sequences, self._widths)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         for model in self._models:

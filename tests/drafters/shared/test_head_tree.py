@@ -67,3 +67,5 @@ def test_the_papers_tree_bounds_the_planned_one(pair: Pair) -> None:
         Medusa(heads, tree_nodes=64)
     with pytest.raises(ForetokenError, match="tree 'paper' is a part"):
         Medusa(heads, tree="paper", tree_nodes=64)
+    with pytest.raises(ForetokenError, match="tree_nodes is 1 and tree lists its nodes itself"):
+        Medusa(heads, tree=PATHS, tree_nodes=1)

@@ -104,12 +104,12 @@ class HeadTree(BaseDrafter):
     """model: a checkpoint's folder, hub id or bundled name; tree: "paper" (Medusa's 63
     nodes), "auto" (planned for measured costs, at most the likeliest `tree_nodes` of these, which
     are drafted where no costs are known), "planned" (of `tree_nodes` nodes, for the rates that the
-    checkpoint was measured at) or rank paths; num_speculative_tokens: fewer levels than the
-    checkpoint has heads."""
+    checkpoint was measured at) or rank paths; tree_nodes: 63 by default, not with rank paths;
+    num_speculative_tokens: fewer levels than the checkpoint has heads."""
 
     model: Any = None
     tree: str | Seq[Seq[int]] = AUTO
-    tree_nodes: int = 63
+    tree_nodes: int | None = None
     num_speculative_tokens: int | None = None
 
     module: ClassVar[type[Heads]]
@@ -118,7 +118,13 @@ class HeadTree(BaseDrafter):
 
     def __post_init__(self) -> None:
         check_range(1, MOST_NODES, tree_nodes=self.tree_nodes)
-        if self.tree in (AUTO, PAPER) and self.tree_nodes > len(MEDUSA_63):
+        if self.tree_nodes is not None and not isinstance(self.tree, str):
+            raise ForetokenError(
+                f"tree_nodes is {self.tree_nodes} and tree lists its nodes itself; leave one of "
+                "them out."
+            )
+        self._most = len(MEDUSA_63) if self.tree_nodes is None else self.tree_nodes
+        if self.tree in (AUTO, PAPER) and self._most > len(MEDUSA_63):
             raise ForetokenError(
                 f"tree_nodes is {self.tree_nodes} and the paper's tree, of which tree "
                 f"{self.tree!r} is a part, has {len(MEDUSA_63)} nodes; set tree to 'planned' for a "
@@ -155,7 +161,7 @@ class HeadTree(BaseDrafter):
 
     def paths(self, heads: Heads) -> Paths:
         """The tree that is drafted with these heads, where none is planned while serving."""
-        paths = tree_from_option(self.tree, self.tree_nodes, heads.notes.get("rates"))
+        paths = tree_from_option(self.tree, self._most, heads.notes.get("rates"))
         count = heads.shape["num_heads"]
         levels = draft_depth(
             self.num_speculative_tokens, count, f"the checkpoint has {count} heads"
